@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of the ELF format, spelled as in the System V ABI and its supplements."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ELF_MAGIC: Final = b"\x7fELF"
+ELFCLASS64: Final = 2
+ELFDATA2LSB: Final = 1
+ELFDATA2MSB: Final = 2
+
+ET_REL: Final = 1
+ET_EXEC: Final = 2
+ET_DYN: Final = 3
+ET_CORE: Final = 4
+
+EM_S390: Final = 22
+EM_X86_64: Final = 62
+EM_AARCH64: Final = 183
+
+SHN_UNDEF: Final = 0
+SHN_LORESERVE: Final = 0xFF00
+SHN_ABS: Final = 0xFFF1
+SHN_COMMON: Final = 0xFFF2
+SHN_XINDEX: Final = 0xFFFF
+
+SHT_NULL: Final = 0
+SHT_PROGBITS: Final = 1
+SHT_SYMTAB: Final = 2
+SHT_STRTAB: Final = 3
+SHT_RELA: Final = 4
+SHT_DYNAMIC: Final = 6
+SHT_NOTE: Final = 7
+SHT_NOBITS: Final = 8
+SHT_REL: Final = 9
+SHT_DYNSYM: Final = 11
+SHT_GROUP: Final = 17
+SHT_SYMTAB_SHNDX: Final = 18
+SHT_GNU_SFRAME: Final = 0x6FFFFFF4
+SHT_X86_64_UNWIND: Final = 0x70000001
+
+SHF_WRITE: Final = 0x1
+SHF_ALLOC: Final = 0x2
+SHF_EXECINSTR: Final = 0x4
+SHF_INFO_LINK: Final = 0x40
+SHF_GROUP: Final = 0x200
+SHF_COMPRESSED: Final = 0x800
+
+ELFCOMPRESS_ZLIB: Final = 1
+ELFCOMPRESS_ZSTD: Final = 2
+
+PT_NULL: Final = 0
+PT_LOAD: Final = 1
+PT_DYNAMIC: Final = 2
+PT_INTERP: Final = 3
+PT_NOTE: Final = 4
+PT_PHDR: Final = 6
+PT_TLS: Final = 7
+PT_GNU_EH_FRAME: Final = 0x6474E550
+PT_GNU_STACK: Final = 0x6474E551
+PT_GNU_RELRO: Final = 0x6474E552
+PT_GNU_PROPERTY: Final = 0x6474E553
+PT_GNU_SFRAME: Final = 0x6474E554
+
+PF_X: Final = 1
+PF_W: Final = 2
+PF_R: Final = 4
+
+STT_NOTYPE: Final = 0
+STT_FUNC: Final = 2
+STT_SECTION: Final = 3
+STT_GNU_IFUNC: Final = 10
+
+DT_NULL: Final = 0
+DT_PLTRELSZ: Final = 2
+DT_PLTGOT: Final = 3
+DT_RELA: Final = 7
+DT_RELASZ: Final = 8
+DT_JMPREL: Final = 23
+
+R_X86_64_NONE: Final = 0
+R_X86_64_64: Final = 1
+R_X86_64_PC32: Final = 2
+R_X86_64_PLT32: Final = 4
+R_X86_64_32: Final = 10
+R_X86_64_32S: Final = 11
+R_X86_64_PC64: Final = 24
+
+R_AARCH64_NONE: Final = 0
+R_AARCH64_ABS64: Final = 257
+R_AARCH64_ABS32: Final = 258
+R_AARCH64_PREL64: Final = 260
+R_AARCH64_PREL32: Final = 261
+
+R_390_NONE: Final = 0
+R_390_32: Final = 4
+R_390_PC32: Final = 5
+R_390_64: Final = 22
+R_390_PC64: Final = 23

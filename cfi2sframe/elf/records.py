@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF64 file header, section and program headers as records: parsed from bytes, packed back to bytes.
+
+Knows the on-disk layout and nothing else; whether a header makes sense is for its reader to decide.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal, NamedTuple
+
+from cfi2sframe.elf.constants import (
+    ELF_MAGIC,
+    ELFCLASS64,
+    ELFDATA2LSB,
+    ELFDATA2MSB,
+    SHN_UNDEF,
+    SHN_XINDEX,
+)
+from cfi2sframe.errors import ElfError
+
+Buffer = bytes | bytearray | memoryview
+ByteOrder = Literal["<", ">"]
+
+FILE_HEADER_SIZE = 64
+SECTION_HEADER_SIZE = 64
+PROGRAM_HEADER_SIZE = 56
+SYMBOL_SIZE = 24
+RELA_SIZE = 24
+REL_SIZE = 16
+
+
+class FileHeader(NamedTuple):
+    """Elf64_Ehdr. `ident` is e_ident, 16 bytes; the counts are as stored (see `section_count` of a reader)."""
+
+    ident: bytes
+    type: int
+    machine: int
+    version: int
+    entry_vaddr: int
+    program_headers_offset: int
+    section_headers_offset: int
+    flags: int
+    header_size: int
+    program_header_size: int
+    program_header_count: int
+    section_header_size: int
+    section_header_count: int
+    section_names_index: int
+
+    @property
+    def byte_order(self) -> ByteOrder:
+        """`<` or `>`, as `struct` spells it."""
+        return "<" if self.ident[5] == ELFDATA2LSB else ">"
+
+    def pack(self) -> bytes:
+        """Return the 64 bytes of the header."""
+        return struct.pack(self.byte_order + "16sHHIQQQIHHHHHH", *self)
+
+
+class SectionHeader(NamedTuple):
+    """Elf64_Shdr; `name_offset` is in the section name string table."""
+
+    name_offset: int
+    type: int
+    flags: int
+    vaddr: int
+    file_offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+    def pack(self, byte_order: ByteOrder) -> bytes:
+        """Return the 64 bytes of the header."""
+        return struct.pack(byte_order + "IIQQQQIIQQ", *self)
+
+
+class ProgramHeader(NamedTuple):
+    """Elf64_Phdr: one segment."""
+
+    type: int
+    flags: int
+    file_offset: int
+    vaddr: int
+    paddr: int
+    file_size: int
+    memory_size: int
+    alignment: int
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first address past the segment in memory."""
+        return self.vaddr + self.memory_size
+
+    def pack(self, byte_order: ByteOrder) -> bytes:
+        """Return the 56 bytes of the header."""
+        return struct.pack(byte_order + "IIQQQQQQ", *self)
+
+
+def parse_file_header(data: Buffer) -> FileHeader:
+    """Parse the ELF64 file header at the start of `data`.
+
+    Raises `ElfError` when it is not ELF, not 64 bits wide, truncated or of an unknown byte order.
+    """
+    if bytes(data[:4]) != ELF_MAGIC:
+        raise ElfError("not an ELF file")
+    if len(data) < FILE_HEADER_SIZE:
+        raise ElfError(f"truncated: the ELF header needs {FILE_HEADER_SIZE} bytes, the file has {len(data)}")
+    if data[4] != ELFCLASS64:
+        raise ElfError("not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only")
+    if data[5] not in (ELFDATA2LSB, ELFDATA2MSB):
+        raise ElfError(f"unknown byte order {data[5]} in the ELF header")
+    order = "<" if data[5] == ELFDATA2LSB else ">"
+    return FileHeader(*struct.unpack_from(order + "16sHHIQQQIHHHHHH", data))
+
+
+def parse_section_headers(data: Buffer, header: FileHeader) -> list[SectionHeader]:
+    """Parse the section header table; empty when the file has none.
+
+    Raises `ElfError` when the table leaves the file or its entry size is not ELF64's.
+    """
+    offset = header.section_headers_offset
+    if offset == 0:
+        return []
+    if header.section_header_size != SECTION_HEADER_SIZE:
+        raise ElfError(f"section headers of {header.section_header_size} bytes, not {SECTION_HEADER_SIZE}")
+    unpacker = struct.Struct(header.byte_order + "IIQQQQIIQQ")
+    if offset + SECTION_HEADER_SIZE > len(data):
+        raise ElfError(f"truncated: the section headers at 0x{offset:x} leave the file")
+    count = header.section_header_count
+    if count == 0:
+        # More than 0xff00 sections: the count is in the size field of the null section (gABI, e_shnum).
+        count = SectionHeader(*unpacker.unpack_from(data, offset)).size
+    end = offset + count * SECTION_HEADER_SIZE
+    if end > len(data):
+        raise ElfError(f"truncated: {count} section headers at 0x{offset:x} leave the file")
+    view = memoryview(data)[offset:end]
+    return [SectionHeader(*fields) for fields in unpacker.iter_unpack(view)]
+
+
+def section_names_index(header: FileHeader, sections: list[SectionHeader]) -> int:
+    """Return the index of the section that holds the section names; 0 when there is none."""
+    index = header.section_names_index
+    if index == SHN_XINDEX and sections:
+        index = sections[0].link
+    return index if index < len(sections) else SHN_UNDEF
+
+
+def parse_program_headers(data: Buffer, header: FileHeader) -> list[ProgramHeader]:
+    """Parse the program header table; empty when the file has none.
+
+    Raises `ElfError` when the table leaves the file or its entry size is not ELF64's.
+    """
+    count = header.program_header_count
+    if count == 0 or header.program_headers_offset == 0:
+        return []
+    if header.program_header_size != PROGRAM_HEADER_SIZE:
+        raise ElfError(f"program headers of {header.program_header_size} bytes, not {PROGRAM_HEADER_SIZE}")
+    offset = header.program_headers_offset
+    end = offset + count * PROGRAM_HEADER_SIZE
+    if end > len(data):
+        raise ElfError(f"truncated: {count} program headers at 0x{offset:x} leave the file")
+    unpacker = struct.Struct(header.byte_order + "IIQQQQQQ")
+    view = memoryview(data)[offset:end]
+    return [ProgramHeader(*fields) for fields in unpacker.iter_unpack(view)]
