@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything fetched or built lives in build/ and .venv/; nothing is installed on the machine.
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.installed
+
+.DELETE_ON_ERROR:
+.PHONY: help venv test lint types check oracles corpus-files corpus demo bench clean
+
+help: ## show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## make .venv with the package, the test tools and the linters
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "cfi2sframe needs Python 3.11 or later; name one with: make PYTHON=python3.x" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --editable '.[test,lint]'
+	@touch $@
+
+test: venv ## run all tests; those whose tools or files are missing are skipped, with the reason
+	$(BIN)/pytest -n auto
+
+lint: venv ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: venv ## check the types
+	$(BIN)/mypy
+
+check: lint types test ## all of the above
+
+oracles: ## fetch GNU binutils 2.44 and the newest as judges for the tests -> build/oracles
+	tools/fetch-oracles build/oracles
+
+corpus-files: ## fetch real ELF files of three architectures -> build/corpus
+	tools/fetch-corpus build/corpus
+
+corpus: venv ## convert every ELF file of this machine and count what happens
+	$(BIN)/python tools/corpus.py /usr/bin /usr/lib /usr/sbin
+
+demo: venv ## show a conversion from start to end
+	$(BIN)/python tools/demo.py
+
+bench: venv ## measure speed, memory and size
+	$(BIN)/python bench/convert.py
+
+clean: ## remove what was built, fetched and cached
+	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

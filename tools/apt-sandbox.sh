@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Sourced by the fetch scripts: an apt of its own inside a folder, so that packages of another suite or architecture
+# can be downloaded and unpacked while nothing is installed and the machine's package state stays as it is.
+
+die() {
+  echo "${0##*/}: $*" >&2
+  exit 1
+}
+
+# Ends the script unless the programs that every fetch needs are there.
+require_apt() {
+  local tool
+  for tool in apt-get dpkg awk; do
+    command -v "$tool" >/dev/null || die "needs $tool: this works on Debian and its derivatives only"
+  done
+}
+
+# Prints the URI of the machine's own Debian archive. Third-party sources beside it are told apart by their components.
+debian_mirror() {
+  local uri
+  uri=$(apt-get indextargets --format '$(COMPONENT) $(LABEL) $(ORIGIN) $(REPO_URI)' 2>/dev/null |
+    awk '$1 == "main" && $0 ~ / Debian Debian / {print $NF; exit}')
+  [ -n "$uri" ] || uri=$(cat /etc/apt/sources.list.d/debian.sources 2>/dev/null | awk '/^URIs:/ {print $2; exit}')
+  [ -n "$uri" ] || uri=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null |
+    awk '$1 == "deb" && / main/ {for (i = 2; i <= NF; i++) if ($i ~ /^[a-z+]+:\//) {print $i; exit}}')
+  [ -n "$uri" ] || die "no Debian archive found in the apt sources of this machine"
+  echo "$uri"
+}
+
+# sandbox_open ROOT SUITE ARCH: makes ROOT/apt and points apt-get at it through APT_CONFIG.
+sandbox_open() {
+  local apt=$1/apt suite=$2 arch=$3 mirror keyring options=
+  mirror=$(debian_mirror)
+  keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+  [ ! -e "$keyring" ] || options="[signed-by=$keyring] "
+  mkdir -p "$apt"/{lists/partial,cache/archives/partial,debs}
+  : > "$apt/status"
+  echo "deb $options$mirror $suite main" > "$apt/sources.list"
+  cat > "$apt/apt.conf" <<CONF
+Dir::Etc::sourcelist "$apt/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State::lists "$apt/lists";
+Dir::State::status "$apt/status";
+Dir::Cache "$apt/cache";
+APT::Architecture "$arch";
+APT::Architectures { "$arch"; };
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+Acquire::Retries "3";
+Acquire::Languages "none";
+CONF
+  export APT_CONFIG=$apt/apt.conf
+  apt-get -qq -o APT::Update::Error-Mode=any update || die "cannot read the package lists of $suite ($arch) from $mirror"
+}
+
+# sandbox_unpack ROOT DESTINATION PACKAGE...: downloads exactly these packages and unpacks them.
+sandbox_unpack() {
+  local debs=$1/apt/debs destination=$2 deb
+  shift 2
+  (cd "$debs" && apt-get -qq download "$@") || die "a package of this list cannot be had: $*"
+  mkdir -p "$destination"
+  for deb in "$debs"/*.deb; do dpkg -x "$deb" "$destination"; done
+}
+
+# sandbox_close ROOT: forgets the sandbox with everything it downloaded.
+sandbox_close() {
+  unset APT_CONFIG
+  rm -rf "$1/apt"
+}
