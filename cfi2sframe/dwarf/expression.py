@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DWARF expressions classified by shape (DWARF 5, 2.5): which of them are a base, an offset and maybe a load?
+
+Nothing is evaluated: there are no register values here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
+from cfi2sframe.errors import CfiError
+
+
+class Sum(NamedTuple):
+    """base + offset; the base is a register, the CFA (`register` None), or nothing (`is_constant`)."""
+
+    register: int | None
+    offset: int
+    is_constant: bool = False
+
+
+class Load(NamedTuple):
+    """*(base + offset)."""
+
+    address: Sum
+
+
+Shape = Sum | Load
+
+_FIXED_CONSTANTS: Final = {
+    d.DW_OP_const1u: (1, False),
+    d.DW_OP_const1s: (1, True),
+    d.DW_OP_const2u: (2, False),
+    d.DW_OP_const2s: (2, True),
+    d.DW_OP_const4u: (4, False),
+    d.DW_OP_const4s: (4, True),
+    d.DW_OP_const8u: (8, False),
+    d.DW_OP_const8s: (8, True),
+}
+_NAMES: Final = {
+    value: name.removeprefix("DW_OP_")
+    for name, value in vars(d).items()
+    if name.startswith("DW_OP_") and name not in ("DW_OP_lit0", "DW_OP_lit31", "DW_OP_breg0", "DW_OP_breg31", "DW_OP_reg0")
+}
+
+
+class Operation(NamedTuple):
+    """One operation with its operands: an opcode and integers."""
+
+    opcode: int
+    operands: tuple[int, ...]
+
+
+def parse_expression(expression: bytes, byte_order: str) -> tuple[Operation, ...]:
+    """Split an expression into operations. Raises `CfiError` when one is unknown or truncated."""
+    operations = []
+    position = 0
+    while position < len(expression):
+        opcode = expression[position]
+        operands, position = _operands(expression, position + 1, opcode, byte_order)
+        operations.append(Operation(opcode, operands))
+    return tuple(operations)
+
+
+def _operands(data: bytes, position: int, opcode: int, byte_order: str) -> tuple[tuple[int, ...], int]:
+    if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31 or opcode == d.DW_OP_consts:
+        value, position = read_sleb(data, position)
+        return (value,), position
+    if opcode in (d.DW_OP_constu, d.DW_OP_plus_uconst):
+        value, position = read_uleb(data, position)
+        return (value,), position
+    if opcode == d.DW_OP_bregx:
+        register, position = read_uleb(data, position)
+        value, position = read_sleb(data, position)
+        return (register, value), position
+    if opcode in (d.DW_OP_bra, d.DW_OP_skip):
+        size, signed = 2, True
+    elif opcode in (d.DW_OP_pick, d.DW_OP_deref_size):
+        size, signed = 1, False
+    elif opcode == d.DW_OP_addr:
+        size, signed = 8, False
+    elif opcode in _FIXED_CONSTANTS:
+        size, signed = _FIXED_CONSTANTS[opcode]
+    elif opcode in _NAMES or d.DW_OP_lit0 <= opcode <= d.DW_OP_lit31:
+        return (), position
+    else:
+        raise CfiError(f"unknown expression operation 0x{opcode:02x}")
+    if position + size > len(data):
+        raise CfiError("truncated expression")
+    order = "little" if byte_order == "<" else "big"
+    raw = data[position : position + size]
+    return (int.from_bytes(raw, "little" if order == "little" else "big", signed=signed),), position + size
+
+
+def classify(expression: bytes, byte_order: str, *, starts_with_cfa: bool) -> Shape | None:
+    """Return the expression's shape, or None when it is no sum and no load of a sum.
+
+    `starts_with_cfa` says whether the CFA is on the initial stack, as it is for rules of registers (DWARF 5, 6.4.2.3).
+    Raises `CfiError` when the expression is damaged.
+    """
+    stack: list[Shape] = [Sum(None, 0)] if starts_with_cfa else []
+    for opcode, operands in parse_expression(expression, byte_order):
+        if not _step(stack, opcode, operands):
+            return None
+    if not stack:
+        return None
+    top = stack[-1]
+    if isinstance(top, Sum) and top.is_constant:
+        return None
+    return top
+
+
+def _step(stack: list[Shape], opcode: int, operands: tuple[int, ...]) -> bool:
+    """Apply one operation to the symbolic stack; False when the result would be no known shape."""
+    if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31:
+        stack.append(Sum(opcode - d.DW_OP_breg0, operands[0]))
+    elif opcode == d.DW_OP_bregx:
+        stack.append(Sum(*operands))
+    elif d.DW_OP_lit0 <= opcode <= d.DW_OP_lit31:
+        stack.append(Sum(None, opcode - d.DW_OP_lit0, is_constant=True))
+    elif opcode in _FIXED_CONSTANTS or opcode in (d.DW_OP_constu, d.DW_OP_consts):
+        stack.append(Sum(None, operands[0], is_constant=True))
+    elif opcode == d.DW_OP_nop:
+        pass
+    elif opcode in (d.DW_OP_plus_uconst, d.DW_OP_plus, d.DW_OP_minus):
+        return _add(stack, opcode, operands)
+    elif opcode == d.DW_OP_deref:
+        if not stack or not isinstance(stack[-1], Sum) or stack[-1].is_constant:
+            return False
+        stack.append(Load(_as_sum(stack.pop())))
+    else:
+        return False
+    return True
+
+
+def _as_sum(shape: Shape) -> Sum:
+    return shape if isinstance(shape, Sum) else shape.address
+
+
+def _add(stack: list[Shape], opcode: int, operands: tuple[int, ...]) -> bool:
+    if opcode == d.DW_OP_plus_uconst:
+        stack.append(Sum(None, operands[0], is_constant=True))
+    if len(stack) < 2:
+        return False
+    right, left = stack.pop(), stack.pop()
+    if opcode != d.DW_OP_minus and isinstance(left, Sum) and left.is_constant:
+        left, right = right, left
+    if not isinstance(left, Sum) or not isinstance(right, Sum) or not right.is_constant:
+        return False
+    offset = left.offset - right.offset if opcode == d.DW_OP_minus else left.offset + right.offset
+    stack.append(left._replace(offset=_signed(offset)))
+    return True
+
+
+def _signed(value: int) -> int:
+    """Wrap to a signed 64-bit word, as the expression's stack does."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def describe(expression: bytes, byte_order: str) -> str:
+    """Return the expression in readable form, such as `breg7 40; deref; plus_uconst 8`; bytes where it is damaged."""
+    try:
+        operations = parse_expression(expression, byte_order)
+    except CfiError:
+        return f"bytes {expression.hex(' ')}"
+    return "; ".join(" ".join((_name(op.opcode), *map(str, op.operands))) for op in operations)
+
+
+def _name(opcode: int) -> str:
+    if d.DW_OP_lit0 <= opcode <= d.DW_OP_lit31:
+        return f"lit{opcode - d.DW_OP_lit0}"
+    if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31:
+        return f"breg{opcode - d.DW_OP_breg0}"
+    return _NAMES[opcode]

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LEB128 integers (DWARF 5, 7.6)."""
+
+from __future__ import annotations
+
+from cfi2sframe.errors import CfiError
+
+#: No number of this format needs more than 64 bits; longer encodings of small numbers (padding) are legal.
+_MAX_SIZE = 32
+_MASK = (1 << 64) - 1
+
+
+def read_uleb(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the unsigned number at `offset` and the offset past it. Raises `CfiError` when it is truncated or over 64 bits."""
+    value = shift = 0
+    limit = min(len(data), offset + _MAX_SIZE)
+    while offset < limit:
+        byte = data[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > _MASK:
+                raise CfiError("LEB128 number of more than 64 bits")
+            return value, offset
+        shift += 7
+    raise CfiError("truncated or oversized LEB128 number")
+
+
+def read_sleb(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the signed number at `offset` and the offset past it. Raises `CfiError` when it is truncated or over 64 bits."""
+    value = shift = 0
+    limit = min(len(data), offset + _MAX_SIZE)
+    while offset < limit:
+        byte = data[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if byte & 0x40:
+                value -= 1 << shift
+            if not -(1 << 63) <= value < 1 << 63:
+                raise CfiError("LEB128 number of more than 64 bits")
+            return value, offset
+    raise CfiError("truncated or oversized LEB128 number")

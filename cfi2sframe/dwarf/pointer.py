@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encoded pointers of `.eh_frame` (LSB, "DWARF Exception Header Encoding")."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
+from cfi2sframe.errors import CfiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MASK: Final = (1 << 64) - 1
+_FIXED_FORMS: Final = {
+    d.DW_EH_PE_absptr: ("Q", 8),
+    d.DW_EH_PE_udata2: ("H", 2),
+    d.DW_EH_PE_udata4: ("I", 4),
+    d.DW_EH_PE_udata8: ("Q", 8),
+    d.DW_EH_PE_sdata2: ("h", 2),
+    d.DW_EH_PE_sdata4: ("i", 4),
+    d.DW_EH_PE_sdata8: ("q", 8),
+}
+
+
+class PointerBases(NamedTuple):
+    """What encoded pointers may be relative to, and how to load a word for indirect ones.
+
+    `table_vaddr` is the global offset table's address (None: unknown), what DW_EH_PE_datarel counts from.
+    """
+
+    byte_order: str
+    table_vaddr: int | None
+    load_word: Callable[[int], int | None]
+
+
+def read_value(data: bytes, offset: int, encoding: int, byte_order: str) -> tuple[int, int]:
+    """Return the plain number at `offset` in the form of the encoding's low four bits, and the offset past it."""
+    form = encoding & 0x0F
+    fixed = _FIXED_FORMS.get(form)
+    if fixed is not None:
+        code, size = fixed
+        if offset + size > len(data):
+            raise CfiError("truncated pointer")
+        return struct.unpack_from(byte_order + code, data, offset)[0], offset + size
+    if form == d.DW_EH_PE_uleb128:
+        return read_uleb(data, offset)
+    if form == d.DW_EH_PE_sleb128:
+        return read_sleb(data, offset)
+    raise CfiError(f"unknown pointer encoding 0x{encoding:02x}")
+
+
+def read_pointer(
+    data: bytes, offset: int, encoding: int, bases: PointerBases, data_vaddr: int
+) -> tuple[int, int]:
+    """Return the address that an encoded pointer at `offset` stands for, and the offset past it.
+
+    `data_vaddr` is the address of `data[0]`.
+
+    Raises `CfiError` when the pointer is truncated, of an unknown encoding, or cannot be resolved in a file.
+    """
+    if encoding == d.DW_EH_PE_aligned:
+        offset += -(data_vaddr + offset) % 8
+        return read_value(data, offset, d.DW_EH_PE_absptr, bases.byte_order)
+    value, end = read_value(data, offset, encoding, bases.byte_order)
+    relative = encoding & 0x70
+    if relative == d.DW_EH_PE_pcrel:
+        value += data_vaddr + offset
+    elif relative == d.DW_EH_PE_datarel:
+        if bases.table_vaddr is None:
+            raise CfiError("pointer relative to a global offset table that the file does not have")
+        value += bases.table_vaddr
+    elif relative:
+        raise CfiError(f"pointer encoding 0x{encoding:02x} has no base in a file")
+    value &= _MASK
+    if encoding & d.DW_EH_PE_indirect:
+        loaded = bases.load_word(value)
+        if loaded is None:
+            raise CfiError(f"indirect pointer through 0x{value:x}, which the file does not hold")
+        value = loaded
+    return value, end

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the bytes of `.eh_frame` and `.debug_frame` in an image: located, decompressed and relocated.
+
+Knows where CFI lies and what a relocation does to it, not what a CIE is.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, Literal, NamedTuple
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.image import ElfImage, ElfSection, Symbol
+from cfi2sframe.errors import ElfError, RequestError
+
+CfiKind = Literal["eh_frame", "debug_frame"]
+
+#: Relocation type -> (bytes, whether it is relative to its own address), for the types that occur in CFI sections.
+_RELOCATIONS: Final = {
+    c.EM_X86_64: {
+        c.R_X86_64_64: (8, False),
+        c.R_X86_64_PC32: (4, True),
+        c.R_X86_64_PLT32: (4, True),
+        c.R_X86_64_32: (4, False),
+        c.R_X86_64_32S: (4, False),
+        c.R_X86_64_PC64: (8, True),
+    },
+    c.EM_AARCH64: {
+        c.R_AARCH64_ABS64: (8, False),
+        c.R_AARCH64_ABS32: (4, False),
+        c.R_AARCH64_PREL64: (8, True),
+        c.R_AARCH64_PREL32: (4, True),
+    },
+    c.EM_S390: {
+        c.R_390_32: (4, False),
+        c.R_390_PC32: (4, True),
+        c.R_390_64: (8, False),
+        c.R_390_PC64: (8, True),
+    },
+}
+
+
+class Relocation(NamedTuple):
+    """An entry of a relocation section: what `.rela.sframe` has to repeat for the same function."""
+
+    type: int
+    symbol_index: int
+    addend: int
+
+
+class CfiSection(NamedTuple):
+    """The bytes of one CFI section, relocated, and the addresses that its pointers may be relative to.
+
+    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps an
+    offset in `data` to the relocation that was applied there, `unresolved` holds the offsets of those that could not
+    be. `must_find_offset` is set where no section header says where the section ends: the first terminator behind
+    that offset does.
+    """
+
+    name: str
+    kind: CfiKind
+    data: bytes
+    vaddr: int
+    relocations: dict[int, Relocation]
+    unresolved: frozenset[int]
+    data_base_vaddr: int | None
+    must_find_offset: int | None = None
+
+
+def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, ...]:
+    """Return the image's CFI sections: of the kind asked for, or `.eh_frame`, or `.debug_frame` where there is none.
+
+    Raises `RequestError` when the asked kind is not there, `ElfError` when there is no CFI or it cannot be read.
+    """
+    if kind == "debug_frame":
+        found = _debug_frames(image)
+        if not found:
+            raise RequestError("no .debug_frame section")
+        return found
+    found = _eh_frames(image)
+    if found or kind == "eh_frame":
+        if not found:
+            raise RequestError("no .eh_frame section")
+        return found
+    found = _debug_frames(image)
+    if not found:
+        raise ElfError("no call frame information: neither .eh_frame nor .debug_frame")
+    return found
+
+
+def _eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
+    sections = [s for s in image.sections_named(".eh_frame") if s.flags & c.SHF_ALLOC]
+    if sections:
+        found = tuple(_section(image, s, "eh_frame") for s in sections)
+        # A section of terminators only (static Go programs have one) describes nothing.
+        return tuple(f for f in found if f.data.strip(b"\0"))
+    if not image.sections and not image.is_relocatable:
+        found_by_header = _eh_frame_by_header(image)
+        if found_by_header is not None:
+            return (found_by_header,)
+    return ()
+
+
+def _debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
+    names = (".debug_frame", ".zdebug_frame")
+    return tuple(_section(image, s, "debug_frame") for name in names for s in image.sections_named(name))
+
+
+def _section(image: ElfImage, section: ElfSection, kind: CfiKind) -> CfiSection:
+    data = image.section_bytes(section)
+    if section.flags & c.SHF_COMPRESSED:
+        data = _decompress(image, section, data)
+    elif section.name.startswith(".z"):
+        data = _decompress_gnu(section, data)
+    relocations: dict[int, Relocation] = {}
+    unresolved: frozenset[int] = frozenset()
+    vaddr = section.vaddr if kind == "eh_frame" else 0
+    if image.is_relocatable:
+        data, relocations, unresolved = _relocate(image, section, data, vaddr)
+    return CfiSection(section.name, kind, data, vaddr, relocations, unresolved, _data_base(image))
+
+
+def _data_base(image: ElfImage) -> int | None:
+    """Return what DW_EH_PE_datarel counts from: the global offset table."""
+    for name in (".got.plt", ".got"):
+        for section in image.sections:
+            if section.name == name:
+                return section.vaddr
+    return None
+
+
+def _decompress(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
+    """Undo SHF_COMPRESSED (gABI, "Section Compression")."""
+    if len(data) < 24:
+        raise ElfError("truncated compression header", section.name)
+    method, _reserved, size, _alignment = struct.unpack_from(image.byte_order + "IIQQ", data)
+    if method == c.ELFCOMPRESS_ZLIB:
+        return _inflate(section, memoryview(data)[24:], size)
+    if method == c.ELFCOMPRESS_ZSTD:
+        return _unzstd(section, data[24:], size)
+    raise ElfError(f"unknown compression method {method}", section.name)
+
+
+def _decompress_gnu(section: ElfSection, data: bytes) -> bytes:
+    """Undo the older GNU form: "ZLIB", the size in 8 big-endian bytes, a zlib stream."""
+    if data[:4] != b"ZLIB" or len(data) < 12:
+        return data
+    return _inflate(section, memoryview(data)[12:], int.from_bytes(data[4:12], "big"))
+
+
+def _inflate(section: ElfSection, packed: memoryview, size: int) -> bytes:
+    import zlib
+
+    # Deflate cannot expand by more than 1032: a claim beyond that is a lie, and must not cost memory.
+    if size > len(packed) * 1032 + 64:
+        raise ElfError(f"compressed section claims {size} bytes, more than its content can hold", section.name)
+    try:
+        data = zlib.decompressobj().decompress(packed, size + 1)
+    except zlib.error as error:
+        raise ElfError(f"damaged compressed section: {error}", section.name) from None
+    return _checked_size(section, data, size)
+
+
+def _unzstd(section: ElfSection, packed: bytes, size: int) -> bytes:
+    try:
+        import zstandard
+    except ImportError:
+        raise ElfError(
+            "compressed with zstd; the package zstandard is needed to read it", section.name
+        ) from None
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
+            data = reader.read(size + 1)
+    except zstandard.ZstdError as error:
+        raise ElfError(f"damaged compressed section: {error}", section.name) from None
+    return _checked_size(section, data, size)
+
+
+def _checked_size(section: ElfSection, data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise ElfError(f"decompresses to {len(data)} bytes, not to the {size} that its header says", section.name)
+    return data
+
+
+def _relocate(
+    image: ElfImage, section: ElfSection, data: bytes, vaddr: int
+) -> tuple[bytes, dict[int, Relocation], frozenset[int]]:
+    known = _RELOCATIONS[image.arch.elf_machine]
+    out = bytearray(data)
+    applied: dict[int, Relocation] = {}
+    unresolved: set[int] = set()
+    symbol_tables: dict[int, list[Symbol]] = {}
+    for table in image.sections:
+        if table.type not in (c.SHT_RELA, c.SHT_REL) or table.info != section.index:
+            continue
+        if table.type == c.SHT_REL:
+            raise ElfError("relocations without addends (SHT_REL) are not used by this ABI", table.name)
+        if table.link not in symbol_tables:
+            if table.link >= len(image.sections):
+                raise ElfError("names a symbol table that does not exist", table.name)
+            symbol_tables[table.link] = list(image.symbols(image.sections[table.link]))
+        symbols = symbol_tables[table.link]
+        entries = image.section_bytes(table)
+        usable = memoryview(entries)[: len(entries) // 24 * 24]
+        for offset, info, addend in struct.iter_unpack(image.byte_order + "QQq", usable):
+            relocation = Relocation(info & 0xFFFFFFFF, info >> 32, addend)
+            if relocation.type == 0:
+                continue
+            form = known.get(relocation.type)
+            symbol = symbols[relocation.symbol_index] if relocation.symbol_index < len(symbols) else None
+            if form is None or symbol is None or symbol.vaddr is None or offset + form[0] > len(out):
+                unresolved.add(offset)
+                continue
+            size, is_relative = form
+            value = symbol.vaddr + addend - (vaddr + offset if is_relative else 0)
+            if not -(1 << (8 * size - 1)) <= value < 1 << (8 * size):
+                raise ElfError(f"relocation type {relocation.type} overflows {size} bytes", table.name, offset)
+            out[offset : offset + size] = (value & ((1 << 8 * size) - 1)).to_bytes(
+                size, "little" if image.byte_order == "<" else "big"
+            )
+            applied[offset] = relocation
+    return bytes(out), applied, frozenset(unresolved)
+
+
+def _eh_frame_by_header(image: ElfImage) -> CfiSection | None:
+    """Find `.eh_frame` in a file without section headers, through PT_GNU_EH_FRAME (LSB, "Exception Frame Header")."""
+    header = next((p for p in image.segments if p.type == c.PT_GNU_EH_FRAME), None)
+    if header is None:
+        return None
+    data = image.bytes_at(header.vaddr, header.file_size)
+    if data is None or len(data) < 8 or data[0] != 1:
+        raise ElfError("the PT_GNU_EH_FRAME segment holds no frame header")
+    pointer_encoding, count_encoding, table_encoding = data[1:4]
+    # What every linker writes; nothing else has been seen, and nothing else is guessed.
+    if pointer_encoding != 0x1B:
+        raise ElfError(f"unknown encoding 0x{pointer_encoding:x} of the .eh_frame pointer", "PT_GNU_EH_FRAME", 1)
+    start = header.vaddr + 4 + struct.unpack_from(image.byte_order + "i", data, 4)[0]
+    last = None
+    if count_encoding == 0x03 and table_encoding == 0x3B and len(data) >= 12:
+        count = struct.unpack_from(image.byte_order + "I", data, 8)[0]
+        table = memoryview(data)[12 : 12 + 8 * count]
+        table = table[: len(table) // 8 * 8]
+        fdes = [header.vaddr + fde for _pc, fde in struct.iter_unpack(image.byte_order + "ii", table)]
+        last = max(fdes, default=None)
+    for segment in image.segments:
+        if segment.type == c.PT_LOAD and segment.vaddr <= start < segment.vaddr + segment.file_size:
+            body = image.bytes_at(start, segment.vaddr + segment.file_size - start)
+            if body is None:
+                break
+            must_find = last - start if last is not None and last >= start else 0
+            return CfiSection(".eh_frame", "eh_frame", body, start, {}, frozenset(), None, must_find)
+    raise ElfError("PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments")

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only reader of ELF structure: a file becomes an `ElfImage` with sections, segments, symbols and CFI bytes.
+
+Knows nothing of what CFI or SFrame bytes mean.
+
+A relocatable object has no addresses. The image lays its allocated sections out one behind the other, as a linker would,
+and applies relocations against that layout; so each address names one place, and the readers of CFI need no second way
+to work. `ElfImage.place` turns such an address back into a section and an offset.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.arch import Arch, arch_of_elf
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.records import (
+    Buffer,
+    FileHeader,
+    ProgramHeader,
+    parse_file_header,
+    parse_program_headers,
+    parse_section_headers,
+    section_names_index,
+)
+from cfi2sframe.errors import ElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_FIRST_SYNTHETIC_VADDR = 0x10000
+#: A gap between an object's sections, so that the end of one is never the start of the next.
+_SYNTHETIC_GAP_SIZE = 64
+
+
+class ElfSection(NamedTuple):
+    """A section. `vaddr` is its address; in a relocatable object, the one that the image gave it (0: not allocated)."""
+
+    index: int
+    name: str
+    type: int
+    flags: int
+    vaddr: int
+    file_offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first address past the section."""
+        return self.vaddr + self.size
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the section holds instructions that are loaded."""
+        return (self.flags & (c.SHF_ALLOC | c.SHF_EXECINSTR)) == c.SHF_ALLOC | c.SHF_EXECINSTR
+
+
+class CodeRange(NamedTuple):
+    """A range of addresses that holds instructions: an executable section, or segment where there are no sections."""
+
+    name: str
+    section_index: int
+    start_vaddr: int
+    end_vaddr: int
+
+
+class Place(NamedTuple):
+    """An address as people and relocations name it: section index and name, and an offset in it.
+
+    In a linked file the offset is the address itself and the name may be empty.
+    """
+
+    section_index: int
+    section_name: str
+    offset: int
+
+
+class Symbol(NamedTuple):
+    """A symbol; `vaddr` is None when its section is none of the file's allocated ones."""
+
+    name: str
+    vaddr: int | None
+    size: int
+    type: int
+    section_index: int
+
+
+class ElfImage:
+    """A parsed ELF64 file of an ABI that SFrame defines.
+
+    `name` is what messages call the file; `data` its bytes (a memory map or bytes); sections and segments are tuples
+    in file order. Raises `ElfError` when the file is none of those.
+    """
+
+    def __init__(self, data: Buffer, name: str) -> None:
+        self.name = name
+        self.data = data
+        self.header: FileHeader = parse_file_header(data)
+        self.byte_order = self.header.byte_order
+        self.arch: Arch = self._find_arch()
+        if self.header.type not in (c.ET_REL, c.ET_EXEC, c.ET_DYN):
+            raise ElfError(f"ELF type {self.header.type} is neither an object, an executable nor a library")
+        self.is_relocatable = self.header.type == c.ET_REL
+        self.segments: tuple[ProgramHeader, ...] = tuple(parse_program_headers(data, self.header))
+        self.sections: tuple[ElfSection, ...] = self._read_sections()
+        self._by_vaddr = sorted(
+            (s for s in self.sections if s.flags & c.SHF_ALLOC and s.size and s.vaddr),
+            key=lambda s: s.vaddr,
+        )
+        self._start_vaddrs = [s.vaddr for s in self._by_vaddr]
+        self.code_ranges: tuple[CodeRange, ...] = self._find_code_ranges()
+        self._code_starts = [r.start_vaddr for r in self.code_ranges]
+
+    def _find_arch(self) -> Arch:
+        arch = arch_of_elf(self.header.machine, self.byte_order)
+        if arch is None:
+            raise ElfError(f"SFrame is not defined for {machine_name(self.header.machine, self.byte_order)}")
+        return arch
+
+    def _read_sections(self) -> tuple[ElfSection, ...]:
+        headers = parse_section_headers(self.data, self.header)
+        if not headers:
+            return ()
+        strings = headers[section_names_index(self.header, headers)]
+        names = b"" if strings.type != c.SHT_STRTAB else self._file_bytes(strings.file_offset, strings.size)
+        sections = []
+        cursor = _FIRST_SYNTHETIC_VADDR
+        for index, header in enumerate(headers):
+            vaddr = header.vaddr
+            if self.is_relocatable:
+                vaddr = 0
+                if header.flags & c.SHF_ALLOC:
+                    alignment = max(1, header.alignment)
+                    vaddr = cursor = (cursor + alignment - 1) // alignment * alignment
+                    cursor += header.size + _SYNTHETIC_GAP_SIZE
+            name = string_at(names, header.name_offset)
+            sections.append(ElfSection(index, name, header.type, header.flags, vaddr, *header[4:]))
+        return tuple(sections)
+
+    def _find_code_ranges(self) -> tuple[CodeRange, ...]:
+        ranges = [CodeRange(s.name, s.index, s.vaddr, s.end_vaddr) for s in self.sections if s.is_code and s.size]
+        if not ranges and not self.is_relocatable:
+            ranges = [
+                CodeRange(f"segment {index}", 0, p.vaddr, p.vaddr + p.file_size)
+                for index, p in enumerate(self.segments)
+                if p.type == c.PT_LOAD and p.flags & c.PF_X
+            ]
+        return tuple(sorted(ranges, key=lambda r: r.start_vaddr))
+
+    # Bytes
+
+    def _file_bytes(self, offset: int, size: int) -> bytes:
+        """Return at most `size` bytes at `offset`; fewer where the file ends."""
+        return bytes(self.data[offset : offset + size])
+
+    def section_bytes(self, section: ElfSection) -> bytes:
+        """Return a section's bytes as they are in the file; none for NOBITS. Raises `ElfError` when they leave the file."""
+        if section.type == c.SHT_NOBITS:
+            return b""
+        if section.file_offset + section.size > len(self.data):
+            raise ElfError(
+                f"truncated: the section's {section.size} bytes at file offset 0x{section.file_offset:x} leave the file",
+                section.name,
+            )
+        return self._file_bytes(section.file_offset, section.size)
+
+    def bytes_at(self, vaddr: int, size: int) -> bytes | None:
+        """Return `size` bytes of a linked file at an address, or None when its segments do not hold them in the file."""
+        for segment in self.segments:
+            if segment.type == c.PT_LOAD and segment.vaddr <= vaddr < segment.vaddr + segment.file_size:
+                if vaddr + size > segment.vaddr + segment.file_size:
+                    return None
+                data = self._file_bytes(segment.file_offset + vaddr - segment.vaddr, size)
+                return data if len(data) == size else None
+        return None
+
+    # Places
+
+    def sections_named(self, name: str) -> Iterator[ElfSection]:
+        """Yield the sections of that name that have bytes in the file, in file order."""
+        return (s for s in self.sections if s.name == name and s.type != c.SHT_NOBITS and s.size)
+
+    def code_range_of(self, vaddr: int) -> CodeRange | None:
+        """Return the executable range that holds an address."""
+        index = bisect_right(self._code_starts, vaddr) - 1
+        if index >= 0 and vaddr < self.code_ranges[index].end_vaddr:
+            return self.code_ranges[index]
+        return None
+
+    def section_at(self, vaddr: int) -> ElfSection | None:
+        """Return the allocated section that holds an address."""
+        index = bisect_right(self._start_vaddrs, vaddr) - 1
+        if index >= 0 and vaddr < self._by_vaddr[index].end_vaddr:
+            return self._by_vaddr[index]
+        return None
+
+    def place(self, vaddr: int) -> Place:
+        """Return the name of an address; for an object, its section and the offset in it."""
+        section = self.section_at(vaddr)
+        if section is None:
+            return Place(0, "", vaddr)
+        return Place(section.index, section.name, vaddr - section.vaddr if self.is_relocatable else vaddr)
+
+    def end_of_segments(self) -> int:
+        """Return the first address past the last PT_LOAD; 0 without any."""
+        return max((p.end_vaddr for p in self.segments if p.type == c.PT_LOAD), default=0)
+
+    # Symbols
+
+    def symbols(self, section: ElfSection) -> Iterator[Symbol]:
+        """Yield the entries of a symbol table, the null symbol included. Raises `ElfError` when it leaves the file."""
+        names = b""
+        if section.link < len(self.sections):
+            names = self.section_bytes(self.sections[section.link])
+        data = self.section_bytes(section)
+        extended = self._extended_indices(section.index)
+        usable = memoryview(data)[: len(data) // 24 * 24]
+        for number, fields in enumerate(struct.iter_unpack(self.byte_order + "IBBHQQ", usable)):
+            name_offset, info, _other, index, value, size = fields
+            if index == c.SHN_XINDEX and number < len(extended):
+                index = extended[number]
+            yield Symbol(string_at(names, name_offset), self._symbol_vaddr(index, value), size, info & 0xF, index)
+
+    def _extended_indices(self, symtab_index: int) -> tuple[int, ...]:
+        for section in self.sections:
+            if section.type == c.SHT_SYMTAB_SHNDX and section.link == symtab_index:
+                data = self.section_bytes(section)
+                return struct.unpack_from(f"{self.byte_order}{len(data) // 4}I", data)
+        return ()
+
+    def _symbol_vaddr(self, index: int, value: int) -> int | None:
+        if index == c.SHN_ABS:
+            return value
+        if index in (c.SHN_UNDEF, c.SHN_COMMON) or index >= len(self.sections):
+            return None
+        if not self.is_relocatable:
+            return value
+        section = self.sections[index]
+        return section.vaddr + value if section.flags & c.SHF_ALLOC else value
+
+    def names_of(self, vaddrs: Iterable[int]) -> dict[int, str]:
+        """Return the names of the functions that start at these addresses, where symbol tables know them.
+
+        A function symbol wins over others, a symbol of .symtab over one of .dynsym, the first over later ones.
+        """
+        wanted = set(vaddrs)
+        found: dict[int, tuple[int, str]] = {}
+        if not wanted:
+            return {}
+        for table_rank, table_type in enumerate((c.SHT_SYMTAB, c.SHT_DYNSYM)):
+            for table in self.sections:
+                if table.type != table_type:
+                    continue
+                for symbol in self.symbols(table):
+                    if symbol.vaddr not in wanted or not symbol.name or symbol.type == c.STT_SECTION:
+                        continue
+                    rank = table_rank + (0 if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC) else 2)
+                    if symbol.vaddr not in found or rank < found[symbol.vaddr][0]:
+                        found[symbol.vaddr] = (rank, symbol.name)
+        return {vaddr: name for vaddr, (_, name) in found.items()}
+
+
+def string_at(strings: bytes, offset: int) -> str:
+    """Return the NUL-terminated string at an offset of a string table; empty when the offset leaves the table."""
+    end = strings.find(b"\0", offset)
+    raw = strings[offset:] if end < 0 else strings[offset:end]
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def machine_name(machine: int, byte_order: str) -> str:
+    """Return the name of an ELF machine for messages, such as `EM_RISCV`; big-endian variants say so."""
+    from elftools.elf.enums import ENUM_E_MACHINE
+
+    names = [name for name, number in ENUM_E_MACHINE.items() if number == machine]
+    name = names[0] if names else f"ELF machine {machine}"
+    return f"{name} ({'big' if byte_order == '>' else 'little'}-endian)"

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a function is not in the section: one reason for each sentence that a user may ask about."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class SkipReason(Enum):
+    """Valid CFI that the chosen SFrame version cannot say. The value is the sentence's readable form."""
+
+    CFA_EXPRESSION = "CFA is an expression"
+    CFA_BASE_REGISTER = "CFA is based on a register other than SP and FP"
+    CFA_UNDEFINED = "CFA has no rule"
+    RA_EXPRESSION = "RA is given by an expression"
+    RA_IN_REGISTER = "RA is in a register"
+    RA_NOT_AT_FIXED_OFFSET = "RA is not at its fixed offset from the CFA"
+    RA_IS_CFA_VALUE = "RA is a sum with the CFA"
+    RA_UNSPECIFIED = "RA has no rule"
+    RA_UNDEFINED = "RA is undefined (outermost frame)"
+    FP_EXPRESSION = "FP is given by an expression"
+    FP_IN_REGISTER = "FP is in a register"
+    FP_IS_CFA_VALUE = "FP is a sum with the CFA"
+    FP_UNDEFINED = "FP is undefined"
+    FP_WITHOUT_RA = "FP is saved without RA"
+    SP_RULE = "SP is not restored from the CFA"
+    OFFSET_RANGE = "an offset does not fit"
+    PAUTH_WITH_PC = "RA is signed with the PC as modifier"
+    NON_DEFAULT_RA_COLUMN = "the CIE names another return address column"
+    FUNCTION_TOO_LARGE = "the function is larger than 4 GiB"
+
+
+class DropReason(Enum):
+    """An FDE that describes no code of its own; nothing is lost by leaving it out."""
+
+    DISCARDED = "function outside the executable sections"
+    EMPTY = "empty range"
+    DUPLICATE = "repeats another FDE"
+    SHADOWED = "its whole range belongs to other FDEs"

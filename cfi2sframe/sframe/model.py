@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The logical SFrame section: what every version says, without a width, an order or an offset.
+
+All of SFrame's rules are one small algebra, `Rule`: a base (a DWARF register, or the CFA), an offset, and maybe a load.
+Default rows say a few of them, flexible rows (version 3) nearly all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rule(NamedTuple):
+    """`value = base + offset`, or `value = *(base + offset)` with `deref`; the base is the CFA when `register` is None."""
+
+    register: int | None
+    offset: int
+    deref: bool
+
+
+class FrameRow(NamedTuple):
+    """Where CFA, RA and FP of the caller are, from `start_delta` on (bytes from the function's start).
+
+    A row holds until the next row's start or the function's end. `cfa` is None in the outermost frame: RA is undefined
+    there, nothing else counts. `ra` and `fp` are None where the caller's value still is in its own register.
+    """
+
+    start_delta: int
+    cfa: Rule | None
+    ra: Rule | None = None
+    fp: Rule | None = None
+    mangled_ra: bool = False
+
+
+class FunctionBody(NamedTuple):
+    """All that an SFrame FDE says of a function but its place. Functions with equal bodies may share bytes.
+
+    `repeat_size` is 0 for PCINC; otherwise the FDE is PCMASK: the rows describe a block of that many bytes that
+    repeats, and their starts count from each block's start.
+    """
+
+    rows: tuple[FrameRow, ...]
+    is_flexible: bool = False
+    is_signal_frame: bool = False
+    uses_b_key: bool = False
+    repeat_size: int = 0
+
+
+class Function(NamedTuple):
+    """A code range `[start_vaddr, start_vaddr + size)` and what SFrame says of it."""
+
+    start_vaddr: int
+    size: int
+    body: FunctionBody
+
+
+class Section(NamedTuple):
+    """The logical section: version, flags that are not about layout, and its functions in the order of the table.
+
+    `abi_id` is `sfh_abi_arch`. `start_is_pcrel` and `is_sorted` are the flags of those names.
+    """
+
+    version: int
+    abi_id: int
+    functions: tuple[Function, ...]
+    is_sorted: bool = True
+    start_is_pcrel: bool = True
+    all_keep_frame_pointer: bool = False
