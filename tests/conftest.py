@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that every test may ask for; one that cannot be had skips the test and says how to get it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.oracle import tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+settings.register_profile("dev", deadline=None, max_examples=60)
+# Slow machines must not turn a good run red, and a red run must be the same on the next try.
+settings.register_profile(
+    "ci",
+    deadline=None,
+    max_examples=200,
+    derandomize=True,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _or_skip(find: Callable[P, R]) -> Callable[P, R]:
+    def find_or_skip(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return find(*args, **kwargs)
+        except tools.ToolMissingError as error:
+            pytest.skip(str(error))
+
+    return find_or_skip
+
+
+@pytest.fixture(scope="session")
+def binutils() -> Callable[[tools.BinutilsVersion], tools.Binutils]:
+    """`binutils("2.40")`, `("2.44")` or `("newest")`."""
+    return _or_skip(tools.find_binutils)
+
+
+@pytest.fixture(scope="session")
+def llvm_dwarfdump() -> Callable[[Literal["newest", "machine"]], tools.Tool]:
+    """`llvm_dwarfdump("newest")` or `("machine")`."""
+    return _or_skip(tools.find_llvm_dwarfdump)
+
+
+@pytest.fixture(scope="session")
+def gcc() -> tools.Tool:
+    """The machine's gcc."""
+    return _or_skip(tools.find_gcc)()
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Callable[[tools.CorpusArch], Path]:
+    """`corpus("amd64")`, `("arm64")` or `("s390x")`: a folder of ELF files."""
+    return _or_skip(tools.corpus_directory)
