@@ -31,10 +31,11 @@ lint: venv ## check style and formatting
 
 types: venv ## check the types
 	$(BIN)/mypy
+	for script in $(wildcard tools/*.py bench/*.py); do $(BIN)/mypy "$$script" || exit 1; done
 
 check: lint types test ## all of the above
 
-oracles: ## fetch GNU binutils 2.44 and the newest as judges for the tests -> build/oracles
+oracles: ## fetch GNU binutils 2.44 and the newest, and LLVM, as judges for the tests -> build/oracles
 	tools/fetch-oracles build/oracles
 
 corpus-files: ## fetch real ELF files of three architectures -> build/corpus

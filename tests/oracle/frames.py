@@ -106,7 +106,9 @@ _AMD64 = {
     **{name: 49 + n for n, name in enumerate(["rflags", "es", "cs", "ss", "ds", "fs", "gs"])},
     "rip": 16,
     "fs.base": 58,
+    "fs_base": 58,
     "gs.base": 59,
+    "gs_base": 59,
     "tr": 62,
     "ldtr": 63,
     "mxcsr": 64,
@@ -115,7 +117,7 @@ _AMD64 = {
 }
 _AARCH64 = {
     **{f"{prefix}{n}": n for prefix in "xw" for n in range(31)},
-    **{f"p{n}": 48 + n for n in range(16)},
+    **{f"{prefix}{n}": 48 + n for prefix in ("p", "pn") for n in range(16)},
     **{f"{prefix}{n}": 64 + n for prefix in "vbhsdq" for n in range(32)},
     **{f"z{n}": 96 + n for n in range(32)},
     "sp": 31,
@@ -144,7 +146,7 @@ _NUMBERED = re.compile(r"r(?:eg)?(\d+)")
 
 @cache
 def register_number(arch: Arch, name: str) -> int:
-    """Return the DWARF number of a register as GNU or LLVM tools spell it; raise OracleOutputError if none."""
+    """Return the DWARF number of a register as GNU or LLVM tools spell it, or raise OracleOutputError."""
     spelling = name.lower()
     number = _NAMES[arch].get(spelling)
     if number is not None:

@@ -19,9 +19,9 @@ _ROW = re.compile(r"    ([0-9a-f]{16,}) +(.*)")
 class OracleSframeRow(NamedTuple):
     """One row as the tool prints it.
 
-    The start is an address, and in a PCMASK function an offset in the repeating block. The texts are the tool's:
-    `sp+8`, `c-16`, `r10+0`, `(fp-8)`, `u` (no rule), `f` (fixed by the header), `U` (padding of a flexible row).
-    A row that says "RA undefined" has empty texts.
+    The start is an address, and in a PCMASK function an offset in the repeating block. The texts are the
+    tool's: `sp+8`, `c-16`, `r10+0`, `(fp-8)`, `u` (no rule), `f` (fixed by the header), `U` (padding of a
+    flexible row). A row that says "RA undefined" has empty texts.
     """
 
     pc_vaddr: int
