@@ -36,6 +36,8 @@ class Arch(NamedTuple):
     cfa_offset_bias: int
     """The CFA offset is stored as (offset - bias) / scale."""
     cfa_offset_scale: int
+    pads_ra: bool
+    """An RA word of 0 says "not saved" where only FP is; version 2 may put a register into RA and FP words."""
     ra_may_be_signed: bool
     """The RA may carry a pointer authentication code."""
     first_version: int
@@ -72,6 +74,7 @@ AMD64: Final = Arch(
     sp_offset_from_cfa=0,
     cfa_offset_bias=0,
     cfa_offset_scale=1,
+    pads_ra=False,
     ra_may_be_signed=False,
     first_version=1,
     registers=_AMD64_REGISTERS,
@@ -88,6 +91,7 @@ AARCH64_LE: Final = Arch(
     sp_offset_from_cfa=0,
     cfa_offset_bias=0,
     cfa_offset_scale=1,
+    pads_ra=False,
     ra_may_be_signed=True,
     first_version=1,
     registers=_AARCH64_REGISTERS,
@@ -107,6 +111,7 @@ S390X: Final = Arch(
     sp_offset_from_cfa=-160,
     cfa_offset_bias=160,
     cfa_offset_scale=8,
+    pads_ra=True,
     ra_may_be_signed=False,
     first_version=2,
     registers=_S390X_REGISTERS,

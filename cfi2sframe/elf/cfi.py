@@ -63,7 +63,7 @@ class CfiSection(NamedTuple):
     vaddr: int
     relocations: dict[int, Relocation]
     unresolved: frozenset[int]
-    data_base_vaddr: int | None
+    table_vaddr: int | None
     must_find_offset: int | None = None
 
 
@@ -117,10 +117,10 @@ def _section(image: ElfImage, section: ElfSection, kind: CfiKind) -> CfiSection:
     vaddr = section.vaddr if kind == "eh_frame" else 0
     if image.is_relocatable:
         data, relocations, unresolved = _relocate(image, section, data, vaddr)
-    return CfiSection(section.name, kind, data, vaddr, relocations, unresolved, _data_base(image))
+    return CfiSection(section.name, kind, data, vaddr, relocations, unresolved, _table_vaddr(image))
 
 
-def _data_base(image: ElfImage) -> int | None:
+def _table_vaddr(image: ElfImage) -> int | None:
     """Return what DW_EH_PE_datarel counts from: the global offset table."""
     for name in (".got.plt", ".got"):
         for section in image.sections:

@@ -30,6 +30,7 @@ SHT_PROGBITS: Final = 1
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3
 SHT_RELA: Final = 4
+SHT_HASH: Final = 5
 SHT_DYNAMIC: Final = 6
 SHT_NOTE: Final = 7
 SHT_NOBITS: Final = 8
@@ -45,6 +46,7 @@ SHF_ALLOC: Final = 0x2
 SHF_EXECINSTR: Final = 0x4
 SHF_INFO_LINK: Final = 0x40
 SHF_GROUP: Final = 0x200
+SHF_TLS: Final = 0x400
 SHF_COMPRESSED: Final = 0x800
 
 ELFCOMPRESS_ZLIB: Final = 1
@@ -63,9 +65,14 @@ PT_GNU_RELRO: Final = 0x6474E552
 PT_GNU_PROPERTY: Final = 0x6474E553
 PT_GNU_SFRAME: Final = 0x6474E554
 
+# e_phnum when the count does not fit.
+PN_XNUM: Final = 0xFFFF
+
 PF_X: Final = 1
 PF_W: Final = 2
 PF_R: Final = 4
+
+STB_LOCAL: Final = 0
 
 STT_NOTYPE: Final = 0
 STT_FUNC: Final = 2
@@ -73,16 +80,28 @@ STT_SECTION: Final = 3
 STT_GNU_IFUNC: Final = 10
 
 DT_NULL: Final = 0
+DT_NEEDED: Final = 1
 DT_PLTRELSZ: Final = 2
 DT_PLTGOT: Final = 3
+DT_HASH: Final = 4
+DT_STRTAB: Final = 5
+DT_SYMTAB: Final = 6
 DT_RELA: Final = 7
 DT_RELASZ: Final = 8
 DT_JMPREL: Final = 23
+DT_GNU_HASH: Final = 0x6FFFFEF5
+DT_VERSYM: Final = 0x6FFFFFF0
+DT_FLAGS_1: Final = 0x6FFFFFFB
+DT_VERDEF: Final = 0x6FFFFFFC
+DT_VERNEED: Final = 0x6FFFFFFE
+
+DF_1_PIE: Final = 0x08000000
 
 R_X86_64_NONE: Final = 0
 R_X86_64_64: Final = 1
 R_X86_64_PC32: Final = 2
 R_X86_64_PLT32: Final = 4
+R_X86_64_RELATIVE: Final = 8
 R_X86_64_32: Final = 10
 R_X86_64_32S: Final = 11
 R_X86_64_PC64: Final = 24
@@ -92,9 +111,11 @@ R_AARCH64_ABS64: Final = 257
 R_AARCH64_ABS32: Final = 258
 R_AARCH64_PREL64: Final = 260
 R_AARCH64_PREL32: Final = 261
+R_AARCH64_RELATIVE: Final = 1027
 
 R_390_NONE: Final = 0
 R_390_32: Final = 4
 R_390_PC32: Final = 5
+R_390_RELATIVE: Final = 12
 R_390_64: Final = 22
 R_390_PC64: Final = 23

@@ -193,6 +193,19 @@ class ElfImage:
             return self.code_ranges[index]
         return None
 
+    def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
+        """Whether a range starts in an executable section and, in a linked file, stays inside an executable segment."""
+        code = self.code_range_of(start_vaddr)
+        if code is None:
+            return False
+        if self.is_relocatable or end_vaddr <= code.end_vaddr:
+            return end_vaddr <= code.end_vaddr
+        return any(
+            p.vaddr <= start_vaddr and end_vaddr <= p.end_vaddr
+            for p in self.segments
+            if p.type == c.PT_LOAD and p.flags & c.PF_X
+        )
+
     def section_at(self, vaddr: int) -> ElfSection | None:
         """Return the allocated section that holds an address."""
         index = bisect_right(self._start_vaddrs, vaddr) - 1

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a rewritten file back with code that had no part in writing it, and compare it with the original."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from cfi2sframe.elf.constants import PF_R, PF_W, PT_GNU_SFRAME
+from cfi2sframe.errors import EmbedError
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.embedding.layout import FileData
+
+_STEP = 1 << 20
+#: Sections that say where others are: the string table grows, tags and symbols follow moved sections.
+_BOOKKEEPING = frozenset({".shstrtab", ".sframe"})
+_FOLLOWING = frozenset({".dynamic", ".symtab"})
+
+
+class _View(io.RawIOBase):
+    """The buffer as the binary file that pyelftools asks for, without copying it."""
+
+    def __init__(self, data: FileData) -> None:
+        self._data = memoryview(data)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        start = (0, self._position, len(self._data))[whence]
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = len(self._data) if size < 0 else self._position + size
+        chunk = bytes(self._data[self._position : end])
+        self._position += len(chunk)
+        return chunk
+
+
+def check_rewritten(
+    original: FileData, rewritten: FileData, moved: dict[str, int], section_vaddr: int, section_size: int
+) -> None:
+    """Raise `EmbedError` unless `rewritten` is `original` with `.sframe` mapped at `section_vaddr`.
+
+    `moved` maps names of sections to the addresses that they were moved to.
+    """
+    from elftools.common.exceptions import ELFError  # noqa: PLC0415 - a plain conversion does not load it
+    from elftools.construct import ConstructError  # noqa: PLC0415
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+
+    try:
+        before = ELFFile(_View(original))
+        after = ELFFile(_View(rewritten))
+        old_sections = _sections(before)
+        new_sections = _sections(after)
+        segments = [_segment(segment) for segment in after.iter_segments()]
+        old_segments = [_segment(segment) for segment in before.iter_segments()]
+        for field in ("e_type", "e_machine", "e_entry", "e_flags", "e_phoff"):
+            _expect(before.header[field] == after.header[field], f"the header's {field} changed")
+        _expect(before.header["e_ident"] == after.header["e_ident"], "e_ident changed")
+    except (ELFError, ConstructError, ValueError, KeyError, UnicodeDecodeError) as error:
+        raise EmbedError(f"the rewritten file does not parse: {error}") from error
+    _check_sections(memoryview(original), memoryview(rewritten), old_sections, new_sections, moved)
+    _check_loads(segments, len(memoryview(rewritten)))
+    _check_old_segments(memoryview(original), memoryview(rewritten), old_segments, segments)
+    _check_sframe(segments, new_sections, section_vaddr, section_size)
+
+
+def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise EmbedError(f"the rewritten file fails its re-read: {message}")
+
+
+def _sections(elf: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - pyelftools carries no types
+    found = []
+    for section in elf.iter_sections():
+        header = dict(section.header)
+        header["name"] = section.name
+        found.append(header)
+    return found
+
+
+def _segment(segment: Any) -> dict[str, int]:  # noqa: ANN401 - pyelftools carries no types
+    header = dict(segment.header)
+    names = {"PT_LOAD": 1, "PT_TLS": 7, "PT_DYNAMIC": 2}
+    kind = header["p_type"]
+    header["type"] = kind if isinstance(kind, int) else names.get(kind, -1)
+    if kind == "PT_GNU_SFRAME":
+        header["type"] = PT_GNU_SFRAME
+    return header
+
+
+def _check_sections(
+    original: memoryview,
+    rewritten: memoryview,
+    old: list[dict[str, Any]],
+    new: list[dict[str, Any]],
+    moved: dict[str, int],
+) -> None:
+    """Old sections keep index, name, type, flags, size, links, and unless moved their address and bytes."""
+    _expect(len(new) >= len(old), "sections are missing")
+    for before, after in zip(old, new, strict=False):
+        name = before["name"]
+        _expect(after["name"] == name, f"section {name} is called {after['name']}")
+        if name in _BOOKKEEPING:
+            continue
+        for field in ("sh_type", "sh_flags", "sh_size", "sh_link", "sh_info", "sh_addralign", "sh_entsize"):
+            _expect(before[field] == after[field], f"{field} of section {name} changed")
+        expected = moved.get(name, before["sh_addr"])
+        _expect(after["sh_addr"] == expected, f"section {name} is at 0x{after['sh_addr']:x}")
+        _expect(after["sh_addr"] % max(after["sh_addralign"], 1) == 0, f"section {name} is misaligned")
+        if before["sh_type"] in ("SHT_NOBITS", "SHT_NULL") or (moved and name in _FOLLOWING):
+            continue
+        same = _equal(original, before["sh_offset"], rewritten, after["sh_offset"], before["sh_size"])
+        _expect(same, f"the bytes of section {name} changed")
+
+
+def _equal(first: memoryview, first_start: int, second: memoryview, second_start: int, size: int) -> bool:
+    if first_start + size > len(first) or second_start + size > len(second):
+        return False
+    # bytes compare by memcmp, memoryviews element by element; slices of a MiB keep the copies in the cache.
+    return all(
+        bytes(first[first_start + at : first_start + min(at + _STEP, size)])
+        == bytes(second[second_start + at : second_start + min(at + _STEP, size)])
+        for at in range(0, size, _STEP)
+    )
+
+
+def _check_loads(segments: list[dict[str, int]], file_size: int) -> None:
+    loads = [segment for segment in segments if segment["type"] == 1]
+    for load in loads:
+        _expect(load["p_offset"] + load["p_filesz"] <= file_size, "a PT_LOAD leaves the file")
+        alignment = max(load["p_align"], 1)
+        congruent = (load["p_vaddr"] - load["p_offset"]) % alignment == 0
+        _expect(congruent, "a PT_LOAD is not congruent to its file offset")
+    for before, after in pairwise(loads):
+        end = before["p_vaddr"] + before["p_memsz"]
+        _expect(end <= after["p_vaddr"], "PT_LOAD segments overlap or are out of order")
+
+
+def _check_old_segments(
+    original: memoryview, rewritten: memoryview, old: list[dict[str, int]], new: list[dict[str, int]]
+) -> None:
+    """Every PT_LOAD of the original is still there, at its address, with its flags, no shorter; so are the others."""
+    for before in old:
+        if before["type"] not in (1, 2, 7):
+            continue
+        same = ("type", "p_vaddr", "p_flags", "p_offset", "p_align")
+        after = next((s for s in new if all(s[field] == before[field] for field in same)), None)
+        if after is None:
+            raise EmbedError(f"the rewritten file fails its re-read: segment 0x{before['p_vaddr']:x} is gone")
+        _expect(after["p_filesz"] >= before["p_filesz"], "a segment became shorter")
+        _expect(after["p_memsz"] >= before["p_memsz"], "a segment became shorter in memory")
+        if before["p_flags"] & PF_W and before["type"] == 1:
+            _expect(after["p_memsz"] == before["p_memsz"], "a writable segment changed its size")
+        if before["p_flags"] & 1:
+            size = before["p_filesz"]
+            start = max(before["p_offset"], 4096)
+            size -= start - before["p_offset"]
+            if size > 0:
+                _expect(_equal(original, start, rewritten, start, size), "executable bytes changed")
+
+
+def _check_sframe(
+    segments: list[dict[str, int]], sections: list[dict[str, Any]], section_vaddr: int, section_size: int
+) -> None:
+    entries = [segment for segment in segments if segment["type"] == PT_GNU_SFRAME]
+    _expect(len(entries) == 1, f"{len(entries)} PT_GNU_SFRAME segments instead of one")
+    entry = entries[0]
+    place = (entry["p_vaddr"], entry["p_filesz"], entry["p_memsz"])
+    _expect(place == (section_vaddr, section_size, section_size), "PT_GNU_SFRAME is elsewhere")
+    holders = [
+        load
+        for load in segments
+        if load["type"] == 1
+        and load["p_vaddr"] <= entry["p_vaddr"]
+        and entry["p_vaddr"] + entry["p_memsz"] <= load["p_vaddr"] + load["p_filesz"]
+        and entry["p_vaddr"] - load["p_vaddr"] == entry["p_offset"] - load["p_offset"]
+    ]
+    _expect(len(holders) == 1, "PT_GNU_SFRAME lies in no PT_LOAD")
+    _expect(holders[0]["p_flags"] & PF_R and not holders[0]["p_flags"] & PF_W, "PT_GNU_SFRAME is not read-only")
+    if sections:
+        named = [section for section in sections if section["name"] == ".sframe"]
+        _expect(len(named) == 1, f"{len(named)} sections called .sframe")
+        found = (named[0]["sh_addr"], named[0]["sh_offset"], named[0]["sh_size"])
+        _expect(found == (entry["p_vaddr"], entry["p_offset"], section_size), "the section header is elsewhere")

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a linked ELF file matters for putting a segment into it, and the files that are better left alone.
+
+`parse_layout` is the gate: a file that passes is described completely by its headers, so that bytes behind the
+loaded part may move by whole multiples of their alignment without anybody noticing.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.elf.constants import (
+    ET_CORE,
+    ET_DYN,
+    ET_EXEC,
+    ET_REL,
+    PN_XNUM,
+    PT_GNU_SFRAME,
+    PT_LOAD,
+    SHF_ALLOC,
+    SHF_EXECINSTR,
+    SHF_TLS,
+    SHN_LORESERVE,
+    SHT_GNU_SFRAME,
+    SHT_NOBITS,
+    SHT_NULL,
+)
+from cfi2sframe.elf.records import (
+    FILE_HEADER_SIZE,
+    PROGRAM_HEADER_SIZE,
+    SECTION_HEADER_SIZE,
+    FileHeader,
+    ProgramHeader,
+    SectionHeader,
+    parse_file_header,
+    parse_program_headers,
+    parse_section_headers,
+    section_names_index,
+)
+from cfi2sframe.errors import ElfError, EmbedError
+
+if TYPE_CHECKING:
+    import mmap
+    from typing import TypeAlias
+
+    from cfi2sframe.elf.records import ByteOrder
+
+    FileData: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+
+SFRAME_NAME = ".sframe"
+
+
+class Layout(NamedTuple):
+    """A linked file: its bytes, its headers, and where its loaded and its described bytes end."""
+
+    data: memoryview
+    header: FileHeader
+    sections: tuple[SectionHeader, ...]
+    names: tuple[str, ...]
+    segments: tuple[ProgramHeader, ...]
+    names_index: int
+    #: End (file offset) of everything that some segment or allocated section has in the file.
+    loaded_end: int
+
+    @property
+    def order(self) -> ByteOrder:
+        """`<` or `>`, as `struct` spells it."""
+        return self.header.byte_order
+
+    @property
+    def loads(self) -> tuple[ProgramHeader, ...]:
+        """The PT_LOAD entries in table order, which `parse_layout` found to be address order."""
+        return tuple(segment for segment in self.segments if segment.type == PT_LOAD)
+
+    @property
+    def table_end(self) -> int:
+        """File offset of the first byte behind the program header table."""
+        return self.header.program_headers_offset + PROGRAM_HEADER_SIZE * len(self.segments)
+
+    def sframe_index(self) -> int | None:
+        """Return the index of the section that holds SFrame data, by type or by name."""
+        for index, section in enumerate(self.sections):
+            if section.type == SHT_GNU_SFRAME or (
+                self.names[index] == SFRAME_NAME and section.type != SHT_NULL
+            ):
+                return index
+        return None
+
+    def sframe_segment(self) -> ProgramHeader | None:
+        """Return the PT_GNU_SFRAME entry, if there is one."""
+        return next((segment for segment in self.segments if segment.type == PT_GNU_SFRAME), None)
+
+    def has_content(self, index: int) -> bool:
+        """Say whether section `index` occupies bytes of the file."""
+        section = self.sections[index]
+        return section.type not in (SHT_NULL, SHT_NOBITS) and section.size > 0
+
+
+def round_up(value: int, alignment: int) -> int:
+    """Return the smallest multiple of `alignment` (0 counts as 1) that is not below `value`."""
+    alignment = max(alignment, 1)
+    return -(-value // alignment) * alignment
+
+
+def parse_layout(data: FileData) -> Layout:
+    """Parse a linked ELF64 file and refuse those that cannot be rewritten without risk.
+
+    Raises `EmbedError` with the reason, or `ElfError` when the headers themselves cannot be parsed.
+    """
+    view = memoryview(data)
+    header = parse_file_header(view)
+    _refuse_kind(header)
+    sections = tuple(parse_section_headers(view, header))
+    segments = tuple(parse_program_headers(view, header))
+    names_index = section_names_index(header, list(sections))
+    if len(sections) >= SHN_LORESERVE - 1:
+        raise EmbedError("the section table has no room for another index")
+    names = _section_names(view, sections, names_index)
+    _refuse_segments(view, segments)
+    layout = Layout(view, header, sections, names, segments, names_index, _loaded_end(sections, segments))
+    _refuse_section_table(layout)
+    _refuse_appended_data(layout)
+    return layout
+
+
+def _refuse_kind(header: FileHeader) -> None:
+    if header.type == ET_CORE:
+        raise EmbedError("a core dump has no place for a section")
+    if header.type == ET_REL:
+        raise EmbedError("a relocatable object needs relocations, not a segment")
+    if header.type not in (ET_EXEC, ET_DYN):
+        raise EmbedError(f"ELF type {header.type} is neither an executable nor a shared library")
+    if header.program_header_count == PN_XNUM:
+        raise EmbedError("more program headers than e_phnum can count")
+
+
+def _section_names(
+    data: memoryview, sections: tuple[SectionHeader, ...], names_index: int
+) -> tuple[str, ...]:
+    if not sections:
+        return ()
+    table = sections[names_index]
+    if names_index == 0 or table.type == SHT_NOBITS or table.file_offset + table.size > len(data):
+        raise EmbedError("the section name table does not fit the file")
+    strings = bytes(data[table.file_offset : table.file_offset + table.size])
+    names = []
+    for section in sections:
+        end = strings.find(b"\0", section.name_offset)
+        if end < 0:
+            raise EmbedError("a section name leaves the section name table")
+        names.append(strings[section.name_offset : end].decode("utf-8", "surrogateescape"))
+    return tuple(names)
+
+
+def _refuse_segments(data: memoryview, segments: tuple[ProgramHeader, ...]) -> None:
+    loads = [segment for segment in segments if segment.type == PT_LOAD]
+    if not loads:
+        raise EmbedError("the file has no PT_LOAD segment: nothing of it is ever mapped")
+    for segment in segments:
+        if segment.file_size and segment.file_offset + segment.file_size > len(data):
+            raise EmbedError(f"the segment at file offset 0x{segment.file_offset:x} leaves the file")
+    for segment in loads:
+        if segment.memory_size < segment.file_size:
+            raise EmbedError(f"the segment at 0x{segment.vaddr:x} is smaller in memory than in the file")
+        if segment.alignment > 1 and (segment.vaddr - segment.file_offset) % segment.alignment:
+            raise EmbedError(f"the segment at 0x{segment.vaddr:x} is not congruent to its file offset")
+        if segment.paddr not in (0, segment.vaddr):
+            raise EmbedError("the segments have load addresses of their own: a kernel or firmware image")
+    for before, after in pairwise(loads):
+        if after.vaddr < before.vaddr:
+            raise EmbedError("the PT_LOAD segments are not in address order")
+        if after.vaddr < before.end_vaddr:
+            raise EmbedError(f"the segments at 0x{before.vaddr:x} and 0x{after.vaddr:x} overlap")
+
+
+def _loaded_end(sections: tuple[SectionHeader, ...], segments: tuple[ProgramHeader, ...]) -> int:
+    ends = [segment.file_offset + segment.file_size for segment in segments if segment.file_size]
+    ends += [
+        section.file_offset + section.size
+        for section in sections
+        if section.flags & SHF_ALLOC and section.type not in (SHT_NULL, SHT_NOBITS)
+    ]
+    return max(ends, default=FILE_HEADER_SIZE)
+
+
+def _refuse_section_table(layout: Layout) -> None:
+    """Hold the section table against the segments and against itself."""
+    ranges = [
+        (0, FILE_HEADER_SIZE, "the ELF header"),
+        (layout.header.program_headers_offset, layout.table_end, "the program headers"),
+    ]
+    if layout.sections:
+        start = layout.header.section_headers_offset
+        ranges.append((start, start + SECTION_HEADER_SIZE * len(layout.sections), "the section headers"))
+    for index, section in enumerate(layout.sections):
+        name = layout.names[index] or f"number {index}"
+        if section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS:
+            raise EmbedError(f"section {name} has no bytes here: this is a separate debug file")
+        if not layout.has_content(index):
+            continue
+        end = section.file_offset + section.size
+        if end > len(layout.data):
+            raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")
+        if section.flags & SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(layout, section):
+            raise EmbedError(f"section {name} lies in no segment: the section table does not fit the content")
+        ranges.append((section.file_offset, end, f"section {name}"))
+    ranges.sort()
+    for before, after in pairwise(ranges):
+        if after[0] < before[1]:
+            raise EmbedError(f"{before[2]} and {after[2]} overlap in the file")
+
+
+def _is_mapped(layout: Layout, section: SectionHeader) -> bool:
+    if section.flags & SHF_TLS:
+        return True
+    return any(
+        load.vaddr <= section.vaddr
+        and section.vaddr + section.size <= load.vaddr + load.file_size
+        and section.vaddr - load.vaddr == section.file_offset - load.file_offset
+        for load in layout.loads
+    )
+
+
+def _refuse_appended_data(layout: Layout) -> None:
+    described = described_end(layout)
+    if any(bytes(layout.data[described:])):
+        size = len(layout.data) - described
+        raise EmbedError(
+            f"{size} bytes follow what the headers describe (an appended archive, payload or signature), "
+            "and whoever reads them may look for them at a fixed place"
+        )
+
+
+def described_end(layout: Layout) -> int:
+    """Return the file offset behind everything that the headers describe."""
+    end = max(layout.loaded_end, layout.table_end)
+    for index, section in enumerate(layout.sections):
+        if layout.has_content(index):
+            end = max(end, section.file_offset + section.size)
+    if layout.sections:
+        table = layout.header.section_headers_offset
+        end = max(end, table + SECTION_HEADER_SIZE * len(layout.sections))
+    return end
+
+
+def parse_or_refuse(data: FileData) -> Layout:
+    """Return `parse_layout(data)`, with damaged headers reported as `EmbedError` too."""
+    try:
+        return parse_layout(data)
+    except ElfError as error:
+        raise EmbedError(str(error)) from error

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which small sections between the program headers and the rest of the file may live elsewhere.
+
+Nothing but a header entry or a dynamic tag leads to them: the interpreter's name (PT_INTERP), notes (PT_NOTE,
+PT_GNU_PROPERTY), and the tables of the dynamic linker that a DT_ entry points to. A section that a symbol visible to
+the linker or a relative relocation names stays where it is, since some code may hold its address.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.constants import (
+    DT_GNU_HASH,
+    DT_HASH,
+    DT_NULL,
+    DT_STRTAB,
+    DT_SYMTAB,
+    DT_VERDEF,
+    DT_VERNEED,
+    DT_VERSYM,
+    PT_GNU_PROPERTY,
+    PT_GNU_RELRO,
+    PT_INTERP,
+    PT_LOAD,
+    PT_NOTE,
+    PT_PHDR,
+    R_390_RELATIVE,
+    R_AARCH64_RELATIVE,
+    R_X86_64_RELATIVE,
+    SHF_ALLOC,
+    SHF_EXECINSTR,
+    SHF_WRITE,
+    SHT_DYNAMIC,
+    SHT_DYNSYM,
+    SHT_NOTE,
+    SHT_RELA,
+    SHT_SYMTAB,
+    STB_LOCAL,
+)
+from cfi2sframe.elf.records import SYMBOL_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.embedding.layout import Layout
+
+NOTE_NAMES: Final = frozenset({
+    ".note.gnu.property",
+    ".note.gnu.build-id",
+    ".note.ABI-tag",
+    ".note.package",
+    ".note.dlopen",
+    ".note.gnu.gold-version",
+})
+BUILD_ID_NAME: Final = ".note.gnu.build-id"
+#: The dynamic tag through which alone a section is found.
+TAG_OF_NAME: Final = {
+    ".gnu.hash": DT_GNU_HASH,
+    ".hash": DT_HASH,
+    ".dynsym": DT_SYMTAB,
+    ".dynstr": DT_STRTAB,
+    ".gnu.version": DT_VERSYM,
+    ".gnu.version_d": DT_VERDEF,
+    ".gnu.version_r": DT_VERNEED,
+}
+_FOLLOWING_TYPES: Final = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
+_ENCLOSING_TYPES: Final = frozenset({PT_LOAD, PT_PHDR, PT_GNU_RELRO})
+_RELATIVE_TYPES: Final = frozenset({R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_390_RELATIVE})
+
+
+class DynamicEntry(NamedTuple):
+    """One Elf64_Dyn and the file offset of its value."""
+
+    tag: int
+    value: int
+    value_file_offset: int
+
+
+class Symbol(NamedTuple):
+    """What matters of a symbol: its section, binding, value and the file offset of the value."""
+
+    section_index: int
+    binding: int
+    value: int
+    value_file_offset: int
+
+
+def dynamic_entries(layout: Layout) -> tuple[DynamicEntry, ...]:
+    """Return the entries of `.dynamic` up to DT_NULL; none for a static executable."""
+    for index, section in enumerate(layout.sections):
+        if section.type == SHT_DYNAMIC and layout.has_content(index):
+            return tuple(_read_dynamic(layout, section.file_offset, section.size))
+    return ()
+
+
+def _read_dynamic(layout: Layout, start: int, size: int) -> Iterator[DynamicEntry]:
+    unpacker = struct.Struct(layout.order + "QQ")
+    for offset in range(start, start + size - unpacker.size + 1, unpacker.size):
+        tag, value = unpacker.unpack_from(layout.data, offset)
+        if tag == DT_NULL:
+            return
+        yield DynamicEntry(tag, value, offset + 8)
+
+
+def symbols_in(layout: Layout, wanted: frozenset[int]) -> Iterator[Symbol]:
+    """Yield the symbols of every symbol table that are defined in one of the sections `wanted`."""
+    for index, section in enumerate(layout.sections):
+        if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or not layout.has_content(index):
+            continue
+        size = section.size - section.size % SYMBOL_SIZE
+        halves = array("H", bytes(layout.data[section.file_offset : section.file_offset + size]))
+        if layout.order != ("<" if struct.pack("=H", 1) == struct.pack("<H", 1) else ">"):
+            halves.byteswap()
+        # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
+        for number, section_index in enumerate(halves[3::12]):
+            if section_index in wanted:
+                offset = section.file_offset + number * SYMBOL_SIZE
+                value = struct.unpack_from(layout.order + "Q", layout.data, offset + 8)[0]
+                yield Symbol(section_index, layout.data[offset + 4] >> 4, value, offset + 8)
+
+
+def _relative_targets(layout: Layout, start_vaddr: int, end_vaddr: int) -> set[int]:
+    """Return the addresses in the range that the dynamic linker is asked to store somewhere."""
+    found = set()
+    for index, section in enumerate(layout.sections):
+        if section.type != SHT_RELA or not section.flags & SHF_ALLOC or not layout.has_content(index):
+            continue
+        size = section.size - section.size % 24
+        words = array("Q", bytes(layout.data[section.file_offset : section.file_offset + size]))
+        if layout.order != ("<" if struct.pack("=H", 1) == struct.pack("<H", 1) else ">"):
+            words.byteswap()
+        for number, addend in enumerate(words[2::3]):
+            if start_vaddr <= addend < end_vaddr and words[3 * number + 1] & 0xFFFFFFFF in _RELATIVE_TYPES:
+                found.add(addend)
+    return found
+
+
+def movable_sections(layout: Layout, start: int, end: int) -> frozenset[int]:
+    """Return the indices of the sections within the file range that may move to another address."""
+    tags = [(entry.tag, entry.value) for entry in dynamic_entries(layout)]
+    found = {
+        index
+        for index, section in enumerate(layout.sections)
+        if layout.has_content(index)
+        and start <= section.file_offset
+        and section.file_offset + section.size <= end
+        and _is_movable(layout, index, tags)
+    }
+    if not found:
+        return frozenset()
+    for symbol in symbols_in(layout, frozenset(found)):
+        if symbol.binding != STB_LOCAL:
+            found.discard(symbol.section_index)
+    low = min((layout.sections[index].vaddr for index in found), default=0)
+    high = max((layout.sections[index].vaddr + layout.sections[index].size for index in found), default=0)
+    for target in _relative_targets(layout, low, high):
+        found -= {
+            index
+            for index in found
+            if 0 <= target - layout.sections[index].vaddr < layout.sections[index].size
+        }
+    return frozenset(found)
+
+
+def _is_movable(layout: Layout, index: int, tags: list[tuple[int, int]]) -> bool:
+    section, name = layout.sections[index], layout.names[index]
+    if not section.flags & SHF_ALLOC or section.flags & (SHF_WRITE | SHF_EXECINSTR):
+        return False
+    end = section.file_offset + section.size
+    followers = 0
+    for segment in layout.segments:
+        segment_end = segment.file_offset + segment.file_size
+        if segment.type in _ENCLOSING_TYPES or segment_end <= section.file_offset or segment.file_offset >= end:
+            continue
+        if segment.type not in _FOLLOWING_TYPES:
+            return False
+        if section.file_offset < segment.file_offset or end > segment_end:
+            return False
+        followers += 1
+    if name == ".interp":
+        return followers == 1
+    if section.type == SHT_NOTE:
+        return name in NOTE_NAMES
+    tag = TAG_OF_NAME.get(name)
+    return tag is not None and followers == 0 and tags.count((tag, section.vaddr)) == 1
+
+
+def following_types() -> frozenset[int]:
+    """Return the segment types that follow the sections they cover."""
+    return _FOLLOWING_TYPES

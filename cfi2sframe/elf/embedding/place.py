@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the section can live: slack behind a read-only segment, or a new segment behind all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.constants import (
+    DF_1_PIE,
+    DT_FLAGS_1,
+    DT_NEEDED,
+    ET_DYN,
+    PF_R,
+    PF_W,
+    PF_X,
+    PT_INTERP,
+    PT_LOAD,
+)
+from cfi2sframe.elf.embedding.layout import round_up
+from cfi2sframe.elf.embedding.movable import dynamic_entries
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.embedding.head import Group
+    from cfi2sframe.elf.embedding.layout import Layout
+    from cfi2sframe.elf.records import ProgramHeader
+
+#: Largest page of the architectures at hand (AArch64); segments that share no such page never meet in memory.
+LARGEST_PAGE_SIZE: Final = 1 << 16
+SECTION_ALIGNMENT: Final = 8
+_BLOCK_ALIGNMENT: Final = 16
+
+
+class Block(NamedTuple):
+    """The moved sections and `.sframe` behind them: file offsets, and their common distance to the addresses.
+
+    `load_index` is the extended PT_LOAD among `Layout.loads`, or None for a new one.
+    """
+
+    file_offset: int
+    vaddr: int
+    placed: dict[int, int]
+    section_file_offset: int
+    end: int
+    load_index: int | None
+
+    def vaddr_of(self, file_offset: int) -> int:
+        """Return the address of a byte of the block."""
+        return file_offset - self.file_offset + self.vaddr
+
+
+def slack_behind(layout: Layout, load: ProgramHeader) -> int:
+    """Return the file offset up to which a PT_LOAD can be extended over zero bytes that nobody uses.
+
+    The end stays below the largest page that the next segment touches, in the file as in memory.
+    """
+    end = load.file_offset + load.file_size
+    if load.file_size != load.memory_size or load.file_size == 0:
+        return end
+    limit = min(_next_used(layout, end), len(layout.data))
+    above = [other.vaddr for other in layout.loads if other.vaddr >= load.end_vaddr and other is not load]
+    if above:
+        page = max(4096, *(other.alignment for other in layout.loads))
+        limit = min(limit, end + max(min(above) // page * page - load.end_vaddr, 0))
+    if limit <= end:
+        return end
+    unused = bytes(layout.data[end:limit])
+    return end + len(unused) - len(unused.lstrip(b"\0"))
+
+
+def _next_used(layout: Layout, end: int) -> int:
+    starts = [segment.file_offset for segment in layout.segments if segment.file_size]
+    starts += [
+        section.file_offset for index, section in enumerate(layout.sections) if layout.has_content(index)
+    ]
+    if layout.sections:
+        starts.append(layout.header.section_headers_offset)
+    return min((start for start in starts if start >= end), default=len(layout.data))
+
+
+def slack_block(
+    layout: Layout, groups: tuple[Group, ...], section_size: int, taken: dict[int, int]
+) -> Block | None:
+    """Return a block in the slack of the last read-only segment that has enough, or None.
+
+    `taken` maps indices of PT_LOAD entries to the file offset where their slack begins by now.
+    """
+    for index in reversed(range(len(layout.loads))):
+        load = layout.loads[index]
+        if load.flags & (PF_R | PF_W | PF_X) != PF_R:
+            continue
+        end = load.file_offset + load.file_size
+        start = taken.get(index, end)
+        block = _fill(start, load.vaddr - load.file_offset + start, groups, section_size, index)
+        if block.end <= slack_behind(layout, load):
+            return block
+    return None
+
+
+def tail_block(layout: Layout, groups: tuple[Group, ...], section_size: int) -> Block:
+    """Return a block behind everything loaded, in the file as in memory.
+
+    The address is chosen to be congruent to the file offset, rather than the file padded.
+    """
+    start = round_up(layout.loaded_end, _BLOCK_ALIGNMENT)
+    page = tail_alignment(layout)
+    end_vaddr = max(load.end_vaddr for load in layout.loads)
+    vaddr = round_up(end_vaddr, page) + start % page
+    return _fill(start, vaddr, groups, section_size, None)
+
+
+def tail_alignment(layout: Layout) -> int:
+    """Return what the address and the file offset of a new segment are congruent to: 64 KiB or more."""
+    return max(LARGEST_PAGE_SIZE, *(load.alignment for load in layout.loads))
+
+
+def _fill(
+    start: int, start_vaddr: int, groups: tuple[Group, ...], section_size: int, load_index: int | None
+) -> Block:
+    placed: dict[int, int] = {}
+    position = start
+    for group in groups:
+        vaddr = position - start + start_vaddr
+        position += round_up(vaddr, group.alignment) - vaddr
+        for index, delta in zip(group.indices, group.deltas, strict=True):
+            placed[index] = position + delta
+        position += group.size
+    vaddr = position - start + start_vaddr
+    position += round_up(vaddr, SECTION_ALIGNMENT) - vaddr
+    return Block(start, start_vaddr, placed, position, position + section_size, load_index)
+
+
+def reason_against_tail(layout: Layout) -> str | None:
+    """Return why a segment behind the last one is a risk for this file, if it is.
+
+    Kernels before 6.7 clear the .bss of a program interpreter only behind its last segment. A new one there would
+    leave the loader's variables unmapped, and no program of the system would start.
+    """
+    if layout.header.type != ET_DYN or not layout.header.entry_vaddr:
+        return None
+    if any(segment.type == PT_INTERP for segment in layout.segments):
+        return None
+    if not any(segment.type == PT_LOAD and segment.memory_size > segment.file_size for segment in layout.segments):
+        return None
+    entries = dynamic_entries(layout)
+    if any(
+        entry.tag == DT_NEEDED or (entry.tag == DT_FLAGS_1 and entry.value & DF_1_PIE) for entry in entries
+    ):
+        return None
+    return (
+        "this looks like a program interpreter (ld.so), whose .bss kernels before 6.7 set up only when it ends "
+        "the last segment"
+    )

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A copy of a file with parts of it replaced, as a list of buffers: what stays is never copied."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.errors import EmbedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.elf.records import Buffer
+
+
+class Splice(NamedTuple):
+    """At `file_offset`, `removed_size` bytes of the original give way to `content`.
+
+    `content` is None for the section to embed, whose bytes come later and whose size is `section_size`.
+    """
+
+    file_offset: int
+    removed_size: int
+    content: bytes | None
+    section_size: int = 0
+
+    @property
+    def growth(self) -> int:
+        """How many bytes the file gets longer; negative when it shrinks."""
+        inserted = self.section_size if self.content is None else len(self.content)
+        return inserted - self.removed_size
+
+
+def overwrite(file_offset: int, content: bytes) -> Splice:
+    """Return the splice that replaces bytes by as many others."""
+    return Splice(file_offset, len(content), content)
+
+
+def ordered(splices: Iterable[Splice]) -> tuple[Splice, ...]:
+    """Sort splices by place; those at one place keep their order.
+
+    Raises `EmbedError` when two of them touch the same bytes: a plan that contradicts itself is not written.
+    """
+    result = tuple(sorted(splices, key=lambda splice: splice.file_offset))
+    for before, after in pairwise(result):
+        if before.file_offset + before.removed_size > after.file_offset:
+            raise EmbedError(f"two changes meet at file offset 0x{after.file_offset:x}")
+    return result
+
+
+def apply(data: memoryview, splices: tuple[Splice, ...], section: bytes = b"") -> list[Buffer]:
+    """Return the buffers that, written one after the other, are the new file."""
+    chunks: list[Buffer] = []
+    position = 0
+    for splice in splices:
+        if splice.file_offset > position:
+            chunks.append(data[position : splice.file_offset])
+        chunks.append(section if splice.content is None else splice.content)
+        position = splice.file_offset + splice.removed_size
+    if position < len(data):
+        chunks.append(data[position:])
+    return [chunk for chunk in chunks if len(chunk)]

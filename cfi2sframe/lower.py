@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the DWARF row table -> frame rows, or the named reason why not: all of "what can SFrame say, in which version".
+
+Two steps. `reduce_state` puts a row's rules into SFrame's algebra (`Rule`), whatever the version. `lower` then asks
+whether a version's default rows can say them, or its flexible rows, or none.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.dwarf.expression import Load, Sum, classify, describe
+from cfi2sframe.dwarf.rules import (
+    AtCfa,
+    AtExpression,
+    CfaExpression,
+    InRegister,
+    IsExpression,
+    NoRule,
+    RaSigning,
+    RegisterOffset,
+    ValueAtCfa,
+)
+from cfi2sframe.errors import CfiError, RequestError
+from cfi2sframe.reasons import SkipReason
+from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
+from cfi2sframe.sframe.model import FrameRow, FunctionBody, Rule
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.dwarf.entries import DwarfCie
+    from cfi2sframe.dwarf.rules import CfaRule, CfiRow, RegisterRule, RowState
+
+
+class Target(NamedTuple):
+    """What is written: the ABI, the SFrame version, and of version 2 which errata (0, 1 or 2) its readers know."""
+
+    arch: Arch
+    version: int = SFRAME_VERSION_3
+    errata: int = 2
+
+    @property
+    def has_flexible_rows(self) -> bool:
+        """Whether the version has flexible FDEs."""
+        return self.version >= SFRAME_VERSION_3
+
+    @property
+    def says_outermost(self) -> bool:
+        """Whether a row without data words may say that RA is undefined (version 2 errata 2, version 3)."""
+        return self.version >= SFRAME_VERSION_3 or (self.version == SFRAME_VERSION_2 and self.errata >= 2)
+
+    @property
+    def start_is_pcrel(self) -> bool:
+        """Whether function starts count from their own field (version 2 errata 1, version 3)."""
+        return self.version >= SFRAME_VERSION_3 or (self.version == SFRAME_VERSION_2 and self.errata >= 1)
+
+
+def check_target(target: Target) -> None:
+    """Raise `RequestError` when the version does not exist, or does not define the ABI."""
+    if target.version not in VERSIONS:
+        raise RequestError(f"SFrame version {target.version} is unknown; there are 1, 2 and 3")
+    if target.version < target.arch.first_version:
+        raise RequestError(
+            f"SFrame version {target.version} does not define {target.arch.name}; "
+            f"version {target.arch.first_version} does"
+        )
+
+
+class Skip(NamedTuple):
+    """Why a function is left out: the reason, the offending rule in readable form, and the row it stands in."""
+
+    reason: SkipReason
+    detail: str
+    start_delta: int
+
+
+class FrameState(NamedTuple):
+    """A frame row without its place."""
+
+    cfa: Rule | None
+    ra: Rule | None
+    fp: Rule | None
+    mangled_ra: bool
+
+
+#: RA is undefined: nothing else of the row counts.
+OUTERMOST: Final = FrameState(None, None, None, mangled_ra=False)
+
+
+class _CannotSay(Exception):  # noqa: N818 - control flow inside this module, never an error
+    def __init__(self, reason: SkipReason, detail: str = "") -> None:
+        self.reason = reason
+        self.detail = detail
+        super().__init__(reason, detail)
+
+
+def lower(rows: tuple[CfiRow, ...], cie: DwarfCie, target: Target) -> FunctionBody | Skip:
+    """Lower a function's rows. Equal neighbours merge; the body is flexible only where default rows cannot say it."""
+    arch = target.arch
+    if cie.ra_register != arch.ra_register:
+        return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
+    states: list[tuple[int, FrameState]] = []
+    needs_flexible: Skip | None = None
+    last: FrameState | None = None
+    for start_delta, row_state in rows:
+        lowered, failed, limit = _lower_state(row_state, target)
+        if failed is not None:
+            return failed._replace(start_delta=start_delta)
+        if limit is not None and needs_flexible is None:
+            needs_flexible = limit._replace(start_delta=start_delta)
+        if lowered != last:
+            states.append((start_delta, lowered))
+            last = lowered
+    if needs_flexible is not None:
+        if not target.has_flexible_rows:
+            return needs_flexible
+        for start_delta, state in states:
+            detail = _flexible_limit(state, arch)
+            if detail is not None:
+                return Skip(SkipReason.OFFSET_RANGE, detail, start_delta)
+    return FunctionBody(
+        tuple(FrameRow(start_delta, *state) for start_delta, state in states),
+        is_flexible=needs_flexible is not None,
+        is_signal_frame=cie.is_signal_frame and target.version >= SFRAME_VERSION_3,
+        uses_b_key=cie.uses_b_key and arch.ra_may_be_signed and _signs(states),
+    )
+
+
+def _signs(states: list[tuple[int, FrameState]]) -> bool:
+    return any(state.mangled_ra for _, state in states)
+
+
+@lru_cache(maxsize=1 << 16)
+def _lower_state(state: RowState, target: Target) -> tuple[FrameState, Skip | None, Skip | None]:
+    """Return (frame state, why it cannot be said at all, why default rows cannot say it)."""
+    try:
+        lowered = reduce_state(state, target.arch)
+        if lowered is OUTERMOST:
+            if not target.says_outermost:
+                raise _CannotSay(SkipReason.RA_UNDEFINED)  # noqa: TRY301 - one place turns reasons into values
+            return lowered, None, None
+    except _CannotSay as why:
+        return OUTERMOST, Skip(why.reason, why.detail, 0), None
+    limit = _default_limit(lowered, target)
+    return lowered, None, limit
+
+
+# Step 1: into the algebra
+
+
+def reduce_state(state: RowState, arch: Arch) -> FrameState:
+    """Put a row into SFrame's algebra; raises `_CannotSay` with the reason when no rule there says the same."""
+    if state.ra is NoRule.UNDEFINED:
+        return OUTERMOST
+    if state.signing is RaSigning.SIGNED_WITH_PC:
+        raise _CannotSay(SkipReason.PAUTH_WITH_PC)
+    cfa = _reduce_cfa(state.cfa, arch)
+    ra = _reduce_ra(state.ra, arch)
+    fp = _reduce_fp(state.fp, arch)
+    _check_sp(state.sp, cfa, arch)
+    return FrameState(cfa, ra, fp, mangled_ra=state.signing is RaSigning.SIGNED)
+
+
+def _reduce_cfa(rule: CfaRule | None, arch: Arch) -> Rule:
+    match rule:
+        case RegisterOffset(register, offset):
+            return Rule(register, offset, deref=False)
+        case CfaExpression(expression):
+            return _by_shape(expression, arch, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
+        case None:
+            raise _CannotSay(SkipReason.CFA_UNDEFINED)
+
+
+def _by_shape(expression: bytes, arch: Arch, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
+    """Return the rule of an expression that computes a value."""
+    try:
+        shape = classify(expression, arch.byte_order, starts_with_cfa=starts_with_cfa)
+    except CfiError:
+        shape = None
+    match shape:
+        case Sum(register, offset):
+            return Rule(register, offset, deref=False)
+        case Load(Sum(register, offset)):
+            return Rule(register, offset, deref=True)
+        case None:
+            raise _CannotSay(reason, describe(expression, arch.byte_order))
+
+
+def _at_shape(expression: bytes, arch: Arch, reason: SkipReason) -> Rule:
+    """Return the rule of an expression that computes the address where the value is saved."""
+    address = _by_shape(expression, arch, reason, starts_with_cfa=True)
+    if address.deref:
+        raise _CannotSay(reason, describe(expression, arch.byte_order))
+    return address._replace(deref=True)
+
+
+def _reduce_register(
+    rule: RegisterRule, arch: Arch, expression_reason: SkipReason, value_reason: SkipReason
+) -> Rule | None:
+    reduced: Rule | None
+    match rule:
+        case NoRule():
+            return None
+        case AtCfa(offset):
+            return Rule(None, offset, deref=True)
+        case InRegister(register):
+            return Rule(register, 0, deref=False)
+        case AtExpression(expression):
+            return _at_shape(expression, arch, expression_reason)
+        case ValueAtCfa(offset):
+            reduced = Rule(None, offset, deref=False)
+        case IsExpression(expression):
+            reduced = _by_shape(expression, arch, expression_reason, starts_with_cfa=True)
+    if reduced.register is None and not reduced.deref:
+        # Its control word would be 0, and that is the padding word (version 3, "Control Data").
+        raise _CannotSay(value_reason, f"CFA{reduced.offset:+d}")
+    return reduced
+
+
+def _reduce_ra(rule: RegisterRule, arch: Arch) -> Rule | None:
+    ra = _reduce_register(rule, arch, SkipReason.RA_EXPRESSION, SkipReason.RA_IS_CFA_VALUE)
+    if ra == Rule(arch.ra_register, 0, deref=False):
+        ra = None
+    if ra is None and arch.fixed_ra_offset:
+        # The call put RA on the stack; CFI that does not say where leaves it unknown.
+        raise _CannotSay(SkipReason.RA_UNSPECIFIED)
+    return ra
+
+
+def _reduce_fp(rule: RegisterRule, arch: Arch) -> Rule | None:
+    if rule is NoRule.UNDEFINED:
+        raise _CannotSay(SkipReason.FP_UNDEFINED)
+    fp = _reduce_register(rule, arch, SkipReason.FP_EXPRESSION, SkipReason.FP_IS_CFA_VALUE)
+    return None if fp == Rule(arch.fp_register, 0, deref=False) else fp
+
+
+def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch) -> None:
+    """Accept only an SP that is the CFA (plus the ABI's constant): SFrame has no other."""
+    match rule:
+        case NoRule.UNSPECIFIED:
+            return
+        case ValueAtCfa(offset) if offset == arch.sp_offset_from_cfa:
+            return
+        case AtCfa() if arch.sp_offset_from_cfa:
+            # s390x saves SP with the other registers; what is saved there is CFA - 160 by the ABI's definition of the CFA.
+            return
+        case AtExpression(expression):
+            # A signal frame: CFA and SP are loaded from the same word.
+            if not arch.sp_offset_from_cfa and _at_shape(expression, arch, SkipReason.SP_RULE) == cfa:
+                return
+        case _:
+            pass
+    raise _CannotSay(SkipReason.SP_RULE, describe_rule(rule, arch))
+
+
+# Step 2: into a version's rows
+
+
+def _default_limit(state: FrameState, target: Target) -> Skip | None:
+    """Return why default rows cannot say a state, or None when they can."""
+    arch = target.arch
+    cfa, ra, fp, _ = state
+    reason = None
+    detail = ""
+    if cfa is None:
+        return None
+    if cfa.deref:
+        reason, detail = SkipReason.CFA_EXPRESSION, describe_frame_rule(cfa, arch)
+    elif cfa.register not in (arch.sp_register, arch.fp_register):
+        reason, detail = SkipReason.CFA_BASE_REGISTER, describe_frame_rule(cfa, arch)
+    elif (cfa.offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
+        reason, detail = SkipReason.OFFSET_RANGE, f"CFA={describe_frame_rule(cfa, arch)}"
+    else:
+        reason, detail = _default_ra_limit(ra, fp, target)
+        if reason is None:
+            reason, detail = _default_fp_limit(fp, target)
+        if reason is None:
+            reason, detail = _range_limit(state, arch)
+    return None if reason is None else Skip(reason, detail, 0)
+
+
+def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> tuple[SkipReason | None, str]:
+    arch = target.arch
+    if arch.fixed_ra_offset:
+        if ra == Rule(None, arch.fixed_ra_offset, deref=True):
+            return None, ""
+        if ra is not None and ra.register is None:
+            return SkipReason.RA_NOT_AT_FIXED_OFFSET, describe_frame_rule(ra, arch)
+    elif ra is None:
+        # s390x has a padding word for this; AArch64 has not.
+        if fp is None or arch.pads_ra:
+            return None, ""
+        return SkipReason.FP_WITHOUT_RA, ""
+    if ra is None:
+        return SkipReason.RA_UNSPECIFIED, ""
+    return _default_saved_limit(ra, target, SkipReason.RA_EXPRESSION, SkipReason.RA_IN_REGISTER)
+
+
+def _default_fp_limit(fp: Rule | None, target: Target) -> tuple[SkipReason | None, str]:
+    if fp is None:
+        return None, ""
+    return _default_saved_limit(fp, target, SkipReason.FP_EXPRESSION, SkipReason.FP_IN_REGISTER)
+
+
+def _default_saved_limit(
+    rule: Rule, target: Target, expression_reason: SkipReason, register_reason: SkipReason
+) -> tuple[SkipReason | None, str]:
+    """Return why a default row's RA or FP word cannot say a rule."""
+    arch = target.arch
+    if rule.register is None:
+        # An offset of 0 is what readers take for "none"; nothing is saved at the CFA itself in real code.
+        if rule.offset == 0 or (arch.pads_ra and rule.offset & 1):
+            return SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch)
+        return None, ""
+    if rule.deref or rule.offset:
+        return expression_reason, describe_frame_rule(rule, arch)
+    if target.version == SFRAME_VERSION_2 and arch.pads_ra:
+        return None, ""
+    return register_reason, describe_frame_rule(rule, arch)
+
+
+def _range_limit(state: FrameState, arch: Arch) -> tuple[SkipReason | None, str]:
+    detail = _flexible_limit(state, arch)
+    return (None, "") if detail is None else (SkipReason.OFFSET_RANGE, detail)
+
+
+def _flexible_limit(state: FrameState, arch: Arch) -> str | None:
+    """Return the rule whose numbers no data word can hold, or None."""
+    for rule in state[:3]:
+        if rule is None:
+            continue
+        offset = rule.offset
+        if rule is state.cfa:
+            if (offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
+                return describe_frame_rule(rule, arch)
+            offset = (offset - arch.cfa_offset_bias) // arch.cfa_offset_scale
+        register = rule.register or 0
+        if not -(1 << 31) <= offset < 1 << 31 or register >= 1 << (32 - FLEX_REG_SHIFT):
+            return describe_frame_rule(rule, arch)
+    return None
+
+
+# For people
+
+
+def describe_frame_rule(rule: Rule, arch: Arch) -> str:
+    """Return a rule as an equation's right side, such as `*(rbp-8)` or `c-16`."""
+    base = "c" if rule.register is None else arch.register_name(rule.register)
+    text = f"{base}{rule.offset:+d}" if rule.offset or not rule.deref else base
+    return f"*({text})" if rule.deref else text
+
+
+def describe_rule(rule: RegisterRule | CfaRule | None, arch: Arch) -> str:
+    """Return a DWARF rule in readable form."""
+    match rule:
+        case None:
+            return "none"
+        case NoRule():
+            return rule.value
+        case RegisterOffset(register, offset):
+            return f"{arch.register_name(register)}{offset:+d}"
+        case AtCfa(offset):
+            return f"*(c{offset:+d})"
+        case ValueAtCfa(offset):
+            return f"c{offset:+d}"
+        case InRegister(register):
+            return arch.register_name(register)
+        case CfaExpression(expression) | IsExpression(expression):
+            return f"({describe(expression, arch.byte_order)})"
+        case AtExpression(expression):
+            return f"*({describe(expression, arch.byte_order)})"

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All size decisions: a logical section becomes a plan in which every width, order and offset is settled.
+
+The smallest FRE type that holds a function's last row start, the smallest data word that holds a row's numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.errors import RequestError
+from cfi2sframe.sframe import constants as s
+from cfi2sframe.sframe.model import Rule
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.sframe.model import FrameRow, Function, FunctionBody, Section
+
+_WORD_SIZES: Final = (1, 2, 4)
+_START_LIMITS: Final = (0x100, 0x10000, 0x100000000)
+
+
+class PlannedRow(NamedTuple):
+    """A row with its widths: `words` are as stored, signed, of `1 << size_code` bytes."""
+
+    start_delta: int
+    info: int
+    size_code: int
+    words: tuple[int, ...]
+
+
+class PlannedBody(NamedTuple):
+    """A function's rows with their FRE type and info bytes; `size` counts the bytes in the FRE sub-section."""
+
+    fre_type: int
+    info: int
+    info2: int
+    repeat_size: int
+    rows: tuple[PlannedRow, ...]
+    size: int
+
+
+class PlannedFunction(NamedTuple):
+    """A record of the function table. `start_field` is the value to store, `fre_offset` counts in the FRE sub-section."""
+
+    start_field: int
+    size: int
+    fre_offset: int
+    body: PlannedBody
+
+
+class SectionPlan(NamedTuple):
+    """A section ready to be written; `bodies` in the order of their bytes."""
+
+    version: int
+    flags: int
+    arch: Arch
+    functions: tuple[PlannedFunction, ...]
+    bodies: tuple[PlannedBody, ...]
+    fre_count: int
+    fre_size: int
+
+    @property
+    def size(self) -> int:
+        """The section's size in bytes."""
+        return s.HEADER_SIZE + s.FDE_SIZE[self.version] * len(self.functions) + self.fre_size
+
+
+def plan_section(section: Section, arch: Arch, section_vaddr: int) -> SectionPlan:
+    """Settle every width, order and offset.
+
+    `section_vaddr` is the section's address, which function starts are relative to.
+    Raises `RequestError` when a start does not fit the version's field, or the section outgrows its 32-bit offsets.
+    """
+    planned: dict[FunctionBody, PlannedBody] = {}
+    functions: list[PlannedFunction] = []
+    bodies: list[PlannedBody] = []
+    fre_offset = fre_count = 0
+    record_size = s.FDE_SIZE[section.version]
+    field_vaddr = section_vaddr + (s.HEADER_SIZE if section.start_is_pcrel else 0)
+    step = record_size if section.start_is_pcrel else 0
+    limit = 1 << (63 if section.version >= s.SFRAME_VERSION_3 else 31)
+    for start_vaddr, size, body in section.functions:
+        body_plan = planned.get(body)
+        if body_plan is None:
+            body_plan = planned[body] = plan_body(body, arch, section.version)
+        start_field = start_vaddr - field_vaddr
+        if not -limit <= start_field < limit:
+            raise RequestError(
+                f"the function at 0x{start_vaddr:x} is too far from .sframe at 0x{section_vaddr:x} "
+                f"for the 32-bit starts of version {section.version}; version 3 has 64 bits"
+            )
+        functions.append(PlannedFunction(start_field, size, fre_offset, body_plan))
+        bodies.append(body_plan)
+        field_vaddr += step
+        fre_offset += body_plan.size
+        fre_count += len(body_plan.rows)
+    if fre_offset >= 1 << 32:
+        raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
+    return SectionPlan(
+        section.version, _flags(section), arch, tuple(functions), tuple(bodies), fre_count, fre_offset
+    )
+
+
+def _flags(section: Section) -> int:
+    flags = s.SFRAME_F_FDE_SORTED if section.is_sorted else 0
+    if section.start_is_pcrel:
+        flags |= s.SFRAME_F_FDE_FUNC_START_PCREL
+    if section.all_keep_frame_pointer:
+        flags |= s.SFRAME_F_FRAME_POINTER
+    return flags
+
+
+def plan_body(body: FunctionBody, arch: Arch, version: int) -> PlannedBody:
+    """Choose the FRE type and the data word sizes of a function's rows."""
+    last_start = body.rows[-1].start_delta if body.rows else 0
+    fre_type = next(code for code, limit in enumerate(_START_LIMITS) if last_start < limit)
+    rows = tuple(_plan_row(row, body, arch) for row in body.rows)
+    info = fre_type | (s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC) << s.FDE_INFO_PCTYPE_SHIFT
+    if body.uses_b_key:
+        info |= s.FDE_INFO_PAUTH_KEY_B
+    if body.is_signal_frame and version >= s.SFRAME_VERSION_3:
+        info |= s.FDE_INFO_SIGNAL
+    info2 = s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
+    size = sum(s.FRE_START_SIZE[fre_type] + 1 + (len(row.words) << row.size_code) for row in rows)
+    if version >= s.SFRAME_VERSION_3:
+        size += s.FDE_ATTRIBUTE_SIZE
+    return PlannedBody(fre_type, info, info2, body.repeat_size, rows, size)
+
+
+def _plan_row(row: FrameRow, body: FunctionBody, arch: Arch) -> PlannedRow:
+    if body.is_flexible:
+        words, code = _flexible_words(row, arch)
+    else:
+        words = _default_words(row, arch)
+        code = max(map(_signed_code, words), default=0)
+    info = len(words) << s.FRE_INFO_COUNT_SHIFT | code << s.FRE_INFO_SIZE_SHIFT
+    if not body.is_flexible and row.cfa is not None and row.cfa.register == arch.sp_register:
+        info |= s.FRE_INFO_CFA_BASE_SP
+    if row.mangled_ra:
+        info |= s.FRE_INFO_MANGLED_RA
+    return PlannedRow(row.start_delta, info, code, words)
+
+
+def _signed_code(word: int) -> int:
+    """Return the smallest data word size code that holds a signed number."""
+    for code, size in enumerate(_WORD_SIZES):
+        if -(1 << (8 * size - 1)) <= word < 1 << (8 * size - 1):
+            return code
+    raise RequestError(f"{word} does not fit a data word of 32 bits")
+
+
+def _unsigned_code(word: int) -> int:
+    """Return the smallest data word size code that holds an unsigned number."""
+    for code, size in enumerate(_WORD_SIZES):
+        if 0 <= word < 1 << (8 * size):
+            return code
+    raise RequestError(f"{word} does not fit a data word of 32 bits")
+
+
+def _cfa_word(rule: Rule, arch: Arch) -> int:
+    return (rule.offset - arch.cfa_offset_bias) // arch.cfa_offset_scale
+
+
+def _default_words(row: FrameRow, arch: Arch) -> tuple[int, ...]:
+    """Return the words of a default row (version 3, "Default FDE Type Interpretation"); none in the outermost frame."""
+    if row.cfa is None:
+        return ()
+    cfa = _cfa_word(row.cfa, arch)
+    if arch.fixed_ra_offset:
+        return (cfa,) if row.fp is None else (cfa, row.fp.offset)
+    if row.fp is not None:
+        return (cfa, _saved_word(row.ra), _saved_word(row.fp))
+    return (cfa,) if row.ra is None else (cfa, _saved_word(row.ra))
+
+
+def _saved_word(rule: Rule | None) -> int:
+    """Return the word for a saved RA or FP; 0 is the padding, an odd one names a register (s390x, version 2)."""
+    if rule is None:
+        return 0
+    return rule.offset if rule.register is None else rule.register << 1 | 1
+
+
+def _flexible_words(row: FrameRow, arch: Arch) -> tuple[tuple[int, ...], int]:
+    """Return the words of a flexible row, as signed numbers of their size, and the size's code.
+
+    Version 3, "Flexible FDE Type Interpretation": pairs of an unsigned control word and a signed offset. An RA that is
+    where the ABI has it takes no word, or the padding word when FP follows.
+    """
+    if row.cfa is None:
+        return (), 0
+    fixed_ra = Rule(None, arch.fixed_ra_offset, deref=True) if arch.fixed_ra_offset else None
+    pairs: list[tuple[int, int] | None] = [(_control_word(row.cfa), _cfa_word(row.cfa, arch))]
+    if row.ra is not None and row.ra != fixed_ra:
+        pairs.append((_control_word(row.ra), row.ra.offset))
+    elif row.fp is not None:
+        pairs.append(None)
+    if row.fp is not None:
+        pairs.append((_control_word(row.fp), row.fp.offset))
+    code = max(max(_unsigned_code(pair[0]), _signed_code(pair[1])) for pair in pairs if pair)
+    bits = 8 << code
+    words: list[int] = []
+    for pair in pairs:
+        if pair is None:
+            words.append(0)
+        else:
+            words += (pair[0] - (1 << bits) if pair[0] >> (bits - 1) else pair[0], pair[1])
+    return tuple(words), code
+
+
+def _control_word(rule: Rule) -> int:
+    word = s.FLEX_DEREF_P if rule.deref else 0
+    return word if rule.register is None else word | rule.register << s.FLEX_REG_SHIFT | s.FLEX_REG_P

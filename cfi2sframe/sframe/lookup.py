@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the row for a PC, as a stack tracer does (version 3, 2.3.3.1 "PC types")."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.sframe.constants import SFRAME_VERSION_1
+
+if TYPE_CHECKING:
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
+
+
+class Found(NamedTuple):
+    """The function that holds a PC, and the row in force there (None: its rows start later)."""
+
+    function: DecodedFunction
+    row: DecodedRow | None
+
+
+class Lookup:
+    """A searchable view of a decoded section; unsorted sections are sorted once."""
+
+    def __init__(self, section: DecodedSection) -> None:
+        self.version = section.header.version
+        self.functions = sorted(section.functions, key=_start_of)
+        self.starts = [function.start_vaddr for function in self.functions]
+
+    def find(self, pc: int) -> Found | None:
+        """Return the function and row for an address, or None where no function holds it."""
+        index = bisect_right(self.starts, pc) - 1
+        if index < 0:
+            return None
+        function = self.functions[index]
+        if pc - function.start_vaddr >= function.size:
+            return None
+        return Found(function, row_at(function, pc, self.version))
+
+
+def row_at(function: DecodedFunction, pc: int, version: int) -> DecodedRow | None:
+    """Return the row of a function for an address inside it.
+
+    PCINC: the last row whose start is not past the PC's distance from the function's start. PCMASK: the same with
+    the distance from the start of the repeating block; version 1 knows no block size and masks the PC instead.
+    """
+    rows = function.rows
+    if function.is_pcmask:
+        if version == SFRAME_VERSION_1:
+            matching = [r for r in rows if pc & r.row.start_delta >= r.row.start_delta]
+            return matching[-1] if matching else None
+        if function.repeat_size == 0:
+            return None
+        distance = (pc - function.start_vaddr) % function.repeat_size
+    else:
+        distance = pc - function.start_vaddr
+    index = bisect_right(rows, distance, key=_delta_of) - 1
+    return rows[index] if index >= 0 else None
+
+
+def _start_of(function: DecodedFunction) -> int:
+    return function.start_vaddr
+
+
+def _delta_of(row: DecodedRow) -> int:
+    return row.row.start_delta
