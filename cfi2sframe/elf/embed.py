@@ -199,14 +199,16 @@ def remove_section(data: FileData) -> list[Buffer]:
     return apply(layout.data, removal_splices(layout))
 
 
-def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan) -> None:
+def self_check(
+    original: FileData, rewritten: FileData, plan: EmbeddingPlan, section: Buffer | None = None
+) -> None:
     """Read the rewritten file back with other code (pyelftools) and compare it with the original.
 
     Raises `EmbedError` when a header does not parse, a section of the original differs in bytes, name or address
     (but for those that the plan moved), segments are out of order, misaligned or overlap, the build-id differs,
-    or `.sframe` is not where the plan says, read-only and within a PT_LOAD.
+    or `.sframe` is not where the plan says, read-only, within a PT_LOAD, and (when given) made of `section`.
     """
     moved = {section.name: section.new_vaddr for section in plan.moved}
     if plan.removes_existing:
         original = b"".join(remove_section(original))
-    check_rewritten(original, rewritten, moved, plan.section_vaddr, plan.section_size)
+    check_rewritten(original, rewritten, moved, plan.section_vaddr, plan.section_size, section)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import io
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from cfi2sframe.elf.constants import PF_R, PF_W, PT_GNU_SFRAME
 from cfi2sframe.errors import EmbedError
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.embedding.layout import FileData
+    from cfi2sframe.elf.records import Buffer
 
 _STEP = 1 << 20
 #: Sections that say where others are: the string table grows, tags and symbols follow moved sections.
@@ -48,23 +49,29 @@ class _View(io.RawIOBase):
 
 
 def check_rewritten(
-    original: FileData, rewritten: FileData, moved: dict[str, int], section_vaddr: int, section_size: int
+    original: FileData,
+    rewritten: FileData,
+    moved: dict[str, int],
+    section_vaddr: int,
+    section_size: int,
+    section: Buffer | None,
 ) -> None:
     """Raise `EmbedError` unless `rewritten` is `original` with `.sframe` mapped at `section_vaddr`.
 
-    `moved` maps names of sections to the addresses that they were moved to.
+    `moved` maps names of sections to the addresses that they were moved to; `section` is what `.sframe` must hold.
     """
     from elftools.common.exceptions import ELFError  # noqa: PLC0415 - a plain conversion does not load it
     from elftools.construct import ConstructError  # noqa: PLC0415
     from elftools.elf.elffile import ELFFile  # noqa: PLC0415
 
     try:
-        before = ELFFile(_View(original))
-        after = ELFFile(_View(rewritten))
+        before = ELFFile(cast("IO[bytes]", _View(original)))
+        after = ELFFile(cast("IO[bytes]", _View(rewritten)))
         old_sections = _sections(before)
         new_sections = _sections(after)
         segments = [_segment(segment) for segment in after.iter_segments()]
         old_segments = [_segment(segment) for segment in before.iter_segments()]
+        old_ids, new_ids = _build_ids(before), _build_ids(after)
         for field in ("e_type", "e_machine", "e_entry", "e_flags", "e_phoff"):
             _expect(before.header[field] == after.header[field], f"the header's {field} changed")
         _expect(before.header["e_ident"] == after.header["e_ident"], "e_ident changed")
@@ -72,8 +79,14 @@ def check_rewritten(
         raise EmbedError(f"the rewritten file does not parse: {error}") from error
     _check_sections(memoryview(original), memoryview(rewritten), old_sections, new_sections, moved)
     _check_loads(segments, len(memoryview(rewritten)))
-    _check_old_segments(memoryview(original), memoryview(rewritten), old_segments, segments)
-    _check_sframe(segments, new_sections, section_vaddr, section_size)
+    _check_old_segments(
+        memoryview(original), memoryview(rewritten), old_segments, segments, has_sections=bool(old_sections)
+    )
+    _expect(old_ids == new_ids, "the build-id differs")
+    start = _check_sframe(segments, new_sections, section_vaddr, section_size)
+    if section is not None:
+        same = _equal(memoryview(section), 0, memoryview(rewritten), start, section_size)
+        _expect(same and len(section) == section_size, "the bytes of .sframe are others")
 
 
 def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
@@ -98,6 +111,16 @@ def _segment(segment: Any) -> dict[str, int]:  # noqa: ANN401 - pyelftools carri
     if kind == "PT_GNU_SFRAME":
         header["type"] = PT_GNU_SFRAME
     return header
+
+
+def _build_ids(elf: Any) -> set[str]:  # noqa: ANN401 - pyelftools carries no types
+    """Return the build-ids found through PT_NOTE segments, the way of debuggers and core dumps."""
+    return {
+        str(note["n_desc"])
+        for segment in elf.iter_segments(type="PT_NOTE")
+        for note in segment.iter_notes()
+        if note["n_type"] == "NT_GNU_BUILD_ID"
+    }
 
 
 def _check_sections(
@@ -149,7 +172,12 @@ def _check_loads(segments: list[dict[str, int]], file_size: int) -> None:
 
 
 def _check_old_segments(
-    original: memoryview, rewritten: memoryview, old: list[dict[str, int]], new: list[dict[str, int]]
+    original: memoryview,
+    rewritten: memoryview,
+    old: list[dict[str, int]],
+    new: list[dict[str, int]],
+    *,
+    has_sections: bool,
 ) -> None:
     """Every PT_LOAD of the original is still there, at its address, with its flags, no shorter; so are the others."""
     for before in old:
@@ -163,17 +191,17 @@ def _check_old_segments(
         _expect(after["p_memsz"] >= before["p_memsz"], "a segment became shorter in memory")
         if before["p_flags"] & PF_W and before["type"] == 1:
             _expect(after["p_memsz"] == before["p_memsz"], "a writable segment changed its size")
-        if before["p_flags"] & 1:
-            size = before["p_filesz"]
+        # Without a section table nothing else compares the contents; its headers are the first bytes.
+        if not has_sections and before["type"] == 1:
             start = max(before["p_offset"], 4096)
-            size -= start - before["p_offset"]
-            if size > 0:
-                _expect(_equal(original, start, rewritten, start, size), "executable bytes changed")
+            size = before["p_offset"] + before["p_filesz"] - start
+            _expect(_equal(original, start, rewritten, start, size), "bytes of a segment changed")
 
 
 def _check_sframe(
     segments: list[dict[str, int]], sections: list[dict[str, Any]], section_vaddr: int, section_size: int
-) -> None:
+) -> int:
+    """Return the file offset of the section."""
     entries = [segment for segment in segments if segment["type"] == PT_GNU_SFRAME]
     _expect(len(entries) == 1, f"{len(entries)} PT_GNU_SFRAME segments instead of one")
     entry = entries[0]
@@ -188,9 +216,10 @@ def _check_sframe(
         and entry["p_vaddr"] - load["p_vaddr"] == entry["p_offset"] - load["p_offset"]
     ]
     _expect(len(holders) == 1, "PT_GNU_SFRAME lies in no PT_LOAD")
-    _expect(holders[0]["p_flags"] & PF_R and not holders[0]["p_flags"] & PF_W, "PT_GNU_SFRAME is not read-only")
+    _expect(holders[0]["p_flags"] & (PF_R | PF_W) == PF_R, "PT_GNU_SFRAME is not read-only")
     if sections:
         named = [section for section in sections if section["name"] == ".sframe"]
         _expect(len(named) == 1, f"{len(named)} sections called .sframe")
         found = (named[0]["sh_addr"], named[0]["sh_offset"], named[0]["sh_size"])
         _expect(found == (entry["p_vaddr"], entry["p_offset"], section_size), "the section header is elsewhere")
+    return entry["p_offset"]

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 #: A core dump keeps this much of a mapped ELF file; the build-id has to be within.
 FIRST_PAGE_SIZE: Final = 4096
-#: Larger sections are not worth leaving a hole of their size in the file.
+#: Larger sections are not worth leaving a hole of their size in the file, unless that is this part of the file.
 _LARGEST_MOVED_SIZE: Final = 1 << 18
+_LARGEST_MOVED_SHARE: Final = 64
 
 
 class Group(NamedTuple):
@@ -165,6 +166,7 @@ def repack(
     if region.load is None:
         return None
     fallback = None
+    largest = max(_LARGEST_MOVED_SIZE, len(layout.data) // _LARGEST_MOVED_SHARE)
     for split_notes in (False, True):
         groups = groups_of(layout, region.movable, split_notes=split_notes)
         for count in range(len(groups) + 1):
@@ -172,7 +174,7 @@ def repack(
             if room_end < table_end:
                 continue
             result = _place(region, groups[:count], range(table_end, room_end), slack_end)
-            if any(group.size > _LARGEST_MOVED_SIZE for group in result.displaced):
+            if any(group.size > largest for group in result.displaced):
                 break
             if not any(group.has_build_id for group in result.displaced):
                 return result

@@ -82,18 +82,27 @@ def slack_block(
 ) -> Block | None:
     """Return a block in the slack of the last read-only segment that has enough, or None.
 
+    A segment with code is second choice, and only if the linker put the unwind tables there too (as it does
+    without `-z separate-code`): a linker's own `.sframe` would be in the same segment then.
     `taken` maps indices of PT_LOAD entries to the file offset where their slack begins by now.
     """
-    for index in reversed(range(len(layout.loads))):
+    candidates = [i for i, load in enumerate(layout.loads) if load.flags & (PF_R | PF_W | PF_X) == PF_R]
+    candidates = [i for i, load in enumerate(layout.loads) if _has_tables_among_code(layout, load)] + candidates
+    for index in reversed(candidates):
         load = layout.loads[index]
-        if load.flags & (PF_R | PF_W | PF_X) != PF_R:
-            continue
         end = load.file_offset + load.file_size
         start = taken.get(index, end)
         block = _fill(start, load.vaddr - load.file_offset + start, groups, section_size, index)
         if block.end <= slack_behind(layout, load):
             return block
     return None
+
+
+def _has_tables_among_code(layout: Layout, load: ProgramHeader) -> bool:
+    return load.flags & (PF_R | PF_W | PF_X) == PF_R | PF_X and any(
+        name == ".eh_frame" and load.vaddr <= section.vaddr < load.end_vaddr
+        for name, section in zip(layout.names, layout.sections, strict=True)
+    )
 
 
 def tail_block(layout: Layout, groups: tuple[Group, ...], section_size: int) -> Block:
