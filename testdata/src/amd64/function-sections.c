@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+// One text section per function. Build with -O2 -ffunction-sections.
+extern int g(int);
+int first(int x) { return g(x) + 1; }
+int second(int x) { return g(g(x)) + x; }
