@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Nested remember/restore; the state includes the CFA. Rows: sp+8, +16, +24, +32, +24, +16. GNU as
-# keeps one slot in its own SFrame output and gets the last row wrong.
+# Nested remember/restore; the state includes the CFA. Rows: sp+8, +16, +24, +32, +24, +16, +8. GNU as
+# keeps one slot in its own SFrame output and gets the rows behind the restores wrong.
 	.text
 	.globl	f
 	.type	f, @function

@@ -5,8 +5,8 @@
 	.type	f, @function
 f:
 	.cfi_startproc
-	nop
 	.cfi_escape 0x41, 0x0e, 16, 0x40, 0x0e, 24
+	nop
 	ret
 	.cfi_endproc
 	.size	f, .-f

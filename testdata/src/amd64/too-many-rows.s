@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# 70,001 rows: more than the 16-bit row count of version 3 holds. The object is 500 KB.
+# 70,001 rows: more than the 16-bit row count of version 3 holds. The object is 280 KB.
 	.text
 	.globl	f
 	.type	f, @function
