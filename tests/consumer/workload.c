@@ -15,7 +15,13 @@
 #include <string.h>
 #include <time.h>
 
+#if defined __clang__
+#define NOINLINE __attribute__((noinline))
+#define KEEPS_FRAME_POINTER
+#else
 #define NOINLINE __attribute__((noinline, noclone))
+#define KEEPS_FRAME_POINTER __attribute__((optimize("no-omit-frame-pointer")))
+#endif
 
 typedef unsigned long number;
 
@@ -97,7 +103,7 @@ static NOINLINE number with_alignment_only(number seed)
 {
   volatile number local[16] __attribute__((aligned(128)));
   local[seed % 16] = 1;
-  return with_alignment(100 + seed % 50, seed, 1, 2, 3, 4, 5, 6, 7)
+  return with_alignment((unsigned)(100 + seed % 50), seed, 1, 2, 3, 4, 5, 6, 7)
          + (uintptr_t)local % 128;
 }
 
@@ -188,8 +194,8 @@ static NOINLINE number with_long_code(number seed)
   return with_alloca(64, seed) + 2;
 }
 
-static __attribute__((noinline, noclone, optimize("no-omit-frame-pointer")))
-number with_frame_pointer(unsigned depth, number seed)
+static NOINLINE KEEPS_FRAME_POINTER number with_frame_pointer(unsigned depth,
+                                                              number seed)
 {
   if (depth == 0)
     return with_medium_frame(seed);

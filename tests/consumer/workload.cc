@@ -13,7 +13,11 @@
 #include <string>
 #include <vector>
 
+#if defined __clang__
+#define NOINLINE __attribute__((noinline))
+#else
 #define NOINLINE __attribute__((noinline, noclone))
+#endif
 
 namespace {
 
