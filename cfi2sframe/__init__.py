@@ -1,6 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cfi2sframe: SFrame sections from the DWARF CFI of finished objects, executables and libraries."""
+"""cfi2sframe: SFrame sections from the DWARF CFI of finished objects, executables and libraries.
+
+image = cfi2sframe.load("/bin/ls")
+conversion = cfi2sframe.convert(image, cfi2sframe.Options(version=3))
+assert cfi2sframe.verify(image).is_clean
+section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
+found = cfi2sframe.Lookup(section).find(pc)
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cfi2sframe.api import convert, decode, decode_existing, decode_raw, load, verify
+    from cfi2sframe.errors import Cfi2SFrameError
+    from cfi2sframe.pipeline import Conversion, Options
+    from cfi2sframe.report.coverage import account
+    from cfi2sframe.sframe.lookup import Lookup
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Cfi2SFrameError",
+    "Conversion",
+    "Lookup",
+    "Options",
+    "__version__",
+    "account",
+    "convert",
+    "decode",
+    "decode_existing",
+    "decode_raw",
+    "load",
+    "verify",
+]
+
+_HOMES = {
+    "Cfi2SFrameError": "errors",
+    "Conversion": "pipeline",
+    "Lookup": "sframe.lookup",
+    "Options": "pipeline",
+    "account": "report.coverage",
+    "convert": "api",
+    "decode": "api",
+    "decode_existing": "api",
+    "decode_raw": "api",
+    "load": "api",
+    "verify": "api",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: the command line must not pay for all of it (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{home}"), name)

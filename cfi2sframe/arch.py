@@ -96,9 +96,7 @@ AARCH64_LE: Final = Arch(
     first_version=1,
     registers=_AARCH64_REGISTERS,
 )
-AARCH64_BE: Final = AARCH64_LE._replace(
-    name="AArch64 BE", byte_order=">", abi_id=SFRAME_ABI_AARCH64_ENDIAN_BIG
-)
+AARCH64_BE: Final = AARCH64_LE._replace(name="AArch64 BE", byte_order=">", abi_id=SFRAME_ABI_AARCH64_ENDIAN_BIG)
 S390X: Final = Arch(
     name="s390x",
     elf_machine=EM_S390,

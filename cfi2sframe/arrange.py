@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.reasons import DropReason
-from cfi2sframe.sframe.model import FrameRow, FunctionBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from cfi2sframe.sframe.model import FrameRow, FunctionBody
 
 
 class Range(NamedTuple):
@@ -43,7 +45,10 @@ class Arrangement(NamedTuple):
 
 
 def arrange(ranges: Sequence[Range], is_code: Callable[[int, int], bool]) -> Arrangement:
-    """Arrange the ranges of all FDEs, given in section order; `is_code(start, end)` says whether a range is executable."""
+    """Arrange the ranges of all FDEs, given in section order.
+
+    `is_code(start_vaddr, end_vaddr)` says whether a range is executable.
+    """
     dropped: dict[int, DropReason] = {}
     order = sorted(range(len(ranges)), key=lambda number: ranges[number][0])
     pieces: list[Piece] = []
@@ -106,7 +111,7 @@ def _sweep(cluster: list[int], ranges: Sequence[Range]) -> list[Piece]:
     candidates: list[tuple[int, int]] = []
     pieces: list[Piece] = []
     waiting = 0
-    for edge, next_edge in zip(edges, edges[1:], strict=False):
+    for edge, next_edge in pairwise(edges):
         while waiting < len(cluster) and ranges[cluster[waiting]].start_vaddr <= edge:
             heappush(candidates, (-ranges[cluster[waiting]].start_vaddr, cluster[waiting]))
             waiting += 1

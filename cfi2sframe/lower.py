@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the DWARF row table -> frame rows, or the named reason why not: all of "what can SFrame say, in which version".
+"""Rows of the DWARF row table -> frame rows, or the named reason why not: all of what SFrame can say, by version.
 
-Two steps. `reduce_state` puts a row's rules into SFrame's algebra (`Rule`), whatever the version. `lower` then asks
+Two steps. `reduce_state` puts a row's rules into SFrame's algebra (`Rule`), whatever the version. `Lowering` then asks
 whether a version's default rows can say them, or its flexible rows, or none.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import Load, Sum, classify, describe
 from cfi2sframe.dwarf.rules import (
@@ -25,7 +24,7 @@ from cfi2sframe.dwarf.rules import (
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
-from cfi2sframe.sframe.model import FrameRow, FunctionBody, Rule
+from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
@@ -75,19 +74,6 @@ class Skip(NamedTuple):
     start_delta: int
 
 
-class FrameState(NamedTuple):
-    """A frame row without its place."""
-
-    cfa: Rule | None
-    ra: Rule | None
-    fp: Rule | None
-    mangled_ra: bool
-
-
-#: RA is undefined: nothing else of the row counts.
-OUTERMOST: Final = FrameState(None, None, None, mangled_ra=False)
-
-
 class _CannotSay(Exception):  # noqa: N818 - control flow inside this module, never an error
     def __init__(self, reason: SkipReason, detail: str = "") -> None:
         self.reason = reason
@@ -95,55 +81,72 @@ class _CannotSay(Exception):  # noqa: N818 - control flow inside this module, ne
         super().__init__(reason, detail)
 
 
-def lower(rows: tuple[CfiRow, ...], cie: DwarfCie, target: Target) -> FunctionBody | Skip:
-    """Lower a function's rows. Equal neighbours merge; the body is flexible only where default rows cannot say it."""
-    arch = target.arch
-    if cie.ra_register != arch.ra_register:
-        return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-    states: list[tuple[int, FrameState]] = []
-    needs_flexible: Skip | None = None
-    last: FrameState | None = None
-    for start_delta, row_state in rows:
-        lowered, failed, limit = _lower_state(row_state, target)
-        if failed is not None:
-            return failed._replace(start_delta=start_delta)
-        if limit is not None and needs_flexible is None:
-            needs_flexible = limit._replace(start_delta=start_delta)
-        if lowered != last:
-            states.append((start_delta, lowered))
-            last = lowered
-    if needs_flexible is not None:
-        if not target.has_flexible_rows:
-            return needs_flexible
-        for start_delta, state in states:
-            detail = _flexible_limit(state, arch)
-            if detail is not None:
-                return Skip(SkipReason.OFFSET_RANGE, detail, start_delta)
-    return FunctionBody(
-        tuple(FrameRow(start_delta, *state) for start_delta, state in states),
-        is_flexible=needs_flexible is not None,
-        is_signal_frame=cie.is_signal_frame and target.version >= SFRAME_VERSION_3,
-        uses_b_key=cie.uses_b_key and arch.ra_may_be_signed and _signs(states),
-    )
+class _Lowered(NamedTuple):
+    """A lowered row state: why it cannot be said at all, or why default rows cannot say it (None: they can)."""
+
+    state: FrameState
+    failure: Skip | None
+    default_limit: Skip | None
 
 
-def _signs(states: list[tuple[int, FrameState]]) -> bool:
-    return any(state.mangled_ra for _, state in states)
+class Lowering:
+    """Lowers the functions of one file for one target. Row states recur all over a program: each is lowered once."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._states: dict[RowState, _Lowered] = {}
+
+    def lower(self, rows: tuple[CfiRow, ...], cie: DwarfCie) -> FunctionBody | Skip:
+        """Lower a function's rows.
+
+        Equal neighbours merge; the body is flexible only where default rows cannot say it.
+        """
+        arch = self.target.arch
+        if cie.ra_register != arch.ra_register:
+            return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
+        known = self._states
+        lowered_rows: list[FrameRow] = []
+        limit: Skip | None = None
+        last: FrameState | None = None
+        for start_delta, row_state in rows:
+            lowered = known.get(row_state)
+            if lowered is None:
+                lowered = known[row_state] = _lower_state(row_state, self.target)
+            if lowered.failure is not None:
+                return lowered.failure._replace(start_delta=start_delta)
+            if lowered.default_limit is not None and limit is None:
+                limit = lowered.default_limit._replace(start_delta=start_delta)
+            if lowered.state != last:
+                last = lowered.state
+                lowered_rows.append(FrameRow(start_delta, last))
+        return self._body(tuple(lowered_rows), cie, limit)
+
+    def _body(self, rows: tuple[FrameRow, ...], cie: DwarfCie, limit: Skip | None) -> FunctionBody | Skip:
+        target = self.target
+        if limit is not None:
+            if not target.has_flexible_rows:
+                return limit
+            for start_delta, state in rows:
+                detail = _range_limit(state, target.arch)
+                if detail is not None:
+                    return Skip(SkipReason.OFFSET_RANGE, detail, start_delta)
+        return FunctionBody(
+            rows,
+            is_flexible=limit is not None,
+            is_signal_frame=cie.is_signal_frame and target.version >= SFRAME_VERSION_3,
+            # The key matters where an RA is signed; elsewhere it would only keep equal functions apart.
+            uses_b_key=cie.uses_b_key and any(row.state.mangled_ra for row in rows),
+        )
 
 
-@lru_cache(maxsize=1 << 16)
-def _lower_state(state: RowState, target: Target) -> tuple[FrameState, Skip | None, Skip | None]:
-    """Return (frame state, why it cannot be said at all, why default rows cannot say it)."""
+def _lower_state(state: RowState, target: Target) -> _Lowered:
     try:
         lowered = reduce_state(state, target.arch)
-        if lowered is OUTERMOST:
-            if not target.says_outermost:
-                raise _CannotSay(SkipReason.RA_UNDEFINED)  # noqa: TRY301 - one place turns reasons into values
-            return lowered, None, None
     except _CannotSay as why:
-        return OUTERMOST, Skip(why.reason, why.detail, 0), None
-    limit = _default_limit(lowered, target)
-    return lowered, None, limit
+        return _Lowered(OUTERMOST, Skip(why.reason, why.detail, 0), None)
+    if lowered.cfa is None and not target.says_outermost:
+        return _Lowered(OUTERMOST, Skip(SkipReason.RA_UNDEFINED, "", 0), None)
+    return _Lowered(lowered, None, _default_limit(lowered, target))
 
 
 # Step 1: into the algebra
@@ -243,7 +246,7 @@ def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch) -> None:
         case ValueAtCfa(offset) if offset == arch.sp_offset_from_cfa:
             return
         case AtCfa() if arch.sp_offset_from_cfa:
-            # s390x saves SP with the other registers; what is saved there is CFA - 160 by the ABI's definition of the CFA.
+            # s390x saves SP with the other registers; it is CFA - 160 by the ABI's definition of the CFA.
             return
         case AtExpression(expression):
             # A signal frame: CFA and SP are loaded from the same word.
@@ -276,7 +279,9 @@ def _default_limit(state: FrameState, target: Target) -> Skip | None:
         if reason is None:
             reason, detail = _default_fp_limit(fp, target)
         if reason is None:
-            reason, detail = _range_limit(state, arch)
+            too_wide = _range_limit(state, arch)
+            if too_wide is not None:
+                reason, detail = SkipReason.OFFSET_RANGE, too_wide
     return None if reason is None else Skip(reason, detail, 0)
 
 
@@ -320,12 +325,7 @@ def _default_saved_limit(
     return register_reason, describe_frame_rule(rule, arch)
 
 
-def _range_limit(state: FrameState, arch: Arch) -> tuple[SkipReason | None, str]:
-    detail = _flexible_limit(state, arch)
-    return (None, "") if detail is None else (SkipReason.OFFSET_RANGE, detail)
-
-
-def _flexible_limit(state: FrameState, arch: Arch) -> str | None:
+def _range_limit(state: FrameState, arch: Arch) -> str | None:
     """Return the rule whose numbers no data word can hold, or None."""
     for rule in state[:3]:
         if rule is None:
@@ -357,7 +357,7 @@ def describe_rule(rule: RegisterRule | CfaRule | None, arch: Arch) -> str:
         case None:
             return "none"
         case NoRule():
-            return rule.value
+            return rule.name.lower().replace("_", " ")
         case RegisterOffset(register, offset):
             return f"{arch.register_name(register)}{offset:+d}"
         case AtCfa(offset):

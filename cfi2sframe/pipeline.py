@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arrange import Arrangement, Range, arrange, cut, split_points
@@ -11,8 +12,7 @@ from cfi2sframe.dwarf.machine import CfiProgram, Location, run
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, find_cfi
 from cfi2sframe.errors import CfiError, InputError, RequestError
-from cfi2sframe.lower import Skip, Target, check_target, lower
-from cfi2sframe.reasons import DropReason, SkipReason
+from cfi2sframe.lower import Lowering, Skip, Target, check_target
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import SectionPlan, plan_section
@@ -27,7 +27,10 @@ _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class Options(NamedTuple):
-    """What the caller may choose. `section_vaddr` None: the first 64 KiB boundary past the last PT_LOAD (objects: 0)."""
+    """What the caller may choose.
+
+    `section_vaddr` None: the first 64 KiB boundary past the last PT_LOAD (objects: 0).
+    """
 
     version: int = SFRAME_VERSION_3
     errata: int = 2
@@ -115,7 +118,7 @@ class _Loader:
 
     def __init__(self, image: ElfImage, target: Target) -> None:
         self.image = image
-        self.target = target
+        self.lowering = Lowering(target)
         self.entries: list[CfiEntry] = []
         self.failures: list[Failure] = []
         self.programs: list[Program] = []
@@ -146,15 +149,19 @@ class _Loader:
         return None if data is None else int.from_bytes(data, "little" if self.image.byte_order == "<" else "big")
 
     def _run(
-        self, fde: DwarfFde, section: CfiSection, bases: PointerBases, programs: dict[bytes, Program | CfiError]
+        self,
+        fde: DwarfFde,
+        section: CfiSection,
+        bases: PointerBases,
+        programs: dict[bytes, Program | CfiError],
     ) -> Program | CfiError:
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
         result: Program | CfiError
         depends_on_location = False
         try:
-            rows = run(fde.cie, fde.instructions, self.target.arch, location)
+            rows = run(fde.cie, fde.instructions, self.image.arch, location)
             depends_on_location = rows.depends_on_location
-            result = Program(len(self.programs), fde.cie, rows, lower(rows.rows, fde.cie, self.target))
+            result = Program(len(self.programs), fde.cie, rows, self.lowering.lower(rows.rows, fde.cie))
             self.programs.append(result)
         except CfiError as error:
             result = error
@@ -189,9 +196,19 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
 
 def assemble(
-    image: ElfImage, target: Target, cfi: Cfi, section_vaddr: int, *, all_keep_frame_pointer: bool = False
+    image: ElfImage,
+    target: Target,
+    cfi: Cfi,
+    section_vaddr: int,
+    *,
+    all_keep_frame_pointer: bool = False,
+    keep_layout: bool = False,
 ) -> Conversion:
-    """Arrange lowered CFI as a section at an address, and encode it. Raises `RequestError` when a field cannot hold it."""
+    """Arrange lowered CFI as a section at an address, and encode it.
+
+    `keep_layout` leaves an object's functions at the addresses of the image's layout, where no two are the same,
+    instead of putting every section at 0. Raises `RequestError` when a field cannot hold its value.
+    """
     arrangement = arrange_entries(image, cfi)
     functions: list[Function] = []
     piece_entries: list[int] = []
@@ -217,18 +234,15 @@ def assemble(
         start_is_pcrel=target.start_is_pcrel,
         all_keep_frame_pointer=all_keep_frame_pointer,
     )
-    plan = plan_section(_as_placed(section, image), target.arch, section_vaddr)
+    placed = section if keep_layout else _as_placed(section, image)
+    plan = plan_section(placed, target.arch, section_vaddr)
     data = encode_section(plan) if functions else b""
-    return Conversion(
-        image, target, cfi, arrangement, section, tuple(piece_entries), plan, section_vaddr, data
-    )
+    return Conversion(image, target, cfi, arrangement, section, tuple(piece_entries), plan, section_vaddr, data)
 
 
 def arrange_entries(image: ElfImage, cfi: Cfi) -> Arrangement:
     """Decide which FDE holds at which addresses."""
-    ranges = [
-        Range(entry.fde.pc_begin_vaddr, entry.fde.pc_range, entry.program.number) for entry in cfi.entries
-    ]
+    ranges = [Range(entry.fde.pc_begin_vaddr, entry.fde.pc_range, entry.program.number) for entry in cfi.entries]
     return arrange(ranges, image.holds_code)
 
 
@@ -239,8 +253,7 @@ def _split(function: Function, target: Target) -> tuple[Function, ...]:
         return (function,)
     starts = (*split_points(body, V3_MAX_FRES), function.size)
     return tuple(
-        Function(function.start_vaddr + start, end - start, cut(body, start, end))
-        for start, end in zip(starts, starts[1:], strict=False)
+        Function(function.start_vaddr + start, end - start, cut(body, start, end)) for start, end in pairwise(starts)
     )
 
 

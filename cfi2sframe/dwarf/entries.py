@@ -114,7 +114,7 @@ class _Walk:
                 # The form of nearly every FDE there is: written out, it takes a third of the general way's time.
                 if (
                     cie.__class__ is DwarfCie
-                    and cie.fde_encoding == pcrel_sdata4  # type: ignore[union-attr]
+                    and cie.fde_encoding == pcrel_sdata4
                     and length >= 13
                     and data[start + 12] < 0x80
                     and not unresolved
@@ -123,9 +123,7 @@ class _Walk:
                     body = start + 13 + data[start + 12]
                     if body <= end:
                         pc_begin = (section_vaddr + start + 4 + pc) & 0xFFFFFFFFFFFFFFFF
-                        fdes.append(
-                            DwarfFde(offset, cie, pc_begin, pc_range, data[body:end], body, start + 4)  # type: ignore[arg-type]
-                        )
+                        fdes.append(DwarfFde(offset, cie, pc_begin, pc_range, data[body:end], body, start + 4))
                         offset = end
                         continue
             self._entry(offset, start, end, 4)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DWARF expressions classified by shape (DWARF 5, 2.5): which of them are a base, an offset and maybe a load?
+"""DWARF expressions classified by shape (DWARF 5, 2.5).
 
-Nothing is evaluated: there are no register values here.
+Which of them are a base, an offset and maybe a load? Nothing is evaluated: there are no register values here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _FIXED_CONSTANTS: Final = {
 _NAMES: Final = {
     value: name.removeprefix("DW_OP_")
     for name, value in vars(d).items()
-    if name.startswith("DW_OP_") and name not in ("DW_OP_lit0", "DW_OP_lit31", "DW_OP_breg0", "DW_OP_breg31", "DW_OP_reg0")
+    if name.startswith("DW_OP_")
+    and name not in ("DW_OP_lit0", "DW_OP_lit31", "DW_OP_breg0", "DW_OP_breg31", "DW_OP_reg0")
 }
 
 
@@ -117,7 +118,7 @@ def _step(stack: list[Shape], opcode: int, operands: tuple[int, ...]) -> bool:
     if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31:
         stack.append(Sum(opcode - d.DW_OP_breg0, operands[0]))
     elif opcode == d.DW_OP_bregx:
-        stack.append(Sum(*operands))
+        stack.append(Sum(operands[0], operands[1]))
     elif d.DW_OP_lit0 <= opcode <= d.DW_OP_lit31:
         stack.append(Sum(None, opcode - d.DW_OP_lit0, is_constant=True))
     elif opcode in _FIXED_CONSTANTS or opcode in (d.DW_OP_constu, d.DW_OP_consts):

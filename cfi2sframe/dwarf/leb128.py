@@ -11,7 +11,10 @@ _MASK = (1 << 64) - 1
 
 
 def read_uleb(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the unsigned number at `offset` and the offset past it. Raises `CfiError` when it is truncated or over 64 bits."""
+    """Return the unsigned number at `offset` and the offset past it.
+
+    Raises `CfiError` when it is truncated or over 64 bits.
+    """
     value = shift = 0
     limit = min(len(data), offset + _MAX_SIZE)
     while offset < limit:
@@ -27,7 +30,10 @@ def read_uleb(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def read_sleb(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the signed number at `offset` and the offset past it. Raises `CfiError` when it is truncated or over 64 bits."""
+    """Return the signed number at `offset` and the offset past it.
+
+    Raises `CfiError` when it is truncated or over 64 bits.
+    """
     value = shift = 0
     limit = min(len(data), offset + _MAX_SIZE)
     while offset < limit:

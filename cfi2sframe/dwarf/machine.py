@@ -7,7 +7,6 @@ a function lies, but for DW_CFA_set_loc.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
@@ -79,20 +78,26 @@ class _Machine:
         self.location = location
         self.order = "little" if arch.byte_order == "<" else "big"
         self.signs_ra = arch.elf_machine == EM_AARCH64
-        self.cfa: CfaRule | None = None
+        # An expression hides the register and the offset, but later instructions may still build on those: hand-written
+        # CFI does so, and unwinders keep them. None: no rule has been given yet.
+        self.cfa_register: int | None = None
+        self.cfa_offset = 0
+        self.cfa_expression: bytes | None = None
         # Rules of RA, FP and SP, in this order; `slots` says which register is which.
         self.rules: list[RegisterRule] = [NoRule.UNSPECIFIED] * 3
         self.slots = {cie.ra_register: 0, arch.fp_register: 1, arch.sp_register: 2}
         self.signing = RaSigning.NONE
         self.initial_rules: tuple[RegisterRule, ...] = ()
-        self.stack: list[tuple[CfaRule | None, list[RegisterRule], RaSigning]] = []
+        self.stack: list[tuple[int | None, int, bytes | None, list[RegisterRule], RaSigning]] = []
         self.delta = 0
         self.rows: list[CfiRow] = []
+        self.last_state: tuple[object, ...] = ()
         self.depends_on_location = False
 
     def start_fde(self) -> None:
         self.initial_rules = tuple(self.rules)
         self.rows.clear()
+        self.last_state = ()
         self.delta = 0
 
     def finish(self) -> CfiProgram:
@@ -101,9 +106,19 @@ class _Machine:
 
     def close_row(self) -> None:
         """Record the current state as the row from the current delta on."""
-        state = RowState(self.cfa, self.rules[0], self.rules[1], self.rules[2], self.signing)
-        if not self.rows or self.rows[-1].state != state:
-            self.rows.append(CfiRow(self.delta, state))
+        state = (self.cfa_expression, self.cfa_register, self.cfa_offset, *self.rules, self.signing)
+        if state != self.last_state:
+            self.last_state = state
+            self.rows.append(CfiRow(self.delta, self.state()))
+
+    def state(self) -> RowState:
+        ra, fp, sp = self.rules
+        return RowState(self.cfa_rule(), ra, fp, sp, self.signing)
+
+    def cfa_rule(self) -> CfaRule | None:
+        if self.cfa_expression is not None:
+            return CfaExpression(self.cfa_expression)
+        return None if self.cfa_register is None else RegisterOffset(self.cfa_register, self.cfa_offset)
 
     def advance(self, amount: int) -> None:
         if amount:
@@ -139,28 +154,31 @@ class _Machine:
                     position += 1
                     if value >= 0x80:
                         value, position = read_uleb(code, position - 1)
-                    self.cfa = RegisterOffset(self.cfa_register(), value)
+                    self.define_cfa_offset(value)
                 elif opcode == 0x00:  # nop
                     continue
                 elif opcode == 0x0A:  # remember_state
-                    self.stack.append((self.cfa, rules.copy(), self.signing))
+                    self.stack.append(
+                        (self.cfa_register, self.cfa_offset, self.cfa_expression, rules.copy(), self.signing)
+                    )
                 elif opcode == 0x0B:  # restore_state
                     if not self.stack:
                         raise CfiError("restore_state without a remembered state")
-                    self.cfa, rules[:], self.signing = self.stack.pop()
+                    saved = self.stack.pop()
+                    self.cfa_register, self.cfa_offset, self.cfa_expression, rules[:], self.signing = saved
                 elif opcode == 0x0D:  # def_cfa_register
                     register, position = read_uleb(code, position)
-                    if not isinstance(self.cfa, RegisterOffset):
-                        raise CfiError("def_cfa_register while the CFA is not a register and an offset")
-                    self.cfa = RegisterOffset(register, self.cfa.offset)
+                    if self.cfa_register is None:
+                        raise CfiError("def_cfa_register before any rule of the CFA")
+                    self.define_cfa(register, self.cfa_offset)
                 elif opcode == 0x0C:  # def_cfa
                     register, position = read_uleb(code, position)
                     value, position = read_uleb(code, position)
-                    self.cfa = RegisterOffset(register, value)
+                    self.define_cfa(register, value)
                 elif opcode == 0x02:
                     self.advance(code[position] * code_alignment)
                     position += 1
-                elif opcode == 0x03 or opcode == 0x04:
+                elif opcode in (0x03, 0x04):
                     size = 2 if opcode == 0x03 else 4
                     self.advance(self.fixed(code, position, size) * code_alignment)
                     position += size
@@ -191,21 +209,21 @@ class _Machine:
         except CfiError as error:
             raise CfiError(error.reason, "", start) from None
 
-    def execute_with_operands(self, code: bytes, position: int, opcode: int, *, is_cie: bool) -> int:  # noqa: C901, PLR0912
+    def execute_with_operands(self, code: bytes, position: int, opcode: int, *, is_cie: bool) -> int:
         """Run one of the rarer instructions from offset_extended to val_expression; return the offset past it."""
         slots, rules, data_alignment = self.slots, self.rules, self.cie.data_alignment
         if opcode == d.DW_CFA_def_cfa_expression:
             expression, position = self.block(code, position)
-            self.cfa = CfaExpression(expression)
+            self.cfa_expression = expression
             return position
         if opcode == d.DW_CFA_def_cfa_offset_sf:
             value, position = read_sleb(code, position)
-            self.cfa = RegisterOffset(self.cfa_register(), value * data_alignment)
+            self.define_cfa_offset(value * data_alignment)
             return position
         register, position = read_uleb(code, position)
         if opcode == d.DW_CFA_def_cfa_sf:
             value, position = read_sleb(code, position)
-            self.cfa = RegisterOffset(register, value * data_alignment)
+            self.define_cfa(register, value * data_alignment)
             return position
         rule: RegisterRule
         if opcode == d.DW_CFA_undefined:
@@ -219,7 +237,7 @@ class _Machine:
         elif opcode == d.DW_CFA_register:
             source, position = read_uleb(code, position)
             rule = InRegister(source)
-        elif opcode == d.DW_CFA_expression or opcode == d.DW_CFA_val_expression:
+        elif opcode in (d.DW_CFA_expression, d.DW_CFA_val_expression):
             expression, position = self.block(code, position)
             rule = AtExpression(expression) if opcode == d.DW_CFA_expression else IsExpression(expression)
         else:
@@ -243,10 +261,14 @@ class _Machine:
             raise CfiError("the expression leaves the entry")
         return code[position : position + size], position + size
 
-    def cfa_register(self) -> int:
-        if not isinstance(self.cfa, RegisterOffset):
-            raise CfiError("def_cfa_offset while the CFA is not a register and an offset")
-        return self.cfa.register
+    def define_cfa(self, register: int, offset: int) -> None:
+        self.cfa_register, self.cfa_offset, self.cfa_expression = register, offset, None
+
+    def define_cfa_offset(self, offset: int) -> None:
+        """Change the offset alone; an expression stays in force (as unwinders do it; DWARF does not allow the case)."""
+        if self.cfa_register is None and self.cfa_expression is None:
+            raise CfiError("def_cfa_offset before any rule of the CFA")
+        self.cfa_offset = offset
 
     def restore(self, slot: int, *, is_cie: bool) -> None:
         if is_cie:

@@ -52,9 +52,7 @@ def read_value(data: bytes, offset: int, encoding: int, byte_order: str) -> tupl
     raise CfiError(f"unknown pointer encoding 0x{encoding:02x}")
 
 
-def read_pointer(
-    data: bytes, offset: int, encoding: int, bases: PointerBases, data_vaddr: int
-) -> tuple[int, int]:
+def read_pointer(data: bytes, offset: int, encoding: int, bases: PointerBases, data_vaddr: int) -> tuple[int, int]:
     """Return the address that an encoded pointer at `offset` stands for, and the offset past it.
 
     `data_vaddr` is the address of `data[0]`.

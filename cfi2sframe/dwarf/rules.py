@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a row of the DWARF row table says (DWARF 5, 6.4.1): the rule of the CFA, and rules of registers.
 
-Each class carries its rule's name as a last field: records are tuples, and tuples of two classes with equal fields would
-otherwise be equal.
+Each class carries its rule's name as a last field: records are tuples, and without it tuples of two classes with equal
+fields would be equal.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import IntEnum
 from typing import Literal, NamedTuple
 
 
@@ -26,13 +26,13 @@ class CfaExpression(NamedTuple):
     rule: Literal["cfa_expression"] = "cfa_expression"
 
 
-class NoRule(Enum):
+class NoRule(IntEnum):
     """Register rules that are complete without an operand, and the absence of a rule."""
 
-    UNSPECIFIED = "unspecified"
+    UNSPECIFIED = 0
     """The CFI says nothing of the register: the ABI's default holds."""
-    UNDEFINED = "undefined"
-    SAME_VALUE = "same value"
+    UNDEFINED = 1
+    SAME_VALUE = 2
 
 
 class AtCfa(NamedTuple):
@@ -74,12 +74,12 @@ CfaRule = RegisterOffset | CfaExpression
 RegisterRule = NoRule | AtCfa | ValueAtCfa | InRegister | AtExpression | IsExpression
 
 
-class RaSigning(Enum):
+class RaSigning(IntEnum):
     """Whether the RA carries a pointer authentication code (AArch64)."""
 
-    NONE = "not signed"
-    SIGNED = "signed"
-    SIGNED_WITH_PC = "signed with the PC as modifier"
+    NONE = 0
+    SIGNED = 1
+    SIGNED_WITH_PC = 2
 
 
 class RowState(NamedTuple):

@@ -7,11 +7,13 @@ Knows where CFI lies and what a relocation does to it, not what a CIE is.
 from __future__ import annotations
 
 import struct
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.image import ElfImage, ElfSection, Symbol
 from cfi2sframe.errors import ElfError, RequestError
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage, ElfSection, Symbol
 
 CfiKind = Literal["eh_frame", "debug_frame"]
 
@@ -165,9 +167,7 @@ def _unzstd(section: ElfSection, packed: bytes, size: int) -> bytes:
     try:
         import zstandard
     except ImportError:
-        raise ElfError(
-            "compressed with zstd; the package zstandard is needed to read it", section.name
-        ) from None
+        raise ElfError("compressed with zstd; the package zstandard is needed to read it", section.name) from None
     try:
         with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
             data = reader.read(size + 1)
@@ -180,6 +180,12 @@ def _checked_size(section: ElfSection, data: bytes, size: int) -> bytes:
     if len(data) != size:
         raise ElfError(f"decompresses to {len(data)} bytes, not to the {size} that its header says", section.name)
     return data
+
+
+def relocated_bytes(image: ElfImage, section: ElfSection) -> bytes:
+    """Return a section's bytes; in an object, with its relocations applied against the image's layout."""
+    data = image.section_bytes(section)
+    return _relocate(image, section, data, section.vaddr)[0] if image.is_relocatable else data
 
 
 def _relocate(

@@ -105,9 +105,7 @@ def plan_embedding(
     return _fresh_plan(parse_or_refuse(without), section_size, section_type, removes_existing=True)
 
 
-def _fresh_plan(
-    layout: Layout, section_size: int, section_type: int, *, removes_existing: bool
-) -> EmbeddingPlan:
+def _fresh_plan(layout: Layout, section_size: int, section_type: int, *, removes_existing: bool) -> EmbeddingPlan:
     draft = make_draft(layout, section_size)
     block = draft.block
     moved = tuple(
@@ -199,9 +197,7 @@ def remove_section(data: FileData) -> list[Buffer]:
     return apply(layout.data, removal_splices(layout))
 
 
-def self_check(
-    original: FileData, rewritten: FileData, plan: EmbeddingPlan, section: Buffer | None = None
-) -> None:
+def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, section: Buffer | None = None) -> None:
     """Read the rewritten file back with other code (pyelftools) and compare it with the original.
 
     Raises `EmbedError` when a header does not parse, a section of the original differs in bytes, name or address

@@ -3,8 +3,8 @@
 
 Knows nothing of what CFI or SFrame bytes mean.
 
-A relocatable object has no addresses. The image lays its allocated sections out one behind the other, as a linker would,
-and applies relocations against that layout; so each address names one place, and the readers of CFI need no second way
+A relocatable object has no addresses. The image lays its allocated sections out one behind the other, as a linker
+would, and applies relocations against that layout; so each address names one place, and the readers of CFI need no second way
 to work. `ElfImage.place` turns such an address back into a section and an offset.
 """
 
@@ -38,7 +38,7 @@ _SYNTHETIC_GAP_SIZE = 64
 class ElfSection(NamedTuple):
     """A section. `vaddr` is its address; in a relocatable object, the one that the image gave it (0: not allocated)."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     name: str
     type: int
     flags: int
@@ -160,18 +160,21 @@ class ElfImage:
         return bytes(self.data[offset : offset + size])
 
     def section_bytes(self, section: ElfSection) -> bytes:
-        """Return a section's bytes as they are in the file; none for NOBITS. Raises `ElfError` when they leave the file."""
+        """Return a section's bytes as they are in the file; none for NOBITS.
+
+        Raises `ElfError` when they leave the file.
+        """
         if section.type == c.SHT_NOBITS:
             return b""
         if section.file_offset + section.size > len(self.data):
             raise ElfError(
-                f"truncated: the section's {section.size} bytes at file offset 0x{section.file_offset:x} leave the file",
+                f"truncated: {section.size} bytes at file offset 0x{section.file_offset:x} leave the file",
                 section.name,
             )
         return self._file_bytes(section.file_offset, section.size)
 
     def bytes_at(self, vaddr: int, size: int) -> bytes | None:
-        """Return `size` bytes of a linked file at an address, or None when its segments do not hold them in the file."""
+        """Return `size` bytes of a linked file at an address; None when its segments do not hold them in the file."""
         for segment in self.segments:
             if segment.type == c.PT_LOAD and segment.vaddr <= vaddr < segment.vaddr + segment.file_size:
                 if vaddr + size > segment.vaddr + segment.file_size:
@@ -192,6 +195,11 @@ class ElfImage:
         if index >= 0 and vaddr < self.code_ranges[index].end_vaddr:
             return self.code_ranges[index]
         return None
+
+    def code_index_of(self, vaddr: int) -> int:
+        """Return the index of the executable range that holds an address, or of the first one behind it."""
+        index = bisect_right(self._code_starts, vaddr) - 1
+        return index if index >= 0 and vaddr < self.code_ranges[index].end_vaddr else index + 1
 
     def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
         """Whether a range starts in an executable section and, in a linked file, stays inside an executable segment."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from cfi2sframe.arch import arch_of_abi
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe import constants as s
-from cfi2sframe.sframe.model import FrameRow, Rule
+from cfi2sframe.sframe.model import FrameRow, FrameState, Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
@@ -63,7 +63,7 @@ class DecodedFunction(NamedTuple):
     `rows_size` is the bytes of the rows, without the attribute.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     start_vaddr: int
     size: int
     fre_offset: int
@@ -213,7 +213,7 @@ class _Decoder:
         if meaning is None:
             raise SFrameError(f"a row's {count} data words have no meaning", WHERE, offset)
         cfa, ra, fp = meaning
-        row = FrameRow(start_delta, cfa, ra, fp, bool(info & s.FRE_INFO_MANGLED_RA))
+        row = FrameRow(start_delta, FrameState(cfa, ra, fp, bool(info & s.FRE_INFO_MANGLED_RA)))
         return DecodedRow(row, info, word_size, words), end
 
     def fixed(self, offset: int) -> Rule | None:
@@ -222,9 +222,7 @@ class _Decoder:
     def cfa_offset(self, word: int) -> int:
         return word * self.arch.cfa_offset_scale + self.arch.cfa_offset_bias
 
-    def default(
-        self, words: tuple[int, ...], info: int
-    ) -> tuple[Rule | None, Rule | None, Rule | None] | None:
+    def default(self, words: tuple[int, ...], info: int) -> tuple[Rule | None, Rule | None, Rule | None] | None:
         """Default rows (version 3, 3.1): CFA; RA unless it is fixed; FP unless that is fixed."""
         if not words:
             return None, None, None
@@ -245,9 +243,7 @@ class _Decoder:
             return None
         return Rule(None, word, deref=True)
 
-    def flexible(
-        self, words: tuple[int, ...], word_size: int
-    ) -> tuple[Rule | None, Rule | None, Rule | None] | None:
+    def flexible(self, words: tuple[int, ...], word_size: int) -> tuple[Rule | None, Rule | None, Rule | None] | None:
         """Flexible rows (version 3, 3.2): a (control, offset) pair each, or a lone 0, for CFA, RA and FP."""
         if not words:
             return None, None, None
@@ -268,4 +264,8 @@ class _Decoder:
         cfa = rules[0]._replace(offset=self.cfa_offset(rules[0].offset))
         ra = rules[1] if len(rules) > 1 else None
         fp = rules[2] if len(rules) > 2 else None
-        return cfa, ra or self.fixed(self.header.fixed_ra_offset), fp or self.fixed(self.header.fixed_fp_offset)
+        return (
+            cfa,
+            ra or self.fixed(self.header.fixed_ra_offset),
+            fp or self.fixed(self.header.fixed_fp_offset),
+        )

@@ -14,7 +14,7 @@ from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.sframe.model import FrameRow, Function, FunctionBody, Section
+    from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 
 _WORD_SIZES: Final = (1, 2, 4)
 _START_LIMITS: Final = (0x100, 0x10000, 0x100000000)
@@ -41,7 +41,7 @@ class PlannedBody(NamedTuple):
 
 
 class PlannedFunction(NamedTuple):
-    """A record of the function table. `start_field` is the value to store, `fre_offset` counts in the FRE sub-section."""
+    """A record of the function table: `start_field` as stored, `fre_offset` counted in the FRE sub-section."""
 
     start_field: int
     size: int
@@ -72,7 +72,9 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int) -> SectionPla
     `section_vaddr` is the section's address, which function starts are relative to.
     Raises `RequestError` when a start does not fit the version's field, or the section outgrows its 32-bit offsets.
     """
-    planned: dict[FunctionBody, PlannedBody] = {}
+    # Equal functions come as one object: identity will do, and saves hashing every row.
+    planned: dict[int, PlannedBody] = {}
+    planner = _Planner(arch, section.version)
     functions: list[PlannedFunction] = []
     bodies: list[PlannedBody] = []
     fre_offset = fre_count = 0
@@ -81,9 +83,9 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int) -> SectionPla
     step = record_size if section.start_is_pcrel else 0
     limit = 1 << (63 if section.version >= s.SFRAME_VERSION_3 else 31)
     for start_vaddr, size, body in section.functions:
-        body_plan = planned.get(body)
+        body_plan = planned.get(id(body))
         if body_plan is None:
-            body_plan = planned[body] = plan_body(body, arch, section.version)
+            body_plan = planned[id(body)] = planner.plan_body(body)
         start_field = start_vaddr - field_vaddr
         if not -limit <= start_field < limit:
             raise RequestError(
@@ -97,9 +99,7 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int) -> SectionPla
         fre_count += len(body_plan.rows)
     if fre_offset >= 1 << 32:
         raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
-    return SectionPlan(
-        section.version, _flags(section), arch, tuple(functions), tuple(bodies), fre_count, fre_offset
-    )
+    return SectionPlan(section.version, _flags(section), arch, tuple(functions), tuple(bodies), fre_count, fre_offset)
 
 
 def _flags(section: Section) -> int:
@@ -111,35 +111,54 @@ def _flags(section: Section) -> int:
     return flags
 
 
-def plan_body(body: FunctionBody, arch: Arch, version: int) -> PlannedBody:
-    """Choose the FRE type and the data word sizes of a function's rows."""
-    last_start = body.rows[-1].start_delta if body.rows else 0
-    fre_type = next(code for code, limit in enumerate(_START_LIMITS) if last_start < limit)
-    rows = tuple(_plan_row(row, body, arch) for row in body.rows)
-    info = fre_type | (s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC) << s.FDE_INFO_PCTYPE_SHIFT
-    if body.uses_b_key:
-        info |= s.FDE_INFO_PAUTH_KEY_B
-    if body.is_signal_frame and version >= s.SFRAME_VERSION_3:
-        info |= s.FDE_INFO_SIGNAL
-    info2 = s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
-    size = sum(s.FRE_START_SIZE[fre_type] + 1 + (len(row.words) << row.size_code) for row in rows)
-    if version >= s.SFRAME_VERSION_3:
-        size += s.FDE_ATTRIBUTE_SIZE
-    return PlannedBody(fre_type, info, info2, body.repeat_size, rows, size)
+class _Planner:
+    """Chooses FRE types and data word sizes; states recur, so each one's words are settled once."""
 
+    def __init__(self, arch: Arch, version: int) -> None:
+        self.arch = arch
+        self.version = version
+        self.default: dict[FrameState, tuple[int, int, tuple[int, ...]]] = {}
+        self.flexible: dict[FrameState, tuple[int, int, tuple[int, ...]]] = {}
 
-def _plan_row(row: FrameRow, body: FunctionBody, arch: Arch) -> PlannedRow:
-    if body.is_flexible:
-        words, code = _flexible_words(row, arch)
-    else:
-        words = _default_words(row, arch)
-        code = max(map(_signed_code, words), default=0)
-    info = len(words) << s.FRE_INFO_COUNT_SHIFT | code << s.FRE_INFO_SIZE_SHIFT
-    if not body.is_flexible and row.cfa is not None and row.cfa.register == arch.sp_register:
-        info |= s.FRE_INFO_CFA_BASE_SP
-    if row.mangled_ra:
-        info |= s.FRE_INFO_MANGLED_RA
-    return PlannedRow(row.start_delta, info, code, words)
+    def plan_body(self, body: FunctionBody) -> PlannedBody:
+        last_start = body.rows[-1].start_delta if body.rows else 0
+        fre_type = next(code for code, limit in enumerate(_START_LIMITS) if last_start < limit)
+        known = self.flexible if body.is_flexible else self.default
+        rows: list[PlannedRow] = []
+        size = s.FDE_ATTRIBUTE_SIZE if self.version >= s.SFRAME_VERSION_3 else 0
+        head_size = s.FRE_START_SIZE[fre_type] + 1
+        for start_delta, state in body.rows:
+            planned = known.get(state)
+            if planned is None:
+                planned = known[state] = self._plan_state(state, is_flexible=body.is_flexible)
+            info, size_code, words = planned
+            rows.append(PlannedRow(start_delta, info, size_code, words))
+            size += head_size + (len(words) << size_code)
+        info, info2 = self._info_bytes(body, fre_type)
+        return PlannedBody(fre_type, info, info2, body.repeat_size, tuple(rows), size)
+
+    def _info_bytes(self, body: FunctionBody, fre_type: int) -> tuple[int, int]:
+        pc_type = s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC
+        info = fre_type | pc_type << s.FDE_INFO_PCTYPE_SHIFT
+        if body.uses_b_key:
+            info |= s.FDE_INFO_PAUTH_KEY_B
+        if body.is_signal_frame and self.version >= s.SFRAME_VERSION_3:
+            info |= s.FDE_INFO_SIGNAL
+        return info, s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
+
+    def _plan_state(self, state: FrameState, *, is_flexible: bool) -> tuple[int, int, tuple[int, ...]]:
+        """Return a row's info byte, data word size code, and words."""
+        if is_flexible:
+            words, code = _flexible_words(state, self.arch)
+        else:
+            words = _default_words(state, self.arch)
+            code = max(map(_signed_code, words), default=0)
+        info = len(words) << s.FRE_INFO_COUNT_SHIFT | code << s.FRE_INFO_SIZE_SHIFT
+        if not is_flexible and state.cfa is not None and state.cfa.register == self.arch.sp_register:
+            info |= s.FRE_INFO_CFA_BASE_SP
+        if state.mangled_ra:
+            info |= s.FRE_INFO_MANGLED_RA
+        return info, code, words
 
 
 def _signed_code(word: int) -> int:
@@ -162,16 +181,16 @@ def _cfa_word(rule: Rule, arch: Arch) -> int:
     return (rule.offset - arch.cfa_offset_bias) // arch.cfa_offset_scale
 
 
-def _default_words(row: FrameRow, arch: Arch) -> tuple[int, ...]:
+def _default_words(state: FrameState, arch: Arch) -> tuple[int, ...]:
     """Return the words of a default row (version 3, "Default FDE Type Interpretation"); none in the outermost frame."""
-    if row.cfa is None:
+    if state.cfa is None:
         return ()
-    cfa = _cfa_word(row.cfa, arch)
+    cfa = _cfa_word(state.cfa, arch)
     if arch.fixed_ra_offset:
-        return (cfa,) if row.fp is None else (cfa, row.fp.offset)
-    if row.fp is not None:
-        return (cfa, _saved_word(row.ra), _saved_word(row.fp))
-    return (cfa,) if row.ra is None else (cfa, _saved_word(row.ra))
+        return (cfa,) if state.fp is None else (cfa, state.fp.offset)
+    if state.fp is not None:
+        return (cfa, _saved_word(state.ra), _saved_word(state.fp))
+    return (cfa,) if state.ra is None else (cfa, _saved_word(state.ra))
 
 
 def _saved_word(rule: Rule | None) -> int:
@@ -181,22 +200,22 @@ def _saved_word(rule: Rule | None) -> int:
     return rule.offset if rule.register is None else rule.register << 1 | 1
 
 
-def _flexible_words(row: FrameRow, arch: Arch) -> tuple[tuple[int, ...], int]:
+def _flexible_words(state: FrameState, arch: Arch) -> tuple[tuple[int, ...], int]:
     """Return the words of a flexible row, as signed numbers of their size, and the size's code.
 
     Version 3, "Flexible FDE Type Interpretation": pairs of an unsigned control word and a signed offset. An RA that is
     where the ABI has it takes no word, or the padding word when FP follows.
     """
-    if row.cfa is None:
+    if state.cfa is None:
         return (), 0
     fixed_ra = Rule(None, arch.fixed_ra_offset, deref=True) if arch.fixed_ra_offset else None
-    pairs: list[tuple[int, int] | None] = [(_control_word(row.cfa), _cfa_word(row.cfa, arch))]
-    if row.ra is not None and row.ra != fixed_ra:
-        pairs.append((_control_word(row.ra), row.ra.offset))
-    elif row.fp is not None:
+    pairs: list[tuple[int, int] | None] = [(_control_word(state.cfa), _cfa_word(state.cfa, arch))]
+    if state.ra is not None and state.ra != fixed_ra:
+        pairs.append((_control_word(state.ra), state.ra.offset))
+    elif state.fp is not None:
         pairs.append(None)
-    if row.fp is not None:
-        pairs.append((_control_word(row.fp), row.fp.offset))
+    if state.fp is not None:
+        pairs.append((_control_word(state.fp), state.fp.offset))
     code = max(max(_unsigned_code(pair[0]), _signed_code(pair[1])) for pair in pairs if pair)
     bits = 8 << code
     words: list[int] = []

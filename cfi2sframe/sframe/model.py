@@ -7,29 +7,42 @@ Default rows say a few of them, flexible rows (version 3) nearly all.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Rule(NamedTuple):
-    """`value = base + offset`, or `value = *(base + offset)` with `deref`; the base is the CFA when `register` is None."""
+    """`value = base + offset`, or with `deref` `value = *(base + offset)`.
+
+    The base is the CFA when `register` is None.
+    """
 
     register: int | None
     offset: int
     deref: bool
 
 
-class FrameRow(NamedTuple):
-    """Where CFA, RA and FP of the caller are, from `start_delta` on (bytes from the function's start).
+class FrameState(NamedTuple):
+    """Where CFA, RA and FP of the caller are.
 
-    A row holds until the next row's start or the function's end. `cfa` is None in the outermost frame: RA is undefined
-    there, nothing else counts. `ra` and `fp` are None where the caller's value still is in its own register.
+    `cfa` is None in the outermost frame: RA is undefined there, nothing else counts. `ra` and `fp` are None where the
+    caller's value still is in its own register.
     """
 
-    start_delta: int
     cfa: Rule | None
     ra: Rule | None = None
     fp: Rule | None = None
     mangled_ra: bool = False
+
+
+#: RA is undefined: the stack ends here.
+OUTERMOST: Final = FrameState(None)
+
+
+class FrameRow(NamedTuple):
+    """A state that holds from `start_delta` (bytes from the function's start) to the next row or the function's end."""
+
+    start_delta: int
+    state: FrameState
 
 
 class FunctionBody(NamedTuple):

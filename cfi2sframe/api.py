@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program does with this package: load a file, convert it, decode a section, verify one.
+
+Addresses are virtual addresses of the file; sizes count bytes. Everything raised on purpose is a `Cfi2SFrameError`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+from cfi2sframe.elf.cfi import relocated_bytes
+from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_NOBITS
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.lower import Target
+from cfi2sframe.pipeline import Conversion, Options, assemble, convert_image, load_cfi
+from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
+from cfi2sframe.verify import Verification, verify_section
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfSection
+    from cfi2sframe.elf.records import Buffer
+
+
+def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
+    """Load an ELF file from a path, or from its bytes. `name` is what messages call it.
+
+    A regular file is mapped, not read. Raises `InputError` when the file cannot be read or is no ELF file that SFrame
+    is defined for.
+    """
+    if isinstance(source, bytes):
+        return ElfImage(source, name or "<bytes>")
+    path = os.fspath(source)
+    return ElfImage(_map(path), path if name is None else name)
+
+
+def _map(path: str) -> Buffer:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return file.read()
+            try:
+                # A memory map is a buffer in all that matters here; its type is just not one of the named ones.
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError):
+                return file.read()
+    except OSError as error:
+        raise InputError(error.strerror or str(error)) from None
+
+
+def convert(image: ElfImage, options: Options = Options()) -> Conversion:
+    """Convert an image's CFI; `Conversion.data` is the section, `report.coverage.account` the account of it.
+
+    Raises `InputError` when the CFI cannot be used, `RequestError` when the options ask for what does not exist.
+    """
+    return convert_image(image, options)
+
+
+def decode(data: bytes, section_vaddr: int = 0) -> DecodedSection:
+    """Decode a section's raw bytes that lie at `section_vaddr`. Raises `SFrameError` when they are damaged."""
+    return decode_section(data, section_vaddr)
+
+
+def sframe_section(image: ElfImage) -> ElfSection | None:
+    """Return an image's `.sframe` section: the first of its type, or of its name."""
+    candidates = [s for s in image.sections if s.type != SHT_NOBITS and s.size]
+    for section in candidates:
+        if section.type == SHT_GNU_SFRAME:
+            return section
+    return next((s for s in candidates if s.name == ".sframe"), None)
+
+
+def decode_existing(image: ElfImage) -> DecodedSection:
+    """Decode the `.sframe` that a file holds already; an object's with its relocations applied.
+
+    An object's function starts are addresses in the image's layout (see `ElfImage.place`).
+    Raises `InputError` when there is none or it is damaged.
+    """
+    from cfi2sframe.elf.constants import PT_GNU_SFRAME
+
+    section = sframe_section(image)
+    if section is not None:
+        return decode_section(relocated_bytes(image, section), section.vaddr)
+    for segment in image.segments:
+        if segment.type == PT_GNU_SFRAME:
+            data = image.bytes_at(segment.vaddr, segment.file_size)
+            if data is not None:
+                return decode_section(data, segment.vaddr)
+    raise InputError("no .sframe section")
+
+
+def verify(
+    image: ElfImage,
+    section: DecodedSection | None = None,
+    options: Options = Options(),
+) -> Verification:
+    """Compare an SFrame section with the image's CFI at every boundary of either side.
+
+    `section` None: the section that `convert` makes with these options. Otherwise its own version counts, not the
+    options'. Raises as `convert` does.
+    """
+    if section is None:
+        conversion = convert_image(image, options)
+        if image.is_relocatable:
+            # The raw section of an object puts every function's section at 0; keep them apart to compare.
+            conversion = assemble(image, conversion.target, conversion.cfi, 0, keep_layout=True)
+        if not conversion.data:
+            raise RequestError(f"version {options.version} can say none of the functions; there is no section")
+        section = decode_section(conversion.data, conversion.section_vaddr)
+        return verify_section(image, conversion.cfi, section)
+    header = section.header
+    errata = (2 if _says_outermost(section) else 1) if header.start_is_pcrel else 0
+    cfi = load_cfi(image, Target(image.arch, header.version, errata), options.source)
+    return verify_section(image, cfi, section)
+
+
+def _says_outermost(section: DecodedSection) -> bool:
+    return any(row.row.state.cfa is None for function in section.functions for row in function.rows)
+
+
+def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> DecodedSection:
+    """Decode raw bytes that were made for an image, so that they can be verified against it.
+
+    For an object, whose raw section has every text section at 0, functions are given back their places: in the order
+    of the FDEs, by offset and size. Raises `InputError` when the bytes are damaged.
+    """
+    if section_vaddr is None:
+        from cfi2sframe.pipeline import default_section_vaddr
+
+        section_vaddr = default_section_vaddr(image)
+    decoded = decode_section(data, section_vaddr)
+    if not image.is_relocatable:
+        return decoded
+    target = Target(image.arch, decode_header(data).version)
+    conversion = assemble(image, target, load_cfi(image, target, options.source), 0, keep_layout=True)
+    places: dict[tuple[int, int], list[int]] = {}
+    for function in conversion.section.functions:
+        place = image.place(function.start_vaddr)
+        places.setdefault((place.offset, function.size), []).append(function.start_vaddr)
+    functions = []
+    for decoded_function in decoded.functions:
+        candidates = places.get((decoded_function.start_vaddr, decoded_function.size))
+        start = candidates.pop(0) if candidates else decoded_function.start_vaddr
+        functions.append(decoded_function._replace(start_vaddr=start))
+    return decoded._replace(functions=tuple(functions))

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: one module per verb, messages in the GNU manner, exit codes.
+
+Knows arguments, files and terminals; nothing of how anything is computed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from cfi2sframe import __version__
+
+PROGRAM: Final = "cfi2sframe"
+
+EXIT_SUCCESS: Final = 0
+EXIT_DIFFERENCE: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNUSABLE: Final = 3
+EXIT_INCOMPLETE: Final = 4
+
+VERBS: Final = ("convert", "dump", "verify", "coverage")
+
+_USAGE: Final = f"""\
+usage: {PROGRAM} [convert] IN -o OUT [OPTION]...
+       {PROGRAM} dump FILE [OPTION]...
+       {PROGRAM} verify IN [SECTION] [OPTION]...
+       {PROGRAM} coverage IN... [OPTION]...
+
+Make SFrame sections from the DWARF CFI of finished ELF objects, executables and libraries.
+
+verbs (a first argument that is none of them is convert's IN):
+  convert    write the .sframe section that says what the file's .eh_frame says
+  dump       print a .sframe section in the form of readelf --sframe
+  verify     compare a .sframe section with the CFI at every PC
+  coverage   say which functions SFrame can describe, and why not the others
+
+  -h, --help     this text; "{PROGRAM} VERB --help" for a verb's options
+  --version      print the version
+
+examples:
+  {PROGRAM} /bin/ls -o ls.sframe
+  {PROGRAM} dump --raw ls.sframe --section-address 0x30000
+  {PROGRAM} verify /bin/ls
+  {PROGRAM} coverage --json /usr/lib/x86_64-linux-gnu/libc.so.6
+
+exit status: 0 success; 1 verify found a difference; 2 usage; 3 a file cannot be used;
+4 functions were left out and --strict or --min-coverage forbids it.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; return its exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words:
+        sys.stderr.write(_USAGE)
+        return EXIT_USAGE
+    if words[0] in ("-h", "--help"):
+        sys.stdout.write(_USAGE)
+        return EXIT_SUCCESS
+    if words[0] == "--version":
+        sys.stdout.write(f"{PROGRAM} {__version__}\n")
+        return EXIT_SUCCESS
+    verb, rest = (words[0], words[1:]) if words[0] in VERBS else ("convert", words)
+    from cfi2sframe.cli.common import run_verb
+
+    return run_verb(verb, rest)

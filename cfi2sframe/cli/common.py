@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the verbs share: options, messages, reading and writing files."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, BinaryIO
+
+from cfi2sframe.cli import EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
+from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.report.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.pipeline import Options
+
+
+def run_verb(verb: str, arguments: list[str]) -> int:
+    """Run a verb; turn every expected failure into one line and an exit status."""
+    # Millions of small tuples and no cycles: the collector only costs time, and the process is short.
+    gc.disable()
+    module = import_module(f"cfi2sframe.cli.{verb}")
+    parser: argparse.ArgumentParser = module.make_parser()
+    try:
+        try:
+            options = parser.parse_intermixed_args(arguments)
+            status: int = module.execute(options)
+            sys.stdout.flush()
+        except SystemExit as stop:
+            return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+    except BrokenPipeError:
+        # The reader has left; that is its right. Keep the interpreter from writing to the pipe once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return status
+
+
+def parser_of(verb: str, usage: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a verb's parser, with the options that every verb has."""
+    return argparse.ArgumentParser(
+        prog=PROGRAM if verb == "convert" else f"{PROGRAM} {verb}",
+        usage=usage,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_conversion_options(parser: argparse.ArgumentParser) -> None:
+    """Add what decides which section is made."""
+    parser.add_argument(
+        "--sframe-version",
+        type=int,
+        choices=(1, 2, 3),
+        default=3,
+        metavar="{1,2,3}",
+        help="the version to write (default 3: GNU ld 2.46 and later, the Linux user-space unwinder; "
+        "2: GNU ld 2.41-2.45, glibc; 1: GNU ld 2.40)",
+    )
+    parser.add_argument(
+        "--errata",
+        type=int,
+        choices=(0, 1, 2),
+        metavar="{0,1,2}",
+        help="the errata of version 2 that readers know (default 2; 1 brings PC-relative starts, "
+        "2 rows that say RA is undefined)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        choices=("eh_frame", "debug_frame"),
+        help="the CFI to read (default: .eh_frame, or .debug_frame where there is none)",
+    )
+    parser.add_argument(
+        "--section-address",
+        type=address,
+        metavar="ADDR",
+        help="the address that the section will have (default: the first 64 KiB boundary past the last "
+        "PT_LOAD; 0 for an object)",
+    )
+
+
+def address(text: str) -> int:
+    """Parse an address in C notation."""
+    try:
+        value = int(text, 0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
+    if not 0 <= value < 1 << 64:
+        raise argparse.ArgumentTypeError(f"not a 64-bit address: {text!r}")
+    return value
+
+
+def conversion_options(arguments: argparse.Namespace) -> Options:
+    """Return the library's options for the command line's. Raises `RequestError` when they contradict."""
+    from cfi2sframe.pipeline import Options
+
+    if arguments.errata is not None and arguments.sframe_version != 2:
+        raise RequestError(f"version {arguments.sframe_version} has no errata; --errata belongs to version 2")
+    return Options(
+        version=arguments.sframe_version,
+        errata=2 if arguments.errata is None else arguments.errata,
+        source=arguments.source,
+        section_vaddr=arguments.section_address,
+        all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
+    )
+
+
+def read_image(path: str) -> ElfImage:
+    """Load a file, or standard input for `-`."""
+    from cfi2sframe.api import load
+
+    if path == "-":
+        return load(sys.stdin.buffer.read(), "<stdin>")
+    return load(path)
+
+
+def say(kind: str, text: str, file: str = "") -> None:
+    """Print a message on standard error: `cfi2sframe: FILE: error: TEXT`."""
+    prefix = f"{PROGRAM}: " + (f"{printable(file)}: " if file else "")
+    sys.stdout.flush()
+    print(f"{prefix}{kind}: {printable(text)}", file=sys.stderr)
+
+
+def fail(error: Cfi2SFrameError | OSError, file: str) -> int:
+    """Report an error and return its exit status."""
+    text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+    say("error", text, "<stdin>" if file == "-" else file)
+    return EXIT_USAGE if isinstance(error, RequestError) else EXIT_UNUSABLE
+
+
+def write_output(path: str, chunks: Iterable[bytes]) -> None:
+    """Write a whole file or none: to a temporary file in the same folder, then renamed. `-` is standard output.
+
+    What is there and is no regular file (a device, a pipe) is written to directly. Raises `OSError`.
+    """
+    if path == "-":
+        sys.stdout.flush()
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+        return
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        with open(target, "wb") as file:
+            file.writelines(chunks)
+        return
+    _write_atomically(target, chunks)
+
+
+def _write_atomically(target: str, chunks: Iterable[bytes]) -> None:
+    import tempfile
+
+    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{PROGRAM}-")
+    try:
+        file: BinaryIO
+        with open(descriptor, "wb") as file:
+            file.writelines(chunks)
+            os.fchmod(descriptor, _mode_of(target))
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _mode_of(target: str) -> int:
+    """Return the mode that a file written in place would have: its own, or what the umask leaves."""
+    try:
+        return os.stat(target).st_mode & 0o7777
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask

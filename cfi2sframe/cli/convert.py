@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `convert`: write the section, report what is not in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli.common import (
+    add_conversion_options,
+    conversion_options,
+    fail,
+    parser_of,
+    read_image,
+    say,
+    write_output,
+)
+from cfi2sframe.errors import Cfi2SFrameError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cfi2sframe.pipeline import Conversion
+    from cfi2sframe.report.coverage import Coverage
+
+_MAX_WARNINGS: Final = 10
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = parser_of(
+        "convert",
+        f"{PROGRAM} [convert] IN -o OUT [OPTION]...",
+        "Write the SFrame section that says what the DWARF CFI of IN says, as raw bytes.",
+        "examples:\n"
+        f"  {PROGRAM} in.o -o out.sframe\n"
+        f"  {PROGRAM} -v --sframe-version 2 /bin/ls -o ls.sframe\n"
+        f"  {PROGRAM} --strict --report report.json lib.so -o - | wc -c\n",
+    )
+    parser.add_argument("input", metavar="IN", help="an ELF object, executable or library; - is standard input")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="the file to write; - is standard output")
+    add_conversion_options(parser)
+    parser.add_argument(
+        "--frame-pointer",
+        action="store_true",
+        help="set SFRAME_F_FRAME_POINTER: you know that every function keeps one (versions 1 and 2)",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="fail (4) when a function is left out, (3) when an FDE is damaged",
+    )
+    parser.add_argument(
+        "--min-coverage",
+        type=float,
+        metavar="PERCENT",
+        help="fail (4) when fewer of the functions are described",
+    )
+    parser.add_argument(
+        "--report", metavar="FILE", help="write the account of the conversion, as coverage --json prints it"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
+    return parser
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Convert one file."""
+    from cfi2sframe.pipeline import convert_image
+    from cfi2sframe.report.coverage import account
+
+    try:
+        image = read_image(arguments.input)
+        conversion = convert_image(image, conversion_options(arguments))
+        wants_account = arguments.report or arguments.verbose or arguments.min_coverage is not None
+        has_gaps = bool(conversion.left_out or conversion.cfi.failures)
+        coverage = account(conversion) if wants_account or has_gaps else None
+        if coverage is not None:
+            _warn(coverage)
+            if arguments.report:
+                _write_report(arguments.report, coverage)
+        status = _status(arguments, conversion, coverage)
+        if status == EXIT_SUCCESS:
+            write_output(arguments.output, [conversion.data])
+    except Cfi2SFrameError as error:
+        return fail(error, arguments.input)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return fail(error, arguments.output)
+    if coverage is not None and arguments.verbose:
+        from cfi2sframe.report.text import summary
+
+        say("info", summary(coverage), image.name)
+        say("info", f"starts are relative to .sframe at 0x{conversion.section_vaddr:x}", image.name)
+    return status
+
+
+def _write_report(path: str, coverage: Coverage) -> None:
+    import json
+
+    from cfi2sframe.report.coverage import coverage_data
+
+    write_output(path, [json.dumps(coverage_data(coverage), indent=2).encode() + b"\n"])
+
+
+def _warn(coverage: Coverage) -> None:
+    from cfi2sframe.report.text import describe_left_out
+
+    messages = [f"{d.where}+0x{d.offset:x}: {d.reason}; the FDE is skipped" for d in coverage.damaged]
+    messages += [describe_left_out(item, coverage) for item in coverage.left_out]
+    for message in messages[:_MAX_WARNINGS]:
+        say("warning", message, coverage.file)
+    if len(messages) > _MAX_WARNINGS:
+        say(
+            "warning",
+            f"{len(messages) - _MAX_WARNINGS:,} more functions without an SFrame FDE",
+            coverage.file,
+        )
+
+
+def _status(arguments: argparse.Namespace, conversion: Conversion, coverage: Coverage | None) -> int:
+    """Decide whether the section is to be written: only with status 0."""
+    if arguments.strict and conversion.cfi.failures:
+        return _refuse("a damaged FDE, and --strict forbids it", conversion, EXIT_UNUSABLE)
+    if arguments.strict and conversion.left_out:
+        return _refuse("functions are left out, and --strict forbids it", conversion, EXIT_INCOMPLETE)
+    if coverage is not None and arguments.min_coverage is not None:
+        percent = coverage.functions.percent
+        if percent < arguments.min_coverage:
+            reason = f"{percent:.2f} % of the functions are described, less than {arguments.min_coverage:g} %"
+            return _refuse(reason, conversion, EXIT_INCOMPLETE)
+    if not conversion.data:
+        reason = f"SFrame version {conversion.target.version} can say none of the functions; there is no section"
+        return _refuse(reason, conversion, EXIT_UNUSABLE)
+    return EXIT_SUCCESS
+
+
+def _refuse(reason: str, conversion: Conversion, status: int) -> int:
+    say("error", reason, conversion.image.name)
+    return status

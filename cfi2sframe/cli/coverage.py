@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `coverage`: the account of what SFrame can say of each file."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.common import add_conversion_options, conversion_options, fail, parser_of, read_image
+from cfi2sframe.errors import Cfi2SFrameError
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = parser_of(
+        "coverage",
+        f"{PROGRAM} coverage IN... [OPTION]...",
+        "Say per file which functions and executable bytes the SFrame section describes, which FDEs are left out and\n"
+        "why, which are dropped, and which bytes no CFI covers. Nothing is written.",
+        f"examples:\n  {PROGRAM} coverage /bin/ls\n  {PROGRAM} coverage --json --sframe-version 2 *.so\n",
+    )
+    parser.add_argument("inputs", metavar="IN", nargs="+", help="ELF objects, executables or libraries")
+    add_conversion_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON: one account, or a list of them")
+    return parser
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Account for every file; one that cannot be read does not stop the others."""
+    from cfi2sframe.pipeline import convert_image
+    from cfi2sframe.report.coverage import account, coverage_data
+    from cfi2sframe.report.text import coverage_lines
+
+    status = EXIT_SUCCESS
+    accounts: list[dict[str, Any]] = []
+    for path in arguments.inputs:
+        try:
+            coverage = account(convert_image(read_image(path), conversion_options(arguments)))
+        except (Cfi2SFrameError, OSError) as error:
+            status = max(status, fail(error, path))
+            continue
+        if arguments.json:
+            accounts.append(coverage_data(coverage))
+        else:
+            sys.stdout.write("\n".join(coverage_lines(coverage)) + "\n\n")
+    if arguments.json:
+        import json
+
+        json.dump(accounts[0] if len(arguments.inputs) == 1 and accounts else accounts, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    return status

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `dump`: print a decoded section."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.common import address, fail, parser_of, read_image
+from cfi2sframe.errors import Cfi2SFrameError, InputError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from cfi2sframe.sframe.decode import DecodedSection
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = parser_of(
+        "dump",
+        f"{PROGRAM} dump FILE [--raw [--section-address ADDR]] [--json]",
+        "Print the .sframe section of an ELF file, or raw section bytes, in the form of readelf --sframe.\n"
+        "Any version, either byte order. FP and RA: u unchanged, f at the ABI's fixed offset, c+N saved at CFA+N,\n"
+        "(base+N) loaded from there; [s] after RA: signed.",
+        f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump --raw out.sframe --section-address 0x30000 --json\n",
+    )
+    parser.add_argument("file", metavar="FILE", help="the file; - is standard input")
+    parser.add_argument("--raw", action="store_true", help="FILE holds a section's bytes, not an ELF file")
+    parser.add_argument(
+        "--section-address", type=address, metavar="ADDR", help="where the raw section lies (default 0)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Dump one section."""
+    from cfi2sframe.sframe.dump import dump_data, dump_text
+
+    try:
+        if arguments.section_address is not None and not arguments.raw:
+            raise InputError("--section-address belongs to --raw; an ELF file says where its section lies")
+        decoded, show_address = _decode(arguments)
+    except (Cfi2SFrameError, OSError) as error:
+        return fail(error, arguments.file)
+    if arguments.json:
+        import json
+
+        json.dump(dump_data(decoded, show_address), sys.stdout, indent=2)
+        print()
+    else:
+        for line in dump_text(decoded, show_address=show_address):
+            print(line)
+    return EXIT_SUCCESS
+
+
+def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, Callable[[int], int]]:
+    from cfi2sframe.api import decode_existing
+    from cfi2sframe.sframe.decode import decode_section
+
+    if arguments.raw:
+        if arguments.file == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open(arguments.file, "rb") as file:
+                data = file.read()
+        return decode_section(data, arguments.section_address or 0), lambda vaddr: vaddr
+    image = read_image(arguments.file)
+    return decode_existing(image), lambda vaddr: image.place(vaddr).offset

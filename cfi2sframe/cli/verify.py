@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `verify`: compare a section with the CFI."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.common import (
+    add_conversion_options,
+    conversion_options,
+    fail,
+    parser_of,
+    read_image,
+    say,
+)
+from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.report.text import printable
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.verify import Verification
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = parser_of(
+        "verify",
+        f"{PROGRAM} verify IN [SECTION | --existing] [OPTION]...",
+        "Compare an SFrame section with the CFI of IN at every row boundary of either side: CFA, RA, FP, RA signing,\n"
+        "outermost frames; and check what readers insist on. The section is the one that convert would make, a raw\n"
+        "file SECTION, or the one that IN holds already (--existing). Exit status 1 when anything differs.",
+        "examples:\n"
+        f"  {PROGRAM} verify -v /bin/ls\n"
+        f"  {PROGRAM} verify --existing program\n"
+        f"  {PROGRAM} verify lib.so lib.sframe --section-address 0x40000\n",
+    )
+    parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")
+    parser.add_argument("section", metavar="SECTION", nargs="?", help="a file with the raw bytes of a section")
+    parser.add_argument("--existing", action="store_true", help="check the .sframe that IN holds")
+    add_conversion_options(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="say how much was compared")
+    return parser
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Verify one section."""
+    try:
+        image = read_image(arguments.input)
+        result = _verify(arguments, image)
+    except (Cfi2SFrameError, OSError) as error:
+        return fail(error, arguments.input)
+    for difference in result.differences:
+        place = image.place(difference.vaddr)
+        where = f"{place.section_name}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
+        sys.stdout.write(f"{printable(arguments.input)}: {printable(where)}: {difference.kind}: {difference.message}\n")
+    if arguments.verbose:
+        say(
+            "info",
+            f"{result.function_count:,} functions, {result.point_count:,} rows compared, "
+            f"{result.left_out_count:,} rightly left out, {len(result.differences):,} differences",
+            arguments.input,
+        )
+    return EXIT_SUCCESS if result.is_clean else EXIT_DIFFERENCE
+
+
+def _verify(arguments: argparse.Namespace, image: ElfImage) -> Verification:
+    from cfi2sframe.api import decode_existing, decode_raw, verify
+    from cfi2sframe.errors import RequestError
+
+    options = conversion_options(arguments)
+    if arguments.section is not None and arguments.existing:
+        raise RequestError("--existing and SECTION exclude one another")
+    if arguments.existing:
+        return verify(image, decode_existing(image), options)
+    if arguments.section is None:
+        return verify(image, None, options)
+    with open(arguments.section, "rb") as file:
+        data = file.read()
+    return verify(image, decode_raw(image, data, options.section_vaddr, options), options)

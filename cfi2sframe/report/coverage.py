@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account of one conversion: which functions and bytes are described, which are not, and why.
+
+Every executable byte and every FDE is counted once: `Coverage` says how the sums add up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cfi2sframe.lower import Skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.image import CodeRange, ElfImage
+    from cfi2sframe.pipeline import Conversion
+    from cfi2sframe.reasons import SkipReason
+
+SCHEMA_VERSION: Final = 1
+
+
+class LeftOut(NamedTuple):
+    """A function that the SFrame version cannot say.
+
+    `address` and `row_address` (of the row that cannot be said) are absolute; in an object, offsets in `section`.
+    """
+
+    name: str
+    section: str
+    address: int
+    size: int
+    reason: SkipReason
+    detail: str
+    row_address: int
+
+
+class Damaged(NamedTuple):
+    """A damaged FDE: its place in the CFI, and what is wrong."""
+
+    where: str
+    offset: int
+    reason: str
+
+
+class ByteCounts(NamedTuple):
+    """Executable bytes by what becomes of them; they add up to `total`."""
+
+    total: int
+    default: int
+    flexible: int
+    left_out: int
+    uncovered: int
+
+
+class SectionBytes(NamedTuple):
+    """The byte counts of one executable section (or segment, where there are no sections)."""
+
+    name: str
+    counts: ByteCounts
+
+
+class FunctionCounts(NamedTuple):
+    """FDEs by what becomes of them. `fdes` = default + flexible + left_out + dropped + damaged.
+
+    `overlapping` are those of the first two that lost a part of their range to others; `records` are the functions in
+    the section: more than the FDEs described where one is cut or split.
+    """
+
+    fdes: int
+    default: int
+    flexible: int
+    left_out: int
+    dropped: int
+    damaged: int
+    overlapping: int
+    records: int
+
+    @property
+    def described(self) -> int:
+        """FDEs that the section describes."""
+        return self.default + self.flexible
+
+    @property
+    def percent(self) -> float:
+        """The share of FDEs with code of their own that the section describes; 100 where there are none."""
+        wanted = self.described + self.left_out + self.damaged
+        return 100.0 * self.described / wanted if wanted else 100.0
+
+
+class Sizes(NamedTuple):
+    """Section sizes in bytes."""
+
+    cfi: int
+    eh_frame_hdr: int
+    sframe: int
+
+    @property
+    def ratio(self) -> float | None:
+        """`.sframe` to the CFI with its search table; None without CFI."""
+        whole = self.cfi + self.eh_frame_hdr
+        return self.sframe / whole if whole else None
+
+
+class Coverage(NamedTuple):
+    """The whole account of a file."""
+
+    file: str
+    is_object: bool
+    arch: str
+    version: int
+    errata: int | None
+    source: str
+    section_vaddr: int
+    functions: FunctionCounts
+    bytes: ByteCounts
+    sizes: Sizes
+    row_count: int
+    reasons: dict[str, int]
+    dropped: dict[str, int]
+    sections: tuple[SectionBytes, ...]
+    left_out: tuple[LeftOut, ...]
+    damaged: tuple[Damaged, ...]
+
+
+def account(conversion: Conversion) -> Coverage:
+    """Make the account of a conversion."""
+    image, target = conversion.image, conversion.target
+    dropped = Counter(reason.value for reason in conversion.arrangement.dropped.values())
+    left_out = _left_out(conversion)
+    sections = _count_bytes(conversion)
+    return Coverage(
+        file=image.name,
+        is_object=image.is_relocatable,
+        arch=target.arch.name,
+        version=target.version,
+        errata=target.errata if target.version == 2 else None,
+        source=conversion.cfi.sections[0].name if conversion.cfi.sections else "",
+        section_vaddr=conversion.section_vaddr,
+        functions=_count_functions(conversion),
+        bytes=ByteCounts(*(sum(column) for column in zip(*(s.counts for s in sections), strict=True)))
+        if sections
+        else ByteCounts(0, 0, 0, 0, 0),
+        sizes=Sizes(
+            sum(len(section.data) for section in conversion.cfi.sections),
+            sum(section.size for section in image.sections_named(".eh_frame_hdr")),
+            len(conversion.data),
+        ),
+        row_count=conversion.plan.fre_count,
+        reasons=dict(sorted(Counter(item.reason.value for item in left_out).items())),
+        dropped=dict(sorted(dropped.items())),
+        sections=sections,
+        left_out=left_out,
+        damaged=tuple(
+            Damaged(f.section.name, f.failure.offset, f.failure.error.reason) for f in conversion.cfi.failures
+        ),
+    )
+
+
+def _count_functions(conversion: Conversion) -> FunctionCounts:
+    dropped = conversion.arrangement.dropped
+    default = flexible = left_out = 0
+    for number, entry in enumerate(conversion.cfi.entries):
+        if number in dropped:
+            continue
+        result = entry.program.result
+        if isinstance(result, Skip):
+            left_out += 1
+        elif result.is_flexible:
+            flexible += 1
+        else:
+            default += 1
+    return FunctionCounts(
+        fdes=len(conversion.cfi.entries) + len(conversion.cfi.failures),
+        default=default,
+        flexible=flexible,
+        left_out=left_out,
+        dropped=len(dropped),
+        damaged=len(conversion.cfi.failures),
+        overlapping=len(conversion.arrangement.overlapped),
+        records=len(conversion.section.functions),
+    )
+
+
+def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
+    """Lay the pieces over the executable ranges, each byte once."""
+    kinds = ("default", "flexible", "left_out")
+    counts: list[dict[str, int]] = [dict.fromkeys(kinds, 0) for _ in conversion.image.code_ranges]
+    for number, start, end in conversion.arrangement.pieces:
+        result = conversion.cfi.entries[number].program.result
+        kind = "left_out" if isinstance(result, Skip) else "flexible" if result.is_flexible else "default"
+        for index, size in _shares(conversion.image, start, end):
+            counts[index][kind] += size
+    sections = []
+    for code, count in zip(conversion.image.code_ranges, counts, strict=True):
+        total = code.end_vaddr - code.start_vaddr
+        sections.append(
+            SectionBytes(
+                code.name,
+                ByteCounts(total, count["default"], count["flexible"], count["left_out"], total - sum(count.values())),
+            )
+        )
+    return tuple(sections)
+
+
+def _shares(image: ElfImage, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield (index of an executable range, bytes of `[start, end)` in it)."""
+    index = image.code_index_of(start)
+    while index < len(image.code_ranges):
+        code: CodeRange = image.code_ranges[index]
+        size = min(end, code.end_vaddr) - max(start, code.start_vaddr)
+        if size <= 0:
+            return
+        yield index, size
+        index += 1
+
+
+def _left_out(conversion: Conversion) -> tuple[LeftOut, ...]:
+    image = conversion.image
+    skipped = conversion.left_out
+    names = image.names_of(entry.fde.pc_begin_vaddr for entry, _ in skipped)
+    result = []
+    for entry, skip in skipped:
+        begin = entry.fde.pc_begin_vaddr
+        place = image.place(begin)
+        row_address = place.offset + skip.start_delta
+        result.append(
+            LeftOut(
+                names.get(begin, ""),
+                place.section_name,
+                place.offset,
+                entry.fde.pc_range,
+                skip.reason,
+                skip.detail,
+                row_address,
+            )
+        )
+    return tuple(result)
+
+
+def coverage_data(coverage: Coverage) -> dict[str, Any]:
+    """Return the account as JSON-ready data, schema version `SCHEMA_VERSION`."""
+    functions = coverage.functions
+    return {
+        "schema": SCHEMA_VERSION,
+        "file": coverage.file,
+        "arch": coverage.arch,
+        "sframe_version": coverage.version,
+        "errata": coverage.errata,
+        "source": coverage.source,
+        "section_address": coverage.section_vaddr,
+        "functions": {**functions._asdict(), "described": functions.described, "percent": functions.percent},
+        "bytes": coverage.bytes._asdict(),
+        "sizes": {**coverage.sizes._asdict(), "ratio": coverage.sizes.ratio},
+        "rows": coverage.row_count,
+        "reasons": coverage.reasons,
+        "dropped": coverage.dropped,
+        "sections": [{"name": name, **counts._asdict()} for name, counts in coverage.sections],
+        "left_out": [
+            {**item._asdict(), "reason": item.reason.name, "message": item.reason.value} for item in coverage.left_out
+        ],
+        "damaged": [item._asdict() for item in coverage.damaged],
+    }

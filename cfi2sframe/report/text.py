@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accounts as text for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.report.coverage import Coverage, LeftOut
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal would act on or a line could not hold."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def describe_left_out(item: LeftOut, coverage: Coverage) -> str:
+    """Return one left-out function as a sentence without its file."""
+    place = f"0x{item.address:x}"
+    if coverage.is_object and item.section != ".text":
+        place = f"{printable(item.section)}+{place}"
+    name = f"'{printable(item.name)}'" if item.name else "function"
+    detail = f" ({item.detail})" if item.detail else ""
+    return f"{name} at {place}: no SFrame FDE: {item.reason.value}{detail}"
+
+
+def summary(coverage: Coverage) -> str:
+    """Return the one-line summary of a conversion."""
+    functions, sizes = coverage.functions, coverage.sizes
+    covered = coverage.bytes.default + coverage.bytes.flexible
+    line = (
+        f"SFrame version {coverage.version}: "
+        f"{functions.described:,} of {functions.fdes - functions.dropped:,} functions, "
+        f"{covered:,} of {coverage.bytes.total:,} executable bytes, {sizes.sframe:,} bytes of .sframe"
+    )
+    if sizes.ratio is not None:
+        line += f" ({sizes.ratio:.2f} of {coverage.source}"
+        line += f" + .eh_frame_hdr, {sizes.cfi + sizes.eh_frame_hdr:,} bytes)"
+    return line
+
+
+def coverage_lines(coverage: Coverage) -> Iterator[str]:
+    """Yield the lines of the whole account."""
+    functions, counts = coverage.functions, coverage.bytes
+    yield f"{printable(coverage.file)}: {coverage.arch}, {coverage.source}, SFrame version {coverage.version}"
+    yield ""
+    yield f"  functions           {functions.fdes:>12,}"
+    yield f"    default rows      {functions.default:>12,}"
+    yield f"    flexible rows     {functions.flexible:>12,}"
+    yield f"    left out          {functions.left_out:>12,}"
+    yield f"    dropped           {functions.dropped:>12,}{_list(coverage.dropped)}"
+    yield f"    damaged           {functions.damaged:>12,}"
+    if functions.overlapping:
+        yield f"    (overlapping      {functions.overlapping:>12,}  cut where another FDE holds)"
+    yield f"  executable bytes    {counts.total:>12,}"
+    for label, value in zip(("default rows", "flexible rows", "left out", "without CFI"), counts[1:], strict=True):
+        yield f"    {label:<18}{value:>12,}  {_percent(value, counts.total)}"
+    yield f"  section             {coverage.sizes.sframe:>12,} bytes, {coverage.row_count:,} rows{_ratio(coverage)}"
+    yield f"  section address     {coverage.section_vaddr:>#12x}"
+    yield from _section_lines(coverage)
+    yield from _left_out_lines(coverage)
+    if coverage.damaged:
+        yield ""
+        yield "  damaged FDEs"
+        for item in coverage.damaged:
+            yield f"    {printable(item.where)}+0x{item.offset:x}: {item.reason}"
+
+
+def _list(counts: dict[str, int]) -> str:
+    return "  (" + ", ".join(f"{count:,} {name}" for name, count in counts.items()) + ")" if counts else ""
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:6.2f} %" if whole else ""
+
+
+def _ratio(coverage: Coverage) -> str:
+    ratio = coverage.sizes.ratio
+    return "" if ratio is None else f", {ratio:.2f} of {coverage.source} + .eh_frame_hdr"
+
+
+def _section_lines(coverage: Coverage) -> Iterator[str]:
+    if not coverage.sections:
+        return
+    yield ""
+    width = max(20, *(len(printable(s.name)) for s in coverage.sections))
+    yield f"  {'section':<{width}}{'bytes':>12}{'described':>12}{'left out':>12}{'without CFI':>12}"
+    for name, counts in coverage.sections:
+        yield (
+            f"  {printable(name):<{width}}{counts.total:>12,}{counts.default + counts.flexible:>12,}"
+            f"{counts.left_out:>12,}{counts.uncovered:>12,}"
+        )
+
+
+def _left_out_lines(coverage: Coverage) -> Iterator[str]:
+    if not coverage.left_out:
+        return
+    yield ""
+    yield "  left out"
+    for item in coverage.left_out:
+        detail = f" ({item.detail})" if item.detail else ""
+        name = f" {printable(item.name)}" if item.name else ""
+        yield (
+            f"    0x{item.address:x}{name}, {item.size:,} bytes of {printable(item.section) or 'code'}: "
+            f"{item.reason.value} at 0x{item.row_address:x}{detail}"
+        )
+    yield ""
+    for reason, count in coverage.reasons.items():
+        yield f"    {count:>8,}  {reason}"

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A decoded section as text, in the form of `readelf --sframe` (newest), or as plain data for JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cfi2sframe.sframe import constants as s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
+    from cfi2sframe.sframe.model import Rule
+
+_FLAG_NAMES = (
+    (s.SFRAME_F_FDE_SORTED, "SFRAME_F_FDE_SORTED"),
+    (s.SFRAME_F_FRAME_POINTER, "SFRAME_F_FRAME_POINTER"),
+    (s.SFRAME_F_FDE_FUNC_START_PCREL, "SFRAME_F_FDE_FUNC_START_PCREL"),
+)
+
+
+def _same_address(vaddr: int) -> int:
+    return vaddr
+
+
+def dump_text(
+    decoded: DecodedSection, name: str = ".sframe", show_address: Callable[[int], int] = _same_address
+) -> Iterator[str]:
+    """Yield the lines of the dump.
+
+    `show_address` maps an address to the one shown (of an object: the offset in its section).
+    """
+    header = decoded.header
+    yield f"Contents of the SFrame section {name}:"
+    yield "  Header :"
+    yield ""
+    yield f"    Version: SFRAME_VERSION_{header.version}"
+    flags = _flag_names(header.flags)
+    yield f"    Flags: {flags[0]}{',' if flags[1:] else ''}"
+    for position, flag in enumerate(flags[1:], 2):
+        yield f"{'':11}{flag}{',' if position < len(flags) else ''}"
+    if header.fixed_fp_offset:
+        yield f"    CFA fixed FP offset: {header.fixed_fp_offset}"
+    if header.fixed_ra_offset:
+        yield f"    CFA fixed RA offset: {header.fixed_ra_offset}"
+    yield f"    Num FDEs: {header.fde_count}"
+    yield f"    Num FREs: {header.fre_count}"
+    yield ""
+    yield "  Function Index :"
+    for function in decoded.functions:
+        yield ""
+        yield from _function_lines(function, decoded, show_address)
+    yield ""
+
+
+def _flag_names(flags: int) -> list[str]:
+    names = [name for flag, name in _FLAG_NAMES if flags & flag]
+    unknown = flags & ~sum(flag for flag, _ in _FLAG_NAMES)
+    if unknown:
+        names.append(f"0x{unknown:x}")
+    return names or ["NONE"]
+
+
+def _function_lines(
+    function: DecodedFunction, decoded: DecodedSection, show_address: Callable[[int], int]
+) -> Iterator[str]:
+    start = show_address(function.start_vaddr)
+    attributes = ("S" if function.is_signal_frame else "") + ("F" if function.is_flexible else "")
+    line = f"    func idx [{function.index}]: pc = 0x{start:x}, size = {function.size} bytes"
+    if attributes:
+        line += f', attr = "{attributes}"'
+    if function.uses_b_key:
+        line += ", pauth = B key"
+    yield line
+    yield f"    {'STARTPC[m]' if function.is_pcmask else 'STARTPC':<16}{'CFA':<10}{'FP':<10}RA           "
+    for row in function.rows:
+        pc = row.row.start_delta + (0 if function.is_pcmask else start)
+        if row.row.state.cfa is None:
+            yield f"    {pc:016x}  RA undefined"
+            continue
+        cfa, fp, ra = row_texts(row, decoded, is_flexible=function.is_flexible)
+        yield f"    {pc:016x}  {cfa:<10}{fp:<10}{ra:<13}"
+
+
+def row_texts(row: DecodedRow, decoded: DecodedSection, *, is_flexible: bool) -> tuple[str, str, str]:
+    """Return CFA, FP and RA of a row as `readelf` prints them: `u` unchanged, `f` at the ABI's fixed offset."""
+    state, arch = row.row.state, decoded.arch
+    cfa = _rule_text(state.cfa, arch, is_flexible=is_flexible)
+    fp = "u" if state.fp is None else _rule_text(state.fp, arch, is_flexible=is_flexible)
+    if state.ra is None:
+        ra = "u"
+    elif decoded.header.fixed_ra_offset and state.ra == (None, decoded.header.fixed_ra_offset, True):
+        ra = "f"
+    else:
+        ra = _rule_text(state.ra, arch, is_flexible=is_flexible)
+    return cfa, fp, ra + ("[s]" if state.mangled_ra else "")
+
+
+def _rule_text(rule: Rule | None, arch: Arch, *, is_flexible: bool) -> str:
+    if rule is None:
+        return "u"
+    if rule.register is None:
+        base = "c"
+        # Default rows leave the load unsaid: an offset from the CFA is always where the value is saved.
+        loads = rule.deref and is_flexible
+    else:
+        base = {arch.sp_register: "sp", arch.fp_register: "fp"}.get(rule.register, f"r{rule.register}")
+        loads = rule.deref
+    text = f"{base}{rule.offset:+d}"
+    return f"({text})" if loads else text
+
+
+def dump_data(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> dict[str, Any]:
+    """Return the section as JSON-ready data. Rules are `{"base", "offset", "load"}`; null: unchanged or undefined."""
+    header = decoded.header
+    return {
+        "version": header.version,
+        "flags": _flag_names(header.flags) if header.flags else [],
+        "abi": decoded.arch.name,
+        "byte_order": "little" if header.byte_order == "<" else "big",
+        "section_address": decoded.section_vaddr,
+        "section_size": decoded.section_size,
+        "fixed_fp_offset": header.fixed_fp_offset,
+        "fixed_ra_offset": header.fixed_ra_offset,
+        "auxiliary_header_size": header.auxhdr_size,
+        "fde_count": header.fde_count,
+        "fre_count": header.fre_count,
+        "fre_size": header.fre_size,
+        "functions": [_function_data(f, decoded.arch, show_address) for f in decoded.functions],
+    }
+
+
+def _function_data(function: DecodedFunction, arch: Arch, show_address: Callable[[int], int]) -> dict[str, Any]:
+    return {
+        "address": show_address(function.start_vaddr),
+        "size": function.size,
+        "pc_type": "mask" if function.is_pcmask else "inc",
+        "repeat_size": function.repeat_size,
+        "fde_type": "flexible" if function.is_flexible else "default",
+        "fre_type": f"addr{s.FRE_START_SIZE[function.fre_type]}",
+        "signal_frame": function.is_signal_frame,
+        "pauth_key": "b" if function.uses_b_key else "a",
+        "rows": [_row_data(row, arch) for row in function.rows],
+    }
+
+
+def _row_data(row: DecodedRow, arch: Arch) -> dict[str, Any]:
+    state = row.row.state
+    return {
+        "start": row.row.start_delta,
+        "outermost": state.cfa is None,
+        "cfa": _rule_data(state.cfa, arch),
+        "ra": _rule_data(state.ra, arch),
+        "fp": _rule_data(state.fp, arch),
+        "mangled_ra": state.mangled_ra,
+        "word_size": row.word_size,
+        "words": list(row.words),
+    }
+
+
+def _rule_data(rule: Rule | None, arch: Arch) -> dict[str, Any] | None:
+    if rule is None:
+        return None
+    base = "cfa" if rule.register is None else arch.register_name(rule.register)
+    return {"base": base, "offset": rule.offset, "load": rule.deref}
