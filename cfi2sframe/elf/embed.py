@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME
 from cfi2sframe.elf.embedding.assemble import assemble
 from cfi2sframe.elf.embedding.check import check_rewritten
-from cfi2sframe.elf.embedding.draft import make_draft
+from cfi2sframe.elf.embedding.draft import HeaderSource, make_draft
 from cfi2sframe.elf.embedding.layout import parse_or_refuse
 from cfi2sframe.elf.embedding.remove import removal_splices
 from cfi2sframe.elf.embedding.splice import Splice, apply, ordered, overwrite
@@ -26,12 +26,10 @@ from cfi2sframe.elf.records import SECTION_HEADER_SIZE
 from cfi2sframe.errors import EmbedError
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.embedding.draft import Draft
     from cfi2sframe.elf.embedding.layout import FileData, Layout
     from cfi2sframe.elf.records import Buffer
 
 Place = Literal["existing-section", "slack", "new-segment"]
-HeaderSource = Literal["existing-entries", "free-entries", "repeated-note", "moved-sections"]
 
 _PLACE_TEXT: dict[Place, str] = {
     "existing-section": "over the existing section",
@@ -42,6 +40,7 @@ _HEADERS_TEXT: dict[HeaderSource, str] = {
     "existing-entries": "the program headers stay",
     "free-entries": "the program header table had room",
     "repeated-note": "the PT_NOTE that repeats PT_GNU_PROPERTY gave its program header",
+    "table-entry": "PT_PHDR, which a static executable does not need, gave its program header",
     "moved-sections": "small sections gave way to the program headers",
 }
 
@@ -57,9 +56,9 @@ class MovedSection(NamedTuple):
 class EmbeddingPlan(NamedTuple):
     """Where the section goes and how the file changes.
 
-    `section_vaddr` is its link-time address, `section_file_offset` its place in the new file, `section_size` in
-    bytes. `strategy` names where the bytes go, `headers` where the program headers came from. When
-    `removes_existing`, the splices apply to the file without its old section.
+    `section_vaddr` is its link-time address, `section_file_offset` its place in the new file,
+    `section_size` in bytes. `strategy` names where the bytes go, `headers` where the program headers came
+    from. When `removes_existing`, the splices apply to the file without its old section.
     """
 
     section_vaddr: int
@@ -67,7 +66,7 @@ class EmbeddingPlan(NamedTuple):
     section_size: int
     section_type: int
     strategy: Place
-    headers: HeaderSource
+    headers: tuple[HeaderSource, ...]
     moved: tuple[MovedSection, ...]
     warnings: tuple[str, ...]
     removes_existing: bool
@@ -76,7 +75,7 @@ class EmbeddingPlan(NamedTuple):
     @property
     def description(self) -> str:
         """Say in a sentence what is done to the file."""
-        text = f"{_PLACE_TEXT[self.strategy]}; {_HEADERS_TEXT[self.headers]}"
+        text = "; ".join([_PLACE_TEXT[self.strategy], *(_HEADERS_TEXT[source] for source in self.headers)])
         if self.moved:
             text += f" ({', '.join(section.name for section in self.moved)})"
         return text
@@ -87,9 +86,9 @@ def plan_embedding(
 ) -> EmbeddingPlan:
     """Plan to put a section of `section_size` bytes into the linked file `data`.
 
-    `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. With `replace` an existing
-    section is overwritten when it is large enough, and taken out first when it is not.
-    Raises `EmbedError` with the reason when the file is better left alone.
+    `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. With `replace` an
+    existing section is overwritten when it is large enough, and taken out first when it is not. Raises
+    `EmbedError` with the reason when the file is better left alone.
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
@@ -118,18 +117,12 @@ def _fresh_plan(layout: Layout, section_size: int, section_type: int, *, removes
         section_size=section_size,
         section_type=section_type,
         strategy="new-segment" if block.load_index is None else "slack",
-        headers=_header_source(draft),
+        headers=draft.sources,
         moved=moved,
         warnings=draft.warnings,
         removes_existing=removes_existing,
         splices=assemble(layout, draft, section_type),
     )
-
-
-def _header_source(draft: Draft) -> HeaderSource:
-    if draft.moved:
-        return "moved-sections"
-    return "repeated-note" if draft.recycled else "free-entries"
 
 
 def _plan_in_place(layout: Layout, section_size: int, section_type: int) -> EmbeddingPlan | None:
@@ -167,7 +160,7 @@ def _plan_in_place(layout: Layout, section_size: int, section_type: int) -> Embe
         section_size=section_size,
         section_type=section_type,
         strategy="existing-section",
-        headers="existing-entries",
+        headers=("existing-entries",),
         moved=(),
         warnings=(),
         removes_existing=False,
@@ -178,7 +171,8 @@ def _plan_in_place(layout: Layout, section_size: int, section_type: int) -> Embe
 def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> list[Buffer]:
     """Return the new file as buffers to be written one after the other; most are views into `data`.
 
-    `data` is the file that the plan was made for. Raises `EmbedError` when the section's size is not the planned one.
+    `data` is the file that the plan was made for. Raises `EmbedError` when the section's size is not the
+    planned one.
     """
     if len(section) != plan.section_size:
         raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {plan.section_size}")
@@ -189,9 +183,9 @@ def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> lis
 def remove_section(data: FileData) -> list[Buffer]:
     """Return the file without its `.sframe` section and PT_GNU_SFRAME, as buffers.
 
-    What `write_embedding` did is undone: its segment goes, moved sections return, a recycled PT_NOTE comes back.
-    A section that a linker placed among others leaves zero bytes behind.
-    Raises `EmbedError` when there is none, or when the file is better left alone.
+    What `write_embedding` did is undone: its segment goes, moved sections return, a recycled PT_NOTE comes
+    back. A section that a linker placed among others leaves zero bytes behind. Raises `EmbedError` when
+    there is none, or when the file is better left alone.
     """
     layout = parse_or_refuse(data)
     return apply(layout.data, removal_splices(layout))
@@ -200,9 +194,10 @@ def remove_section(data: FileData) -> list[Buffer]:
 def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, section: Buffer | None = None) -> None:
     """Read the rewritten file back with other code (pyelftools) and compare it with the original.
 
-    Raises `EmbedError` when a header does not parse, a section of the original differs in bytes, name or address
-    (but for those that the plan moved), segments are out of order, misaligned or overlap, the build-id differs,
-    or `.sframe` is not where the plan says, read-only, within a PT_LOAD, and (when given) made of `section`.
+    Raises `EmbedError` when a header does not parse, a section of the original differs in bytes, name or
+    address (but for those that the plan moved), segments are out of order, misaligned or overlap, the
+    build-id differs, or `.sframe` is not where the plan says, read-only, within a PT_LOAD, and (when given)
+    made of `section`.
     """
     moved = {section.name: section.new_vaddr for section in plan.moved}
     if plan.removes_existing:

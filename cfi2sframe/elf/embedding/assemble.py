@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a draft to the changes of bytes that carry it out.
 
-Bytes behind the loaded part of the file (debug sections, symbols, names, the section headers) move to make room for
-a new segment, so that the result is laid out as a linker would: loaded parts first. Nothing loaded moves in the file.
+Bytes behind the loaded part of the file (debug sections, symbols, names, the section headers) move to make
+room for a new segment, so that the result is laid out as a linker would: loaded parts first. Nothing loaded
+moves in the file.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.constants import SHF_ALLOC, SHT_NOBITS, SHT_NULL, STB_LOCAL
+from cfi2sframe.elf.constants import SHF_ALLOC
 from cfi2sframe.elf.embedding.layout import SFRAME_NAME, round_up
-from cfi2sframe.elf.embedding.movable import TAG_OF_NAME, dynamic_entries, symbols_in
 from cfi2sframe.elf.embedding.place import SECTION_ALIGNMENT
+from cfi2sframe.elf.embedding.renumber import changed_contents, renumbered_header, section_bytes
 from cfi2sframe.elf.embedding.splice import Splice, ordered, overwrite
 from cfi2sframe.elf.records import SECTION_HEADER_SIZE, SectionHeader
 
@@ -38,8 +39,11 @@ def behind_alignment(layout: Layout, file_offset: int) -> int:
 
 def assemble(layout: Layout, draft: Draft, section_type: int) -> tuple[Splice, ...]:
     """Return the splices that put a section of `section_type` where `draft` says."""
-    splices = [*_head(layout, draft), *_moved_contents(layout, draft)]
-    block_splices, insertions = _block(layout, draft)
+    numbering = new_numbering(layout, draft)
+    new_vaddrs = {index: vaddr for index, (vaddr, _) in draft.moved.items()}
+    contents = changed_contents(layout, numbering, new_vaddrs)
+    splices = [*_head(layout, draft, contents), *_contents_elsewhere(layout, draft, contents)]
+    block_splices, insertions = _block(layout, draft, contents)
     splices += block_splices
     header = layout.header._replace(program_header_count=len(draft.segments))
     if layout.sections:
@@ -50,7 +54,9 @@ def assemble(layout: Layout, draft: Draft, section_type: int) -> tuple[Splice, .
         table, header_offset = _section_table(layout, draft, insertions, added, names)
         splices.append(table)
         header = header._replace(
-            section_headers_offset=header_offset, section_header_count=len(layout.sections) + 1
+            section_headers_offset=header_offset,
+            section_header_count=len(layout.sections) + 1,
+            section_names_index=numbering[layout.names_index],
         )
     splices.append(overwrite(0, header.pack()))
     return ordered(splices)
@@ -64,7 +70,7 @@ def _section_header(draft: Draft, name_offset: int, section_type: int) -> Sectio
         SHF_ALLOC,
         block.vaddr_of(block.section_file_offset),
         block.section_file_offset,
-        block.end - block.section_file_offset,
+        block.section_size,
         0,
         0,
         SECTION_ALIGNMENT,
@@ -72,79 +78,59 @@ def _section_header(draft: Draft, name_offset: int, section_type: int) -> Sectio
     )
 
 
-def _head(layout: Layout, draft: Draft) -> list[Splice]:
+def _head(layout: Layout, draft: Draft, contents: dict[int, bytes]) -> list[Splice]:
     """Rebuild the program headers and, where sections gave way to them, all up to the first that stays."""
     start = layout.header.program_headers_offset
     table = b"".join(segment.pack(layout.order) for segment in draft.segments)
     if not draft.moved:
         return [overwrite(start, table.ljust(layout.table_end - start, b"\0"))]
-    region = draft.region
-    head = bytearray(layout.data[start : region.limit])
+    head = bytearray(layout.data[start : draft.region.limit])
     for index in draft.moved:
         section = layout.sections[index]
         head[section.file_offset - start : section.file_offset - start + section.size] = bytes(section.size)
     head[: len(table)] = table
-    for index, (_, file_offset) in draft.moved.items():
-        section = layout.sections[index]
-        if start <= file_offset < region.limit:
-            head[file_offset - start : file_offset - start + section.size] = _content(layout, index)
+    for index in draft.region.movable:
+        _, file_offset = draft.moved.get(index, (0, layout.sections[index].file_offset))
+        if file_offset < draft.region.limit:
+            content = _content(layout, contents, index)
+            head[file_offset - start : file_offset - start + len(content)] = content
     return [overwrite(start, bytes(head))]
 
 
-def _content(layout: Layout, index: int) -> bytes:
-    section = layout.sections[index]
-    return bytes(layout.data[section.file_offset : section.file_offset + section.size])
+def _content(layout: Layout, contents: dict[int, bytes], index: int) -> bytes:
+    return contents[index] if index in contents else section_bytes(layout, index)
 
 
-def _moved_contents(layout: Layout, draft: Draft) -> list[Splice]:
-    """Return the moved sections that went into slack, and what led to any moved section: tags and symbols."""
+def _contents_elsewhere(layout: Layout, draft: Draft, contents: dict[int, bytes]) -> list[Splice]:
+    """Write the section that went into the slack of the first page, and the changed ones that stay in place."""
     splices = []
-    for index, (_, file_offset) in draft.moved.items():
-        if index not in draft.block.placed and file_offset >= draft.region.limit:
-            splices.append(overwrite(file_offset, _content(layout, index)))
-    return splices + follow(layout, {index: vaddr for index, (vaddr, _) in draft.moved.items()})
-
-
-def follow(layout: Layout, new_vaddrs: dict[int, int]) -> list[Splice]:
-    """Return the changes of dynamic tags and local symbols that lead to sections with a new address."""
-    splices = []
-    for index, vaddr in new_vaddrs.items():
-        tag = TAG_OF_NAME.get(layout.names[index])
-        for entry in dynamic_entries(layout):
-            if entry.tag == tag and entry.value == layout.sections[index].vaddr:
-                splices.append(overwrite(entry.value_file_offset, _word(layout, vaddr)))
-    if new_vaddrs:
-        for symbol in symbols_in(layout, frozenset(new_vaddrs)):
-            if symbol.binding == STB_LOCAL:
-                delta = new_vaddrs[symbol.section_index] - layout.sections[symbol.section_index].vaddr
-                splices.append(overwrite(symbol.value_file_offset, _word(layout, symbol.value + delta)))
+    for index in {*draft.moved, *contents}:
+        _, file_offset = draft.moved.get(index, (0, layout.sections[index].file_offset))
+        in_head = bool(draft.moved) and layout.header.program_headers_offset <= file_offset < draft.region.limit
+        if index not in draft.block.placed and not in_head:
+            splices.append(overwrite(file_offset, _content(layout, contents, index)))
     return splices
 
 
-def _word(layout: Layout, value: int) -> bytes:
-    return value.to_bytes(8, "little" if layout.order == "<" else "big")
-
-
-def _block(layout: Layout, draft: Draft) -> tuple[list[Splice], list[_Insertion]]:
+def _block(layout: Layout, draft: Draft, contents: dict[int, bytes]) -> tuple[list[Splice], list[_Insertion]]:
     """Write the block over slack, or insert it behind the loaded part of the file."""
     block = draft.block
-    before = bytearray(block.section_file_offset - block.file_offset)
+    section_end = block.section_file_offset + block.section_size
+    behind = bytearray(block.end - section_end)
     for index, file_offset in block.placed.items():
-        start = file_offset - block.file_offset
-        before[start : start + layout.sections[index].size] = _content(layout, index)
-    size = block.end - block.section_file_offset
+        start = file_offset - section_end
+        behind[start : start + layout.sections[index].size] = _content(layout, contents, index)
     if block.load_index is not None:
-        splices = [Splice(block.section_file_offset, size, None, size)]
-        if before:
-            splices.append(overwrite(block.file_offset, bytes(before)))
+        splices = [Splice(block.section_file_offset, block.section_size, None, block.section_size)]
+        if behind:
+            splices.append(overwrite(section_end, bytes(behind)))
         return splices, []
     place = layout.loaded_end
-    pad = bytes(block.file_offset - place)
     growth = round_up(block.end - place, behind_alignment(layout, place))
     return [
-        Splice(place, 0, pad + bytes(before)),
-        Splice(place, 0, None, size),
-        Splice(place, 0, bytes(place + growth - block.end)),
+        Splice(place, 0, bytes(block.section_file_offset - place)),
+        Splice(place, 0, None, block.section_size),
+        Splice(place, 0, bytes(behind) + bytes(place + growth - block.end)),
     ], [_Insertion(place, growth)]
 
 
@@ -159,7 +145,7 @@ def _table_growth(layout: Layout) -> list[_Insertion]:
 
 def _names(layout: Layout, insertions: list[_Insertion]) -> tuple[list[Splice], int, list[_Insertion]]:
     """Append the section's name to the names: the splices, the name's offset, the insertions so far."""
-    strings = _content(layout, layout.names_index)
+    strings = section_bytes(layout, layout.names_index)
     wanted = SFRAME_NAME.encode() + b"\0"
     found = strings.find(wanted)
     if found >= 0:
@@ -179,6 +165,31 @@ def _names(layout: Layout, insertions: list[_Insertion]) -> tuple[list[Splice], 
     return [Splice(end, 0, wanted.ljust(growth, b"\0"))], len(strings), [*insertions, _Insertion(end, growth)]
 
 
+def new_numbering(layout: Layout, draft: Draft) -> list[int]:
+    """Return the new index of each old section.
+
+    The new section comes last, unless sections moved: then the table is in address order again. patchelf
+    takes sections out of the way of growing program headers from index 1 on, up to the first that is not in
+    the way.
+    """
+    count = len(layout.sections)
+    if not draft.moved:
+        return list(range(count))
+    order = [index for index in range(count) if index not in draft.moved]
+    vaddrs = {index: section.vaddr for index, section in enumerate(layout.sections) if section.flags & SHF_ALLOC}
+    added = {index: vaddr for index, (vaddr, _) in draft.moved.items()}
+    added[count] = draft.block.vaddr_of(draft.block.section_file_offset)
+    for index, vaddr in sorted(added.items(), key=lambda item: item[1]):
+        lower = [at for at, other in enumerate(order) if vaddrs.get(other, vaddr) < vaddr]
+        order.insert(lower[-1] + 1 if lower else 1, index)
+        vaddrs[index] = vaddr
+    numbering = [0] * count
+    for new, old in enumerate(order):
+        if old < count:
+            numbering[old] = new
+    return numbering
+
+
 def _shift(layout: Layout, insertions: list[_Insertion], file_offset: int) -> int:
     if file_offset < layout.loaded_end:
         return file_offset
@@ -193,18 +204,19 @@ def _section_table(
     names: list[Splice],
 ) -> tuple[Splice, int]:
     """Return the splice that writes the section headers, and where they are in the new file."""
-    headers = []
+    numbering = new_numbering(layout, draft)
+    headers = [added] * (len(layout.sections) + 1)
     for index, old in enumerate(layout.sections):
-        header = old
+        header = renumbered_header(old, numbering)
         if index in draft.moved:
             vaddr, file_offset = draft.moved[index]
             header = header._replace(vaddr=vaddr, file_offset=file_offset)
-        elif header.type not in (SHT_NULL, SHT_NOBITS) or not header.flags & SHF_ALLOC:
+        elif not header.flags & SHF_ALLOC:
             header = header._replace(file_offset=_shift(layout, insertions, header.file_offset))
         if index == layout.names_index and names:
             header = _grown_names(layout, header, names[0], insertions)
-        headers.append(header)
-    table = b"".join(header.pack(layout.order) for header in [*headers, added])
+        headers[numbering[index]] = header
+    table = b"".join(header.pack(layout.order) for header in headers)
     old_start = layout.header.section_headers_offset
     if old_start >= layout.loaded_end:
         old_size = SECTION_HEADER_SIZE * len(layout.sections)
@@ -216,9 +228,7 @@ def _section_table(
     return Splice(len(layout.data), 0, padding + table), end + len(padding)
 
 
-def _grown_names(
-    layout: Layout, header: SectionHeader, splice: Splice, insertions: list[_Insertion]
-) -> SectionHeader:
+def _grown_names(layout: Layout, header: SectionHeader, splice: Splice, insertions: list[_Insertion]) -> SectionHeader:
     size = header.size + len(SFRAME_NAME) + 1
     if splice.file_offset == len(layout.data) and layout.sections[layout.names_index].file_offset < layout.loaded_end:
         start = len(layout.data) + sum(i.size for i in insertions[:-1])

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import io
 from itertools import pairwise
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
-from cfi2sframe.elf.constants import PF_R, PF_W, PT_GNU_SFRAME
+from cfi2sframe.elf.constants import PF_R, PF_W, PT_GNU_SFRAME, SHF_INFO_LINK
 from cfi2sframe.errors import EmbedError
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _STEP = 1 << 20
 #: Sections that say where others are: the string table grows, tags and symbols follow moved sections.
 _BOOKKEEPING = frozenset({".shstrtab", ".sframe"})
-_FOLLOWING = frozenset({".dynamic", ".symtab"})
+_KEPT_SEGMENTS = frozenset({"PT_LOAD", "PT_DYNAMIC", "PT_TLS", "PT_GNU_RELRO", "PT_GNU_EH_FRAME"})
+_FOLLOWING = frozenset({"SHT_DYNAMIC", "SHT_SYMTAB", "SHT_DYNSYM"})
 
 
 class _View(io.RawIOBase):
@@ -58,20 +59,20 @@ def check_rewritten(
 ) -> None:
     """Raise `EmbedError` unless `rewritten` is `original` with `.sframe` mapped at `section_vaddr`.
 
-    `moved` maps names of sections to the addresses that they were moved to; `section` is what `.sframe` must hold.
+    `moved` maps names of sections to the addresses that they were moved to; `section` is what `.sframe`
+    must hold.
     """
-    from elftools.common.exceptions import ELFError  # noqa: PLC0415 - a plain conversion does not load it
-    from elftools.construct import ConstructError  # noqa: PLC0415
-    from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+    from elftools.common.exceptions import ELFError
+    from elftools.construct import ConstructError
+    from elftools.elf.elffile import ELFFile
 
     try:
         before = ELFFile(cast("IO[bytes]", _View(original)))
         after = ELFFile(cast("IO[bytes]", _View(rewritten)))
         old_sections = _sections(before)
         new_sections = _sections(after)
-        segments = [_segment(segment) for segment in after.iter_segments()]
-        old_segments = [_segment(segment) for segment in before.iter_segments()]
-        old_ids, new_ids = _build_ids(before), _build_ids(after)
+        old_segments, segments = _segments(before), _segments(after)
+        old_ids, new_ids = _build_ids(before, old_segments), _build_ids(after, segments)
         for field in ("e_type", "e_machine", "e_entry", "e_flags", "e_phoff"):
             _expect(before.header[field] == after.header[field], f"the header's {field} changed")
         _expect(before.header["e_ident"] == after.header["e_ident"], "e_ident changed")
@@ -95,32 +96,60 @@ def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a
 
 
 def _sections(elf: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - pyelftools carries no types
+    """Return the section headers; not as section objects, whose hash tables would be read word by word."""
+    from elftools.common.utils import struct_parse
+
     found = []
-    for section in elf.iter_sections():
-        header = dict(section.header)
-        header["name"] = section.name
+    start, size = elf.header["e_shoff"], elf.header["e_shentsize"]
+    count = elf.num_sections()
+    names: Any = elf.get_section(elf.get_shstrndx()) if count else None
+    for index in range(count):
+        header = dict(struct_parse(elf.structs.Elf_Shdr, elf.stream, start + index * size))
+        header["name"] = names.get_string(header["sh_name"])
         found.append(header)
     return found
 
 
-def _segment(segment: Any) -> dict[str, int]:  # noqa: ANN401 - pyelftools carries no types
-    header = dict(segment.header)
-    names = {"PT_LOAD": 1, "PT_TLS": 7, "PT_DYNAMIC": 2}
-    kind = header["p_type"]
-    header["type"] = kind if isinstance(kind, int) else names.get(kind, -1)
-    if kind == "PT_GNU_SFRAME":
-        header["type"] = PT_GNU_SFRAME
-    return header
+def _segments(elf: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - pyelftools carries no types
+    """Return the program headers, with the type as the number or name that pyelftools knows."""
+    from elftools.common.utils import struct_parse
+
+    start, size = elf.header["e_phoff"], elf.header["e_phentsize"]
+    return [
+        dict(struct_parse(elf.structs.Elf_Phdr, elf.stream, start + index * size))
+        for index in range(elf.num_segments())
+    ]
 
 
-def _build_ids(elf: Any) -> set[str]:  # noqa: ANN401 - pyelftools carries no types
+def _is_sframe(segment: dict[str, Any]) -> bool:
+    # The name came with pyelftools 0.32.
+    return segment["p_type"] in (PT_GNU_SFRAME, "PT_GNU_SFRAME")
+
+
+def _build_ids(elf: Any, segments: list[dict[str, Any]]) -> set[str]:  # noqa: ANN401 - see above
     """Return the build-ids found through PT_NOTE segments, the way of debuggers and core dumps."""
+    from elftools.elf.notes import iter_notes
+
     return {
         str(note["n_desc"])
-        for segment in elf.iter_segments(type="PT_NOTE")
-        for note in segment.iter_notes()
+        for segment in segments
+        if segment["p_type"] == "PT_NOTE"
+        for note in iter_notes(elf, segment["p_offset"], segment["p_filesz"])
         if note["n_type"] == "NT_GNU_BUILD_ID"
     }
+
+
+def _pairs(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[int]:
+    """Return for each old section the index of the new one with its name; the nth of a name is the nth again."""
+    places: dict[str, list[int]] = {}
+    for index, section in enumerate(new):
+        places.setdefault(section["name"], []).append(index)
+    found = []
+    for section in old:
+        left = places.get(section["name"], [])
+        _expect(bool(left), f"section {section['name']} is gone")
+        found.append(left.pop(0))
+    return found
 
 
 def _check_sections(
@@ -130,22 +159,59 @@ def _check_sections(
     new: list[dict[str, Any]],
     moved: dict[str, int],
 ) -> None:
-    """Old sections keep index, name, type, flags, size, links, and unless moved their address and bytes."""
-    _expect(len(new) >= len(old), "sections are missing")
-    for before, after in zip(old, new, strict=False):
-        name = before["name"]
-        _expect(after["name"] == name, f"section {name} is called {after['name']}")
+    """Old sections keep name, type, flags, size, links, and unless moved their address and bytes."""
+    numbering = _pairs(old, new)
+    deltas = {moved[s["name"]] - s["sh_addr"] for s in old if s["name"] in moved}
+    for index, before in enumerate(old):
+        name, after = before["name"], new[numbering[index]]
         if name in _BOOKKEEPING:
             continue
-        for field in ("sh_type", "sh_flags", "sh_size", "sh_link", "sh_info", "sh_addralign", "sh_entsize"):
+        for field in ("sh_type", "sh_flags", "sh_size", "sh_addralign", "sh_entsize"):
             _expect(before[field] == after[field], f"{field} of section {name} changed")
+        _expect(numbering[before["sh_link"]] == after["sh_link"], f"section {name} is linked to another")
+        is_index = before["sh_flags"] & SHF_INFO_LINK or before["sh_type"] in ("SHT_REL", "SHT_RELA")
+        info = numbering[before["sh_info"]] if is_index else before["sh_info"]
+        _expect(info == after["sh_info"], f"sh_info of section {name} changed")
         expected = moved.get(name, before["sh_addr"])
         _expect(after["sh_addr"] == expected, f"section {name} is at 0x{after['sh_addr']:x}")
         _expect(after["sh_addr"] % max(after["sh_addralign"], 1) == 0, f"section {name} is misaligned")
-        if before["sh_type"] in ("SHT_NOBITS", "SHT_NULL") or (moved and name in _FOLLOWING):
+        if before["sh_type"] in ("SHT_NOBITS", "SHT_NULL"):
             continue
         same = _equal(original, before["sh_offset"], rewritten, after["sh_offset"], before["sh_size"])
+        if not same and before["sh_type"] in _FOLLOWING:
+            same = _differs_as_planned(original, rewritten, before, after, numbering, deltas)
         _expect(same, f"the bytes of section {name} changed")
+
+
+def _differs_as_planned(
+    original: memoryview,
+    rewritten: memoryview,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    numbering: list[int],
+    deltas: set[int],
+) -> bool:
+    """Say whether only addresses of moved sections and section indices differ between two tables."""
+    order: Literal["little", "big"] = "little" if original[5] == 1 else "big"
+    size = before["sh_size"]
+    old = bytes(original[before["sh_offset"] : before["sh_offset"] + size])
+    new = bytes(rewritten[after["sh_offset"] : after["sh_offset"] + size])
+    if before["sh_type"] != "SHT_DYNAMIC":
+        old = _with_section_indices(old, numbering, order)
+    return all(
+        int.from_bytes(new[at : at + 8], order) - int.from_bytes(old[at : at + 8], order) in deltas
+        for at in range(0, size, 8)
+        if new[at : at + 8] != old[at : at + 8]
+    )
+
+
+def _with_section_indices(symbols: bytes, numbering: list[int], order: Literal["little", "big"]) -> bytes:
+    result = bytearray(symbols)
+    for at in range(6, len(symbols), 24):
+        index = int.from_bytes(symbols[at : at + 2], order)
+        if index < len(numbering):
+            result[at : at + 2] = numbering[index].to_bytes(2, order)
+    return bytes(result)
 
 
 def _equal(first: memoryview, first_start: int, second: memoryview, second_start: int, size: int) -> bool:
@@ -159,8 +225,8 @@ def _equal(first: memoryview, first_start: int, second: memoryview, second_start
     )
 
 
-def _check_loads(segments: list[dict[str, int]], file_size: int) -> None:
-    loads = [segment for segment in segments if segment["type"] == 1]
+def _check_loads(segments: list[dict[str, Any]], file_size: int) -> None:
+    loads = [segment for segment in segments if segment["p_type"] == "PT_LOAD"]
     for load in loads:
         _expect(load["p_offset"] + load["p_filesz"] <= file_size, "a PT_LOAD leaves the file")
         alignment = max(load["p_align"], 1)
@@ -174,35 +240,35 @@ def _check_loads(segments: list[dict[str, int]], file_size: int) -> None:
 def _check_old_segments(
     original: memoryview,
     rewritten: memoryview,
-    old: list[dict[str, int]],
-    new: list[dict[str, int]],
+    old: list[dict[str, Any]],
+    new: list[dict[str, Any]],
     *,
     has_sections: bool,
 ) -> None:
     """Every PT_LOAD of the original is still there, at its address, with its flags, no shorter; so are the others."""
     for before in old:
-        if before["type"] not in (1, 2, 7):
+        if before["p_type"] not in _KEPT_SEGMENTS:
             continue
-        same = ("type", "p_vaddr", "p_flags", "p_offset", "p_align")
+        same = ("p_type", "p_vaddr", "p_flags", "p_offset", "p_align")
         after = next((s for s in new if all(s[field] == before[field] for field in same)), None)
         if after is None:
             raise EmbedError(f"the rewritten file fails its re-read: segment 0x{before['p_vaddr']:x} is gone")
         _expect(after["p_filesz"] >= before["p_filesz"], "a segment became shorter")
         _expect(after["p_memsz"] >= before["p_memsz"], "a segment became shorter in memory")
-        if before["p_flags"] & PF_W and before["type"] == 1:
+        if before["p_flags"] & PF_W and before["p_type"] == "PT_LOAD":
             _expect(after["p_memsz"] == before["p_memsz"], "a writable segment changed its size")
         # Without a section table nothing else compares the contents; its headers are the first bytes.
-        if not has_sections and before["type"] == 1:
+        if not has_sections and before["p_type"] == "PT_LOAD":
             start = max(before["p_offset"], 4096)
             size = before["p_offset"] + before["p_filesz"] - start
             _expect(_equal(original, start, rewritten, start, size), "bytes of a segment changed")
 
 
 def _check_sframe(
-    segments: list[dict[str, int]], sections: list[dict[str, Any]], section_vaddr: int, section_size: int
+    segments: list[dict[str, Any]], sections: list[dict[str, Any]], section_vaddr: int, section_size: int
 ) -> int:
     """Return the file offset of the section."""
-    entries = [segment for segment in segments if segment["type"] == PT_GNU_SFRAME]
+    entries = [segment for segment in segments if _is_sframe(segment)]
     _expect(len(entries) == 1, f"{len(entries)} PT_GNU_SFRAME segments instead of one")
     entry = entries[0]
     place = (entry["p_vaddr"], entry["p_filesz"], entry["p_memsz"])
@@ -210,7 +276,7 @@ def _check_sframe(
     holders = [
         load
         for load in segments
-        if load["type"] == 1
+        if load["p_type"] == "PT_LOAD"
         and load["p_vaddr"] <= entry["p_vaddr"]
         and entry["p_vaddr"] + entry["p_memsz"] <= load["p_vaddr"] + load["p_filesz"]
         and entry["p_vaddr"] - load["p_vaddr"] == entry["p_offset"] - load["p_offset"]
@@ -222,4 +288,4 @@ def _check_sframe(
         _expect(len(named) == 1, f"{len(named)} sections called .sframe")
         found = (named[0]["sh_addr"], named[0]["sh_offset"], named[0]["sh_size"])
         _expect(found == (entry["p_vaddr"], entry["p_offset"], section_size), "the section header is elsewhere")
-    return entry["p_offset"]
+    return int(entry["p_offset"])

@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strategies in order of harmlessness, each tried on a file until one fits.
 
-A draft says which program headers there will be and where things go; `assemble` turns it into changes of bytes.
+A draft says which program headers there will be and where things go; `assemble` turns it into changes of
+bytes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cfi2sframe.elf.constants import PF_R, PT_GNU_PROPERTY, PT_GNU_SFRAME, PT_LOAD, PT_NOTE, PT_NULL, PT_PHDR
+from cfi2sframe.elf.constants import (
+    ET_EXEC,
+    PF_R,
+    PT_DYNAMIC,
+    PT_GNU_PROPERTY,
+    PT_GNU_SFRAME,
+    PT_INTERP,
+    PT_LOAD,
+    PT_NOTE,
+    PT_NULL,
+    PT_PHDR,
+)
 from cfi2sframe.elf.embedding.head import FIRST_PAGE_SIZE, HeadRegion, Repacking, head_region, repack
 from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, following_types
 from cfi2sframe.elf.embedding.place import (
@@ -26,6 +38,9 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.embedding.layout import Layout
 
 
+HeaderSource = Literal["existing-entries", "free-entries", "repeated-note", "table-entry", "moved-sections"]
+
+
 class Draft(NamedTuple):
     """One way to put the section in: the new program headers, the block, and what else moves.
 
@@ -36,44 +51,40 @@ class Draft(NamedTuple):
     block: Block
     segments: tuple[ProgramHeader, ...]
     moved: dict[int, tuple[int, int]]
-    recycled: bool
+    sources: tuple[HeaderSource, ...]
     warnings: tuple[str, ...]
-
-    @property
-    def grown(self) -> bool:
-        """Whether sections had to give way to the program headers."""
-        return bool(self.moved)
 
 
 class _Headers(NamedTuple):
+    """The program headers that stay, and what gave the others up."""
+
     kept: tuple[ProgramHeader, ...]
-    recycled: bool
+    sources: tuple[HeaderSource, ...]
 
 
 def make_draft(layout: Layout, section_size: int) -> Draft:
     """Return the first draft that fits, from the most harmless on.
 
-    Slack needs one program header, a new segment two. Entries that mean nothing (PT_NULL, or a gap behind the table)
-    are taken first, then the PT_NOTE that repeats PT_GNU_PROPERTY; then the table grows and small sections move.
-    Raises `EmbedError` when nothing fits.
+    Slack needs one program header, a new segment two. Entries that mean nothing (PT_NULL, or a gap behind
+    the table) are taken first, then the PT_NOTE that repeats PT_GNU_PROPERTY; then the table grows and
+    small sections move; last goes the PT_PHDR of a static executable. Raises `EmbedError` when nothing
+    fits.
     """
     region = head_region(layout)
-    unchanged = _Headers(tuple(s for s in layout.segments if s.type != PT_NULL), recycled=False)
+    unchanged = _Headers(tuple(s for s in layout.segments if s.type != PT_NULL), ())
     recycled = _without_repeated_note(unchanged)
+    spare = _without_table_entry(layout, recycled or unchanged)
     against_tail = reason_against_tail(layout)
-    for headers in (unchanged, recycled):
-        if headers is None:
-            continue
-        for tail in (False, True):
-            if not (tail and against_tail) and (
-                draft := _without_moving(layout, region, headers, section_size, tail=tail)
-            ):
+    tails = (False,) if against_tail else (False, True)
+    attempts = [(headers, False) for headers in (unchanged, recycled)]
+    attempts += [(recycled or unchanged, True), (spare, False), (spare, True)]
+    for headers, moving in attempts:
+        for tail in tails:
+            if headers is None:
+                continue
+            attempt = _with_moving if moving else _without_moving
+            if draft := attempt(layout, region, headers, section_size, tail=tail):
                 return draft
-    for tail in (False, True):
-        if not (tail and against_tail) and (
-            draft := _with_moving(layout, region, recycled or unchanged, section_size, tail=tail)
-        ):
-            return draft
     if against_tail:
         raise EmbedError(f"there is no room without a new last segment, and {against_tail}")
     raise EmbedError("the program headers cannot grow in place: what follows them may not move")
@@ -84,8 +95,20 @@ def _without_repeated_note(headers: _Headers) -> _Headers | None:
     properties = {(s.file_offset, s.file_size) for s in headers.kept if s.type == PT_GNU_PROPERTY}
     for index, segment in enumerate(headers.kept):
         if segment.type == PT_NOTE and (segment.file_offset, segment.file_size) in properties:
-            return _Headers(headers.kept[:index] + headers.kept[index + 1 :], recycled=True)
+            return _Headers(headers.kept[:index] + headers.kept[index + 1 :], ("repeated-note",))
     return None
+
+
+def _without_table_entry(layout: Layout, headers: _Headers) -> _Headers | None:
+    """Drop PT_PHDR from a static executable at fixed addresses; None for any other file.
+
+    PT_PHDR tells a dynamic loader how far the file was moved. Nothing moves such a file, and GNU ld leaves
+    the entry out there.
+    """
+    if layout.header.type != ET_EXEC or any(s.type in (PT_INTERP, PT_DYNAMIC) for s in headers.kept):
+        return None
+    kept = tuple(s for s in headers.kept if s.type != PT_PHDR)
+    return _Headers(kept, (*headers.sources, "table-entry")) if len(kept) < len(headers.kept) else None
 
 
 def _table_end(layout: Layout, headers: _Headers, added: int) -> int:
@@ -118,9 +141,7 @@ def _with_moving(
     return _finish(layout, region, headers, block, repacking) if block else None
 
 
-def _finish(
-    layout: Layout, region: HeadRegion, headers: _Headers, block: Block, repacking: Repacking | None
-) -> Draft:
+def _finish(layout: Layout, region: HeadRegion, headers: _Headers, block: Block, repacking: Repacking | None) -> Draft:
     moved: dict[int, tuple[int, int]] = {}
     warnings: list[str] = []
     load_ends: dict[int, int] = {}
@@ -139,10 +160,9 @@ def _finish(
         _insert_load(segments, _tail_load(layout, block))
     segments.append(_sframe_entry(block))
     table_size = PROGRAM_HEADER_SIZE * len(segments)
-    segments = [
-        s._replace(file_size=table_size, memory_size=table_size) if s.type == PT_PHDR else s for s in segments
-    ]
-    return Draft(region, block, tuple(segments), moved, headers.recycled, tuple(warnings))
+    segments = [s._replace(file_size=table_size, memory_size=table_size) if s.type == PT_PHDR else s for s in segments]
+    sources: tuple[HeaderSource, ...] = (*headers.sources, *(("moved-sections",) if moved else ()))
+    return Draft(region, block, tuple(segments), moved, sources or ("free-entries",), tuple(warnings))
 
 
 def _moved_segments(
@@ -178,7 +198,9 @@ def _moved_segments(
         elif covered and len(deltas) > 1:
             section = layout.sections[covered[0]]
             segment = segment._replace(  # noqa: PLW2901
-                file_offset=section.file_offset, vaddr=section.vaddr, paddr=section.vaddr if segment.paddr else 0
+                file_offset=section.file_offset,
+                vaddr=section.vaddr,
+                paddr=section.vaddr if segment.paddr else 0,
             )
         result.append(segment)
     return result
@@ -204,10 +226,8 @@ def _tail_load(layout: Layout, block: Block) -> ProgramHeader:
 
 def _sframe_entry(block: Block) -> ProgramHeader:
     vaddr = block.vaddr_of(block.section_file_offset)
-    size = block.end - block.section_file_offset
-    return ProgramHeader(
-        PT_GNU_SFRAME, PF_R, block.section_file_offset, vaddr, vaddr, size, size, SECTION_ALIGNMENT
-    )
+    size = block.section_size
+    return ProgramHeader(PT_GNU_SFRAME, PF_R, block.section_file_offset, vaddr, vaddr, size, size, SECTION_ALIGNMENT)
 
 
 def _insert_load(segments: list[ProgramHeader], load: ProgramHeader) -> None:

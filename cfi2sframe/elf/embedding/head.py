@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Room for more program headers where they are: what lies behind the table, and where it can go instead.
 
-The table must stay near the start of the file: kernels before 5.18 derive AT_PHDR from the first PT_LOAD, and GNU
-strip and objcopy put a table that lies elsewhere back behind the ELF header, over whatever is there.
+The table must stay near the start of the file: kernels before 5.18 derive AT_PHDR from the first PT_LOAD,
+and GNU strip and objcopy put a table that lies elsewhere back behind the ELF header, over whatever is
+there.
 """
 
 from __future__ import annotations
@@ -70,8 +71,7 @@ def head_region(layout: Layout) -> HeadRegion:
         (
             load
             for load in layout.loads
-            if load.file_offset <= layout.header.program_headers_offset
-            and start <= load.file_offset + load.file_size
+            if load.file_offset <= layout.header.program_headers_offset and start <= load.file_offset + load.file_size
         ),
         None,
     )
@@ -156,9 +156,7 @@ def _group(layout: Layout, indices: tuple[int, ...]) -> Group:
     )
 
 
-def repack(
-    layout: Layout, region: HeadRegion, table_end: int, slack_end: int
-) -> Repacking | None:
+def repack(layout: Layout, region: HeadRegion, table_end: int, slack_end: int) -> Repacking | None:
     """Make room for a table that ends at `table_end`; None when that cannot be.
 
     The slack behind the first segment, up to file offset `slack_end`, may take the build-id.
@@ -212,4 +210,3 @@ def _place(region: HeadRegion, groups: tuple[Group, ...], room: range, slack_end
 def _aligned(region: HeadRegion, file_offset: int, alignment: int) -> int:
     vaddr = region.vaddr_of(file_offset)
     return file_offset + round_up(vaddr, alignment) - vaddr
-

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a linked ELF file matters for putting a segment into it, and the files that are better left alone.
 
-`parse_layout` is the gate: a file that passes is described completely by its headers, so that bytes behind the
-loaded part may move by whole multiples of their alignment without anybody noticing.
+`parse_layout` is the gate: a file that passes is described completely by its headers, so that bytes behind
+the loaded part may move by whole multiples of their alignment without anybody noticing.
 """
 
 from __future__ import annotations
@@ -81,9 +81,7 @@ class Layout(NamedTuple):
     def sframe_index(self) -> int | None:
         """Return the index of the section that holds SFrame data, by type or by name."""
         for index, section in enumerate(self.sections):
-            if section.type == SHT_GNU_SFRAME or (
-                self.names[index] == SFRAME_NAME and section.type != SHT_NULL
-            ):
+            if section.type == SHT_GNU_SFRAME or (self.names[index] == SFRAME_NAME and section.type != SHT_NULL):
                 return index
         return None
 
@@ -135,9 +133,7 @@ def _refuse_kind(header: FileHeader) -> None:
         raise EmbedError("more program headers than e_phnum can count")
 
 
-def _section_names(
-    data: memoryview, sections: tuple[SectionHeader, ...], names_index: int
-) -> tuple[str, ...]:
+def _section_names(data: memoryview, sections: tuple[SectionHeader, ...], names_index: int) -> tuple[str, ...]:
     if not sections:
         return ()
     table = sections[names_index]

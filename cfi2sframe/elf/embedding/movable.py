@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which small sections between the program headers and the rest of the file may live elsewhere.
 
-Nothing but a header entry or a dynamic tag leads to them: the interpreter's name (PT_INTERP), notes (PT_NOTE,
-PT_GNU_PROPERTY), and the tables of the dynamic linker that a DT_ entry points to. A section that a symbol visible to
-the linker or a relative relocation names stays where it is, since some code may hold its address.
+Nothing but a header entry or a dynamic tag leads to them: the interpreter's name (PT_INTERP), notes
+(PT_NOTE, PT_GNU_PROPERTY), and the tables of the dynamic linker that a DT_ entry points to. A section that
+a symbol visible to the linker or a relative relocation names stays where it is, since some code may hold
+its address.
 """
 
 from __future__ import annotations
@@ -47,14 +48,16 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.embedding.layout import Layout
 
-NOTE_NAMES: Final = frozenset({
-    ".note.gnu.property",
-    ".note.gnu.build-id",
-    ".note.ABI-tag",
-    ".note.package",
-    ".note.dlopen",
-    ".note.gnu.gold-version",
-})
+NOTE_NAMES: Final = frozenset(
+    {
+        ".note.gnu.property",
+        ".note.gnu.build-id",
+        ".note.ABI-tag",
+        ".note.package",
+        ".note.dlopen",
+        ".note.gnu.gold-version",
+    }
+)
 BUILD_ID_NAME: Final = ".note.gnu.build-id"
 #: The dynamic tag through which alone a section is found.
 TAG_OF_NAME: Final = {
@@ -157,11 +160,7 @@ def movable_sections(layout: Layout, start: int, end: int) -> frozenset[int]:
     low = min((layout.sections[index].vaddr for index in found), default=0)
     high = max((layout.sections[index].vaddr + layout.sections[index].size for index in found), default=0)
     for target in _relative_targets(layout, low, high):
-        found -= {
-            index
-            for index in found
-            if 0 <= target - layout.sections[index].vaddr < layout.sections[index].size
-        }
+        found -= {index for index in found if 0 <= target - layout.sections[index].vaddr < layout.sections[index].size}
     return frozenset(found)
 
 

@@ -31,7 +31,7 @@ _BLOCK_ALIGNMENT: Final = 16
 
 
 class Block(NamedTuple):
-    """The moved sections and `.sframe` behind them: file offsets, and their common distance to the addresses.
+    """`.sframe` and the moved sections behind it: file offsets, and their common distance to the addresses.
 
     `load_index` is the extended PT_LOAD among `Layout.loads`, or None for a new one.
     """
@@ -40,6 +40,7 @@ class Block(NamedTuple):
     vaddr: int
     placed: dict[int, int]
     section_file_offset: int
+    section_size: int
     end: int
     load_index: int | None
 
@@ -69,17 +70,13 @@ def slack_behind(layout: Layout, load: ProgramHeader) -> int:
 
 def _next_used(layout: Layout, end: int) -> int:
     starts = [segment.file_offset for segment in layout.segments if segment.file_size]
-    starts += [
-        section.file_offset for index, section in enumerate(layout.sections) if layout.has_content(index)
-    ]
+    starts += [section.file_offset for index, section in enumerate(layout.sections) if layout.has_content(index)]
     if layout.sections:
         starts.append(layout.header.section_headers_offset)
     return min((start for start in starts if start >= end), default=len(layout.data))
 
 
-def slack_block(
-    layout: Layout, groups: tuple[Group, ...], section_size: int, taken: dict[int, int]
-) -> Block | None:
+def slack_block(layout: Layout, groups: tuple[Group, ...], section_size: int, taken: dict[int, int]) -> Block | None:
     """Return a block in the slack of the last read-only segment that has enough, or None.
 
     A segment with code is second choice, and only if the linker put the unwind tables there too (as it does
@@ -122,27 +119,29 @@ def tail_alignment(layout: Layout) -> int:
     return max(LARGEST_PAGE_SIZE, *(load.alignment for load in layout.loads))
 
 
-def _fill(
-    start: int, start_vaddr: int, groups: tuple[Group, ...], section_size: int, load_index: int | None
-) -> Block:
+def _fill(start: int, start_vaddr: int, groups: tuple[Group, ...], section_size: int, load_index: int | None) -> Block:
+    """Lay the block out, `.sframe` first.
+
+    llvm-objcopy takes the first of the segments that start at one place for the holder of the others: that
+    must be the PT_LOAD, and PT_INTERP stands before it in the table.
+    """
     placed: dict[int, int] = {}
-    position = start
+    section_start = start + round_up(start_vaddr, SECTION_ALIGNMENT) - start_vaddr
+    position = section_start + section_size
     for group in groups:
         vaddr = position - start + start_vaddr
         position += round_up(vaddr, group.alignment) - vaddr
         for index, delta in zip(group.indices, group.deltas, strict=True):
             placed[index] = position + delta
         position += group.size
-    vaddr = position - start + start_vaddr
-    position += round_up(vaddr, SECTION_ALIGNMENT) - vaddr
-    return Block(start, start_vaddr, placed, position, position + section_size, load_index)
+    return Block(start, start_vaddr, placed, section_start, section_size, position, load_index)
 
 
 def reason_against_tail(layout: Layout) -> str | None:
     """Return why a segment behind the last one is a risk for this file, if it is.
 
-    Kernels before 6.7 clear the .bss of a program interpreter only behind its last segment. A new one there would
-    leave the loader's variables unmapped, and no program of the system would start.
+    Kernels before 6.7 clear the .bss of a program interpreter only behind its last segment. A new one there
+    would leave the loader's variables unmapped, and no program of the system would start.
     """
     if layout.header.type != ET_DYN or not layout.header.entry_vaddr:
         return None
@@ -151,9 +150,7 @@ def reason_against_tail(layout: Layout) -> str | None:
     if not any(segment.type == PT_LOAD and segment.memory_size > segment.file_size for segment in layout.segments):
         return None
     entries = dynamic_entries(layout)
-    if any(
-        entry.tag == DT_NEEDED or (entry.tag == DT_FLAGS_1 and entry.value & DF_1_PIE) for entry in entries
-    ):
+    if any(entry.tag == DT_NEEDED or (entry.tag == DT_FLAGS_1 and entry.value & DF_1_PIE) for entry in entries):
         return None
     return (
         "this looks like a program interpreter (ld.so), whose .bss kernels before 6.7 set up only when it ends "

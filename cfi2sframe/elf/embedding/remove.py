@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take a `.sframe` section out of a linked file: the reverse of `draft` and `assemble`, as far as the file tells.
 
-Moved sections are known by the order of the section headers, which never changes: a section that lies behind one
-with a higher index was moved. A PT_NOTE for `.note.gnu.property` returns when PT_GNU_PROPERTY is there without it,
-as every linker writes both.
+Moved sections are known by their place: behind `.sframe` in its segment. A PT_NOTE for `.note.gnu.property`
+returns when PT_GNU_PROPERTY is there without it, as every linker writes both.
 """
 
 from __future__ import annotations
@@ -22,10 +21,11 @@ from cfi2sframe.elf.constants import (
     SHF_ALLOC,
     SHT_NOTE,
 )
-from cfi2sframe.elf.embedding.assemble import behind_alignment, follow
-from cfi2sframe.elf.embedding.head import HeadRegion, head_region
+from cfi2sframe.elf.embedding.assemble import behind_alignment
+from cfi2sframe.elf.embedding.head import FIRST_PAGE_SIZE, HeadRegion, groups_of, head_region
 from cfi2sframe.elf.embedding.layout import Layout, described_end, round_up
 from cfi2sframe.elf.embedding.movable import following_types, movable_sections
+from cfi2sframe.elf.embedding.renumber import changed_contents, section_bytes
 from cfi2sframe.elf.embedding.splice import Splice, ordered, overwrite
 from cfi2sframe.elf.embedding.untable import without_section_header
 from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE, ProgramHeader, SectionHeader
@@ -62,14 +62,20 @@ def removal_splices(layout: Layout) -> tuple[Splice, ...]:
     vaddrs = {index: region.vaddr_of(offset) for index, offset in places.items()}
     segments = _followed(layout, segments, places, vaddrs)
     segments = _shrunk(layout, segments, target, set(home))
-    splices = _head(layout, region, segments, places)
+    numbering = _new_numbering(layout, target, places)
+    contents = changed_contents(layout, numbering, vaddrs)
+    splices = _head(layout, region, segments, places, contents)
+    splices += [
+        overwrite(layout.sections[index].file_offset, content)
+        for index, content in contents.items()
+        if index not in places
+    ]
     splices += _cleared(layout, target, region, home, own=own)
-    splices += follow(layout, vaddrs)
     cuts = [cut] if own and (cut := _cut(layout, target)) else []
     header = layout.header._replace(program_header_count=len(segments))
     if layout.sections:
         moved = {index: (vaddrs[index], places[index]) for index in places}
-        more, header = without_section_header(layout, header, target.section_index, moved, cuts, splices)
+        more, header = without_section_header(layout, header, target.section_index, moved, numbering, cuts, splices)
         splices = more
     splices += [Splice(cut.file_offset, cut.removed_size, b"") for cut in cuts]
     splices.append(overwrite(0, header.pack()))
@@ -113,22 +119,37 @@ def _contents(layout: Layout, load: ProgramHeader, without: Iterable[int]) -> li
 
 
 def _way_home(layout: Layout, region: HeadRegion, target: _Target) -> tuple[int, ...]:
-    """Return the movable sections that lie behind a section of a higher index."""
-    if target.load is None or region.load is None:
+    """Return the sections that gave way to the program headers.
+
+    They lie behind `.sframe` in its segment; a build-id note may lie at the end of the first page.
+    """
+    load = target.load
+    if load is None or region.load is None:
         return ()
-    candidates = set(_contents(layout, target.load, ())) | set(_contents(layout, region.load, region.movable))
-    start = min((layout.sections[index].file_offset for index in candidates), default=0)
-    end = max((layout.sections[index].file_offset + layout.sections[index].size for index in candidates), default=0)
-    found = []
-    for index in sorted(candidates & movable_sections(layout, start, end)):
-        section = layout.sections[index]
-        if any(
-            other.file_offset < section.file_offset and other.flags & SHF_ALLOC and layout.has_content(number)
-            for number, other in enumerate(layout.sections)
-            if number > index and number != target.section_index
-        ):
-            found.append(index)
-    return tuple(found)
+    behind = [i for i in _contents(layout, load, ()) if layout.sections[i].file_offset >= target.end]
+    behind_end = load.file_offset + load.file_size
+    if not set(behind) <= movable_sections(layout, target.end, behind_end):
+        behind = []
+    first_end = region.load.file_offset + region.load.file_size
+    noted: list[int] = []
+    for group in groups_of(layout, _late_notes(layout, region, behind), split_notes=False):
+        if group.has_build_id and group.file_offset + group.size <= min(first_end, FIRST_PAGE_SIZE):
+            noted += group.indices
+    return (*noted, *behind)
+
+
+def _late_notes(layout: Layout, region: HeadRegion, without: list[int]) -> tuple[int, ...]:
+    """Return the movable notes of the first segment that lie behind sections which stay, in file order."""
+    if region.load is None:
+        return ()
+    end = region.load.file_offset + region.load.file_size
+    movable = movable_sections(layout, region.limit, end)
+    found = [
+        index
+        for index in _contents(layout, region.load, [*without, *region.movable])
+        if index in movable and layout.sections[index].type == SHT_NOTE
+    ]
+    return tuple(sorted(found, key=lambda index: layout.sections[index].file_offset))
 
 
 def _is_own_segment(layout: Layout, target: _Target, home: tuple[int, ...]) -> bool:
@@ -146,9 +167,7 @@ def _is_own_segment(layout: Layout, target: _Target, home: tuple[int, ...]) -> b
 
 def _segments_without(layout: Layout, target: _Target, *, own: bool) -> list[ProgramHeader]:
     segments = [
-        segment
-        for segment in layout.segments
-        if segment.type != PT_GNU_SFRAME and not (own and segment is target.load)
+        segment for segment in layout.segments if segment.type != PT_GNU_SFRAME and not (own and segment is target.load)
     ]
     prop = next((segment for segment in segments if segment.type == PT_GNU_PROPERTY), None)
     notes = [index for index, segment in enumerate(segments) if segment.type == PT_NOTE]
@@ -162,21 +181,49 @@ def _segments_without(layout: Layout, target: _Target, *, own: bool) -> list[Pro
     return segments
 
 
-def _places_at_home(
-    layout: Layout, region: HeadRegion, home: tuple[int, ...], table_end: int
-) -> dict[int, int]:
+def _places_at_home(layout: Layout, region: HeadRegion, home: tuple[int, ...], table_end: int) -> dict[int, int]:
     """Return the file offsets of the sections behind the table, one after the other; empty when they do not fit."""
     if not home:
         return {}
     places: dict[int, int] = {}
     position = table_end
-    for index in sorted({*home, *region.movable}):
+    for index in sorted({*home, *region.movable}, key=lambda index: _original_order(layout, index)):
         section = layout.sections[index]
         vaddr = region.vaddr_of(position)
         position += round_up(vaddr, section.alignment) - vaddr
         places[index] = position
         position += section.size
     return places if position <= region.limit else {}
+
+
+def _original_order(layout: Layout, index: int) -> tuple[int, bool, int]:
+    """Return a key for the order before the move: linkers write section names in the order of the sections.
+
+    Sections of one PT_NOTE stay together. A name that is the end of another, as `.hash` of `.gnu.hash`,
+    takes that one's place, before it.
+    """
+    joined = [
+        other
+        for other in range(len(layout.sections))
+        if layout.has_content(other)
+        and any(_holds(segment, layout, index) and _holds(segment, layout, other) for segment in layout.segments)
+    ]
+    offset = min(layout.sections[other].name_offset for other in [*joined, index])
+    table = layout.sections[layout.names_index]
+    before = bytes(layout.data[table.file_offset : table.file_offset + offset])
+    start = before.rfind(b"\0") + 1
+    return (start, start == offset, layout.sections[index].file_offset)
+
+
+def _new_numbering(layout: Layout, target: _Target, places: dict[int, int]) -> list[int]:
+    """Return the new index of each section, -1 for the one that goes: behind the null section come those at home."""
+    home = sorted(places, key=lambda index: places[index])
+    order = [i for i in range(len(layout.sections)) if i not in places and i != target.section_index]
+    order[1:1] = home
+    numbering = [-1] * len(layout.sections)
+    for new, old in enumerate(order):
+        numbering[old] = new
+    return numbering
 
 
 def _followed(
@@ -189,22 +236,38 @@ def _followed(
     orphans = [
         index
         for index in places
-        if layout.sections[index].type == SHT_NOTE
-        and not any(_holds(segment, layout, index) for segment in segments)
+        if layout.sections[index].type == SHT_NOTE and not any(_holds(segment, layout, index) for segment in segments)
     ]
     for segment in segments:
-        covered = sorted(index for index in places if _holds(segment, layout, index))
+        covered = sorted((i for i in places if _holds(segment, layout, i)), key=lambda i: places[i])
         if not covered:
             result.append(segment)
             continue
         if segment.type == PT_NOTE:
-            while covered[-1] + 1 in orphans:
-                covered.append(covered[-1] + 1)
+            covered = _adjacent(layout, places, covered, orphans)
         start, vaddr = places[covered[0]], vaddrs[covered[0]]
         size = places[covered[-1]] + layout.sections[covered[-1]].size - start
         paddr = vaddr if segment.paddr else 0
         result.append(segment._replace(file_offset=start, vaddr=vaddr, paddr=paddr, file_size=size, memory_size=size))
     return result
+
+
+def _adjacent(layout: Layout, places: dict[int, int], covered: list[int], orphans: list[int]) -> list[int]:
+    """Return `covered` with the notes of no segment that lie next to it, with no more than padding between."""
+    joined = sorted(covered, key=lambda index: places[index])
+    notes = sorted(orphans, key=lambda index: places[index])
+    for index in notes:
+        if places[index] == _end_padded(layout, places, joined[-1], index):
+            joined.append(index)
+    for index in reversed(notes):
+        if places[joined[0]] == _end_padded(layout, places, index, joined[0]):
+            joined.insert(0, index)
+    return joined
+
+
+def _end_padded(layout: Layout, places: dict[int, int], first: int, second: int) -> int:
+    """Return the file offset behind section `first`, aligned for section `second`."""
+    return round_up(places[first] + layout.sections[first].size, layout.sections[second].alignment)
 
 
 def _holds(segment: ProgramHeader, layout: Layout, index: int) -> bool:
@@ -216,9 +279,7 @@ def _holds(segment: ProgramHeader, layout: Layout, index: int) -> bool:
     )
 
 
-def _shrunk(
-    layout: Layout, segments: list[ProgramHeader], target: _Target, home: set[int]
-) -> list[ProgramHeader]:
+def _shrunk(layout: Layout, segments: list[ProgramHeader], target: _Target, home: set[int]) -> list[ProgramHeader]:
     """End the extended PT_LOAD entries behind what is left in them, and give PT_PHDR its new size."""
     table_size = PROGRAM_HEADER_SIZE * len(segments)
     leaving = home | ({target.section_index} if target.section_index is not None else set())
@@ -232,9 +293,7 @@ def _shrunk(
             left = _contents(layout, segment, leaving)
             if left and left != everything:
                 end = max(layout.sections[index].file_offset + layout.sections[index].size for index in left)
-                old_end = max(
-                    layout.sections[index].file_offset + layout.sections[index].size for index in everything
-                )
+                old_end = max(layout.sections[index].file_offset + layout.sections[index].size for index in everything)
                 if end < old_end == segment.file_offset + segment.file_size:
                     size = end - segment.file_offset
                     segment = segment._replace(file_size=size, memory_size=size)  # noqa: PLW2901
@@ -243,7 +302,11 @@ def _shrunk(
 
 
 def _head(
-    layout: Layout, region: HeadRegion, segments: list[ProgramHeader], places: dict[int, int]
+    layout: Layout,
+    region: HeadRegion,
+    segments: list[ProgramHeader],
+    places: dict[int, int],
+    contents: dict[int, bytes],
 ) -> list[Splice]:
     start = layout.header.program_headers_offset
     table = b"".join(segment.pack(layout.order) for segment in segments)
@@ -252,15 +315,12 @@ def _head(
     head = bytearray(region.limit - start)
     head[: len(table)] = table
     for index, place in places.items():
-        section = layout.sections[index]
-        content = layout.data[section.file_offset : section.file_offset + section.size]
-        head[place - start : place - start + section.size] = content
+        content = contents[index] if index in contents else section_bytes(layout, index)
+        head[place - start : place - start + len(content)] = content
     return [overwrite(start, bytes(head))]
 
 
-def _cleared(
-    layout: Layout, target: _Target, region: HeadRegion, home: tuple[int, ...], *, own: bool
-) -> list[Splice]:
+def _cleared(layout: Layout, target: _Target, region: HeadRegion, home: tuple[int, ...], *, own: bool) -> list[Splice]:
     """Zero what is left behind in segments that stay."""
     load = target.load
     splices = []
@@ -275,7 +335,7 @@ def _cleared(
 
 
 def _cut(layout: Layout, target: _Target) -> Splice | None:
-    """Return the removal of the segment's bytes, a multiple of the alignment of what follows; None when there is none."""
+    """Return the removal of the segment's bytes, in steps of the alignment of what follows; None without any."""
     load = target.load
     if load is None:
         return None
