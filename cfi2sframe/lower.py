@@ -94,7 +94,9 @@ class Lowering:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._states: dict[RowState, _Lowered] = {}
+        # By identity, which costs no hashing of nested records; the entry keeps its row state alive.
+        self._states: dict[int, tuple[_Lowered, RowState]] = {}
+        self._frames: dict[FrameState, FrameState] = {}
 
     def lower(self, rows: tuple[CfiRow, ...], cie: DwarfCie) -> FunctionBody | Skip:
         """Lower a function's rows.
@@ -104,22 +106,37 @@ class Lowering:
         arch = self.target.arch
         if cie.ra_register != arch.ra_register:
             return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-        known = self._states
+        known, make_row = self._states.get, tuple.__new__
         lowered_rows: list[FrameRow] = []
         limit: Skip | None = None
         last: FrameState | None = None
         for start_delta, row_state in rows:
-            lowered = known.get(row_state)
-            if lowered is None:
-                lowered = known[row_state] = _lower_state(row_state, self.target)
-            if lowered.failure is not None:
-                return lowered.failure._replace(start_delta=start_delta)
-            if lowered.default_limit is not None and limit is None:
-                limit = lowered.default_limit._replace(start_delta=start_delta)
-            if lowered.state != last:
-                last = lowered.state
-                lowered_rows.append(FrameRow(start_delta, last))
+            entry = known(id(row_state))
+            state, failure, default_limit = self._lower_state(row_state) if entry is None else entry[0]
+            if failure is not None:
+                return failure._replace(start_delta=start_delta)
+            if default_limit is not None and limit is None:
+                limit = default_limit._replace(start_delta=start_delta)
+            if state is not last:
+                last = state
+                lowered_rows.append(make_row(FrameRow, (start_delta, state)))
         return self._body(tuple(lowered_rows), cie, limit)
+
+    def _lower_state(self, row_state: RowState) -> _Lowered:
+        target = self.target
+        try:
+            state = reduce_state(row_state, target.arch)
+        except _CannotSay as why:
+            lowered = _Lowered(OUTERMOST, Skip(why.reason, why.detail, 0), None)
+        else:
+            # Equal states are one object: neighbours are compared by identity.
+            state = self._frames.setdefault(state, state)
+            if state.cfa is None and not target.says_outermost:
+                lowered = _Lowered(state, Skip(SkipReason.RA_UNDEFINED, "", 0), None)
+            else:
+                lowered = _Lowered(state, None, _default_limit(state, target))
+        self._states[id(row_state)] = (lowered, row_state)
+        return lowered
 
     def _body(self, rows: tuple[FrameRow, ...], cie: DwarfCie, limit: Skip | None) -> FunctionBody | Skip:
         target = self.target
@@ -137,16 +154,6 @@ class Lowering:
             # The key matters where an RA is signed; elsewhere it would only keep equal functions apart.
             uses_b_key=cie.uses_b_key and any(row.state.mangled_ra for row in rows),
         )
-
-
-def _lower_state(state: RowState, target: Target) -> _Lowered:
-    try:
-        lowered = reduce_state(state, target.arch)
-    except _CannotSay as why:
-        return _Lowered(OUTERMOST, Skip(why.reason, why.detail, 0), None)
-    if lowered.cfa is None and not target.says_outermost:
-        return _Lowered(OUTERMOST, Skip(SkipReason.RA_UNDEFINED, "", 0), None)
-    return _Lowered(lowered, None, _default_limit(lowered, target))
 
 
 # Step 1: into the algebra

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arrange import Arrangement, Range, arrange, cut, split_points
 from cfi2sframe.dwarf.entries import CfiFailure, CfiTable, DwarfCie, DwarfFde, parse_entries
-from cfi2sframe.dwarf.machine import CfiProgram, Location, run
+from cfi2sframe.dwarf.machine import CfiProgram, Location, RowMachine
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, find_cfi
 from cfi2sframe.errors import CfiError, InputError, RequestError
@@ -118,6 +118,7 @@ class _Loader:
 
     def __init__(self, image: ElfImage, target: Target) -> None:
         self.image = image
+        self.machine = RowMachine(image.arch)
         self.lowering = Lowering(target)
         self.entries: list[CfiEntry] = []
         self.failures: list[Failure] = []
@@ -159,7 +160,7 @@ class _Loader:
         result: Program | CfiError
         depends_on_location = False
         try:
-            rows = run(fde.cie, fde.instructions, self.image.arch, location)
+            rows = self.machine.run(fde.cie, fde.instructions, location)
             depends_on_location = rows.depends_on_location
             result = Program(len(self.programs), fde.cie, rows, self.lowering.lower(rows.rows, fde.cie))
             self.programs.append(result)

@@ -36,6 +36,12 @@ class PointerBases(NamedTuple):
     load_word: Callable[[int], int | None]
 
 
+def fixed_size(encoding: int) -> int | None:
+    """Return the bytes that a pointer of this encoding takes; None for a LEB128 number, and for unknown forms."""
+    fixed = _FIXED_FORMS.get(encoding & 0x0F)
+    return None if fixed is None else fixed[1]
+
+
 def read_value(data: bytes, offset: int, encoding: int, byte_order: str) -> tuple[int, int]:
     """Return the plain number at `offset` in the form of the encoding's low four bits, and the offset past it."""
     form = encoding & 0x0F

@@ -4,8 +4,8 @@
 Knows nothing of what CFI or SFrame bytes mean.
 
 A relocatable object has no addresses. The image lays its allocated sections out one behind the other, as a linker
-would, and applies relocations against that layout; so each address names one place, and the readers of CFI need no second way
-to work. `ElfImage.place` turns such an address back into a section and an offset.
+would, and applies relocations against that layout; so each address names one place, and the readers of CFI need no
+second way to work. `ElfImage.place` turns such an address back into a section and an offset.
 """
 
 from __future__ import annotations

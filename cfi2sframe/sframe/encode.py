@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
-    from cfi2sframe.sframe.layout import PlannedBody, SectionPlan
+    from cfi2sframe.sframe.layout import PlannedBody, PlannedState, SectionPlan
 
 _START_CODES: Final = ("B", "H", "I")
 _WORD_CODES: Final = ("b", "h", "i")
@@ -20,6 +20,7 @@ _RECORD_CODES: Final = {1: "iIIIB", 2: "iIIIBBxx", 3: "qII"}
 def encode_section(plan: SectionPlan) -> bytes:
     """Return the section's bytes: header, function table, rows (version 3: attributes and rows)."""
     order = plan.arch.byte_order
+    encoder = _BodyEncoder(plan.version, order)
     encoded: dict[int, bytes] = {}
     parts: list[bytes] = [_header(plan, order)]
     record = struct.Struct(order + _RECORD_CODES[plan.version]).pack
@@ -27,14 +28,14 @@ def encode_section(plan: SectionPlan) -> bytes:
         if plan.version >= s.SFRAME_VERSION_3:
             parts.append(record(start_field, size, fre_offset))
         elif plan.version == s.SFRAME_VERSION_2:
-            parts.append(record(start_field, size, fre_offset, len(body.rows), body.info, body.repeat_size))
+            parts.append(record(start_field, size, fre_offset, len(body.starts), body.info, body.repeat_size))
         else:
-            parts.append(record(start_field, size, fre_offset, len(body.rows), body.info))
+            parts.append(record(start_field, size, fre_offset, len(body.starts), body.info))
     for body in plan.bodies:
         # Equal functions share one planned body, so its identity will do; the plan keeps it alive.
         data = encoded.get(id(body))
         if data is None:
-            data = encoded[id(body)] = encode_body(body, plan.version, order)
+            data = encoded[id(body)] = encoder.encode(body)
         parts.append(data)
     return b"".join(parts)
 
@@ -58,13 +59,32 @@ def _header(plan: SectionPlan, order: str) -> bytes:
     )
 
 
-def encode_body(body: PlannedBody, version: int, order: str) -> bytes:
-    """Return a function's rows, in version 3 behind their attribute."""
-    parts = []
-    if version >= s.SFRAME_VERSION_3:
-        parts.append(struct.pack(order + "HBBB", len(body.rows), body.info, body.info2, body.repeat_size))
-    start_code = _START_CODES[body.fre_type]
-    for start_delta, info, size_code, words in body.rows:
-        form = f"{order}{start_code}B{len(words)}{_WORD_CODES[size_code]}"
-        parts.append(struct.pack(form, start_delta, info, *words))
-    return b"".join(parts)
+class _BodyEncoder:
+    """Encodes functions' rows. Rows differ by their starts and little else: each state's bytes are made once."""
+
+    def __init__(self, version: int, order: str) -> None:
+        self.version = version
+        self.order = order
+        self.pack_attribute = struct.Struct(order + "HBBB").pack
+        self.pack_start = tuple(struct.Struct(order + code).pack for code in _START_CODES)
+        self.tails: dict[int, tuple[bytes, PlannedState]] = {}
+
+    def encode(self, body: PlannedBody) -> bytes:
+        """Return a function's rows, in version 3 behind their attribute."""
+        known = self.tails.get
+        pack = self.pack_start[body.fre_type]
+        parts = []
+        if self.version >= s.SFRAME_VERSION_3:
+            parts.append(self.pack_attribute(len(body.starts), body.info, body.info2, body.repeat_size))
+        for start_delta, state in zip(body.starts, body.states, strict=True):
+            entry = known(id(state))
+            parts.append(pack(start_delta) + (self.tail(state) if entry is None else entry[0]))
+        return b"".join(parts)
+
+    def tail(self, state: PlannedState) -> bytes:
+        """Return what follows a row's start: its info byte and data words."""
+        form = f"{self.order}B{len(state.words)}{_WORD_CODES[state.size_code]}"
+        data = struct.pack(form, state.info, *state.words)
+        # The entry keeps the state alive, so that its identity stays its own.
+        self.tails[id(state)] = (data, state)
+        return data

@@ -20,23 +20,26 @@ _WORD_SIZES: Final = (1, 2, 4)
 _START_LIMITS: Final = (0x100, 0x10000, 0x100000000)
 
 
-class PlannedRow(NamedTuple):
-    """A row with its widths: `words` are as stored, signed, of `1 << size_code` bytes."""
+class PlannedState(NamedTuple):
+    """A row but for its start: the info byte, and words as stored, signed, of `1 << size_code` bytes."""
 
-    start_delta: int
     info: int
     size_code: int
     words: tuple[int, ...]
 
 
 class PlannedBody(NamedTuple):
-    """A function's rows with their FRE type and info bytes; `size` counts the bytes in the FRE sub-section."""
+    """A function's rows with their FRE type and info bytes; `size` counts the bytes in the FRE sub-section.
+
+    Row N starts at `starts[N]` and says `states[N]`; equal states are one object.
+    """
 
     fre_type: int
     info: int
     info2: int
     repeat_size: int
-    rows: tuple[PlannedRow, ...]
+    starts: tuple[int, ...]
+    states: tuple[PlannedState, ...]
     size: int
 
 
@@ -96,7 +99,7 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int) -> SectionPla
         bodies.append(body_plan)
         field_vaddr += step
         fre_offset += body_plan.size
-        fre_count += len(body_plan.rows)
+        fre_count += len(body_plan.starts)
     if fre_offset >= 1 << 32:
         raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
     return SectionPlan(section.version, _flags(section), arch, tuple(functions), tuple(bodies), fre_count, fre_offset)
@@ -117,25 +120,28 @@ class _Planner:
     def __init__(self, arch: Arch, version: int) -> None:
         self.arch = arch
         self.version = version
-        self.default: dict[FrameState, tuple[int, int, tuple[int, ...]]] = {}
-        self.flexible: dict[FrameState, tuple[int, int, tuple[int, ...]]] = {}
+        # By identity, for speed; the entries keep their frame states alive, and give the bytes that a row takes.
+        self.default: dict[int, tuple[PlannedState, int, FrameState]] = {}
+        self.flexible: dict[int, tuple[PlannedState, int, FrameState]] = {}
 
     def plan_body(self, body: FunctionBody) -> PlannedBody:
         last_start = body.rows[-1].start_delta if body.rows else 0
         fre_type = next(code for code, limit in enumerate(_START_LIMITS) if last_start < limit)
         known = self.flexible if body.is_flexible else self.default
-        rows: list[PlannedRow] = []
+        starts: list[int] = []
+        states: list[PlannedState] = []
         size = s.FDE_ATTRIBUTE_SIZE if self.version >= s.SFRAME_VERSION_3 else 0
-        head_size = s.FRE_START_SIZE[fre_type] + 1
+        size += len(body.rows) * (s.FRE_START_SIZE[fre_type] + 1)
         for start_delta, state in body.rows:
-            planned = known.get(state)
-            if planned is None:
-                planned = known[state] = self._plan_state(state, is_flexible=body.is_flexible)
-            info, size_code, words = planned
-            rows.append(PlannedRow(start_delta, info, size_code, words))
-            size += head_size + (len(words) << size_code)
+            entry = known.get(id(state))
+            if entry is None:
+                planned = self._plan_state(state, is_flexible=body.is_flexible)
+                entry = known[id(state)] = (planned, len(planned.words) << planned.size_code, state)
+            starts.append(start_delta)
+            states.append(entry[0])
+            size += entry[1]
         info, info2 = self._info_bytes(body, fre_type)
-        return PlannedBody(fre_type, info, info2, body.repeat_size, tuple(rows), size)
+        return PlannedBody(fre_type, info, info2, body.repeat_size, tuple(starts), tuple(states), size)
 
     def _info_bytes(self, body: FunctionBody, fre_type: int) -> tuple[int, int]:
         pc_type = s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC
@@ -146,8 +152,7 @@ class _Planner:
             info |= s.FDE_INFO_SIGNAL
         return info, s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
 
-    def _plan_state(self, state: FrameState, *, is_flexible: bool) -> tuple[int, int, tuple[int, ...]]:
-        """Return a row's info byte, data word size code, and words."""
+    def _plan_state(self, state: FrameState, *, is_flexible: bool) -> PlannedState:
         if is_flexible:
             words, code = _flexible_words(state, self.arch)
         else:
@@ -158,7 +163,7 @@ class _Planner:
             info |= s.FRE_INFO_CFA_BASE_SP
         if state.mangled_ra:
             info |= s.FRE_INFO_MANGLED_RA
-        return info, code, words
+        return PlannedState(info, code, words)
 
 
 def _signed_code(word: int) -> int:
