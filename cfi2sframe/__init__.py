@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cfi2sframe.api import convert, decode, decode_existing, decode_raw, load, verify
+    from cfi2sframe.api import convert, decode, decode_existing, decode_raw, verify
+    from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
     from cfi2sframe.pipeline import Conversion, Options
     from cfi2sframe.report.coverage import account
@@ -46,7 +47,7 @@ _HOMES = {
     "decode": "api",
     "decode_existing": "api",
     "decode_raw": "api",
-    "load": "api",
+    "load": "elf.load",
     "verify": "api",
 }
 

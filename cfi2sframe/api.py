@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program does with this package: load a file, convert it, decode a section, verify one.
+"""What a program does with a loaded file: convert it, decode a section, verify one (`elf.load` loads it).
 
 Addresses are virtual addresses of the file; sizes count bytes. Everything raised on purpose is a `Cfi2SFrameError`.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
 from typing import TYPE_CHECKING
 
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_NOBITS
-from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.lower import Target
 from cfi2sframe.pipeline import Conversion, Options, assemble, convert_image, load_cfi
@@ -20,34 +17,7 @@ from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_secti
 from cfi2sframe.verify import Verification, verify_section
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfSection
-    from cfi2sframe.elf.records import Buffer
-
-
-def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
-    """Load an ELF file from a path, or from its bytes. `name` is what messages call it.
-
-    A regular file is mapped, not read. Raises `InputError` when the file cannot be read or is no ELF file that SFrame
-    is defined for.
-    """
-    if isinstance(source, bytes):
-        return ElfImage(source, name or "<bytes>")
-    path = os.fspath(source)
-    return ElfImage(_map(path), path if name is None else name)
-
-
-def _map(path: str) -> Buffer:
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return file.read()
-            try:
-                # A memory map is a buffer in all that matters here; its type is just not one of the named ones.
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError):
-                return file.read()
-    except OSError as error:
-        raise InputError(error.strerror or str(error)) from None
+    from cfi2sframe.elf.image import ElfImage, ElfSection
 
 
 def convert(image: ElfImage, options: Options = Options()) -> Conversion:

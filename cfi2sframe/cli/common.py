@@ -30,7 +30,9 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     parser: argparse.ArgumentParser = module.make_parser()
     try:
         try:
-            options = parser.parse_intermixed_args(arguments)
+            # convert has one positional argument, and is run once per object: it can do without what this costs.
+            parse = parser.parse_args if verb == "convert" else parser.parse_intermixed_args
+            options = parse(arguments)
             status: int = module.execute(options)
             sys.stdout.flush()
         except SystemExit as stop:
@@ -44,6 +46,13 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     return status
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps examples as they are. A fixed width spares every run the import that looks for the terminal's."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=100)
+
+
 def parser_of(verb: str, usage: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Return a verb's parser, with the options that every verb has."""
     return argparse.ArgumentParser(
@@ -51,7 +60,7 @@ def parser_of(verb: str, usage: str, description: str, epilog: str) -> argparse.
         usage=usage,
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
 
@@ -118,7 +127,7 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
 
 def read_image(path: str) -> ElfImage:
     """Load a file, or standard input for `-`."""
-    from cfi2sframe.api import load
+    from cfi2sframe.elf.load import load
 
     if path == "-":
         return load(sys.stdin.buffer.read(), "<stdin>")

@@ -66,14 +66,13 @@ def make_parser() -> argparse.ArgumentParser:
 def execute(arguments: argparse.Namespace) -> int:
     """Convert one file."""
     from cfi2sframe.pipeline import convert_image
-    from cfi2sframe.report.coverage import account
 
     try:
         image = read_image(arguments.input)
         conversion = convert_image(image, conversion_options(arguments))
         wants_account = arguments.report or arguments.verbose or arguments.min_coverage is not None
         has_gaps = bool(conversion.left_out or conversion.cfi.failures)
-        coverage = account(conversion) if wants_account or has_gaps else None
+        coverage = _account(conversion) if wants_account or has_gaps else None
         if coverage is not None:
             _warn(coverage)
             if arguments.report:
@@ -93,6 +92,13 @@ def execute(arguments: argparse.Namespace) -> int:
         say("info", summary(coverage), image.name)
         say("info", f"starts are relative to .sframe at 0x{conversion.section_vaddr:x}", image.name)
     return status
+
+
+def _account(conversion: Conversion) -> Coverage:
+    # A whole conversion needs no account, and should not pay for loading it.
+    from cfi2sframe.report.coverage import account
+
+    return account(conversion)
 
 
 def _write_report(path: str, coverage: Coverage) -> None:

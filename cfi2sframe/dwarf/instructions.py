@@ -8,6 +8,7 @@ call, and a walk, which cuts the rest and finds what is wrong with those that ca
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
@@ -15,7 +16,7 @@ from cfi2sframe.dwarf.leb128 import read_uleb
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Operand = Literal["leb", "block", "pointer", 1, 2, 4, 8]
 
@@ -64,7 +65,9 @@ _LEB: Final = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _OPERAND_PATTERNS: Final[dict[Operand, bytes]] = {"leb": _LEB, 1: rb".", 2: rb"..", 4: rb"....", 8: rb"........"}
 
 
-def _pattern() -> re.Pattern[bytes]:
+@cache
+def _find_chunks() -> Callable[[bytes], list[bytes]]:
+    """Compile the expression: a few milliseconds, which small files do without."""
     advances = [rb"[\x40-\x7f]"]
     others = [rb"[\x80-\xbf]" + _LEB, rb"[\xc0-\xff]"]
     for opcode, operands in OPERANDS.items():
@@ -73,10 +76,7 @@ def _pattern() -> re.Pattern[bytes]:
         pattern = re.escape(bytes((opcode,))) + b"".join(_OPERAND_PATTERNS[operand] for operand in operands)
         (advances if opcode in ADVANCE_SIZES else others).append(pattern)
     advance, other = b"(?:" + b"|".join(advances) + b")", b"(?:" + b"|".join(others) + b")"
-    return re.compile(advance + other + b"*+|" + other + b"++", re.DOTALL)
-
-
-_find_chunks: Final = _pattern().findall
+    return re.compile(advance + other + b"*+|" + other + b"++", re.DOTALL).findall
 
 
 class Chunk(NamedTuple):
@@ -98,7 +98,7 @@ def quick_chunks(instructions: bytes) -> list[bytes] | None:
 
     None: it has instructions that have to be walked, or is damaged.
     """
-    chunks: list[bytes] = _find_chunks(instructions)
+    chunks = _find_chunks()(instructions)
     # What cannot be cut is passed over by the search, so the lengths tell.
     return chunks if sum(map(len, chunks)) == len(instructions) else None
 

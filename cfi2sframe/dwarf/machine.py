@@ -10,7 +10,7 @@ nodes of a graph, instruction chunks its edges, and only an edge not walked befo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.instructions import quick_chunks, read_chunk, walk_chunks
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.pointer import PointerBases
     from cfi2sframe.dwarf.registers import RegisterState
     from cfi2sframe.dwarf.rules import RowState
+
+
+#: The quick way to cut instruction strings pays for its preparation from about this many on.
+_QUICK_FROM: Final = 100
 
 
 class Location(NamedTuple):
@@ -103,6 +107,7 @@ class RowMachine:
         self._graphs: dict[DwarfCie, _CieGraph] = {}
         self._rows: dict[RowState, RowState] = {}
         self._last: _CieGraph | None = None
+        self._run_count = 0
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> CfiProgram:
         """Interpret an FDE's instructions behind its CIE's.
@@ -115,7 +120,8 @@ class RowMachine:
         graph = self._last
         if graph is None or graph.cie is not cie:
             graph = self._last = self._graph(cie)
-        chunks = quick_chunks(instructions)
+        self._run_count += 1
+        chunks = None if self._run_count < _QUICK_FROM else quick_chunks(instructions)
         if chunks is None:
             return self._walk(graph, instructions, location)
         node = graph.start

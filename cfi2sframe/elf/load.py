@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a path, or bytes, to an image."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import InputError
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.records import Buffer
+
+
+def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
+    """Load an ELF file from a path, or from its bytes. `name` is what messages call it.
+
+    A regular file is mapped, not read. Raises `InputError` when the file cannot be read or is no ELF file that SFrame
+    is defined for.
+    """
+    if isinstance(source, bytes):
+        return ElfImage(source, name or "<bytes>")
+    path = os.fspath(source)
+    return ElfImage(_map(path), path if name is None else name)
+
+
+def _map(path: str) -> Buffer:
+    import mmap
+
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return file.read()
+            try:
+                # A memory map is a buffer in all that matters here; its type is just not one of the named ones.
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError):
+                return file.read()
+    except OSError as error:
+        raise InputError(error.strerror or str(error)) from None
