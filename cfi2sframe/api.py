@@ -52,7 +52,7 @@ def decode_existing(image: ElfImage) -> DecodedSection:
 
     section = sframe_section(image)
     if section is not None:
-        return decode_section(relocated_bytes(image, section), section.vaddr)
+        return decode_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
     for segment in image.segments:
         if segment.type == PT_GNU_SFRAME:
             data = image.bytes_at(segment.vaddr, segment.file_size)

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.elf.constants import (
+    EM_AARCH64,
+    EM_S390,
+    EM_X86_64,
+    R_390_PC32,
+    R_390_PC64,
+    R_AARCH64_PREL32,
+    R_AARCH64_PREL64,
+    R_X86_64_PC32,
+    R_X86_64_PC64,
+)
 from cfi2sframe.sframe.constants import (
     SFRAME_ABI_AARCH64_ENDIAN_BIG,
     SFRAME_ABI_AARCH64_ENDIAN_LITTLE,
@@ -42,6 +52,8 @@ class Arch(NamedTuple):
     """The RA may carry a pointer authentication code."""
     first_version: int
     """The first SFrame version that defines this ABI."""
+    pc32_relocation: int
+    pc64_relocation: int
     registers: tuple[str, ...]
     """DWARF register names by number, as the assembler spells them."""
 
@@ -77,6 +89,8 @@ AMD64: Final = Arch(
     pads_ra=False,
     ra_may_be_signed=False,
     first_version=1,
+    pc32_relocation=R_X86_64_PC32,
+    pc64_relocation=R_X86_64_PC64,
     registers=_AMD64_REGISTERS,
 )
 AARCH64_LE: Final = Arch(
@@ -94,6 +108,8 @@ AARCH64_LE: Final = Arch(
     pads_ra=False,
     ra_may_be_signed=True,
     first_version=1,
+    pc32_relocation=R_AARCH64_PREL32,
+    pc64_relocation=R_AARCH64_PREL64,
     registers=_AARCH64_REGISTERS,
 )
 AARCH64_BE: Final = AARCH64_LE._replace(name="AArch64 BE", byte_order=">", abi_id=SFRAME_ABI_AARCH64_ENDIAN_BIG)
@@ -112,6 +128,8 @@ S390X: Final = Arch(
     pads_ra=True,
     ra_may_be_signed=False,
     first_version=2,
+    pc32_relocation=R_390_PC32,
+    pc64_relocation=R_390_PC64,
     registers=_S390X_REGISTERS,
 )
 

@@ -87,12 +87,15 @@ class DecodedSection(NamedTuple):
     functions: tuple[DecodedFunction, ...]
 
 
-def decode_section(data: Buffer, section_vaddr: int = 0) -> DecodedSection:
+def decode_section(data: Buffer, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
     """Decode a section that lies at `section_vaddr`.
+
+    `is_object`: it comes from a relocatable object, with relocations applied. There, starts count from their own field
+    in every version, whatever the flags say: assemblers write them so, and linkers take them so.
 
     Raises `SFrameError` with the offset of whatever leaves its bounds or has no meaning.
     """
-    return _Decoder(bytes(data), section_vaddr).run()
+    return _Decoder(bytes(data), section_vaddr, is_object=is_object).run()
 
 
 def decode_header(data: bytes) -> Header:
@@ -114,10 +117,11 @@ def decode_header(data: bytes) -> Header:
 
 
 class _Decoder:
-    def __init__(self, data: bytes, section_vaddr: int) -> None:
+    def __init__(self, data: bytes, section_vaddr: int, *, is_object: bool) -> None:
         self.data = data
         self.vaddr = section_vaddr
         self.header = decode_header(data)
+        self.start_is_pcrel = self.header.start_is_pcrel or is_object
         arch = arch_of_abi(self.header.abi_id)
         if arch is None:
             raise SFrameError(f"ABI {self.header.abi_id} is unknown", WHERE, 4)
@@ -158,7 +162,7 @@ class _Decoder:
             else:
                 start, size, fre_offset, count, info = self.unpack("iIIIB", offset)
             rows_offset = self.fre_start + fre_offset
-        base = self.vaddr + (offset if self.header.start_is_pcrel else 0)
+        base = self.vaddr + (offset if self.start_is_pcrel else 0)
         fde_type = info2 & s.FDE_INFO2_TYPE_MASK
         if fde_type > s.SFRAME_FDE_TYPE_FLEX:
             raise SFrameError(f"FDE type {fde_type} is unknown", WHERE, offset)

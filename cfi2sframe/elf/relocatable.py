@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put a section and its relocations into a copy of a relocatable object, and take them out again.
+
+Everything else in the file keeps its bytes, its offset and its index: what is new goes behind the old end of the file,
+and only the file header learns of it. Knows nothing of what the section's bytes mean.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.records import (
+    FileHeader,
+    SectionHeader,
+    parse_file_header,
+    parse_section_headers,
+    section_names_index,
+)
+from cfi2sframe.errors import EmbedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.elf.records import Buffer
+
+SECTION_NAME: Final = ".sframe"
+_RELA_NAME: Final = ".rela.sframe"
+_MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
+_RELA_SIZE: Final = 24
+
+
+class ObjectRelocation(NamedTuple):
+    """An entry of `.rela.sframe`; `offset` counts in the section."""
+
+    offset: int
+    type: int
+    symbol_index: int
+    addend: int
+
+
+class _Object:
+    """The headers of an object, and how a changed copy is put together."""
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = data
+        self.header: FileHeader = parse_file_header(data)
+        self.order = self.header.byte_order
+        self.sections = parse_section_headers(data, self.header)
+        if not self.sections:
+            raise EmbedError("an object without section headers has no place for a section")
+        if bytes(data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
+            raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
+        self.names_index = section_names_index(self.header, self.sections)
+        names = self.sections[self.names_index]
+        self.names = bytes(data[names.file_offset : names.file_offset + names.size])
+
+    def name(self, section: SectionHeader) -> bytes:
+        end = self.names.find(b"\0", section.name_offset)
+        return self.names[section.name_offset : end if end >= 0 else None]
+
+    def find(self) -> int | None:
+        """Return the index of the SFrame section, if there is one."""
+        for index, section in enumerate(self.sections):
+            if section.type == c.SHT_GNU_SFRAME or self.name(section) == SECTION_NAME.encode():
+                return index
+        return None
+
+    def find_relocations(self, target: int) -> int | None:
+        """Return the index of the section that relocates another."""
+        for index, section in enumerate(self.sections):
+            if section.type in (c.SHT_RELA, c.SHT_REL) and section.info == target:
+                return index
+        return None
+
+    def symbol_table(self) -> int:
+        tables = [index for index, section in enumerate(self.sections) if section.type == c.SHT_SYMTAB]
+        if len(tables) != 1:
+            raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
+        return tables[0]
+
+    def file_header(self, headers_offset: int, count: int) -> tuple[FileHeader, SectionHeader]:
+        """Return the file header, and the null section (which holds the count when it is large)."""
+        null = self.sections[0]
+        stored = count
+        if count >= c.SHN_LORESERVE:
+            stored, null = 0, null._replace(size=count)
+        elif self.header.section_header_count == 0:
+            null = null._replace(size=0)
+        header = self.header._replace(section_headers_offset=headers_offset, section_header_count=stored)
+        return header, null
+
+
+def has_section(data: Buffer) -> bool:
+    """Whether an object holds an SFrame section already."""
+    return _Object(data).find() is not None
+
+
+def add_to_object(
+    data: Buffer, section: bytes, relocations: Sequence[ObjectRelocation], section_type: int = c.SHT_GNU_SFRAME
+) -> list[Buffer]:
+    """Return a copy of an object with `.sframe` and `.rela.sframe`, as buffers to be written one behind the other.
+
+    Sections of those names that the object has already are replaced and keep their indices.
+    Raises `EmbedError` when the object cannot take them.
+    """
+    old = _Object(data)
+    headers = list(old.sections)
+    tail = _Tail(len(data))
+    name_offset, rela_name_offset = _add_names(old, headers, tail)
+    symbol_table = old.symbol_table()
+    index = old.find()
+    rela_index = None if index is None else old.find_relocations(index)
+    if index is None:
+        index = len(headers)
+        headers.append(old.sections[0])
+    if rela_index is None:
+        rela_index = len(headers)
+        headers.append(old.sections[0])
+    headers[index] = SectionHeader(
+        name_offset, section_type, c.SHF_ALLOC, 0, tail.add(section, 8), len(section), 0, 0, 8, 0
+    )
+    packed = b"".join(
+        struct.pack(old.order + "QQq", offset, symbol << 32 | kind, addend)
+        for offset, kind, symbol, addend in relocations
+    )
+    headers[rela_index] = SectionHeader(
+        rela_name_offset,
+        c.SHT_RELA,
+        c.SHF_INFO_LINK,
+        0,
+        tail.add(packed, 8),
+        len(packed),
+        symbol_table,
+        index,
+        8,
+        _RELA_SIZE,
+    )
+    return _finish(old, headers, tail)
+
+
+def remove_from_object(data: Buffer) -> list[Buffer]:
+    """Return a copy of an object without `.sframe` and `.rela.sframe`.
+
+    Their headers go when they are the last ones, and become inactive ones (SHT_NULL) otherwise: other sections keep
+    their indices. Raises `EmbedError` when there is none, or a symbol belongs to it.
+    """
+    old = _Object(data)
+    index = old.find()
+    if index is None:
+        raise EmbedError("no .sframe section")
+    _check_unreferenced(old, index)
+    headers = list(old.sections)
+    rela_index = old.find_relocations(index)
+    for gone in (index, rela_index):
+        if gone is not None:
+            headers[gone] = SectionHeader(0, c.SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
+    while headers[-1].type == c.SHT_NULL and len(headers) > 1:
+        headers.pop()
+    return _finish(old, headers, _Tail(len(data)))
+
+
+def _check_unreferenced(old: _Object, index: int) -> None:
+    table = old.sections[old.symbol_table()]
+    data = memoryview(old.data)[table.file_offset : table.file_offset + table.size // 24 * 24]
+    for symbol in struct.iter_unpack(old.order + "IBBHQQ", data):
+        if symbol[3] == index:
+            raise EmbedError("a symbol belongs to .sframe; the section cannot be taken out")
+
+
+class _Tail:
+    """What is appended behind the old end of the file."""
+
+    def __init__(self, start: int) -> None:
+        self.offset = start
+        self.chunks: list[Buffer] = []
+
+    def add(self, chunk: bytes, alignment: int) -> int:
+        """Append aligned bytes; return their file offset."""
+        padding = -self.offset % alignment
+        self.chunks += [bytes(padding), chunk]
+        offset = self.offset + padding
+        self.offset = offset + len(chunk)
+        return offset
+
+
+def _add_names(old: _Object, headers: list[SectionHeader], tail: _Tail) -> tuple[int, int]:
+    """Make sure that both names are in the name table; return their offsets there."""
+    position = old.names.find(_RELA_NAME.encode() + b"\0")
+    if position < 0:
+        position = len(old.names)
+        names = old.names + _RELA_NAME.encode() + b"\0"
+        section = headers[old.names_index]
+        headers[old.names_index] = section._replace(file_offset=tail.add(names, 1), size=len(names))
+    return position + len(_RELA_NAME) - len(SECTION_NAME), position
+
+
+def _finish(old: _Object, headers: list[SectionHeader], tail: _Tail) -> list[Buffer]:
+    offset = tail.offset + -tail.offset % 8
+    header, headers[0] = old.file_header(offset, len(headers))
+    tail.add(b"".join(h.pack(old.order) for h in headers), 8)
+    return [header.pack(), memoryview(old.data)[len(header.pack()) :], *tail.chunks]
