@@ -205,6 +205,9 @@ def _set_loc(cie: DwarfCie, instructions: bytes, position: int, location: Locati
     """Return the delta that a DW_CFA_set_loc with its operand at `position` goes to."""
     if location is None:
         raise CfiError("set_loc outside a function", "", position - 1)
+    if cie.fde_encoding == d.DW_EH_PE_aligned:
+        # Its padding depends on where the instructions stand; no compiler has been seen to write one.
+        raise CfiError("set_loc to an aligned pointer is not supported", "", position - 1)
     try:
         vaddr, _ = read_pointer(instructions, position, cie.fde_encoding, location.bases, location.instructions_vaddr)
     except CfiError as error:

@@ -32,6 +32,12 @@ _TOGGLED_SIGNING: Final = {
     RaSigning.SIGNED: RaSigning.NONE,
     RaSigning.SIGNED_WITH_PC: RaSigning.NONE,
 }
+#: The instruction negates the bit that says "signed" and the one that says "with the PC" (AADWARF64, 4.4).
+_TOGGLED_SIGNING_WITH_PC: Final = {
+    RaSigning.NONE: RaSigning.SIGNED_WITH_PC,
+    RaSigning.SIGNED: RaSigning.SIGNED_WITH_PC,
+    RaSigning.SIGNED_WITH_PC: RaSigning.NONE,
+}
 _OPERAND_OPCODES: Final = frozenset(range(d.DW_CFA_offset_extended, d.DW_CFA_val_expression + 1))
 _SIGNED_OFFSETS: Final = frozenset((d.DW_CFA_offset_extended_sf, d.DW_CFA_val_offset_sf))
 _VALUE_OFFSETS: Final = frozenset((d.DW_CFA_val_offset, d.DW_CFA_val_offset_sf))
@@ -170,7 +176,7 @@ class Registers:
             # Older GCC wrote it as DW_CFA_GNU_window_save, which is the same number.
             self._signing = _TOGGLED_SIGNING[self._signing]
         elif opcode == d.DW_CFA_AARCH64_negate_ra_state_with_pc and self._signs_ra:
-            self._signing = RaSigning.SIGNED_WITH_PC
+            self._signing = _TOGGLED_SIGNING_WITH_PC[self._signing]
         else:
             raise CfiError(f"unknown call frame instruction 0x{opcode:02x}")
         return position
