@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the instructions of AArch64 stubs do to the frame; they are little-endian in either byte order of data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.plt.model import Effect, Flow, StubArch
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_FP: Final = 29
+_RA: Final = 30
+_SP: Final = 31
+_HINTS: Final = frozenset({"bti", "autia1716", "autib1716"})
+_ALL_BITS: Final = 0xFFFFFFFF
+
+
+def open_disassembler() -> Any:  # noqa: ANN401 - capstone has no types
+    """Return capstone's disassembler for AArch64."""
+    import capstone
+
+    # Renamed in capstone 6.
+    arch = getattr(capstone, "CS_ARCH_AARCH64", None) or capstone.CS_ARCH_ARM64
+    return capstone.Cs(arch, capstone.CS_MODE_LITTLE_ENDIAN)
+
+
+def understand(insn: Any, offset: int, data: bytes) -> tuple[Effect, bytes] | None:  # noqa: ANN401
+    """Return an instruction's effect and the mask of its constant bits, or None when the effect is not known."""
+    word = int.from_bytes(data[offset : offset + 4], "little")
+    found = _understand(insn.mnemonic, word, offset)
+    return None if found is None else (found[0], found[1].to_bytes(4, "little"))
+
+
+def _understand(name: str, word: int, offset: int) -> tuple[Effect, int] | None:
+    if name == "nop":
+        return Effect(is_padding=True), _ALL_BITS
+    if name in _HINTS:
+        return Effect(), _ALL_BITS
+    if name == "br":
+        return Effect(Flow.LEAVE), _ALL_BITS
+    if name == "b" and word >> 26 == 0b000101:
+        return Effect(Flow.JUMP, target_delta=offset + _branch_distance(word)), 0xFC000000
+    if name == "stp":
+        effect = _store_pair(word)
+        return None if effect is None else (effect, _ALL_BITS)
+    if word & 0x1F in (_FP, _RA, _SP):
+        return None
+    if name in ("adrp", "adr"):
+        return Effect(), 0x9F00001F
+    # With an unsigned offset of 12 bits, without writeback: LDR Xt and ADD Xd.
+    if (name == "ldr" and word & 0xFFC00000 == 0xF9400000) or (name == "add" and word & 0xFFC00000 == 0x91000000):
+        return Effect(), 0xFFC003FF
+    return None
+
+
+def _store_pair(word: int) -> Effect | None:
+    """Return the effect of `stp Xt1, Xt2, [sp, #-n]!`, or None for any other pair."""
+    if word & 0xFFC003E0 != 0xA98003E0:
+        return None
+    distance = ((word >> 15 & 0x7F) ^ 0x40) - 0x40
+    if distance >= 0:
+        return None
+    first, second = word & 0x1F, word >> 10 & 0x1F
+    ra_at = 0 if first == _RA else 8 if second == _RA else None
+    return Effect(push_size=-8 * distance, ra_at=ra_at)
+
+
+def _branch_distance(word: int) -> int:
+    return 4 * (((word & 0x3FFFFFF) ^ 0x2000000) - 0x2000000)
+
+
+def branch_delta(data: bytes, offset: int, _size: int) -> int:
+    """Return where the `b` at `offset` goes, counted from the start of `data`."""
+    return offset + _branch_distance(int.from_bytes(data[offset : offset + 4], "little"))
+
+
+AARCH64_STUBS: Final = StubArch(
+    open_disassembler,
+    understand,
+    branch_delta,
+    block_sizes=(16, 24, 32),
+    header_sizes=(0, 32, 48),
+    # The trampoline of lazy TLS descriptors stands behind the last stub.
+    tail_sizes=(0, 32),
+    literal_size=0,
+)

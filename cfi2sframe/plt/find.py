@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a linked file has its stubs: in sections whose names say so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.elf.constants import SHT_NOBITS
+from cfi2sframe.errors import ElfError
+from cfi2sframe.plt.model import StubRange, StubReason, StubSkip
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
+
+#: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and their kin.
+_NAME_PREFIXES: Final = (".plt", ".iplt")
+
+
+def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
+    """Return the ranges of stubs in ascending order without overlap, and those that cannot be read."""
+    if image.is_relocatable:
+        return (), ()
+    ranges: list[StubRange] = []
+    left_out: list[StubSkip] = []
+    end_vaddr = 0
+    for section in sorted(image.sections, key=lambda s: s.vaddr):
+        if not (section.is_code and section.size and section.name.startswith(_NAME_PREFIXES)):
+            continue
+        if section.vaddr < end_vaddr:
+            left_out.append(StubSkip(section.vaddr, section.size, section.name, StubReason.OVERLAP, ""))
+            continue
+        end_vaddr = section.end_vaddr
+        try:
+            data = b"" if section.type == SHT_NOBITS else image.section_bytes(section)
+        except ElfError:
+            data = b""
+        if data:
+            ranges.append(StubRange(section.name, section.vaddr, data))
+        else:
+            left_out.append(StubSkip(section.vaddr, section.size, section.name, StubReason.NOT_IN_FILE, ""))
+    return tuple(ranges), tuple(left_out)

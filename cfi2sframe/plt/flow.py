@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stack state at every instruction of all stubs, by following the flow from their entries.
+
+An entry is where code outside may come in: the first instruction of a block, and each behind the end of the flow (the
+second half of a lazy stub, which its GOT slot leads to). There the frame is as at the entry of a function. A header
+that stubs jump to is entered by them alone, with the state that they have. What no flow reaches (padding, and the
+endless loop behind a call that does not come back) keeps the state of what precedes it: it is never executed.
+
+Blocks of a run are one: a state that reaches one of them counts for all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.plt.model import ENDS_FLOW, Effect, Flow, Problem, StubReason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.plt.model import StubArch, Unit
+
+#: No stub holds more words on the stack, or jumps to more places.
+_MAX_WORDS: Final = 8
+_MAX_TARGETS: Final = 64
+_MAX_STATES: Final = 8
+
+
+class Frame(NamedTuple):
+    """CFA = SP + `depth`; RA is saved at CFA + `ra_offset` (None: it is where it was at entry)."""
+
+    depth: int
+    ra_offset: int | None = None
+
+
+class _Node(NamedTuple):
+    """An instruction, by the numbers of its unit and in its block."""
+
+    unit: int
+    insn: int
+
+
+class _State(NamedTuple):
+    """A frame, and the words pushed since the entry: None, or where a call returns to."""
+
+    frame: Frame
+    words: tuple[_Node | None, ...] = ()
+
+
+class UnitFrames(NamedTuple):
+    """The frame at each instruction of a unit's block, or the problem there; `problem` concerns the whole unit."""
+
+    frames: tuple[Frame | Problem, ...]
+    problem: Problem | None = None
+
+
+def follow(units: Sequence[Unit], stubs: StubArch, entry: Frame, *, all_are_known: bool) -> tuple[UnitFrames, ...]:
+    """Return the frames of all units, given in ascending order.
+
+    `entry` is the frame at the entry of a function. `all_are_known` says whether every stub of the file is among the
+    units; if not, who enters a header that none of them jumps to is not known.
+    """
+    return _Flow(units, stubs, entry).run(all_are_known=all_are_known)
+
+
+class _Flow:
+    def __init__(self, units: Sequence[Unit], stubs: StubArch, entry: Frame) -> None:
+        self.units = units
+        self.stubs = stubs
+        self.entry = entry
+        self.starts = [unit.start_vaddr for unit in units]
+        self.index_at = [{insn.offset: index for index, insn in enumerate(unit.block.instructions)} for unit in units]
+        self.problems: dict[int, Problem] = {}
+        self.node_problems: dict[_Node, Problem] = {}
+        #: Where each direct jump or call leads to; None: out of the stubs.
+        self.targets: dict[_Node, tuple[_Node | None, ...]] = {}
+        self.states: dict[_Node, set[_State]] = {}
+        self.work: list[tuple[_Node, _State]] = []
+
+    def run(self, *, all_are_known: bool) -> tuple[UnitFrames, ...]:
+        for number, unit in enumerate(self.units):
+            for index, insn in enumerate(unit.block.instructions):
+                if insn.effect.target_delta is not None:
+                    node = _Node(number, index)
+                    self.targets[node] = self._targets_of(node)
+        for number, unit in enumerate(self.units):
+            for index in self._entries(unit):
+                node = _Node(number, index)
+                if unit.block_count == 1 and self._is_jumped_to(node):
+                    continue
+                if index == 0 and unit.is_header and not all_are_known:
+                    self.problems[number] = Problem(StubReason.ENTRY_UNKNOWN, "a first block")
+                    continue
+                self._reach(node, _State(self.entry))
+        while self.work:
+            self._step(*self.work.pop())
+        return tuple(self._frames_of(number) for number in range(len(self.units)))
+
+    def _is_jumped_to(self, node: _Node) -> bool:
+        """Whether stubs lead to an instruction; a block that leads to its own start is entered from outside, too."""
+        return any(
+            node in targets and (node.insn or source.unit != node.unit) for source, targets in self.targets.items()
+        )
+
+    def _entries(self, unit: Unit) -> list[int]:
+        """Return the numbers of the instructions that nothing before them runs into."""
+        entries = []
+        previous = Flow.LEAVE
+        for index, insn in enumerate(unit.block.instructions):
+            if index and insn.effect.is_padding:
+                continue
+            if previous in ENDS_FLOW:
+                entries.append(index)
+            previous = insn.effect.flow
+        return entries
+
+    def _targets_of(self, node: _Node) -> tuple[_Node | None, ...]:
+        unit = self.units[node.unit]
+        insn = unit.block.instructions[node.insn]
+        size, delta_of = unit.block_size, self.stubs.branch_delta
+        inside: set[int] = set()
+        vaddrs: set[int] = set()
+        for start in range(0, len(unit.data), size):
+            delta = delta_of(unit.data, start + insn.offset, insn.size) - start
+            if 0 <= delta < size:
+                inside.add(delta)
+            else:
+                vaddrs.add(unit.start_vaddr + start + delta)
+        if len(vaddrs) > _MAX_TARGETS:
+            self.problems[node.unit] = Problem(StubReason.MIXED_BLOCKS, f"jumps to {len(vaddrs)} places")
+            return ()
+        targets = {self._node_in(node.unit, delta) for delta in inside}
+        targets |= {self._node_at(vaddr) for vaddr in vaddrs}
+        return tuple(targets)
+
+    def _node_at(self, vaddr: int) -> _Node | None:
+        number = bisect_right(self.starts, vaddr) - 1
+        if number < 0 or vaddr >= self.units[number].end_vaddr:
+            return None
+        unit = self.units[number]
+        return self._node_in(number, (vaddr - unit.start_vaddr) % unit.block_size)
+
+    def _node_in(self, number: int, offset: int) -> _Node | None:
+        index = self.index_at[number].get(offset)
+        if index is None:
+            self.problems[number] = Problem(StubReason.JUMP_INTO_INSTRUCTION, "a jump leads there", offset)
+            return None
+        return _Node(number, index)
+
+    def _reach(self, node: _Node, state: _State) -> None:
+        if node.insn >= len(self.units[node.unit].block.instructions):
+            self._fail(
+                _Node(node.unit, node.insn - 1), StubReason.UNKNOWN_INSTRUCTION, "control runs on behind the block"
+            )
+            return
+        known = self.states.setdefault(node, set())
+        if state in known:
+            return
+        if len(known) >= _MAX_STATES or len(state.words) > _MAX_WORDS:
+            self.node_problems[node] = Problem(StubReason.DEPTH_CONFLICT, "a loop that pushes or pops")
+            return
+        known.add(state)
+        self.work.append((node, state))
+
+    def _step(self, node: _Node, state: _State) -> None:
+        """Carry a state over one instruction."""
+        effect = self.units[node.unit].block.instructions[node.insn].effect
+        following = _Node(node.unit, node.insn + 1)
+        after = self._apply(effect, node, state)
+        if after is None:
+            return
+        match effect.flow:
+            case Flow.NEXT:
+                self._reach(following, after)
+            case Flow.JUMP:
+                self._go(node, after)
+            case Flow.CALL:
+                if None in self.targets[node]:
+                    self._fail(node, StubReason.CALL_OUTSIDE, "call")
+                self._go(node, _State(_push(after.frame, 8), (*after.words, following)))
+            case Flow.RETURN:
+                # Into the caller's code when nothing was pushed, or to where an overwritten word leads.
+                if after.words and after.words[-1] is not None:
+                    self._reach(after.words[-1], _State(_push(after.frame, -8), after.words[:-1]))
+            case Flow.LEAVE:
+                pass
+
+    def _apply(self, effect: Effect, node: _Node, state: _State) -> _State | None:
+        """Return the state behind an instruction, before its flow; None when there is none."""
+        frame, words = state
+        if effect.overwrites_top:
+            if not words:
+                self._fail(node, StubReason.UNBALANCED, "the caller's stack is written to")
+                return None
+            words = (*words[:-1], None)
+        if effect.push_size == 0:
+            return _State(frame, words)
+        frame = _push(frame, effect.push_size)
+        word_count = abs(effect.push_size) // 8
+        if effect.push_size > 0:
+            words += (None,) * min(word_count, _MAX_WORDS + 1)
+        elif word_count > len(words):
+            self._fail(node, StubReason.UNBALANCED, f"{word_count} words, {len(words)} were pushed")
+            return None
+        else:
+            words = words[:-word_count]
+        if effect.ra_at is not None:
+            frame = Frame(frame.depth, effect.ra_at - frame.depth)
+        return _State(frame, words)
+
+    def _go(self, node: _Node, state: _State) -> None:
+        for target in self.targets[node]:
+            if target is not None:
+                self._reach(target, state)
+
+    def _fail(self, node: _Node, reason: StubReason, detail: str) -> None:
+        offset = self.units[node.unit].block.instructions[node.insn].offset
+        self.problems.setdefault(node.unit, Problem(reason, detail, offset))
+
+    def _frames_of(self, number: int) -> UnitFrames:
+        frames: list[Frame | Problem] = []
+        for index, insn in enumerate(self.units[number].block.instructions):
+            node = _Node(number, index)
+            reaching = {state.frame for state in self.states.get(node, ())}
+            frame: Frame | Problem
+            if node in self.node_problems:
+                frame = self.node_problems[node]._replace(offset=insn.offset)
+            elif len(reaching) == 1:
+                frame = reaching.pop()
+            elif reaching:
+                depths = ", ".join(str(frame.depth) for frame in sorted(reaching, key=_depth_of))
+                frame = Problem(StubReason.DEPTH_CONFLICT, f"CFA is SP plus one of {depths}", insn.offset)
+            elif frames:
+                frame = frames[-1]
+            else:
+                frame = Problem(StubReason.NEVER_REACHED, "", insn.offset)
+            frames.append(frame)
+        return UnitFrames(tuple(frames), self.problems.get(number))
+
+
+def _push(frame: Frame, size: int) -> Frame:
+    """Move SP; what is saved relative to the CFA stays."""
+    return Frame(frame.depth + size, frame.ra_offset)
+
+
+def _depth_of(frame: Frame) -> int:
+    return frame.depth

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the stub analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.dwarf.rules import RowState  # noqa: TC001 - part of a NamedTuple's fields
+from cfi2sframe.sframe.model import Function  # noqa: TC001 - part of a NamedTuple's fields
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class StubReason(Enum):
+    """Why stubs are left out. The value is the sentence's readable form."""
+
+    NOT_IN_FILE = "its bytes are not in the file"
+    NO_INSTRUCTION = "bytes that are no instruction"
+    UNKNOWN_INSTRUCTION = "an instruction whose effect on the stack is not known"
+    MIXED_BLOCKS = "no block of one size repeats"
+    OVERLAP = "stub sections overlap"
+    JUMP_INTO_INSTRUCTION = "a jump into the middle of an instruction"
+    CALL_OUTSIDE = "a call of code that is no stub"
+    UNBALANCED = "more is popped than was pushed"
+    DEPTH_CONFLICT = "code that is reached with different stack depths"
+    NEVER_REACHED = "code that no stub reaches"
+    ENTRY_UNKNOWN = "what enters it is among stubs that are not known"
+    CFI_DIFFERS = "the CFI says otherwise"
+    CFI_EXPRESSION = "the CFI's expression cannot be evaluated"
+    VERSION_1_MASK = "version 1's mask test cannot say where the rows start"
+
+
+class StubSkip(NamedTuple):
+    """A range of stubs that is left out: `size` bytes at `start_vaddr`, the reason, and what exactly is the matter.
+
+    `section_name` is the stub section's, or `segment N` in a file without section headers.
+    """
+
+    start_vaddr: int
+    size: int
+    section_name: str
+    reason: StubReason
+    detail: str
+
+
+class StubScan(NamedTuple):
+    """What became of the stubs: functions in ascending order without overlap, and what is left out."""
+
+    functions: tuple[Function, ...] = ()
+    left_out: tuple[StubSkip, ...] = ()
+
+
+class CfiSpan(NamedTuple):
+    """What CFI says at an address: `state` (None: no CFI there) holds from that address to `end_vaddr`."""
+
+    end_vaddr: int
+    state: RowState | None
+
+
+#: Returns the CFI in force at an address. The span may end early; it must end behind the address.
+CfiAt = Callable[[int], CfiSpan]
+
+
+class StubRange(NamedTuple):
+    """Bytes that are taken for stubs: a section's, or a part of a segment."""
+
+    name: str
+    start_vaddr: int
+    data: bytes
+
+
+class Problem(NamedTuple):
+    """Why a range, a block or an instruction is not understood; `offset` counts from its start."""
+
+    reason: StubReason
+    detail: str
+    offset: int = 0
+
+
+class Flow(IntEnum):
+    """Where the processor goes after an instruction."""
+
+    NEXT = 0
+    JUMP = 1
+    """To `Instruction.target_delta`."""
+    CALL = 2
+    """To `Instruction.target_delta`, with the next instruction's address on the stack (AMD64)."""
+    LEAVE = 3
+    """To where a register or a memory word says, or into a trap."""
+    RETURN = 4
+    """To the address on top of the stack (AMD64)."""
+
+
+#: Behind these an instruction is reached by jumps alone.
+ENDS_FLOW = frozenset({Flow.JUMP, Flow.LEAVE, Flow.RETURN})
+
+
+class Effect(NamedTuple):
+    """What an instruction does to the frame. `push_size` bytes are pushed (negative: popped) before the flow goes on.
+
+    `ra_at` is the offset from the new SP at which the return address was saved (AArch64). `overwrites_top`: the word
+    on top of the stack gets another value. `is_padding`: it fills up and is not meant to be executed.
+    `reads_delta`: a word at this distance from the block's start is read, such as the GOT slot of the stub.
+    """
+
+    flow: Flow = Flow.NEXT
+    push_size: int = 0
+    ra_at: int | None = None
+    overwrites_top: bool = False
+    is_padding: bool = False
+    target_delta: int | None = None
+    reads_delta: int | None = None
+
+
+class Instruction(NamedTuple):
+    """An instruction of a block; `offset` counts from the block's start, as do the deltas of its effect."""
+
+    offset: int
+    size: int
+    effect: Effect
+
+
+class Block(NamedTuple):
+    """A decoded block. `mask` has the bits set in which blocks of the same kind do not differ."""
+
+    data: bytes
+    mask: bytes
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def ends_flow(self) -> bool:
+        """Whether nothing but padding follows its last jump, so that control never runs into the next block."""
+        last = next((i for i in reversed(self.instructions) if not i.effect.is_padding), None)
+        return last is not None and last.effect.flow in ENDS_FLOW
+
+
+class Unit(NamedTuple):
+    """A run of `block_count` equal blocks from `start_vaddr` on; `data` are the bytes of all of them.
+
+    `is_header`: a first or last block of another shape.
+    """
+
+    range_name: str
+    start_vaddr: int
+    block_size: int
+    block_count: int
+    block: Block
+    data: bytes
+    is_header: bool
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first address past the run."""
+        return self.start_vaddr + self.block_size * self.block_count
+
+
+class StubArch(NamedTuple):
+    """What the analysis has to know of an architecture.
+
+    `open_disassembler()` returns capstone's; `understand(instruction, offset, data)` gives an instruction's effect and
+    its mask of constant bits, or None when the effect is not known; `branch_delta(data, offset, size)` the distance of
+    a direct branch's target from the start of `data`. Sizes are tried in the order given. `literal_size`: as many
+    bytes behind the last jump may be data.
+    """
+
+    open_disassembler: Callable[[], Any]
+    understand: Callable[[Any, int, bytes], tuple[Effect, bytes] | None]
+    branch_delta: Callable[[bytes, int, int], int]
+    block_sizes: tuple[int, ...]
+    header_sizes: tuple[int, ...]
+    tail_sizes: tuple[int, ...]
+    literal_size: int

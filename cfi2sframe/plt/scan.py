@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stubs of a linked file -> SFrame functions, or the reason why not. The one module that others call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.plt.blocks import cut_range
+from cfi2sframe.plt.decode import Decoder
+from cfi2sframe.plt.find import find_stubs
+from cfi2sframe.plt.flow import Frame, UnitFrames, follow
+from cfi2sframe.plt.model import Problem, StubReason, StubScan, StubSkip, Unit
+from cfi2sframe.plt.reconcile import contradiction
+from cfi2sframe.sframe.constants import SFRAME_VERSION_1
+from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.plt.model import CfiAt
+
+
+def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
+    """Describe the PLT stubs of a linked file for a version of SFrame; objects have none.
+
+    `cfi_at` gives the CFI in force at an address, for comparison: where it says something else than the instructions,
+    the stubs are left out. Addresses are the file's own. capstone is imported only when there are stubs.
+    """
+    ranges, unread = find_stubs(image)
+    if not ranges:
+        return StubScan((), unread)
+    decoder = Decoder(image.arch)
+    cuts = [cut_range(stubs, decoder) for stubs in ranges]
+    units = tuple(unit for cut in cuts for unit in cut.units)
+    left_out = [*unread, *(skip for cut in cuts for skip in cut.left_out)]
+    entry = Frame(-image.arch.fixed_ra_offset - image.arch.sp_offset_from_cfa)
+    all_frames = follow(units, decoder.stubs, entry, all_are_known=not left_out)
+    functions: list[Function] = []
+    last_range = ""
+    for unit, frames in zip(units, all_frames, strict=True):
+        for piece in _pieces(unit, frames):
+            made = _describe(image.arch, version, piece, cfi_at)
+            if isinstance(made, StubSkip):
+                left_out.append(made)
+            elif unit.range_name == last_range and _continues(functions[-1], made[0]):
+                functions[-1] = functions[-1]._replace(size=functions[-1].size + made[0].size)
+                functions += made[1:]
+            else:
+                functions += made
+                last_range = unit.range_name
+    return StubScan(tuple(functions), tuple(sorted(left_out, key=lambda skip: skip.start_vaddr)))
+
+
+class _Piece(NamedTuple):
+    """Part of a unit (all of it, if blocks repeat) with the frame at each byte of its block, or the problem with it."""
+
+    unit: Unit
+    start_vaddr: int
+    size: int
+    frame_at: tuple[Frame, ...] | Problem
+
+
+def _pieces(unit: Unit, frames: UnitFrames) -> Iterator[_Piece]:
+    """Cut a single block where instructions have no frame; a run of blocks has frames everywhere or is left out."""
+    size = unit.block_size * unit.block_count
+    problem = frames.problem
+    if problem is None and unit.block_count > 1:
+        problem = next((frame for frame in frames.frames if isinstance(frame, Problem)), None)
+    if problem is not None:
+        yield _Piece(unit, unit.start_vaddr, size, problem)
+        return
+    known: list[Frame] = []
+    unknown_size = 0
+    cause: Problem | None = None
+    offset = 0
+    for insn, frame in zip(unit.block.instructions, frames.frames, strict=True):
+        if isinstance(frame, Problem):
+            if known:
+                yield _Piece(unit, unit.start_vaddr + offset - len(known), len(known), tuple(known))
+                known = []
+            cause = cause or frame
+            unknown_size += insn.size
+        else:
+            if cause is not None:
+                yield _unknown_piece(unit, offset - unknown_size, unknown_size, cause)
+                cause, unknown_size = None, 0
+            known += [frame] * insn.size
+        offset += insn.size
+    if cause is not None:
+        yield _unknown_piece(unit, offset - unknown_size, unknown_size, cause)
+    elif known:
+        piece_size = size if unit.block_count > 1 else len(known)
+        yield _Piece(unit, unit.start_vaddr + offset - len(known), piece_size, tuple(known))
+
+
+def _unknown_piece(unit: Unit, offset: int, size: int, cause: Problem) -> _Piece:
+    return _Piece(unit, unit.start_vaddr + offset, size, cause._replace(offset=cause.offset - offset))
+
+
+def _describe(arch: Arch, version: int, piece: _Piece, cfi_at: CfiAt) -> tuple[Function, ...] | StubSkip:
+    problem: Problem | None
+    if isinstance(piece.frame_at, Problem):
+        problem = piece.frame_at
+    else:
+        problem = contradiction(arch, piece.start_vaddr, piece.size, piece.frame_at, cfi_at)
+        if problem is None:
+            made = _functions(arch, version, piece, piece.frame_at)
+            if not isinstance(made, Problem):
+                return made
+            problem = made
+    place = f"at 0x{piece.start_vaddr + problem.offset:x}"
+    detail = f"{problem.detail} {place}".strip()
+    return StubSkip(piece.start_vaddr, piece.size, piece.unit.range_name, problem.reason, detail)
+
+
+def _functions(arch: Arch, version: int, piece: _Piece, frame_at: tuple[Frame, ...]) -> tuple[Function, ...] | Problem:
+    unit, start, block_size = piece.unit, piece.start_vaddr, piece.unit.block_size
+    rows = _rows(arch, frame_at)
+    if unit.is_header or piece.size < block_size:
+        return (Function(start, piece.size, FunctionBody(rows)),)
+    if version == SFRAME_VERSION_1:
+        wrong = first_wrong_mask(tuple(row.start_delta for row in rows), start, block_size)
+        if wrong is not None:
+            return Problem(StubReason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}", wrong[1])
+    # The specification takes PC modulo the block size, libsframe the distance from the function's start: they agree on
+    # aligned starts alone. So the function starts with the first aligned address, in the middle of a block.
+    ahead = -start % block_size if len(rows) > 1 else 0
+    if ahead == 0:
+        return (Function(start, piece.size, FunctionBody(rows, repeat_size=block_size)),)
+    if unit.block_count == 1:
+        return (Function(start, piece.size, FunctionBody(rows)),)
+    turned = _rows(arch, frame_at[ahead:] + frame_at[:ahead])
+    return (
+        Function(start, ahead, FunctionBody(_rows(arch, frame_at[:ahead]))),
+        Function(start + ahead, piece.size - ahead, FunctionBody(turned, repeat_size=block_size)),
+    )
+
+
+def _rows(arch: Arch, frame_at: tuple[Frame, ...]) -> tuple[FrameRow, ...]:
+    return tuple(
+        FrameRow(delta, _state(arch, frame))
+        for delta, frame in enumerate(frame_at)
+        if delta == 0 or frame != frame_at[delta - 1]
+    )
+
+
+def first_wrong_mask(starts: tuple[int, ...], start_vaddr: int, block_size: int) -> tuple[int, int] | None:
+    """Return the row start and the distance in a block at which version 1's mask test goes wrong, or None.
+
+    Version 1 knows no block size: the last row holds whose start, as a mask of the PC, leaves at least that start
+    (`PC & start >= start`). Whether the PC is the address or its distance from the function's start must not matter.
+    The test is tried on as many blocks as differ in the bits of the starts.
+    """
+    bits = 1 << max(starts).bit_length()
+    for distance in range(block_size * bits):
+        wanted = max(start for start in starts if start <= distance % block_size)
+        for pc in (distance, start_vaddr + distance):
+            if [start for start in starts if pc & start >= start][-1] != wanted:
+                return wanted, distance % block_size
+    return None
+
+
+def _state(arch: Arch, frame: Frame) -> FrameState:
+    ra: Rule | None = None
+    if arch.fixed_ra_offset:
+        ra = Rule(None, arch.fixed_ra_offset, deref=True)
+    elif frame.ra_offset is not None:
+        ra = Rule(None, frame.ra_offset, deref=True)
+    return FrameState(Rule(arch.sp_register, frame.depth, deref=False), ra)
+
+
+def _continues(last: Function, function: Function) -> bool:
+    """Whether a PCMASK function goes on in the next one with equal rows."""
+    return bool(
+        last.body.repeat_size and last.body == function.body and last.start_vaddr + last.size == function.start_vaddr
+    )
