@@ -26,9 +26,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cfi2sframe.api import decode_raw, load
+from cfi2sframe import Options, decode_raw, load
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
-from cfi2sframe.pipeline import Options, convert_image
+from cfi2sframe.pipeline import convert_image
 from cfi2sframe.report.coverage import account
 from cfi2sframe.verify import verify_section
 
