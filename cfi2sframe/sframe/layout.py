@@ -89,7 +89,8 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int) -> SectionPla
         body_plan = planned.get(id(body))
         if body_plan is None:
             body_plan = planned[id(body)] = planner.plan_body(body)
-        start_field = start_vaddr - field_vaddr
+        # Addresses wrap at 64 bits, and so does the distance from the lowest to the highest.
+        start_field = (start_vaddr - field_vaddr + (1 << 63)) % (1 << 64) - (1 << 63)
         if not -limit <= start_field < limit:
             raise RequestError(
                 f"the function at 0x{start_vaddr:x} is too far from .sframe at 0x{section_vaddr:x} "
