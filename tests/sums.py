@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sums of every account add up, whatever was converted: tests convert through `convert_checked`."""
+
+from __future__ import annotations
+
+from cfi2sframe.lower import Skip
+from cfi2sframe.pipeline import Options, convert_image
+from cfi2sframe.report.coverage import ByteCounts, Coverage, account
+from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.pipeline import Conversion
+
+
+def convert_checked(image: ElfImage, options: Options = Options()) -> Conversion:
+    """Convert an image, and check the sums of its account."""
+    conversion = convert_image(image, options)
+    check_sums(conversion)
+    return conversion
+
+
+def check_sums(conversion: Conversion) -> Coverage:
+    """Check an account against itself and against the conversion, and return it."""
+    coverage = account(conversion)
+    _check_functions(coverage, conversion)
+    _check_bytes(coverage, conversion)
+    _check_section(coverage, conversion)
+    return coverage
+
+
+def _check_functions(coverage: Coverage, conversion: Conversion) -> None:
+    functions = coverage.functions
+    outcomes = functions.default + functions.flexible + functions.left_out + functions.dropped + functions.damaged
+    assert outcomes == functions.fdes
+    assert functions.fdes == len(conversion.cfi.entries) + len(conversion.cfi.failures)
+    assert functions.described == functions.default + functions.flexible
+    assert sum(coverage.reasons.values()) == functions.left_out == len(coverage.left_out)
+    assert sum(coverage.dropped.values()) == functions.dropped
+    assert len(coverage.damaged) == functions.damaged
+    assert functions.overlapping <= functions.default + functions.flexible + functions.left_out
+    assert functions.records == len(conversion.section.functions) >= functions.described
+    assert set(conversion.piece_entries).isdisjoint(conversion.arrangement.dropped)
+    assert len(set(conversion.piece_entries)) == functions.described
+    assert 0 <= functions.percent <= 100
+
+
+def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
+    for counts in (coverage.bytes, *(section.counts for section in coverage.sections)):
+        assert counts.total == counts.default + counts.flexible + counts.left_out + counts.uncovered
+        assert min(counts) >= 0
+    columns = list(zip(*(section.counts for section in coverage.sections), strict=True))
+    assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts(0, 0, 0, 0, 0))
+    image = conversion.image
+    assert coverage.bytes.total == sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges)
+    # Counted the other way round: from the functions in the section, and from the pieces that are not in it.
+    described = sum(function.size for function in conversion.section.functions)
+    left_out = sum(
+        end - start
+        for number, start, end in conversion.arrangement.pieces
+        if isinstance(conversion.cfi.entries[number].program.result, Skip)
+    )
+    # An FDE may run on behind its section inside an executable segment; those bytes are in no section's count.
+    in_gaps = sum(_bytes_in_gaps(conversion, start, end) for _, start, end in conversion.arrangement.pieces)
+    assert coverage.bytes.default + coverage.bytes.flexible + coverage.bytes.left_out == described + left_out - in_gaps
+
+
+def _bytes_in_gaps(conversion: Conversion, start: int, end: int) -> int:
+    inside = sum(
+        max(0, min(end, code.end_vaddr) - max(start, code.start_vaddr)) for code in conversion.image.code_ranges
+    )
+    return end - start - inside
+
+
+def _check_section(coverage: Coverage, conversion: Conversion) -> None:
+    plan, data = conversion.plan, conversion.data
+    assert coverage.sizes.sframe == len(data)
+    assert coverage.row_count == sum(len(function.body.rows) for function in conversion.section.functions)
+    assert plan.fre_count == coverage.row_count
+    assert plan.fre_size == sum(body.size for body in plan.bodies)
+    if not conversion.section.functions:
+        assert data == b""
+        return
+    table_size = FDE_SIZE[plan.version] * len(plan.functions)
+    assert len(data) == plan.size == HEADER_SIZE + table_size + plan.fre_size

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ABIs: every number against the psABI documents and the SFrame specification's table of ABIs."""
+
+import pytest
+
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch, arch_of_abi, arch_of_elf
+
+#: ABI -> ELF machine, byte order, sfh_abi_arch, SP, FP, RA, fixed RA offset, SP of the caller - CFA.
+NUMBERS = {
+    "AMD64": (62, "<", 3, 7, 6, 16, -8, 0),
+    "AArch64": (183, "<", 2, 31, 29, 30, 0, 0),
+    "AArch64 BE": (183, ">", 1, 31, 29, 30, 0, 0),
+    "s390x": (22, ">", 4, 15, 11, 14, 0, -160),
+}
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_numbers(arch: Arch) -> None:
+    assert NUMBERS[arch.name] == (
+        arch.elf_machine,
+        arch.byte_order,
+        arch.abi_id,
+        arch.sp_register,
+        arch.fp_register,
+        arch.ra_register,
+        arch.fixed_ra_offset,
+        arch.sp_offset_from_cfa,
+    )
+
+
+def test_cfa_offsets_are_scaled_on_s390x_alone() -> None:
+    scales = {arch.name: (arch.cfa_offset_bias, arch.cfa_offset_scale) for arch in ARCHES}
+    assert scales == {"AMD64": (0, 1), "AArch64": (0, 1), "AArch64 BE": (0, 1), "s390x": (160, 8)}
+
+
+def test_what_one_abi_alone_has() -> None:
+    assert {arch.name for arch in ARCHES if arch.pads_ra} == {"s390x"}
+    assert {arch.name for arch in ARCHES if arch.ra_may_be_signed} == {"AArch64", "AArch64 BE"}
+    assert {arch.name: arch.first_version for arch in ARCHES} == {
+        "AMD64": 1,
+        "AArch64": 1,
+        "AArch64 BE": 1,
+        "s390x": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arch", "number", "name"),
+    [
+        (AMD64, 0, "rax"),
+        (AMD64, 1, "rdx"),
+        (AMD64, 2, "rcx"),
+        (AMD64, 3, "rbx"),
+        (AMD64, 4, "rsi"),
+        (AMD64, 5, "rdi"),
+        (AMD64, 6, "rbp"),
+        (AMD64, 7, "rsp"),
+        (AMD64, 8, "r8"),
+        (AMD64, 15, "r15"),
+        (AMD64, 16, "rip"),
+        (AMD64, 17, "xmm0"),
+        (AMD64, 32, "xmm15"),
+        (AMD64, 33, "r33"),
+        (AARCH64_LE, 0, "x0"),
+        (AARCH64_LE, 30, "x30"),
+        (AARCH64_LE, 31, "sp"),
+        (AARCH64_LE, 46, "r46"),
+        (S390X, 0, "r0"),
+        (S390X, 15, "r15"),
+        (S390X, 16, "f0"),
+        (S390X, 17, "f2"),
+        (S390X, 20, "f1"),
+        (S390X, 24, "f8"),
+        (S390X, 31, "f15"),
+        (S390X, 32, "r32"),
+    ],
+)
+def test_register_names(arch: Arch, number: int, name: str) -> None:
+    assert arch.register_name(number) == name
+
+
+@pytest.mark.parametrize(
+    ("machine", "byte_order", "expected"),
+    [
+        (62, "<", AMD64),
+        (62, ">", None),
+        (183, "<", AARCH64_LE),
+        (183, ">", AARCH64_BE),
+        (22, ">", S390X),
+        (22, "<", None),
+        (243, "<", None),
+    ],
+)
+def test_arch_of_elf(machine: int, byte_order: str, expected: Arch | None) -> None:
+    assert arch_of_elf(machine, byte_order) == expected
+
+
+@pytest.mark.parametrize(
+    ("abi", "expected"), [(0, None), (1, AARCH64_BE), (2, AARCH64_LE), (3, AMD64), (4, S390X), (5, None)]
+)
+def test_arch_of_abi(abi: int, expected: Arch | None) -> None:
+    assert arch_of_abi(abi) == expected
