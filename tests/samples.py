@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from cfi2sframe.api import load
+from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.dwarf.entries import DwarfCie
 from tests import cfi_asm as asm

@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
+from cfi2sframe import Conversion, Options, account, convert
 from cfi2sframe.lower import Skip
-from cfi2sframe.pipeline import Options, convert_image
-from cfi2sframe.report.coverage import ByteCounts, Coverage, account
+from cfi2sframe.report.coverage import ByteCounts, Coverage
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.pipeline import Conversion
 
 
-def convert_checked(image: ElfImage, options: Options = Options()) -> Conversion:
+DEFAULTS = Options()
+
+
+def convert_checked(image: ElfImage, options: Options = DEFAULTS) -> Conversion:
     """Convert an image, and check the sums of its account."""
-    conversion = convert_image(image, options)
+    conversion = convert(image, options)
     check_sums(conversion)
     return conversion
 

@@ -5,7 +5,7 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.errors import RequestError
-from cfi2sframe.sframe.layout import PlannedBody, PlannedRow, SectionPlan, plan_section
+from cfi2sframe.sframe.layout import PlannedBody, PlannedState, SectionPlan, plan_section
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 
 BIG = 1 << 31
@@ -32,9 +32,9 @@ def plan(arch: Arch, *bodies: FunctionBody, version: int = 3, vaddr: int = 0) ->
     return plan_section(section, arch, vaddr)
 
 
-def planned(arch: Arch, state: FrameState, *, is_flexible: bool = False, version: int = 3) -> PlannedRow:
+def planned(arch: Arch, state: FrameState, *, is_flexible: bool = False, version: int = 3) -> PlannedState:
     body = FunctionBody((FrameRow(0, state),), is_flexible=is_flexible)
-    return plan(arch, body, version=version).bodies[0].rows[0]
+    return plan(arch, body, version=version).bodies[0].states[0]
 
 
 def planned_starts(
@@ -54,6 +54,7 @@ def planned_starts(
 def test_the_last_row_decides_the_fre_type(last: int, fre_type: int) -> None:
     body = planned_starts(*sorted({0, last}))
     assert body.fre_type == fre_type
+    assert body.starts == tuple(sorted({0, last}))
     assert body.info == fre_type
     count = len({0, last})
     assert body.size == 5 + count * ((1, 2, 4)[fre_type] + 2)
@@ -84,9 +85,9 @@ def test_the_size_of_a_function_decides_nothing() -> None:
 )
 def test_the_widest_number_decides_the_word_size(offset: int, size_code: int) -> None:
     row = planned(AMD64, FrameState(at(7, offset), RA8))
-    assert row == PlannedRow(0, 1 | 1 << 1 | size_code << 5, size_code, (offset,))
+    assert row == PlannedState(1 | 1 << 1 | size_code << 5, size_code, (offset,))
     row = planned(AMD64, FrameState(at(6, 16), RA8, saved(offset)))
-    assert row == PlannedRow(0, 2 << 1 | size_code << 5, size_code, (16, offset))
+    assert row == PlannedState(2 << 1 | size_code << 5, size_code, (16, offset))
 
 
 @pytest.mark.parametrize("offset", [BIG, -BIG - 1])
@@ -120,7 +121,7 @@ def test_a_number_of_33_bits_is_refused(offset: int) -> None:
     ],
 )
 def test_default_words(arch: Arch, state: FrameState, info: int, words: tuple[int, ...]) -> None:
-    assert planned(arch, state, version=2) == PlannedRow(0, info, info >> 5 & 3, words)
+    assert planned(arch, state, version=2) == PlannedState(info, info >> 5 & 3, words)
 
 
 # Words of flexible rows
@@ -154,7 +155,7 @@ def test_default_words(arch: Arch, state: FrameState, info: int, words: tuple[in
     ],
 )
 def test_flexible_words(arch: Arch, state: FrameState, info: int, words: tuple[int, ...]) -> None:
-    assert planned(arch, state, is_flexible=True) == PlannedRow(0, info, info >> 5 & 3, words)
+    assert planned(arch, state, is_flexible=True) == PlannedState(info, info >> 5 & 3, words)
 
 
 def test_a_register_of_30_bits_is_refused() -> None:
