@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.codemap import map_code
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_NOBITS
 from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.interpret import load_cfi
 from cfi2sframe.lower import Target
-from cfi2sframe.pipeline import Conversion, Options, assemble, convert_image, load_cfi
+from cfi2sframe.pipeline import Conversion, Options, convert_image, place_again
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verify import Verification, verify_section
 
@@ -73,17 +75,18 @@ def verify(
     """
     if section is None:
         conversion = convert_image(image, options)
-        if image.is_relocatable:
-            # The raw section of an object puts every function's section at 0; keep them apart to compare.
-            conversion = assemble(image, conversion.target, conversion.cfi, 0, keep_layout=True)
         if not conversion.data:
             raise RequestError(f"version {options.version} can say none of the functions; there is no section")
+        if image.is_relocatable:
+            # The raw section of an object puts every function's section at 0; keep them apart to compare.
+            conversion = place_again(conversion, 0)
         section = decode_section(conversion.data, conversion.section_vaddr)
-        return verify_section(image, conversion.cfi, section)
+        return verify_section(image, conversion.cfi, conversion.code_map, section)
     header = section.header
     errata = (2 if _says_outermost(section) else 1) if header.start_is_pcrel else 0
     cfi = load_cfi(image, Target(image.arch, header.version, errata), options.source)
-    return verify_section(image, cfi, section)
+    code_map = map_code(image, cfi, header.version, with_stubs=options.with_stubs)
+    return verify_section(image, cfi, code_map, section)
 
 
 def _says_outermost(section: DecodedSection) -> bool:
@@ -103,8 +106,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
     decoded = decode_section(data, section_vaddr)
     if not image.is_relocatable:
         return decoded
-    target = Target(image.arch, decode_header(data).version)
-    conversion = assemble(image, target, load_cfi(image, target, options.source), 0, keep_layout=True)
+    conversion = convert_image(image, options._replace(version=decode_header(data).version, errata=2))
     places: dict[tuple[int, int], list[int]] = {}
     for function in conversion.section.functions:
         place = image.place(function.start_vaddr)

@@ -35,8 +35,10 @@ def emit_object(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> E
     relocations = []
     record_size = FDE_SIZE[target.version]
     for index, (function, number) in enumerate(
-        zip(conversion.section.functions, conversion.piece_entries, strict=True)
+        zip(conversion.section.functions, conversion.function_entries, strict=True)
     ):
+        if number is None:
+            raise EmbedError("an object has no stubs")
         fde, _program, cfi_section = conversion.cfi.entries[number]
         relocation = cfi_section.relocations.get(fde.pc_offset)
         if relocation is None:

@@ -6,30 +6,31 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.arrange import Arrangement, Range, arrange, cut, split_points
-from cfi2sframe.dwarf.entries import CfiFailure, CfiTable, DwarfCie, DwarfFde, parse_entries
-from cfi2sframe.dwarf.machine import CfiProgram, Location, RowMachine
-from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.elf.cfi import CfiKind, CfiSection, find_cfi
-from cfi2sframe.errors import CfiError, InputError, RequestError
-from cfi2sframe.lower import Lowering, Skip, Target, check_target
+from cfi2sframe.arrange import cut, split_points
+from cfi2sframe.codemap import CodeMap, map_code
+from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
+from cfi2sframe.lower import Skip, Target
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import SectionPlan, plan_section
-from cfi2sframe.sframe.model import Function, FunctionBody, Section
+from cfi2sframe.sframe.model import Function, Section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
 
 #: Where a linked file's section is assumed to lie when nobody says: the next boundary of the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
-_MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class Options(NamedTuple):
     """What the caller may choose.
 
-    `section_vaddr` None: the first 64 KiB boundary past the last PT_LOAD (objects: 0).
+    `section_vaddr` None: the first 64 KiB boundary past the last PT_LOAD (objects: 0). `with_stubs`: describe PLT
+    stubs by their instructions.
     """
 
     version: int = SFRAME_VERSION_3
@@ -37,55 +38,22 @@ class Options(NamedTuple):
     source: CfiKind | None = None
     section_vaddr: int | None = None
     all_keep_frame_pointer: bool = False
-
-
-class Program(NamedTuple):
-    """An instruction string with its CIE: what it says, once for all FDEs that repeat it."""
-
-    number: int
-    cie: DwarfCie
-    rows: CfiProgram
-    result: FunctionBody | Skip
-
-
-class CfiEntry(NamedTuple):
-    """An FDE with the program it runs and the section it stands in."""
-
-    fde: DwarfFde
-    program: Program
-    section: CfiSection
-
-
-class Failure(NamedTuple):
-    """A damaged FDE and the section it stands in; `start_vaddr` where its function's start could be read."""
-
-    failure: CfiFailure
-    section: CfiSection
-    start_vaddr: int | None
-
-
-class Cfi(NamedTuple):
-    """All call frame information of an image, interpreted and lowered."""
-
-    sections: tuple[CfiSection, ...]
-    entries: tuple[CfiEntry, ...]
-    failures: tuple[Failure, ...]
-    programs: tuple[Program, ...]
+    with_stubs: bool = True
 
 
 class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
-    `pieces` pairs each function of `section` with the number of its entry in `cfi.entries`. `section_vaddr` is what
-    starts are relative to. `data` is empty when there is nothing to say.
+    `function_entries` gives for each function of `section` the number of its FDE in `cfi.entries`, None for stubs.
+    `section_vaddr` is what starts are relative to. `data` is empty when there is nothing to say.
     """
 
     image: ElfImage
     target: Target
     cfi: Cfi
-    arrangement: Arrangement
+    code_map: CodeMap
     section: Section
-    piece_entries: tuple[int, ...]
+    function_entries: tuple[int | None, ...]
     plan: SectionPlan
     section_vaddr: int
     data: bytes
@@ -93,83 +61,17 @@ class Conversion(NamedTuple):
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
         """The functions that this version cannot say, with their reasons, in the order of the FDEs."""
+        gone = self.code_map.arrangement.dropped.keys() | self.code_map.replaced
         return tuple(
             (entry, entry.program.result)
             for number, entry in enumerate(self.cfi.entries)
-            if isinstance(entry.program.result, Skip) and number not in self.arrangement.dropped
+            if isinstance(entry.program.result, Skip) and number not in gone
         )
 
-
-def load_cfi(image: ElfImage, target: Target, source: CfiKind | None = None) -> Cfi:
-    """Read, interpret and lower all CFI of an image.
-
-    Raises `InputError` when there is none or it cannot be walked, `RequestError` when the version cannot be had.
-    """
-    check_target(target)
-    sections = find_cfi(image, source)
-    loader = _Loader(image, target)
-    for section in sections:
-        loader.add(section)
-    return Cfi(sections, tuple(loader.entries), tuple(loader.failures), tuple(loader.programs))
-
-
-class _Loader:
-    """Runs each distinct (CIE, instructions) once: two thirds of a large library's FDEs repeat one seen before."""
-
-    def __init__(self, image: ElfImage, target: Target) -> None:
-        self.image = image
-        self.machine = RowMachine(image.arch)
-        self.lowering = Lowering(target)
-        self.entries: list[CfiEntry] = []
-        self.failures: list[Failure] = []
-        self.programs: list[Program] = []
-        self.tables: dict[DwarfCie, dict[bytes, Program | CfiError]] = {}
-
-    def add(self, section: CfiSection) -> None:
-        bases = PointerBases(self.image.byte_order, section.table_vaddr, self._load_word)
-        table: CfiTable = parse_entries(section, bases)
-        self.failures += [Failure(failure, section, None) for failure in table.failures]
-        cie: DwarfCie | None = None
-        programs: dict[bytes, Program | CfiError] = {}
-        add = self.entries.append
-        for fde in table.fdes:
-            if fde.cie is not cie:
-                cie = fde.cie
-                programs = self.tables.setdefault(cie, {})
-            program = programs.get(fde.instructions)
-            if program is None:
-                program = self._run(fde, section, bases, programs)
-            if isinstance(program, CfiError):
-                error = CfiError(program.reason, section.name, fde.instructions_offset + (program.offset or 0))
-                self.failures.append(Failure(CfiFailure(fde.offset, error), section, fde.pc_begin_vaddr))
-            else:
-                add(CfiEntry(fde, program, section))
-
-    def _load_word(self, vaddr: int) -> int | None:
-        data = self.image.bytes_at(vaddr, 8)
-        return None if data is None else int.from_bytes(data, "little" if self.image.byte_order == "<" else "big")
-
-    def _run(
-        self,
-        fde: DwarfFde,
-        section: CfiSection,
-        bases: PointerBases,
-        programs: dict[bytes, Program | CfiError],
-    ) -> Program | CfiError:
-        location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
-        result: Program | CfiError
-        depends_on_location = False
-        try:
-            rows = self.machine.run(fde.cie, fde.instructions, location)
-            depends_on_location = rows.depends_on_location
-            result = Program(len(self.programs), fde.cie, rows, self.lowering.lower(rows.rows, fde.cie))
-            self.programs.append(result)
-        except CfiError as error:
-            result = error
-            depends_on_location = True
-        if not depends_on_location:
-            programs[fde.instructions] = result
-        return result
+    @property
+    def is_whole(self) -> bool:
+        """Whether every FDE and every stub is described."""
+        return not (self.left_out or self.cfi.failures or self.code_map.stubs.left_out)
 
 
 def default_section_vaddr(image: ElfImage) -> int:
@@ -192,70 +94,67 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     if not cfi.entries and cfi.failures:
         first = cfi.failures[0].failure.error
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
+    code_map = map_code(image, cfi, options.version, with_stubs=options.with_stubs)
     section_vaddr = default_section_vaddr(image) if options.section_vaddr is None else options.section_vaddr
-    return assemble(image, target, cfi, section_vaddr, all_keep_frame_pointer=options.all_keep_frame_pointer)
+    section, entries = make_section(image, target, cfi, code_map, all_keep_frame_pointer=options.all_keep_frame_pointer)
+    plan = plan_section(_as_placed(section, image), image.arch, section_vaddr)
+    data = encode_section(plan) if section.functions else b""
+    return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data)
 
 
-def assemble(
-    image: ElfImage,
-    target: Target,
-    cfi: Cfi,
-    section_vaddr: int,
-    *,
-    all_keep_frame_pointer: bool = False,
-    keep_layout: bool = False,
-) -> Conversion:
-    """Arrange lowered CFI as a section at an address, and encode it.
+def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
+    """Return the conversion with its section at another address.
 
-    `keep_layout` leaves an object's functions at the addresses of the image's layout, where no two are the same,
-    instead of putting every section at 0. Raises `RequestError` when a field cannot hold its value.
+    An object's functions keep the addresses of the image's layout, where no two are the same.
+    Raises `RequestError` when a start does not fit.
     """
-    arrangement = arrange_entries(image, cfi)
-    functions: list[Function] = []
-    piece_entries: list[int] = []
-    pieces = arrangement.pieces
-    if image.is_relocatable:
-        # Linkers expect an object's functions in the order of its source.
-        pieces = tuple(sorted(pieces))
+    plan = plan_section(conversion.section, conversion.image.arch, section_vaddr)
+    return conversion._replace(plan=plan, section_vaddr=section_vaddr, data=encode_section(plan))
+
+
+def make_section(
+    image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap, *, all_keep_frame_pointer: bool = False
+) -> tuple[Section, tuple[int | None, ...]]:
+    """Return the logical section, at the image's addresses, and the FDE number of each of its functions."""
+    functions: list[tuple[Function, int | None]] = [*_fde_functions(image, target, cfi, code_map)]
+    if code_map.stubs.functions:
+        functions += [(stub, None) for stub in code_map.stubs.functions]
+        functions.sort(key=lambda pair: pair[0].start_vaddr)
+    section = Section(
+        target.version,
+        target.arch.abi_id,
+        tuple(function for function, _ in functions),
+        is_sorted=not image.is_relocatable,
+        start_is_pcrel=target.start_is_pcrel,
+        all_keep_frame_pointer=all_keep_frame_pointer,
+    )
+    return section, tuple(number for _, number in functions)
+
+
+def _fde_functions(
+    image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap
+) -> Iterator[tuple[Function, int | None]]:
+    # Linkers expect an object's functions in the order of its source, linked files are sorted by address.
+    pieces = tuple(sorted(code_map.pieces)) if image.is_relocatable else code_map.pieces
     for number, start, end in pieces:
         entry = cfi.entries[number]
         body = entry.program.result
         if isinstance(body, Skip):
             continue
         begin = entry.fde.pc_begin_vaddr
-        body = cut(body, start - begin, end - begin)
-        for function in _split(Function(start, end - start, body), target):
-            functions.append(function)
-            piece_entries.append(number)
-    section = Section(
-        target.version,
-        target.arch.abi_id,
-        tuple(functions),
-        is_sorted=not image.is_relocatable,
-        start_is_pcrel=target.start_is_pcrel,
-        all_keep_frame_pointer=all_keep_frame_pointer,
-    )
-    placed = section if keep_layout else _as_placed(section, image)
-    plan = plan_section(placed, target.arch, section_vaddr)
-    data = encode_section(plan) if functions else b""
-    return Conversion(image, target, cfi, arrangement, section, tuple(piece_entries), plan, section_vaddr, data)
+        function = Function(start, end - start, cut(body, start - begin, end - begin))
+        if target.version >= SFRAME_VERSION_3 and len(body.rows) > V3_MAX_FRES:
+            for part in _split(function):
+                yield part, number
+        else:
+            yield function, number
 
 
-def arrange_entries(image: ElfImage, cfi: Cfi) -> Arrangement:
-    """Decide which FDE holds at which addresses."""
-    ranges = [Range(entry.fde.pc_begin_vaddr, entry.fde.pc_range, entry.program.number) for entry in cfi.entries]
-    return arrange(ranges, image.holds_code)
-
-
-def _split(function: Function, target: Target) -> tuple[Function, ...]:
+def _split(function: Function) -> Iterator[Function]:
     """Split a function whose rows version 3 cannot count."""
-    body = function.body
-    if target.version < SFRAME_VERSION_3 or len(body.rows) <= V3_MAX_FRES:
-        return (function,)
-    starts = (*split_points(body, V3_MAX_FRES), function.size)
-    return tuple(
-        Function(function.start_vaddr + start, end - start, cut(body, start, end)) for start, end in pairwise(starts)
-    )
+    starts = (*split_points(function.body, V3_MAX_FRES), function.size)
+    for start, end in pairwise(starts):
+        yield Function(function.start_vaddr + start, end - start, cut(function.body, start, end))
 
 
 def _as_placed(section: Section, image: ElfImage) -> Section:

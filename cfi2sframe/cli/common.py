@@ -91,6 +91,12 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         help="the CFI to read (default: .eh_frame, or .debug_frame where there is none)",
     )
     parser.add_argument(
+        "--no-plt",
+        dest="with_stubs",
+        action="store_false",
+        help="leave PLT stubs to what the CFI says of them; else they are described by their instructions",
+    )
+    parser.add_argument(
         "--section-address",
         type=address,
         metavar="ADDR",
@@ -121,6 +127,7 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         errata=2 if arguments.errata is None else arguments.errata,
         source=arguments.source,
         section_vaddr=arguments.section_address,
+        with_stubs=arguments.with_stubs,
         all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
     )
 

@@ -71,8 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
         image = read_image(arguments.input)
         conversion = convert_image(image, conversion_options(arguments))
         wants_account = arguments.report or arguments.verbose or arguments.min_coverage is not None
-        has_gaps = bool(conversion.left_out or conversion.cfi.failures)
-        coverage = _account(conversion) if wants_account or has_gaps else None
+        coverage = None if conversion.is_whole and not wants_account else _account(conversion)
         if coverage is not None:
             _warn(coverage)
             if arguments.report:
@@ -110,10 +109,11 @@ def _write_report(path: str, coverage: Coverage) -> None:
 
 
 def _warn(coverage: Coverage) -> None:
-    from cfi2sframe.report.text import describe_left_out
+    from cfi2sframe.report.text import describe_left_out, describe_stub
 
     messages = [f"{d.where}+0x{d.offset:x}: {d.reason}; the FDE is skipped" for d in coverage.damaged]
     messages += [describe_left_out(item, coverage) for item in coverage.left_out]
+    messages += [f"{describe_stub(item)}: no SFrame FDE" for item in coverage.stubs_left_out]
     for message in messages[:_MAX_WARNINGS]:
         say("warning", message, coverage.file)
     if len(messages) > _MAX_WARNINGS:
@@ -128,7 +128,7 @@ def _status(arguments: argparse.Namespace, conversion: Conversion, coverage: Cov
     """Decide whether the section is to be written: only with status 0."""
     if arguments.strict and conversion.cfi.failures:
         return _refuse("a damaged FDE, and --strict forbids it", conversion, EXIT_UNUSABLE)
-    if arguments.strict and conversion.left_out:
+    if arguments.strict and not conversion.is_whole:
         return _refuse("functions are left out, and --strict forbids it", conversion, EXIT_INCOMPLETE)
     if coverage is not None and arguments.min_coverage is not None:
         percent = coverage.functions.percent

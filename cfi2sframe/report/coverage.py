@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.lower import Skip
+from cfi2sframe.plt.model import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +37,16 @@ class LeftOut(NamedTuple):
     row_address: int
 
 
+class StubLeftOut(NamedTuple):
+    """PLT stubs that are not described: where, how many bytes, and why."""
+
+    section: str
+    address: int
+    size: int
+    reason: StubReason
+    detail: str
+
+
 class Damaged(NamedTuple):
     """A damaged FDE: its place in the CFI, and what is wrong."""
 
@@ -50,8 +61,14 @@ class ByteCounts(NamedTuple):
     total: int
     default: int
     flexible: int
+    stubs: int
     left_out: int
     uncovered: int
+
+    @property
+    def described(self) -> int:
+        """Bytes that the section describes."""
+        return self.default + self.flexible + self.stubs
 
 
 class SectionBytes(NamedTuple):
@@ -62,20 +79,23 @@ class SectionBytes(NamedTuple):
 
 
 class FunctionCounts(NamedTuple):
-    """FDEs by what becomes of them. `fdes` = default + flexible + left_out + dropped + damaged.
+    """FDEs by what becomes of them. `fdes` = default + flexible + left_out + replaced + dropped + damaged.
 
-    `overlapping` are those of the first two that lost a part of their range to others; `records` are the functions in
-    the section: more than the FDEs described where one is cut or split.
+    `replaced`: PLT stubs, which are described by their instructions. `overlapping` are those of the first three that
+    lost a part of their range to other FDEs. `records` are the functions in the section, `stub_records` of them for
+    stubs: more than the FDEs described where one is cut or split.
     """
 
     fdes: int
     default: int
     flexible: int
     left_out: int
+    replaced: int
     dropped: int
     damaged: int
     overlapping: int
     records: int
+    stub_records: int
 
     @property
     def described(self) -> int:
@@ -121,13 +141,14 @@ class Coverage(NamedTuple):
     dropped: dict[str, int]
     sections: tuple[SectionBytes, ...]
     left_out: tuple[LeftOut, ...]
+    stubs_left_out: tuple[StubLeftOut, ...]
     damaged: tuple[Damaged, ...]
 
 
 def account(conversion: Conversion) -> Coverage:
     """Make the account of a conversion."""
     image, target = conversion.image, conversion.target
-    dropped = Counter(reason.value for reason in conversion.arrangement.dropped.values())
+    dropped = Counter(reason.value for reason in conversion.code_map.arrangement.dropped.values())
     left_out = _left_out(conversion)
     sections = _count_bytes(conversion)
     return Coverage(
@@ -141,7 +162,7 @@ def account(conversion: Conversion) -> Coverage:
         functions=_count_functions(conversion),
         bytes=ByteCounts(*(sum(column) for column in zip(*(s.counts for s in sections), strict=True)))
         if sections
-        else ByteCounts(0, 0, 0, 0, 0),
+        else ByteCounts(0, 0, 0, 0, 0, 0),
         sizes=Sizes(
             sum(len(section.data) for section in conversion.cfi.sections),
             sum(section.size for section in image.sections_named(".eh_frame_hdr")),
@@ -152,6 +173,10 @@ def account(conversion: Conversion) -> Coverage:
         dropped=dict(sorted(dropped.items())),
         sections=sections,
         left_out=left_out,
+        stubs_left_out=tuple(
+            StubLeftOut(skip.section_name, skip.start_vaddr, skip.size, skip.reason, skip.detail)
+            for skip in conversion.code_map.stubs.left_out
+        ),
         damaged=tuple(
             Damaged(f.section.name, f.failure.offset, f.failure.error.reason) for f in conversion.cfi.failures
         ),
@@ -159,10 +184,10 @@ def account(conversion: Conversion) -> Coverage:
 
 
 def _count_functions(conversion: Conversion) -> FunctionCounts:
-    dropped = conversion.arrangement.dropped
+    dropped, replaced = conversion.code_map.arrangement.dropped, conversion.code_map.replaced
     default = flexible = left_out = 0
     for number, entry in enumerate(conversion.cfi.entries):
-        if number in dropped:
+        if number in dropped or number in replaced:
             continue
         result = entry.program.result
         if isinstance(result, Skip):
@@ -176,31 +201,38 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
         default=default,
         flexible=flexible,
         left_out=left_out,
+        replaced=len(replaced),
         dropped=len(dropped),
         damaged=len(conversion.cfi.failures),
-        overlapping=len(conversion.arrangement.overlapped),
+        overlapping=len(conversion.code_map.arrangement.overlapped),
         records=len(conversion.section.functions),
+        stub_records=len(conversion.code_map.stubs.functions),
     )
 
 
 def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
     """Lay the pieces over the executable ranges, each byte once."""
-    kinds = ("default", "flexible", "left_out")
+    kinds = ("default", "flexible", "stubs", "left_out")
     counts: list[dict[str, int]] = [dict.fromkeys(kinds, 0) for _ in conversion.image.code_ranges]
-    for number, start, end in conversion.arrangement.pieces:
+    for number, start, end in conversion.code_map.pieces:
         result = conversion.cfi.entries[number].program.result
         kind = "left_out" if isinstance(result, Skip) else "flexible" if result.is_flexible else "default"
         for index, size in _shares(conversion.image, start, end):
             counts[index][kind] += size
+    for stub in conversion.code_map.stubs.functions:
+        for index, size in _shares(conversion.image, stub.start_vaddr, stub.start_vaddr + stub.size):
+            counts[index]["stubs"] += size
+    for skip in conversion.code_map.stubs.left_out:
+        # Elsewhere the CFI has the say, or nobody has.
+        if skip.reason is StubReason.CFI_DIFFERS:
+            for index, size in _shares(conversion.image, skip.start_vaddr, skip.start_vaddr + skip.size):
+                counts[index]["left_out"] += size
     sections = []
     for code, count in zip(conversion.image.code_ranges, counts, strict=True):
         total = code.end_vaddr - code.start_vaddr
-        sections.append(
-            SectionBytes(
-                code.name,
-                ByteCounts(total, count["default"], count["flexible"], count["left_out"], total - sum(count.values())),
-            )
-        )
+        default, flexible, stubs, left_out = (count[kind] for kind in kinds)
+        uncovered = total - default - flexible - stubs - left_out
+        sections.append(SectionBytes(code.name, ByteCounts(total, default, flexible, stubs, left_out, uncovered)))
     return tuple(sections)
 
 
@@ -259,6 +291,10 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
         "sections": [{"name": name, **counts._asdict()} for name, counts in coverage.sections],
         "left_out": [
             {**item._asdict(), "reason": item.reason.name, "message": item.reason.value} for item in coverage.left_out
+        ],
+        "stubs_left_out": [
+            {**item._asdict(), "reason": item.reason.name, "message": item.reason.value}
+            for item in coverage.stubs_left_out
         ],
         "damaged": [item._asdict() for item in coverage.damaged],
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.report.coverage import Coverage, LeftOut
+    from cfi2sframe.report.coverage import Coverage, LeftOut, StubLeftOut
 
 
 def printable(text: str) -> str:
@@ -26,14 +26,21 @@ def describe_left_out(item: LeftOut, coverage: Coverage) -> str:
     return f"{name} at {place}: no SFrame FDE: {item.reason.value}{detail}"
 
 
+def describe_stub(item: StubLeftOut) -> str:
+    """Return stubs that are left out as a sentence without their file."""
+    detail = f" ({item.detail})" if item.detail else ""
+    place = f"at 0x{item.address:x} in {printable(item.section)}"
+    return f"{item.size:,} bytes of PLT stubs {place}: {item.reason.value}{detail}"
+
+
 def summary(coverage: Coverage) -> str:
     """Return the one-line summary of a conversion."""
     functions, sizes = coverage.functions, coverage.sizes
-    covered = coverage.bytes.default + coverage.bytes.flexible
+    wanted = functions.fdes - functions.dropped - functions.replaced
     line = (
         f"SFrame version {coverage.version}: "
-        f"{functions.described:,} of {functions.fdes - functions.dropped:,} functions, "
-        f"{covered:,} of {coverage.bytes.total:,} executable bytes, {sizes.sframe:,} bytes of .sframe"
+        f"{functions.described:,} of {wanted:,} functions, "
+        f"{coverage.bytes.described:,} of {coverage.bytes.total:,} executable bytes, {sizes.sframe:,} bytes of .sframe"
     )
     if sizes.ratio is not None:
         line += f" ({sizes.ratio:.2f} of {coverage.source}"
@@ -50,17 +57,25 @@ def coverage_lines(coverage: Coverage) -> Iterator[str]:
     yield f"    default rows      {functions.default:>12,}"
     yield f"    flexible rows     {functions.flexible:>12,}"
     yield f"    left out          {functions.left_out:>12,}"
+    yield f"    PLT stubs         {functions.replaced:>12,}  ({functions.stub_records:,} functions by their instructions)"
     yield f"    dropped           {functions.dropped:>12,}{_list(coverage.dropped)}"
     yield f"    damaged           {functions.damaged:>12,}"
     if functions.overlapping:
         yield f"    (overlapping      {functions.overlapping:>12,}  cut where another FDE holds)"
     yield f"  executable bytes    {counts.total:>12,}"
-    for label, value in zip(("default rows", "flexible rows", "left out", "without CFI"), counts[1:], strict=True):
+    for label, value in zip(
+        ("default rows", "flexible rows", "PLT stubs", "left out", "without CFI"), counts[1:], strict=True
+    ):
         yield f"    {label:<18}{value:>12,}  {_percent(value, counts.total)}"
     yield f"  section             {coverage.sizes.sframe:>12,} bytes, {coverage.row_count:,} rows{_ratio(coverage)}"
     yield f"  section address     {coverage.section_vaddr:>#12x}"
     yield from _section_lines(coverage)
     yield from _left_out_lines(coverage)
+    if coverage.stubs_left_out:
+        yield ""
+        yield "  PLT stubs left out"
+        for stub in coverage.stubs_left_out:
+            yield f"    {describe_stub(stub)}"
     if coverage.damaged:
         yield ""
         yield "  damaged FDEs"
@@ -89,7 +104,7 @@ def _section_lines(coverage: Coverage) -> Iterator[str]:
     yield f"  {'section':<{width}}{'bytes':>12}{'described':>12}{'left out':>12}{'without CFI':>12}"
     for name, counts in coverage.sections:
         yield (
-            f"  {printable(name):<{width}}{counts.total:>12,}{counts.default + counts.flexible:>12,}"
+            f"  {printable(name):<{width}}{counts.total:>12,}{counts.described:>12,}"
             f"{counts.left_out:>12,}{counts.uncovered:>12,}"
         )
 

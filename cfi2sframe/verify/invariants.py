@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the strictest readers require of a section, whatever its rows say."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from cfi2sframe.sframe import constants as s
+from cfi2sframe.verify.records import Difference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
+
+
+def check_invariants(decoded: DecodedSection, image: ElfImage | None = None) -> list[Difference]:
+    """Check what the strictest readers require of a section; of unsorted ones (objects) what linkers require."""
+    return [*_check_header(decoded), *_check_functions(decoded, image)]
+
+
+def _check_header(decoded: DecodedSection) -> Iterator[Difference]:
+    header = decoded.header
+    table_size = header.fde_count * s.FDE_SIZE[header.version]
+    fre_count = sum(len(function.rows) for function in decoded.functions)
+    expectations = (
+        (
+            not header.flags & ~s.FLAGS_BY_VERSION[header.version],
+            f"flags 0x{header.flags:x} are not of this version",
+        ),
+        (
+            header.version < s.SFRAME_VERSION_3 or header.start_is_pcrel,
+            "version 3 without SFRAME_F_FDE_FUNC_START_PCREL",
+        ),
+        (header.byte_order == decoded.arch.byte_order, f"not in the byte order of {decoded.arch.name}"),
+        (header.auxhdr_size == 0, f"an auxiliary header of {header.auxhdr_size} bytes"),
+        (header.fde_count > 0, "no functions"),
+        (header.fre_count > 0, "no rows"),
+        (header.fde_offset == 0, f"sfh_fdeoff is {header.fde_offset}, not 0"),
+        (
+            header.fre_offset == table_size,
+            f"sfh_freoff is {header.fre_offset}, the table's size {table_size}",
+        ),
+        (
+            header.fre_count == fre_count,
+            f"sfh_num_fres is {header.fre_count}, the functions have {fre_count} rows",
+        ),
+        (
+            s.HEADER_SIZE + header.auxhdr_size + header.fre_offset + header.fre_size == decoded.section_size,
+            "sfh_fre_len does not reach the section's end",
+        ),
+        (header.fixed_ra_offset == decoded.arch.fixed_ra_offset, f"fixed RA offset {header.fixed_ra_offset}"),
+        (header.fixed_fp_offset == 0, f"fixed FP offset {header.fixed_fp_offset}"),
+    )
+    for holds, message in expectations:
+        if not holds:
+            yield Difference("invariant", decoded.section_vaddr, message)
+
+
+def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
+    previous_end: int | None = None
+    previous_start = -1
+    for function in decoded.functions:
+        start = function.start_vaddr
+        if decoded.header.is_sorted:
+            if previous_end is not None and start <= previous_start:
+                yield Difference("invariant", start, "starts do not ascend")
+            elif previous_end is not None and start < previous_end:
+                yield Difference("invariant", start, "overlaps the function before it")
+            previous_start, previous_end = start, start + function.size
+        if image is not None and image.code_range_of(start) is None:
+            yield Difference("invariant", start, "starts outside the executable sections")
+        for message in _check_rows(function, decoded.header.version):
+            yield Difference("invariant", start, message)
+
+
+def _check_rows(function: DecodedFunction, version: int) -> Iterator[str]:
+    if not function.rows:
+        yield "no rows"
+        return
+    if function.size == 0:
+        yield "no size"
+    deltas = [row.row.start_delta for row in function.rows]
+    if deltas[0] != 0:
+        yield f"the first row starts at {deltas[0]}"
+    if any(b <= a for a, b in pairwise(deltas)):
+        yield "row starts do not ascend"
+    if version >= 2 and function.is_pcmask != bool(function.repeat_size):
+        yield f"block size {function.repeat_size} of a {'PCMASK' if function.is_pcmask else 'PCINC'} function"
+    limit = function.repeat_size if function.is_pcmask and function.repeat_size else function.size
+    if deltas[-1] >= limit:
+        yield f"the last row starts at {deltas[-1]}, past the end at {limit}"
