@@ -83,9 +83,7 @@ class Program(NamedTuple):
         entries: tuple[asm.Entry, ...] = (self.cie, self.fde)
         if not debug_frame:
             entries = (*entries, asm.Terminator())
-        return asm.EhFrame(
-            entries, address, little_endian=self.machine.little_endian, debug_frame=debug_frame
-        )
+        return asm.EhFrame(entries, address, little_endian=self.machine.little_endian, debug_frame=debug_frame)
 
 
 class _State(NamedTuple):
@@ -116,15 +114,10 @@ def expressions(machine: Machine) -> st.SearchStrategy[bytes]:
     """Expressions of shapes that compilers and linkers emit, and some that only a fuzzer would."""
     register = st.sampled_from((machine.sp, machine.fp, *machine.others))
     small = st.integers(-40, 40).map(lambda words: 8 * words)
-    shape = st.sampled_from(
-        (b"", b"\x06", b"\x06\x23\x08", b"\x06\x06", b"\x23\x10", b"\x96", b"\x06\x38\x1c")
-    )
+    shape = st.sampled_from((b"", b"\x06", b"\x06\x23\x08", b"\x06\x06", b"\x23\x10", b"\x96", b"\x06\x38\x1c"))
     based = st.builds(lambda reg, off, tail: _breg(reg, off) + tail, register, small, shape)
     plt = st.sampled_from(
-        tuple(
-            b"\x77\x08\x80\x00\x3f\x1a" + bytes((0x30 + limit,)) + b"\x2a\x33\x24\x22"
-            for limit in (9, 10, 11)
-        )
+        tuple(b"\x77\x08\x80\x00\x3f\x1a" + bytes((0x30 + limit,)) + b"\x2a\x33\x24\x22" for limit in (9, 10, 11))
     )
     vg_scaled = st.builds(lambda off: _breg(machine.sp, off) + b"\x92\x2e\x00\x38\x1e\x22", small)
     odd = st.sampled_from((b"", b"\x30", b"\x9c", b"\x12", b"\x22", b"\xff", b"\x03" + bytes(8), b"\x08"))
@@ -152,9 +145,7 @@ def _steps_in(machine: Machine, *, cfa_is_expression: bool, can_restore: bool) -
         register.map(lambda reg: Step("same_value", reg)),
         register.map(lambda reg: Step("restore", reg)),
         st.builds(lambda reg, code: Step("expression", reg, expression=code), register, expressions(machine)),
-        st.builds(
-            lambda reg, code: Step("val_expression", reg, expression=code), register, expressions(machine)
-        ),
+        st.builds(lambda reg, code: Step("val_expression", reg, expression=code), register, expressions(machine)),
         st.just(Step("remember_state")),
         st.just(Step("no_effect")),
     ]
@@ -284,9 +275,7 @@ def programs(
     initial = draw(_initial_steps(machine))
     state, steps = _State(cfa_is_expression=False, remembered=()), list[Step]()
     for _ in range(draw(st.integers(0, max_steps))):
-        step = draw(
-            _steps_in(machine, cfa_is_expression=state.cfa_is_expression, can_restore=bool(state.remembered))
-        )
+        step = draw(_steps_in(machine, cfa_is_expression=state.cfa_is_expression, can_restore=bool(state.remembered)))
         if operations is None or step.operation in operations:
             steps.append(step)
             state = _after(state, step)

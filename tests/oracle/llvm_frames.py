@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 _SECTION = re.compile(r"(\.\S*_frame) contents:")
 _CIE = re.compile(r"([0-9a-f]{8,}) [0-9a-f]+ [0-9a-f]+ CIE$")
 _FDE = re.compile(r"([0-9a-f]{8,}) [0-9a-f]+ [0-9a-f]+ FDE cie=([0-9a-f]+) pc=([0-9a-f]+)\.\.\.([0-9a-f]+)")
-_FIELD = re.compile(
-    r"  (Augmentation|Code alignment factor|Data alignment factor|Return address column): +(.*)"
-)
+_FIELD = re.compile(r"  (Augmentation|Code alignment factor|Data alignment factor|Return address column): +(.*)")
 _ROW = re.compile(r"  (?:0x([0-9a-f]+): )?CFA=(.*)")
 _NEXT_REGISTER = re.compile(r", (?=[A-Za-z]\w*=)")
 _REGISTER_OFFSET = re.compile(r"([A-Za-z]\w*)([+-]\d+)?")

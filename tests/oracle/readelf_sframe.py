@@ -119,9 +119,7 @@ def parse_readelf_sframe(lines: Iterable[str]) -> OracleSframe:
     """
     kept = [line.rstrip() for line in lines if line.strip()]
     marks = {
-        line.strip(): number
-        for number, line in enumerate(kept)
-        if line.strip() in ("Header :", "Function Index :")
+        line.strip(): number for number, line in enumerate(kept) if line.strip() in ("Header :", "Function Index :")
     }
     if set(marks) != {"Header :", "Function Index :"}:
         message = "readelf shows no SFrame section"

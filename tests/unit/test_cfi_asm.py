@@ -140,9 +140,9 @@ def test_nops_are_counted_by_the_padding() -> None:
 
 
 def test_big_endian_advances() -> None:
-    assert instruction_bytes(
-        asm.advance2(0x102), asm.advance4(0x1020304), little_endian=False
-    ) == bytes.fromhex("0301020401020304")
+    assert instruction_bytes(asm.advance2(0x102), asm.advance4(0x1020304), little_endian=False) == bytes.fromhex(
+        "0301020401020304"
+    )
 
 
 @pytest.mark.parametrize("make", [asm.offset, asm.restore, asm.advance0])
@@ -154,12 +154,9 @@ def test_six_bits_hold_no_64(make: object) -> None:
 
 def test_whole_section_byte_for_byte() -> None:
     cie = asm.Cie(instructions=(asm.def_cfa(7, 8), asm.offset(16, 1)))
-    frame = asm.EhFrame(
-        (cie, asm.Fde(cie, 0x1000, 0x20, (asm.advance(1),)), asm.Terminator()), address=0x2000
-    )
+    frame = asm.EhFrame((cie, asm.Fde(cie, 0x1000, 0x20, (asm.advance(1),)), asm.Terminator()), address=0x2000)
     assert frame.assemble().hex(" ", 4) == (
-        "14000000 00000000 017a5200 01781001 1b0c0708 90010000 "
-        "10000000 1c000000 e0efffff 20000000 00410000 00000000"
+        "14000000 00000000 017a5200 01781001 1b0c0708 90010000 10000000 1c000000 e0efffff 20000000 00410000 00000000"
     )
     assert frame.offsets() == (0, 24, 44)
 
@@ -241,9 +238,7 @@ def test_readelf_reads_the_function_range(tmp_path: Path, encoding: int) -> None
 @pytest.mark.parametrize("version", [1, 3, 4])
 def test_readelf_reads_debug_frame(tmp_path: Path, version: int, *, dwarf64: bool) -> None:
     cie = asm.Cie(version, "", instructions=(asm.def_cfa(7, 8), asm.offset(16, 1)))
-    fdes = tuple(
-        asm.Fde(cie, TEXT_VADDR + 16 * n, 16, (asm.advance(1), asm.def_cfa_offset(16))) for n in (0, 1)
-    )
+    fdes = tuple(asm.Fde(cie, TEXT_VADDR + 16 * n, 16, (asm.advance(1), asm.def_cfa_offset(16))) for n in (0, 1))
     frame = asm.EhFrame(fdes, debug_frame=True, dwarf64=dwarf64)
     section = asm.Section(".debug_frame", frame.assemble(), align=8)
     text = readelf(tmp_path / "a", asm.elf_file(X86_64, (section,), file_type=2), "-wF")

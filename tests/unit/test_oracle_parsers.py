@@ -328,9 +328,7 @@ class TestReadelfSframe:
         assert (section.version, section.flags, section.cfa_fixed_ra_offset) == (2, frozenset(), None)
         a_key, b_key = section.functions
         assert (a_key.pauth_b_key, b_key.pauth_b_key) == (False, True)
-        assert a_key.rows == (
-            OracleSframeRow(4, "sp+32", "c-32", "c-24", ra_mangled=True, ra_undefined=False),
-        )
+        assert a_key.rows == (OracleSframeRow(4, "sp+32", "c-32", "c-24", ra_mangled=True, ra_undefined=False),)
 
     def test_version_1(self) -> None:
         section = parse_readelf_sframe(READELF_SFRAME_V1.splitlines())
@@ -387,9 +385,7 @@ class TestRegisterNumbers:
         """Each register from 0 to 127 is printed as the place of register 0, and read back as its number."""
         newest = binutils("newest")
         lines = [f".cfi_escape 0x09, 0x00, {number:#x}\n.quad 0" for number in range(128)]
-        _assemble(
-            newest.tool("as", arch), tmp_path, "\n".join([".cfi_startproc", *lines, ".cfi_endproc", ""])
-        )
+        _assemble(newest.tool("as", arch), tmp_path, "\n".join([".cfi_startproc", *lines, ".cfi_endproc", ""]))
         if printer == "readelf":
             output = _run(newest.tool("readelf", arch), "-wF", str(tmp_path / "a.o"))
             (section,) = parse_readelf_frames(output.splitlines(), arch)
@@ -431,14 +427,10 @@ class TestToolsAgree:
         gnu = _run(tools.tool("readelf"), "-wF", str(tmp_path / "a.o"))
         llvm = _run(str(dwarfdump.path), "--eh-frame", str(tmp_path / "a.o"))
         expected = [RegisterOffset(7, 16), RegisterOffset(7, 8), RegisterOffset(7, 16)]
-        assert [
-            row.cfa for row in parse_readelf_frames(gnu.splitlines(), "amd64")[0].fdes[0].rows
-        ] == expected
+        assert [row.cfa for row in parse_readelf_frames(gnu.splitlines(), "amd64")[0].fdes[0].rows] == expected
         assert [row.cfa for row in parse_llvm_frames(llvm.splitlines(), "amd64")[-1].fdes[0].rows] == expected
 
-    @pytest.mark.parametrize(
-        ("binutils_version", "sframe_version"), [("2.40", 1), ("2.44", 2), ("newest", 3)]
-    )
+    @pytest.mark.parametrize(("binutils_version", "sframe_version"), [("2.40", 1), ("2.44", 2), ("newest", 3)])
     def test_sframe_of_the_assembler(
         self,
         binutils_version: BinutilsVersion,
@@ -448,9 +440,7 @@ class TestToolsAgree:
     ) -> None:
         tools = binutils(binutils_version)
         _assemble(tools.tool("as"), tmp_path, REMEMBER, "--gsframe")
-        section = parse_readelf_sframe(
-            _run(tools.tool("readelf"), "--sframe", str(tmp_path / "a.o")).splitlines()
-        )
+        section = parse_readelf_sframe(_run(tools.tool("readelf"), "--sframe", str(tmp_path / "a.o")).splitlines())
         assert section.version == sframe_version
         assert [[row.cfa for row in f.rows] for f in section.functions] == [["sp+16", "sp+8", "sp+16"]]
 
