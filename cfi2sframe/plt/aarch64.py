@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.plt.model import Effect, Flow, StubArch
+from cfi2sframe.plt.model import Block, Effect, Flow, StubArch
 
 if TYPE_CHECKING:
     from typing import Any
@@ -15,6 +15,7 @@ _RA: Final = 30
 _SP: Final = 31
 _HINTS: Final = frozenset({"bti", "autia1716", "autib1716"})
 _ALL_BITS: Final = 0xFFFFFFFF
+_PAGE_BITS: Final = 12
 
 
 def open_disassembler() -> Any:  # noqa: ANN401 - capstone has no types
@@ -76,10 +77,27 @@ def branch_delta(data: bytes, offset: int, _size: int) -> int:
     return offset + _branch_distance(int.from_bytes(data[offset : offset + 4], "little"))
 
 
+def words_read(kind: Block, data: bytes, start_vaddr: int) -> frozenset[int]:
+    """Return the addresses of the words that a block at an address loads by ADRP and LDR."""
+    pages: dict[int, int] = {}
+    found = set()
+    for insn in kind.instructions:
+        word = int.from_bytes(data[insn.offset : insn.offset + 4], "little")
+        target, base = word & 0x1F, word >> 5 & 0x1F
+        if word & 0x9F000000 == 0x90000000:
+            distance = ((word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3) << _PAGE_BITS
+            limit = 1 << 20 + _PAGE_BITS
+            pages[target] = ((start_vaddr + insn.offset) >> _PAGE_BITS << _PAGE_BITS) + (distance ^ limit) - limit
+        elif word & 0xFFC00000 == 0xF9400000 and base in pages:
+            found.add(pages[base] + (word >> 10 & 0xFFF) * 8)
+    return frozenset(found)
+
+
 AARCH64_STUBS: Final = StubArch(
     open_disassembler,
     understand,
     branch_delta,
+    words_read,
     block_sizes=(16, 24, 32),
     header_sizes=(0, 32, 48),
     # The trampoline of lazy TLS descriptors stands behind the last stub.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.plt.model import Effect, Flow, StubArch
+from cfi2sframe.plt.model import Block, Effect, Flow, StubArch
 
 if TYPE_CHECKING:
     from typing import Any
@@ -43,7 +43,7 @@ def understand(insn: Any, offset: int, _data: bytes) -> tuple[Effect, bytes] | N
     elif name in ("jmp", "call"):
         effect = _branch(insn, name, offset)
     elif name in ("push", "pop", "mov", "movabs", "add", "sub"):
-        effect = _data_effect(insn, name, offset)
+        effect = _data_effect(insn, name)
     return None if effect is None else (effect, _mask(insn, name))
 
 
@@ -61,16 +61,17 @@ def _branch(insn: Any, name: str, offset: int) -> Effect | None:  # noqa: ANN401
     if operand.type == X86_OP_REG:
         return Effect(Flow.LEAVE)
     if operand.type == X86_OP_MEM:
-        return Effect(Flow.LEAVE, reads_delta=_memory_delta(insn, operand, offset))
+        return Effect(Flow.LEAVE, reads_relative=_is_relative(insn, operand))
     return None
 
 
-def _data_effect(insn: Any, name: str, offset: int) -> Effect | None:  # noqa: ANN401
+def _data_effect(insn: Any, name: str) -> Effect | None:  # noqa: ANN401
     from capstone.x86_const import X86_OP_IMM, X86_OP_MEM, X86_OP_REG
 
     target = insn.operands[0]
     if name == "push":
-        return Effect(push_size=_WORD_SIZE) if target.size == _WORD_SIZE else None
+        is_relative = target.type == X86_OP_MEM and _is_relative(insn, target)
+        return Effect(push_size=_WORD_SIZE, reads_relative=is_relative) if target.size == _WORD_SIZE else None
     is_plain_register = target.type == X86_OP_REG and not _is_frame_register(insn.reg_name(target.reg))
     if name == "pop":
         return Effect(push_size=-_WORD_SIZE) if is_plain_register and target.size == _WORD_SIZE else None
@@ -82,7 +83,7 @@ def _data_effect(insn: Any, name: str, offset: int) -> Effect | None:  # noqa: A
             return None
         return Effect(push_size=source.imm if name == "sub" else -source.imm)
     if is_plain_register:
-        return Effect(reads_delta=_memory_delta(insn, source, offset) if source.type == X86_OP_MEM else None)
+        return Effect(reads_relative=source.type == X86_OP_MEM and _is_relative(insn, source))
     if target.type == X86_OP_MEM and source.type == X86_OP_REG and target.size == _WORD_SIZE:
         memory = target.mem
         if insn.reg_name(memory.base) == "rsp" and not memory.index and not memory.segment and memory.disp == 0:
@@ -94,12 +95,9 @@ def _is_frame_register(name: str) -> bool:
     return name in {"rsp", "esp", "sp", "spl", "rbp", "ebp", "bp", "bpl"}
 
 
-def _memory_delta(insn: Any, operand: Any, offset: int) -> int | None:  # noqa: ANN401
-    """Return the distance of a RIP-relative word from the start of the bytes, or None for other addresses."""
-    memory = operand.mem
-    if insn.reg_name(memory.base) != "rip" or memory.index:
-        return None
-    return int(offset + insn.size + memory.disp)
+def _is_relative(insn: Any, operand: Any) -> bool:  # noqa: ANN401
+    """Whether a memory operand is a word at a fixed distance from the next instruction."""
+    return bool(insn.reg_name(operand.mem.base) == "rip" and not operand.mem.index)
 
 
 def _mask(insn: Any, name: str) -> bytes:  # noqa: ANN401
@@ -123,10 +121,22 @@ def branch_delta(data: bytes, offset: int, size: int) -> int:
     return offset + size + int.from_bytes(field, "little", signed=True)
 
 
+def words_read(kind: Block, data: bytes, start_vaddr: int) -> frozenset[int]:
+    """Return the addresses of the words that a block at an address reads relative to RIP."""
+    found = set()
+    for offset, size, effect in kind.instructions:
+        if effect.reads_relative:
+            field = kind.mask.index(0, offset)
+            distance = int.from_bytes(data[field : field + 4], "little", signed=True)
+            found.add(start_vaddr + offset + size + distance)
+    return frozenset(found)
+
+
 AMD64_STUBS: Final = StubArch(
     open_disassembler,
     understand,
     branch_delta,
+    words_read,
     block_sizes=(8, 16, 24, 32, 48, 64),
     header_sizes=(0, 16, 32, 48, 64),
     tail_sizes=(0,),

@@ -37,12 +37,27 @@ class Decoder:
             found = self._known[data] = self._decode(data)
         return found
 
-    def _decode(self, data: bytes) -> Block | Problem:
+    def way_to_jump(self, data: bytes) -> tuple[Instruction, ...] | None:
+        """Decode up to the first instruction that ends the flow; None when something before it is not known."""
+        instructions: list[Instruction] = []
+        for insn in self._open().disasm(data, 0):
+            understood = self.stubs.understand(insn, insn.address, data)
+            if understood is None:
+                return None
+            instructions.append(Instruction(insn.address, insn.size, understood[0]))
+            if understood[0].flow in ENDS_FLOW:
+                return tuple(instructions)
+        return None
+
+    def _open(self) -> Any:  # noqa: ANN401 - capstone has no types
         if self._disassembler is None:
             self._disassembler = self.stubs.open_disassembler()
+        return self._disassembler
+
+    def _decode(self, data: bytes) -> Block | Problem:
         instructions: list[Instruction] = []
         mask = b""
-        for insn in self._disassembler.disasm(data, 0):
+        for insn in self._open().disasm(data, 0):
             if self._is_literal(instructions, len(data) - insn.address):
                 break
             understood = self.stubs.understand(insn, insn.address, data)

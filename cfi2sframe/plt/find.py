@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a linked file has its stubs: in sections whose names say so."""
+"""Where a linked file has its stubs: in sections whose names say so, or where its dynamic relocations lead to."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.errors import ElfError
+from cfi2sframe.plt.locate import find_in_segments
 from cfi2sframe.plt.model import StubRange, StubReason, StubSkip
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.plt.decode import Decoder
+    from cfi2sframe.plt.model import CfiAt
 
 #: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and their kin.
 _NAME_PREFIXES: Final = (".plt", ".iplt")
 
 
-def find_stubs(image: ElfImage) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
-    """Return the ranges of stubs in ascending order without overlap, and those that cannot be read."""
+def find_stubs(image: ElfImage, cfi_at: CfiAt, decoder: Decoder) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
+    """Return the ranges of stubs in ascending order without overlap, and those that cannot be read.
+
+    `cfi_at` and the decoder serve files without section headers alone.
+    """
     if image.is_relocatable:
         return (), ()
+    if not image.sections:
+        return find_in_segments(image, cfi_at, decoder), ()
     ranges: list[StubRange] = []
     left_out: list[StubSkip] = []
     end_vaddr = 0

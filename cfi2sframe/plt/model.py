@@ -103,7 +103,8 @@ class Effect(NamedTuple):
 
     `ra_at` is the offset from the new SP at which the return address was saved (AArch64). `overwrites_top`: the word
     on top of the stack gets another value. `is_padding`: it fills up and is not meant to be executed.
-    `reads_delta`: a word at this distance from the block's start is read, such as the GOT slot of the stub.
+    `reads_relative`: a word is read whose distance from the next instruction is the field that the mask leaves out
+    (AMD64).
     """
 
     flow: Flow = Flow.NEXT
@@ -112,7 +113,7 @@ class Effect(NamedTuple):
     overwrites_top: bool = False
     is_padding: bool = False
     target_delta: int | None = None
-    reads_delta: int | None = None
+    reads_relative: bool = False
 
 
 class Instruction(NamedTuple):
@@ -162,13 +163,15 @@ class StubArch(NamedTuple):
 
     `open_disassembler()` returns capstone's; `understand(instruction, offset, data)` gives an instruction's effect and
     its mask of constant bits, or None when the effect is not known; `branch_delta(data, offset, size)` the distance of
-    a direct branch's target from the start of `data`. Sizes are tried in the order given. `literal_size`: as many
-    bytes behind the last jump may be data.
+    a direct branch's target from the start of `data`; `words_read(kind, data, start_vaddr)` the addresses that a block
+    with these bytes, of a kind already decoded, takes words from, such as its GOT slot. Sizes are tried in the order
+    given. `literal_size`: as many bytes behind the last jump may be data.
     """
 
     open_disassembler: Callable[[], Any]
     understand: Callable[[Any, int, bytes], tuple[Effect, bytes] | None]
     branch_delta: Callable[[bytes, int, int], int]
+    words_read: Callable[[Block, bytes, int], frozenset[int]]
     block_sizes: tuple[int, ...]
     header_sizes: tuple[int, ...]
     tail_sizes: tuple[int, ...]

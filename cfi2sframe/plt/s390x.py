@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.plt.model import Effect, Flow, StubArch
+from cfi2sframe.plt.model import Block, Effect, Flow, StubArch
 
 if TYPE_CHECKING:
     from typing import Any
@@ -66,14 +66,24 @@ def _store(base: int, displacement: int, size: int, index: int) -> Effect | None
 
 
 def branch_delta(data: bytes, offset: int, _size: int) -> int:
-    """Return where the `jg` at `offset` goes, counted from the start of `data`."""
+    """Return where the `jg` (or `larl`) at `offset` leads, counted from the start of `data`."""
     return offset + 2 * int.from_bytes(data[offset + 2 : offset + 6], "big", signed=True)
+
+
+def words_read(kind: Block, data: bytes, start_vaddr: int) -> frozenset[int]:
+    """Return the addresses that a block at an address forms by LARL; it loads from there."""
+    return frozenset(
+        start_vaddr + branch_delta(data, insn.offset, insn.size)
+        for insn in kind.instructions
+        if data[insn.offset] == 0xC0 and insn.effect.flow is Flow.NEXT
+    )
 
 
 S390X_STUBS: Final = StubArch(
     open_disassembler,
     understand,
     branch_delta,
+    words_read,
     block_sizes=(32,),
     header_sizes=(0, 32),
     tail_sizes=(0,),

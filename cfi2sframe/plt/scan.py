@@ -28,10 +28,10 @@ def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
     `cfi_at` gives the CFI in force at an address, for comparison: where it says something else than the instructions,
     the stubs are left out. Addresses are the file's own. capstone is imported only when there are stubs.
     """
-    ranges, unread = find_stubs(image)
+    decoder = Decoder(image.arch)
+    ranges, unread = find_stubs(image, cfi_at, decoder)
     if not ranges:
         return StubScan((), unread)
-    decoder = Decoder(image.arch)
     cuts = [cut_range(stubs, decoder) for stubs in ranges]
     units = tuple(unit for cut in cuts for unit in cut.units)
     left_out = [*unread, *(skip for cut in cuts for skip in cut.left_out)]
