@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
-from cfi2sframe.dwarf.pointer import PointerBases, read_pointer, read_value
+from cfi2sframe.dwarf.pointer import PointerBases, fixed_size, read_pointer, read_value
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class _Walk:
             if length == 0:
                 offset = start
                 if self._ends_at(offset):
+                    # What lies behind belongs to other sections of the segment.
+                    offset = size
                     break
                 continue
             if length == 0xFFFFFFFF:
@@ -211,7 +213,7 @@ class _Walk:
         pc_range, position = read_value(entry, position, cie.fde_encoding, order)
         if pc_range < 0:
             # A signed form holds the range, yet a range has no sign.
-            pc_range &= 0xFFFFFFFF if cie.fde_encoding & 0x0F == d.DW_EH_PE_sdata4 else 0xFFFFFFFFFFFFFFFF
+            pc_range &= (1 << 8 * (fixed_size(cie.fde_encoding) or 8)) - 1
         if cie.augmentation.startswith("z"):
             size, position = read_uleb(entry, position)
             position += size
