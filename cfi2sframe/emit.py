@@ -1,39 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A conversion put where it belongs: into a copy of the object or linked file that it was made of."""
+"""A conversion put where it belongs, into a copy of the file that it was made of; and taken out of it again."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
-from cfi2sframe.elf.relocatable import ObjectRelocation, add_to_object
-from cfi2sframe.errors import EmbedError
+from cfi2sframe.errors import EmbedError, VerificationError
+from cfi2sframe.pipeline import place_again
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.encode import encode_section
 
 if TYPE_CHECKING:
+    from cfi2sframe.elf.embed import EmbeddingPlan
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.relocatable import ObjectRelocation
     from cfi2sframe.pipeline import Conversion
 
 
 class Emitted(NamedTuple):
-    """A rewritten file as buffers to be written one behind the other, and how the section was placed."""
+    """A rewritten file: `chunks` are its bytes, to be written one behind the other.
+
+    `conversion` is the one whose section is in there, `placement` says in words how it was placed, `plan` (of a linked
+    file) in numbers.
+    """
 
     chunks: list[Buffer]
+    conversion: Conversion
     placement: str
     warnings: tuple[str, ...] = ()
+    plan: EmbeddingPlan | None = None
 
 
-def emit_object(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> Emitted:
-    """Put a section into a copy of the relocatable object it was made of.
+def emit(conversion: Conversion, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME) -> Emitted:
+    """Put the section into a copy of the file. `replace`: a section that is there already gives way.
 
-    Raises `EmbedError` when a function's start has no relocation to repeat, or the object cannot take the section.
+    Raises `EmbedError` when the file is better left alone, `RequestError` when a start does not fit its field.
     """
-    target, plan = conversion.target, conversion.plan
+    if conversion.image.is_relocatable:
+        return _emit_object(conversion, replace=replace, section_type=section_type)
+    return _emit_linked(conversion, replace=replace, section_type=section_type)
+
+
+def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
+    from cfi2sframe.elf.relocatable import add_to_object, has_section
+
+    if has_section(conversion.image.data) and not replace:
+        raise EmbedError("the object has an .sframe section already; replacing it has to be asked for")
+    # The relocations carry the whole value (RELA), so the fields stay 0, as assemblers leave them.
+    blank = conversion.plan._replace(
+        functions=tuple(function._replace(start_field=0) for function in conversion.plan.functions)
+    )
+    section = encode_section(blank)
+    chunks = add_to_object(conversion.image.data, section, _relocations(conversion), section_type)
+    return Emitted(chunks, conversion, "as a section with relocations")
+
+
+def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
+    """Return one relocation per function, against the symbol and addend that the FDE's own uses."""
+    from cfi2sframe.elf.relocatable import ObjectRelocation
+
+    target = conversion.target
     is_wide = target.version >= SFRAME_VERSION_3
     kind = target.arch.pc64_relocation if is_wide else target.arch.pc32_relocation
-    relocations = []
     record_size = FDE_SIZE[target.version]
+    relocations = []
     for index, (function, number) in enumerate(
         zip(conversion.section.functions, conversion.function_entries, strict=True)
     ):
@@ -45,8 +77,67 @@ def emit_object(conversion: Conversion, section_type: int = SHT_GNU_SFRAME) -> E
             raise EmbedError(f"{cfi_section.name}+0x{fde.pc_offset:x}: no relocation says where the function starts")
         # A function may be a later piece of its FDE's range.
         addend = relocation.addend + function.start_vaddr - fde.pc_begin_vaddr
-        relocations.append(ObjectRelocation(HEADER_SIZE + index * record_size, kind, relocation.symbol_index, addend))
-    # The relocations carry the whole value (RELA), so the fields stay 0, as assemblers leave them.
-    blank = plan._replace(functions=tuple(f._replace(start_field=0) for f in plan.functions))
-    chunks = add_to_object(conversion.image.data, encode_section(blank), relocations, section_type)
-    return Emitted(chunks, "a section of the object, with relocations")
+        field_offset = HEADER_SIZE + index * record_size
+        relocations.append(ObjectRelocation(field_offset, kind, relocation.symbol_index, addend))
+    return relocations
+
+
+def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
+    from cfi2sframe.elf.embed import plan_embedding, write_embedding
+
+    data = conversion.image.data
+    plan = plan_embedding(data, conversion.plan.size, replace=replace, section_type=section_type)
+    placed = place_again(conversion, plan.section_vaddr)
+    chunks = write_embedding(data, plan, placed.data)
+    return Emitted(chunks, placed, plan.description, plan.warnings, plan)
+
+
+def check(emitted: Emitted, rewritten: ElfImage) -> None:
+    """Read a rewritten file back: everything old is as it was, and its section says what the CFI says.
+
+    Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when it cannot even be read.
+    """
+    from cfi2sframe.api import decode_existing
+    from cfi2sframe.elf.embed import self_check
+    from cfi2sframe.verify import verify_section
+
+    conversion = emitted.conversion
+    if emitted.plan is not None:
+        self_check(conversion.image.data, rewritten.data, emitted.plan, conversion.data)
+    else:
+        _check_object(conversion.image, rewritten)
+    # Everything old has just been found in its place, so the CFI need not be read again.
+    found = verify_section(conversion.image, conversion.cfi, conversion.code_map, decode_existing(rewritten))
+    if not found.is_clean:
+        first = found.differences[0]
+        raise VerificationError(
+            f"the written section is wrong in {len(found.differences)} places, first at 0x{first.vaddr:x}: "
+            f"{first.message}"
+        )
+
+
+def _check_object(original: ElfImage, rewritten: ElfImage) -> None:
+    for old, new in zip(original.sections, rewritten.sections, strict=False):
+        if old.name in (".sframe", ".rela.sframe", _names_of(original)):
+            continue
+        if old._replace(vaddr=0) != new._replace(vaddr=0) or original.section_bytes(old) != rewritten.section_bytes(
+            new
+        ):
+            raise EmbedError(f"the rewritten object's section {old.name} differs")
+
+
+def _names_of(image: ElfImage) -> str:
+    """Return the name of the section that holds section names: the one that grows."""
+    index = image.header.section_names_index
+    return image.sections[index].name if index < len(image.sections) else ""
+
+
+def remove(image: ElfImage) -> list[Buffer]:
+    """Return a copy of a file without its SFrame section. Raises `EmbedError` when it has none, or it cannot go."""
+    if image.is_relocatable:
+        from cfi2sframe.elf.relocatable import remove_from_object
+
+        return remove_from_object(image.data)
+    from cfi2sframe.elf.embed import remove_section
+
+    return remove_section(image.data)

@@ -19,10 +19,11 @@ EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 3
 EXIT_INCOMPLETE: Final = 4
 
-VERBS: Final = ("convert", "dump", "verify", "coverage")
+VERBS: Final = ("convert", "remove", "dump", "verify", "coverage")
 
 _USAGE: Final = f"""\
-usage: {PROGRAM} [convert] IN -o OUT [OPTION]...
+usage: {PROGRAM} [convert] IN (-o OUT | --in-place) [OPTION]...
+       {PROGRAM} remove IN (-o OUT | --in-place)
        {PROGRAM} dump FILE [OPTION]...
        {PROGRAM} verify IN [SECTION] [OPTION]...
        {PROGRAM} coverage IN... [OPTION]...
@@ -30,7 +31,9 @@ usage: {PROGRAM} [convert] IN -o OUT [OPTION]...
 Make SFrame sections from the DWARF CFI of finished ELF objects, executables and libraries.
 
 verbs (a first argument that is none of them is convert's IN):
-  convert    write the .sframe section that says what the file's .eh_frame says
+  convert    write the .sframe section that says what the file's .eh_frame says: its raw bytes,
+             or a copy of the file with the section in it
+  remove     take the .sframe section out of a file
   dump       print a .sframe section in the form of readelf --sframe
   verify     compare a .sframe section with the CFI at every PC
   coverage   say which functions SFrame can describe, and why not the others
@@ -40,6 +43,8 @@ verbs (a first argument that is none of them is convert's IN):
 
 examples:
   {PROGRAM} /bin/ls -o ls.sframe
+  {PROGRAM} in.o -o out.o
+  {PROGRAM} --in-place program
   {PROGRAM} dump --raw ls.sframe --section-address 0x30000
   {PROGRAM} verify /bin/ls
   {PROGRAM} coverage --json /usr/lib/x86_64-linux-gnu/libc.so.6

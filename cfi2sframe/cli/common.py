@@ -9,15 +9,13 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 from cfi2sframe.report.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.pipeline import Options
 
@@ -155,45 +153,17 @@ def fail(error: Cfi2SFrameError | OSError, file: str) -> int:
     return EXIT_USAGE if isinstance(error, RequestError) else EXIT_UNUSABLE
 
 
-def write_output(path: str, chunks: Iterable[bytes]) -> None:
-    """Write a whole file or none: to a temporary file in the same folder, then renamed. `-` is standard output.
+def output_of(arguments: argparse.Namespace) -> str:
+    """Return the file to write: `-o OUT`, or with `--in-place` the input itself.
 
-    What is there and is no regular file (a device, a pipe) is written to directly. Raises `OSError`.
+    Raises `RequestError` when both are given, or none.
     """
-    if path == "-":
-        sys.stdout.flush()
-        for chunk in chunks:
-            sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
-        return
-    target = os.path.realpath(path)
-    if os.path.exists(target) and not os.path.isfile(target):
-        with open(target, "wb") as file:
-            file.writelines(chunks)
-        return
-    _write_atomically(target, chunks)
-
-
-def _write_atomically(target: str, chunks: Iterable[bytes]) -> None:
-    import tempfile
-
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{PROGRAM}-")
-    try:
-        file: BinaryIO
-        with open(descriptor, "wb") as file:
-            file.writelines(chunks)
-            os.fchmod(descriptor, _mode_of(target))
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _mode_of(target: str) -> int:
-    """Return the mode that a file written in place would have: its own, or what the umask leaves."""
-    try:
-        return os.stat(target).st_mode & 0o7777
-    except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+    if arguments.in_place:
+        if arguments.output is not None:
+            raise RequestError("-o and --in-place exclude one another")
+        if arguments.input == "-":
+            raise RequestError("standard input cannot be rewritten in place")
+        return str(arguments.input)
+    if arguments.output is None:
+        raise RequestError("no output: -o OUT or --in-place is needed")
+    return str(arguments.output)

@@ -57,7 +57,7 @@ def coverage_lines(coverage: Coverage) -> Iterator[str]:
     yield f"    default rows      {functions.default:>12,}"
     yield f"    flexible rows     {functions.flexible:>12,}"
     yield f"    left out          {functions.left_out:>12,}"
-    yield f"    PLT stubs         {functions.replaced:>12,}  ({functions.stub_records:,} functions by their instructions)"
+    yield f"    PLT stubs         {functions.replaced:>12,}  ({functions.stub_records:,} functions from instructions)"
     yield f"    dropped           {functions.dropped:>12,}{_list(coverage.dropped)}"
     yield f"    damaged           {functions.damaged:>12,}"
     if functions.overlapping:

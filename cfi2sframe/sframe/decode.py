@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.records import Buffer
 
 WHERE: Final = ".sframe"
+_WORD_FORMS: Final = "bhi"
+#: Bytes of a row's data words by its info byte.
+_WORDS_SIZE: Final = tuple(
+    (info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK) << (info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK)
+    for info in range(256)
+)
 
 
 class Header(NamedTuple):
@@ -130,6 +136,7 @@ class _Decoder:
         self.header_end = s.HEADER_SIZE + self.header.auxhdr_size
         self.fre_start = self.header_end + self.header.fre_offset
         self.fre_end = self.fre_start + self.header.fre_size
+        self.tails: tuple[dict[bytes, tuple[FrameState, int, tuple[int, ...]]], ...] = ({}, {})
         self.memo: dict[tuple[int, ...], tuple[tuple[DecodedRow, ...], int]] = {}
 
     def run(self) -> DecodedSection:
@@ -190,35 +197,49 @@ class _Decoder:
         key = (offset, count, fre_type, fde_type)
         found = self.memo.get(key)
         if found is None:
-            decoded = []
-            position = offset
-            for _ in range(count):
-                row, position = self.row(position, fre_type, fde_type)
-                decoded.append(row)
-            found = self.memo[key] = (tuple(decoded), position)
+            found = self.memo[key] = self.new_rows(offset, count, fre_type, fde_type)
         return found
 
-    def row(self, offset: int, fre_type: int, fde_type: int) -> tuple[DecodedRow, int]:
+    def new_rows(self, offset: int, count: int, fre_type: int, fde_type: int) -> tuple[tuple[DecodedRow, ...], int]:
+        data, limit = self.data, self.fre_end
         start_size = s.FRE_START_SIZE[fre_type]
-        words_offset = offset + start_size + 1
-        if words_offset > self.fre_end:
-            raise SFrameError("a row leaves the rows' bytes", WHERE, offset)
-        start_delta, info = self.unpack("BHI"[fre_type] + "B", offset)
+        read_start = struct.Struct(self.order + "BHI"[fre_type]).unpack_from
+        known = self.tails[fde_type]
+        make = tuple.__new__
+        decoded: list[DecodedRow] = []
+        position = offset
+        for _ in range(count):
+            words_offset = position + start_size + 1
+            if words_offset > limit:
+                raise SFrameError("a row leaves the rows' bytes", WHERE, position)
+            info = data[words_offset - 1]
+            end = words_offset + _WORDS_SIZE[info]
+            if end > limit:
+                raise SFrameError("a row's data words leave the rows' bytes", WHERE, position)
+            # What follows the start recurs all over a section: its meaning is worked out once.
+            tail = data[words_offset - 1 : end]
+            meaning = known.get(tail)
+            if meaning is None:
+                meaning = known[tail] = self.meaning(tail, fde_type, position)
+            state, word_size, words = meaning
+            row = make(FrameRow, (read_start(data, position)[0], state))
+            decoded.append(make(DecodedRow, (row, info, word_size, words)))
+            position = end
+        return tuple(decoded), position
+
+    def meaning(self, tail: bytes, fde_type: int, offset: int) -> tuple[FrameState, int, tuple[int, ...]]:
+        """Return what a row's info byte and data words say, the words' size, and the words."""
+        info = tail[0]
         count = info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK
         size_code = info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK
-        if size_code == 3:
+        if size_code == len(_WORD_FORMS):
             raise SFrameError("data word size 3 is unknown", WHERE, offset)
-        word_size = 1 << size_code
-        end = words_offset + count * word_size
-        if end > self.fre_end:
-            raise SFrameError("a row's data words leave the rows' bytes", WHERE, offset)
-        words = self.unpack(f"{count}{'bhi'[size_code]}", words_offset)
-        meaning = self.flexible(words, word_size) if fde_type else self.default(words, info)
-        if meaning is None:
+        words = struct.unpack_from(f"{self.order}{count}{_WORD_FORMS[size_code]}", tail, 1)
+        rules = self.flexible(words, 1 << size_code) if fde_type else self.default(words, info)
+        if rules is None:
             raise SFrameError(f"a row's {count} data words have no meaning", WHERE, offset)
-        cfa, ra, fp = meaning
-        row = FrameRow(start_delta, FrameState(cfa, ra, fp, bool(info & s.FRE_INFO_MANGLED_RA)))
-        return DecodedRow(row, info, word_size, words), end
+        cfa, ra, fp = rules
+        return FrameState(cfa, ra, fp, bool(info & s.FRE_INFO_MANGLED_RA)), 1 << size_code, words
 
     def fixed(self, offset: int) -> Rule | None:
         return Rule(None, offset, deref=True) if offset else None

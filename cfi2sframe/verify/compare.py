@@ -62,6 +62,8 @@ class _Comparison:
         self.differences: list[Difference] = []
         self.point_count = 0
         self.left_out_count = 0
+        #: States of either side that agree, by identity: both sides keep equal ones as one object, and keep them alive.
+        self.agreeing: set[tuple[int, int]] = set()
         #: (program, rows, size) -> points compared, and (delta, message) of what differs
         self.memo: dict[tuple[int, int, int], tuple[int, tuple[tuple[int, str], ...]]] = {}
 
@@ -96,6 +98,8 @@ class _Comparison:
 
     def compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> tuple[int, tuple[tuple[int, str], ...]]:
         rows, size = entry.program.rows.rows, entry.fde.pc_range
+        if self.is_same_throughout(rows, function):
+            return len(rows), ()
         deltas = {row.start_delta for row in rows} | {row.row.start_delta for row in function.rows}
         points = sorted(delta for delta in deltas if delta < size)
         problems = []
@@ -105,6 +109,22 @@ class _Comparison:
             if problem is not None:
                 problems.append((delta, problem))
         return len(points), tuple(problems)
+
+    def is_same_throughout(self, rows: tuple[CfiRow, ...], function: DecodedFunction) -> bool:
+        """Whether rows of both sides start at the same places and agree: nearly always so, and quickly seen."""
+        if len(rows) != len(function.rows):
+            return False
+        agreeing = self.agreeing
+        for truth, said in zip(rows, function.rows, strict=True):
+            row = said.row
+            if truth[0] != row[0]:
+                return False
+            pair = (id(truth[1]), id(row[1]))
+            if pair not in agreeing:
+                if judge(truth[1], row[1], self.arch) is not None:
+                    return False
+                agreeing.add(pair)
+        return True
 
     def compare_pieces(self, entry: CfiEntry) -> None:
         """Compare an FDE whose range is not one function's: left out, cut, or split."""

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `remove`: take the SFrame section out of a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.common import fail, output_of, parser_of, read_image
+from cfi2sframe.cli.output import write_output
+from cfi2sframe.errors import Cfi2SFrameError
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = parser_of(
+        "remove",
+        f"{PROGRAM} remove IN (-o OUT | --in-place)",
+        "Write a copy of IN without its .sframe section; what was moved to make room for it moves back.",
+        f"examples:\n  {PROGRAM} remove --in-place program\n  {PROGRAM} remove lib.so -o plain.so\n",
+    )
+    parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")
+    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
+    parser.add_argument("--in-place", action="store_true", help="rewrite IN itself")
+    return parser
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Take the section out of one file."""
+    from cfi2sframe.emit import remove
+
+    try:
+        output = output_of(arguments)
+        chunks = remove(read_image(arguments.input))
+        write_output(output, chunks, like=None if arguments.input == "-" else arguments.input)
+    except BrokenPipeError:
+        raise
+    except (Cfi2SFrameError, OSError) as error:
+        return fail(error, arguments.input)
+    return EXIT_SUCCESS
