@@ -6,14 +6,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.sframe.dump import row_texts
 from tests.oracle.frames import Expression, NoCfa, RegisterOffset, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
     from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.sframe.model import Rule as SframeRule
     from tests.oracle.frames import OracleRow
+    from tests.oracle.readelf_sframe import OracleSframeFunction
 
 RBP: Final = 6
 RSP: Final = 7
@@ -39,6 +42,8 @@ def difference(row: OracleRow, state: FrameState, *, shows_unsaid: bool) -> str 
         return None if state.cfa is None else f"RA is undefined, SFrame says {state}"
     if state.cfa is None:
         return f"SFrame says outermost frame, the row is {row}"
+    if state.mangled_ra:
+        return "SFrame says that RA is signed, which it never is here"
     fp = row.registers.get(RBP)
     if fp is not None and fp.kind == "undefined" and shows_unsaid:
         return f"FP is undefined, SFrame says {state}"
@@ -110,3 +115,30 @@ def is_hard_to_say(row: OracleRow) -> bool:
         or any(rule.kind in ("at_expression", "expression", "cfa_plus") for rule in rules)
         or rules[2] != _UNSAID
     )
+
+
+# What readelf prints of an SFrame function, and what the package's dump prints
+
+PrintedRow = tuple[int, str, str, str]
+
+
+def printed_rows(function: DecodedFunction, section: DecodedSection) -> tuple[int, int, list[PrintedRow]]:
+    """Return start, size and rows of a decoded function in the words of the package's dump."""
+    base = 0 if function.is_pcmask else function.start_vaddr
+    rows: list[PrintedRow] = []
+    for row in function.rows:
+        texts = row_texts(row, section, is_flexible=function.is_flexible)
+        rows.append((base + row.row.start_delta, *(texts if row.row.state.cfa else ("", "", ""))))
+    return function.start_vaddr, function.size, rows
+
+
+def normal_rows(function: OracleSframeFunction) -> tuple[int, int, list[PrintedRow]]:
+    """Return start, size and rows as readelf prints them, in the words of the newest readelf and of the package.
+
+    An RA that no data word gives is "U" in flexible rows (a padding word), and "u" before 2.41: at its fixed offset.
+    """
+    rows: list[PrintedRow] = []
+    for pc, cfa, fp, ra, mangled, undefined in function.rows:
+        unsaid = ra in ("u", "U") and not undefined
+        rows.append((pc, cfa, fp, ("f" if unsaid else ra) + ("[s]" if mangled else "")))
+    return function.pc_vaddr, function.size, rows

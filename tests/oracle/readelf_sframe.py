@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _FUNCTION = re.compile(r"    func idx \[(\d+)\]: pc = 0x([0-9a-f]+), size = (-?\d+) bytes(.*)")
 _ATTRIBUTES = re.compile(r', attr = "([^"]*)"|, pauth = (.+)')
 _ROW = re.compile(r"    ([0-9a-f]{16,}) +(.*)")
+# Columns have fixed widths: a wide CFA touches the column behind it.
+_CELL = re.compile(r"(?:\(?(?:sp|fp|c|r\d+)[+-]\d+\)?|[fuU])(?:\[s\])?")
 
 
 class OracleSframeRow(NamedTuple):
@@ -83,8 +85,8 @@ def _row(line: str) -> OracleSframeRow:
     pc_vaddr = int(match[1], 16)
     if match[2] == "RA undefined":
         return OracleSframeRow(pc_vaddr, "", "", "", ra_mangled=False, ra_undefined=True)
-    cells = match[2].split()
-    if len(cells) != 3:
+    cells = _CELL.findall(match[2])
+    if len(cells) != 3 or "".join(cells) != match[2].replace(" ", ""):
         message = f"{len(cells)} cells instead of CFA, FP, RA: {line!r}"
         raise OracleOutputError(message)
     cfa, fp, ra = cells
