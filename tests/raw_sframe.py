@@ -89,7 +89,7 @@ class RawSection(NamedTuple):
         return struct.pack(self.order + "HBBB", function.row_count, function.info, function.info2, function.repeat_size)
 
     def _record(self, function: RawFunction, fre_offset: int, position: int) -> bytes:
-        start = function.start - self.vaddr - (position if self.stored_flags & 4 else 0)
+        start = function.start - self.vaddr - (position if self.version > 1 and self.stored_flags & 4 else 0)
         if self.version >= 3:
             return struct.pack(self.order + "qII", start, function.size, fre_offset)
         fields = (start, function.size, fre_offset, function.row_count, function.info)

@@ -114,10 +114,10 @@ def linked(arch: Arch, *fdes: asm.Entry, code_size: int = 0x1000) -> ElfImage:
 
 def push_fp(arch: Arch, start: int = TEXT_VADDR, size: int = 32) -> asm.Fde:
     """Return an FDE of three rows: entry, a frame with FP and RA saved, and the CFA by FP."""
-    offset = _INITIAL_CFA_OFFSETS[arch.name]
+    frame_size = 8 if arch.fixed_ra_offset else 16
     instructions = (
         asm.advance(4),
-        asm.def_cfa_offset(offset + 16),
+        asm.def_cfa_offset(_INITIAL_CFA_OFFSETS[arch.name] + frame_size),
         asm.offset(arch.fp_register, 2),
         *(() if arch.fixed_ra_offset else (asm.offset(arch.ra_register, 1),)),
         asm.advance(4),

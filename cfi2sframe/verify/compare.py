@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.lower import Skip, describe_frame_rule
 from cfi2sframe.plt.model import StubReason
+from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup, row_at
 from cfi2sframe.verify.invariants import check_invariants
 from cfi2sframe.verify.judge import judge
@@ -95,6 +96,16 @@ class _Comparison:
         self.point_count += count
         for delta, message in problems:
             self.report_wrong(entry, fde.pc_begin_vaddr + delta, message)
+        self.compare_attributes(entry, function)
+
+    def compare_attributes(self, entry: CfiEntry, function: DecodedFunction) -> None:
+        """Compare what holds for a function as a whole: the mark of signal frames, and the key of a signed RA."""
+        problem = _judge_attributes(entry, function, self.version)
+        if problem is None:
+            return
+        pc = max(entry.fde.pc_begin_vaddr, function.start_vaddr)
+        if all(_judge_attributes(other, function, self.version) for other in self.entries_at(pc)):
+            self.differences.append(Difference("wrong", pc, problem))
 
     def compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> tuple[int, tuple[tuple[int, str], ...]]:
         rows, size = entry.program.rows.rows, entry.fde.pc_range
@@ -133,6 +144,7 @@ class _Comparison:
         points = {begin + row.start_delta for row in entry.program.rows.rows}
         points = {point for point in points if point < end} | self.boundaries_in(begin, end)
         is_missing = False
+        last: DecodedFunction | None = None
         for pc in sorted(points):
             if _holds(self.not_for_cfi, pc):
                 continue
@@ -141,6 +153,9 @@ class _Comparison:
             if found is None:
                 is_missing = True
                 continue
+            if found.function is not last:
+                last = found.function
+                self.compare_attributes(entry, last)
             state = None if found.row is None else found.row.row.state
             problem = judge(_state_at(entry.program.rows.rows, pc - begin), state, self.arch)
             if problem is not None:
@@ -199,7 +214,7 @@ class _Comparison:
         first = max(0, bisect_right(self.lookup.starts, begin) - 1)
         last = bisect_left(self.lookup.starts, end)
         functions = self.lookup.functions[first:last]
-        return {point for function in functions for point in _boundaries(function) if begin <= point < end}
+        return {point for function in functions for point in _boundaries(function, begin, end) if begin <= point < end}
 
     def find_extra(self) -> None:
         """Report functions that hold addresses of which neither CFI nor stubs say anything."""
@@ -207,12 +222,16 @@ class _Comparison:
         covered = _merged(sorted(known + self.stub_ranges))
         starts = [start for start, _ in covered]
         for function in self.lookup.functions:
-            begin, end = function.start_vaddr, function.start_vaddr + function.size
-            index = bisect_right(starts, begin) - 1
-            reach = covered[index][1] if index >= 0 else 0
-            if reach < end:
-                where = max(begin, reach)
-                self.differences.append(Difference("extra", where, f"no CFI for {end - where} bytes of a function"))
+            position, end = function.start_vaddr, function.start_vaddr + function.size
+            while position < end:
+                index = bisect_right(starts, position) - 1
+                if index >= 0 and position < covered[index][1]:
+                    position = covered[index][1]
+                    continue
+                gap_end = min(end, starts[index + 1]) if index + 1 < len(starts) else end
+                message = f"no CFI for {gap_end - position} bytes of a function"
+                self.differences.append(Difference("extra", position, message))
+                position = gap_end
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -248,12 +267,29 @@ def _describes_code(entry: CfiEntry, image: ElfImage) -> bool:
     return size > 0 and image.holds_code(begin, begin + size)
 
 
-def _boundaries(function: DecodedFunction) -> Iterator[int]:
+def _judge_attributes(entry: CfiEntry, function: DecodedFunction, version: int) -> str | None:
+    """Return how a function's attributes differ from what its CIE says; None when they say the same."""
+    cie = entry.fde.cie
+    if version >= SFRAME_VERSION_3 and cie.is_signal_frame != function.is_signal_frame:
+        if cie.is_signal_frame:
+            return "a signal frame that is not marked as one"
+        return "marked as a signal frame, which it is not"
+    # Where no RA is signed, the key is of no use, and assemblers differ.
+    if cie.uses_b_key != function.uses_b_key and any(row.row.state.mangled_ra for row in function.rows):
+        keys = ("B", "A") if cie.uses_b_key else ("A", "B")
+        return f"RA is signed with key {keys[0]}, the function says {keys[1]}"
+    return None
+
+
+def _boundaries(function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
+    """Yield where a function and its rows start and end; of repeating blocks, those that meet `[begin, end)`."""
     start, size = function.start_vaddr, function.size
     yield start
     yield start + size
     step = function.repeat_size if function.is_pcmask else 0
-    for block in range(0, size, step) if step else (0,):
+    # A damaged section may claim far more blocks than there is code.
+    first = max(0, begin - start) // step * step if step else 0
+    for block in range(first, min(size, end - start), step) if step else (0,):
         for row in function.rows:
             yield start + block + row.row.start_delta
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def check_invariants(decoded: DecodedSection, image: ElfImage | None = None) -> list[Difference]:
     """Check what the strictest readers require of a section; of unsorted ones (objects) what linkers require."""
-    return [*_check_header(decoded), *_check_functions(decoded, image)]
+    return [*_check_header(decoded), *_check_against(decoded, image), *_check_functions(decoded, image)]
 
 
 def _check_header(decoded: DecodedSection) -> Iterator[Difference]:
@@ -57,6 +57,17 @@ def _check_header(decoded: DecodedSection) -> Iterator[Difference]:
     for holds, message in expectations:
         if not holds:
             yield Difference("invariant", decoded.section_vaddr, message)
+
+
+def _check_against(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
+    """Check what depends on the file that the section belongs to."""
+    if image is None:
+        return
+    if decoded.arch != image.arch:
+        message = f"for {decoded.arch.name}, the file is for {image.arch.name}"
+        yield Difference("invariant", decoded.section_vaddr, message)
+    if not image.is_relocatable and not decoded.header.is_sorted:
+        yield Difference("invariant", decoded.section_vaddr, "not sorted, in a linked file")
 
 
 def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
