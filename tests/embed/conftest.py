@@ -36,9 +36,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     built: dict[tuple[str, str, str, str], Path] = {}
     directory = tmp_path_factory.mktemp("programs")
 
-    def build(
-        linker: str = "bfd", kind: str = "pie", variant: str = "plain", source: str = "program.cpp"
-    ) -> Path:
+    def build(linker: str = "bfd", kind: str = "pie", variant: str = "plain", source: str = "program.cpp") -> Path:
         key = (linker, kind, variant, source)
         if key not in built:
             if linker in ("mold", "lld", "gold") and not shutil.which({"mold": "mold"}.get(linker, f"ld.{linker}")):

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pytest
 
 from cfi2sframe.elf.embed import remove_section
 from tests.embed.support import LARGE, SMALL, checksum, compile_program, embed, mapped, need, run, sframe, write
+from tests.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,25 +45,21 @@ COMMANDS = (
     Command(("llvm-objcopy", "IN", "OUT")),
     Command(("llvm-objcopy", "--strip-all", "IN", "OUT")),
     Command(("patchelf", "--set-rpath", "/opt/some/rather/long/directory/of/libraries", "--output", "OUT", "IN")),
-    Command(
-        ("patchelf", "--set-interpreter", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "--output", "OUT", "IN")
-    ),
+    Command(("patchelf", "--set-interpreter", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "--output", "OUT", "IN")),
 )
 #: patchelf puts a growing .dynamic of a program at fixed addresses into room behind the program headers, and that is
 #: read-only: the program crashes. Where .dynsym moved away there is such room.
 PATCHELF_WRONG = "patchelf writes .dynamic into a read-only segment when there is room behind the program headers"
 
 
-def _run_command(
-    command: Command, source: Path, target: Path, binutils: Callable[[BinutilsVersion], Binutils]
-) -> bool:
+def _run_command(command: Command, source: Path, target: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> bool:
     if command.version == "machine":
         need(command.words[0])
         tool = command.words[0]
     else:
         try:
             tool = binutils(command.version).tool(command.words[0])
-        except LookupError as error:
+        except ToolMissingError as error:
             pytest.skip(str(error))
     places = {"IN": str(source), "OUT": str(target), "OUT.debug": f"{target}.debug"}
     return run(tool, *(places.get(word, word) for word in command.words[1:])).status == 0
@@ -69,20 +67,21 @@ def _run_command(
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("variant", ["plain", "noseparate"])
-@pytest.mark.parametrize("kind", ["pie", "nopie", "static", "static-pie"])
-@pytest.mark.parametrize("linker", ["bfd", "gold", "lld", "mold"])
+@pytest.mark.parametrize(
+    "link",
+    list(product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"], ["plain", "noseparate"])),
+    ids="-".join,
+)
 def test_survives(
     program: Callable[..., Path],
     binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    linker: str,
-    kind: str,
-    variant: str,
+    link: tuple[str, str, str],
     size: int,
     command: Command,
 ) -> None:
+    linker, kind, variant = link
     original = program(linker, kind, variant)
     if (linker, kind, size) == ("gold", "static", LARGE):
         pytest.skip("no room for two program headers in a static program of gold")
@@ -92,9 +91,9 @@ def test_survives(
         pytest.skip("the unmodified program does not survive this either")
     converted, changed = tmp_path / "converted", tmp_path / "changed"
     plan = embed(original, converted, size)
-    if command.words[:2] == ("patchelf", "--set-rpath") and kind == "nopie":
-        if ".dynsym" in [section.name for section in plan.moved] and linker != "mold":
-            request.applymarker(pytest.mark.xfail(reason=PATCHELF_WRONG, strict=True))
+    dynsym_moved = ".dynsym" in [section.name for section in plan.moved] and linker != "mold"
+    if command.words[:2] == ("patchelf", "--set-rpath") and kind == "nopie" and dynsym_moved:
+        request.applymarker(pytest.mark.xfail(reason=PATCHELF_WRONG, strict=True))
     assert _run_command(command, converted, changed, binutils)
     assert run(changed) == expected
     assert mapped(changed) == [("main", size, checksum(sframe(size)))]
@@ -188,8 +187,9 @@ def test_readers_see_what_they_saw(
         return sorted(run(*command, path).output.replace(str(path), "FILE").splitlines())
 
     # The address of the note may be another, behind the @.
-    assert seen(converted, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0] == (
-        seen(original, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0]
+    assert (
+        seen(converted, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0]
+        == (seen(original, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0])
     )
     if (linker, kind) != ("lld", "static-pie"):
         # There `file` overlooks the build-id at first, and finds it in the rewritten file.
@@ -203,9 +203,7 @@ def test_readers_see_what_they_saw(
 
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
 @pytest.mark.parametrize("linker", ["bfd", "lld"])
-def test_core_dump_names_the_build_id(
-    program: Callable[..., Path], tmp_path: Path, linker: str, kind: str
-) -> None:
+def test_core_dump_names_the_build_id(program: Callable[..., Path], tmp_path: Path, linker: str, kind: str) -> None:
     need("gdb", "eu-unstrip")
     original, converted = program(linker, kind), tmp_path / "converted"
     embed(original, converted, LARGE)

@@ -78,9 +78,7 @@ def test_c_program(program: Callable[..., Path], tmp_path: Path, linker: str, ki
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("linker", LINKERS)
-def test_library_opened_at_run_time(
-    program: Callable[..., Path], tmp_path: Path, linker: str, size: int
-) -> None:
+def test_library_opened_at_run_time(program: Callable[..., Path], tmp_path: Path, linker: str, size: int) -> None:
     library = tmp_path / "library.so"
     compile_program(library, "library.cpp", ["-shared", "-fPIC", f"-fuse-ld={linker}"])
     expected = run(program(), library)
@@ -124,9 +122,7 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, kind: str, firs
         assert rewritten == (tmp_path / "direct").read_bytes()
 
 
-def test_replacing_a_section_of_the_linker(
-    binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
+def test_replacing_a_section_of_the_linker(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
     """GNU ld puts `.sframe` among others; what is too large for its place leaves zeros there."""
     need("gcc")
     newest = binutils("newest")

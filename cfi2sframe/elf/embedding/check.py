@@ -229,6 +229,7 @@ def _check_loads(segments: list[dict[str, Any]], file_size: int) -> None:
     loads = [segment for segment in segments if segment["p_type"] == "PT_LOAD"]
     for load in loads:
         _expect(load["p_offset"] + load["p_filesz"] <= file_size, "a PT_LOAD leaves the file")
+        _expect(load["p_filesz"] <= load["p_memsz"], "a PT_LOAD is smaller in memory than in the file")
         alignment = max(load["p_align"], 1)
         congruent = (load["p_vaddr"] - load["p_offset"]) % alignment == 0
         _expect(congruent, "a PT_LOAD is not congruent to its file offset")
@@ -255,8 +256,9 @@ def _check_old_segments(
             raise EmbedError(f"the rewritten file fails its re-read: segment 0x{before['p_vaddr']:x} is gone")
         _expect(after["p_filesz"] >= before["p_filesz"], "a segment became shorter")
         _expect(after["p_memsz"] >= before["p_memsz"], "a segment became shorter in memory")
-        if before["p_flags"] & PF_W and before["p_type"] == "PT_LOAD":
-            _expect(after["p_memsz"] == before["p_memsz"], "a writable segment changed its size")
+        grown = (after["p_filesz"] - before["p_filesz"], after["p_memsz"] - before["p_memsz"])
+        _expect(grown[0] == grown[1], "a segment grew in the file by another size than in memory")
+        _expect(not (before["p_flags"] & PF_W and any(grown)), "a writable segment changed its size")
         # Without a section table nothing else compares the contents; its headers are the first bytes.
         if not has_sections and before["p_type"] == "PT_LOAD":
             start = max(before["p_offset"], 4096)
