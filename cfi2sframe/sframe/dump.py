@@ -80,36 +80,33 @@ def _function_lines(
         if row.row.state.cfa is None:
             yield f"    {pc:016x}  RA undefined"
             continue
-        cfa, fp, ra = row_texts(row, decoded, is_flexible=function.is_flexible)
-        yield f"    {pc:016x}  {cfa:<10}{fp:<10}{ra:<13}"
+        cfa, fp, ra = row_texts(row, decoded)
+        yield f"    {pc:016x}  {cfa:<9} {fp:<9} {ra:<13}"
 
 
-def row_texts(row: DecodedRow, decoded: DecodedSection, *, is_flexible: bool) -> tuple[str, str, str]:
+def row_texts(row: DecodedRow, decoded: DecodedSection) -> tuple[str, str, str]:
     """Return CFA, FP and RA of a row as `readelf` prints them: `u` unchanged, `f` at the ABI's fixed offset."""
     state, arch = row.row.state, decoded.arch
-    cfa = _rule_text(state.cfa, arch, is_flexible=is_flexible)
-    fp = "u" if state.fp is None else _rule_text(state.fp, arch, is_flexible=is_flexible)
+    cfa = _rule_text(state.cfa, arch)
+    fp = "u" if state.fp is None else _rule_text(state.fp, arch)
     if state.ra is None:
         ra = "u"
     elif decoded.header.fixed_ra_offset and state.ra == (None, decoded.header.fixed_ra_offset, True):
         ra = "f"
     else:
-        ra = _rule_text(state.ra, arch, is_flexible=is_flexible)
+        ra = _rule_text(state.ra, arch)
     return cfa, fp, ra + ("[s]" if state.mangled_ra else "")
 
 
-def _rule_text(rule: Rule | None, arch: Arch, *, is_flexible: bool) -> str:
+def _rule_text(rule: Rule | None, arch: Arch) -> str:
     if rule is None:
         return "u"
     if rule.register is None:
-        base = "c"
-        # Default rows leave the load unsaid: an offset from the CFA is always where the value is saved.
-        loads = rule.deref and is_flexible
-    else:
-        base = {arch.sp_register: "sp", arch.fp_register: "fp"}.get(rule.register, f"r{rule.register}")
-        loads = rule.deref
+        # The load is left unsaid: an offset from the CFA is always where the value is saved.
+        return f"c{rule.offset:+d}"
+    base = {arch.sp_register: "sp", arch.fp_register: "fp"}.get(rule.register, f"r{rule.register}")
     text = f"{base}{rule.offset:+d}"
-    return f"({text})" if loads else text
+    return f"({text})" if rule.deref else text
 
 
 def dump_data(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def printed_rows(function: DecodedFunction, section: DecodedSection) -> tuple[in
     base = 0 if function.is_pcmask else function.start_vaddr
     rows: list[PrintedRow] = []
     for row in function.rows:
-        texts = row_texts(row, section, is_flexible=function.is_flexible)
+        texts = row_texts(row, section)
         rows.append((base + row.row.start_delta, *(texts if row.row.state.cfa else ("", "", ""))))
     return function.start_vaddr, function.size, rows
 
