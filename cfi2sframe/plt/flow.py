@@ -2,8 +2,8 @@
 """The stack state at every instruction of all stubs, by following the flow from their entries.
 
 An entry is where code outside may come in: the first instruction of a block, and each behind the end of the flow (the
-second half of a lazy stub, which its GOT slot leads to). There the frame is as at the entry of a function. A header
-that stubs jump to is entered by them alone, with the state that they have. What no flow reaches (padding, and the
+second half of a lazy stub, which its GOT slot leads to). There the frame is as at the entry of a function. A block
+that other stubs jump to is entered by them alone, with the state that they have. What no flow reaches (padding, and the
 endless loop behind a call that does not come back) keeps the state of what precedes it: it is never executed.
 
 Blocks of a run are one: a state that reaches one of them counts for all.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.plt.model import ENDS_FLOW, Effect, Flow, Problem, StubReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cfi2sframe.plt.model import StubArch, Unit
 
@@ -55,20 +55,25 @@ class UnitFrames(NamedTuple):
     problem: Problem | None = None
 
 
-def follow(units: Sequence[Unit], stubs: StubArch, entry: Frame, *, all_are_known: bool) -> tuple[UnitFrames, ...]:
+def follow(
+    units: Sequence[Unit], stubs: StubArch, entry: Frame, first_entry: Callable[[Unit], Frame | None]
+) -> tuple[UnitFrames, ...]:
     """Return the frames of all units, given in ascending order.
 
-    `entry` is the frame at the entry of a function. `all_are_known` says whether every stub of the file is among the
-    units; if not, who enters a header that none of them jumps to is not known.
+    `entry` is the frame at the entry of a function. `first_entry(unit)` is asked for the frame at the entry of a first
+    block that no stub jumps to; it answers None where nothing says who enters it.
     """
-    return _Flow(units, stubs, entry).run(all_are_known=all_are_known)
+    return _Flow(units, stubs, entry, first_entry).run()
 
 
 class _Flow:
-    def __init__(self, units: Sequence[Unit], stubs: StubArch, entry: Frame) -> None:
+    def __init__(
+        self, units: Sequence[Unit], stubs: StubArch, entry: Frame, first_entry: Callable[[Unit], Frame | None]
+    ) -> None:
         self.units = units
         self.stubs = stubs
         self.entry = entry
+        self.first_entry = first_entry
         self.starts = [unit.start_vaddr for unit in units]
         self.index_at = [{insn.offset: index for index, insn in enumerate(unit.block.instructions)} for unit in units]
         self.problems: dict[int, Problem] = {}
@@ -78,7 +83,7 @@ class _Flow:
         self.states: dict[_Node, set[_State]] = {}
         self.work: list[tuple[_Node, _State]] = []
 
-    def run(self, *, all_are_known: bool) -> tuple[UnitFrames, ...]:
+    def run(self) -> tuple[UnitFrames, ...]:
         for number, unit in enumerate(self.units):
             for index, insn in enumerate(unit.block.instructions):
                 if insn.effect.target_delta is not None:
@@ -89,13 +94,24 @@ class _Flow:
                 node = _Node(number, index)
                 if unit.block_count == 1 and self._is_jumped_to(node):
                     continue
-                if index == 0 and unit.is_header and not all_are_known:
+                frame = self.first_entry(unit) if self._is_first_block(unit) else self.entry
+                if frame is None:
                     self.problems[number] = Problem(StubReason.ENTRY_UNKNOWN, "a first block")
-                    continue
-                self._reach(node, _State(self.entry))
+                else:
+                    self._reach(node, _State(frame))
         while self.work:
             self._step(*self.work.pop())
         return tuple(self._frames_of(number) for number in range(len(self.units)))
+
+    def _is_first_block(self, unit: Unit) -> bool:
+        """Whether a block pushes and leaves for the dynamic loader: stubs need it, nobody calls it by name."""
+        effects = [insn.effect for insn in unit.block.instructions]
+        return (
+            unit.block_count == 1
+            and self._entries(unit) == [0]
+            and any(effect.push_size > 0 for effect in effects)
+            and all(effect.target_delta is None for effect in effects)
+        )
 
     def _is_jumped_to(self, node: _Node) -> bool:
         """Whether stubs lead to an instruction; a block that leads to its own start is entered from outside, too."""

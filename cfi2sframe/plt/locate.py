@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.rules import CfaExpression
 from cfi2sframe.elf import constants as c
+from cfi2sframe.plt.entry import dynamic_entries
 from cfi2sframe.plt.expression import evaluate
 from cfi2sframe.plt.model import Block, Flow, StubRange
 
@@ -49,18 +50,8 @@ def find_in_segments(image: ElfImage, cfi_at: CfiAt, decoder: Decoder) -> tuple[
     return tuple(_Rows(image, slots, first, decoder).follow())
 
 
-def _dynamic(image: ElfImage) -> dict[int, int]:
-    """Return the entries of the dynamic section by tag; a tag that repeats keeps its last value."""
-    for segment in image.segments:
-        if segment.type == c.PT_DYNAMIC:
-            data = image.bytes_at(segment.vaddr, segment.file_size) or b""
-            usable = data[: len(data) // 16 * 16]
-            return dict(struct.iter_unpack(image.byte_order + "QQ", usable))
-    return {}
-
-
 def _read_slots(image: ElfImage) -> _Slots:
-    dynamic = _dynamic(image)
+    dynamic = dynamic_entries(image)
     vaddrs: set[int] = set()
     code: list[int] = []
     for table, size in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ)):

@@ -27,7 +27,7 @@ class StubReason(Enum):
     UNBALANCED = "more is popped than was pushed"
     DEPTH_CONFLICT = "code that is reached with different stack depths"
     NEVER_REACHED = "code that no stub reaches"
-    ENTRY_UNKNOWN = "what enters it is among stubs that are not known"
+    ENTRY_UNKNOWN = "nothing says who enters it"
     CFI_DIFFERS = "the CFI says otherwise"
     CFI_EXPRESSION = "the CFI's expression cannot be evaluated"
     VERSION_1_MASK = "version 1's mask test cannot say where the rows start"

@@ -52,7 +52,7 @@ def _compare_span(
         period = lcm(period, distance.pc_modulus) if distance.pc_modulus else stop - pc
     for vaddr in _first(pc, stop, period):
         frame = frame_at[(vaddr - start_vaddr) % len(frame_at)]
-        depth = _depth(arch, state, vaddr)
+        depth = depth_of(arch, state, vaddr)
         if depth != frame.depth or not _agrees_on_registers(arch, state, frame):
             said = "CFI has no CFA based on SP" if depth is None else f"CFI has CFA=SP{depth:+d}"
             if depth == frame.depth:
@@ -65,8 +65,8 @@ def _first(pc: int, stop: int, period: int) -> Iterator[int]:
     return iter(range(pc, min(stop, pc + period)))
 
 
-def _depth(arch: Arch, state: RowState, pc_vaddr: int) -> int | None:
-    """Return the CFA's distance from SP at a PC."""
+def depth_of(arch: Arch, state: RowState, pc_vaddr: int) -> int | None:
+    """Return the CFA's distance from SP at a PC, or None when CFI does not base it on SP."""
     match state.cfa:
         case RegisterOffset(register, offset) if register == arch.sp_register:
             return offset

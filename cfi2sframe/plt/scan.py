@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.plt.blocks import cut_range
 from cfi2sframe.plt.decode import Decoder
+from cfi2sframe.plt.entry import Entries
 from cfi2sframe.plt.find import find_stubs
 from cfi2sframe.plt.flow import Frame, UnitFrames, follow
 from cfi2sframe.plt.model import Problem, StubReason, StubScan, StubSkip, Unit
@@ -36,7 +37,8 @@ def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
     units = tuple(unit for cut in cuts for unit in cut.units)
     left_out = [*unread, *(skip for cut in cuts for skip in cut.left_out)]
     entry = Frame(-image.arch.fixed_ra_offset - image.arch.sp_offset_from_cfa)
-    all_frames = follow(units, decoder.stubs, entry, all_are_known=not left_out)
+    entries = Entries(image, units, decoder.stubs, entry, cfi_at)
+    all_frames = follow(units, decoder.stubs, entry, entries.of_first_block)
     functions: list[Function] = []
     last_range = ""
     for unit, frames in zip(units, all_frames, strict=True):
