@@ -245,8 +245,14 @@ class ElfImage:
         for number, fields in enumerate(struct.iter_unpack(self.byte_order + "IBBHQQ", usable)):
             name_offset, info, _other, index, value, size = fields
             if index == c.SHN_XINDEX and number < len(extended):
+                # Read from there, a number that is reserved otherwise is a section's.
                 index = extended[number]
-            yield Symbol(string_at(names, name_offset), self._symbol_vaddr(index, value), size, info & 0xF, index)
+                vaddr = self._vaddr_in_section(index, value)
+            elif index == c.SHN_ABS:
+                vaddr = value
+            else:
+                vaddr = self._vaddr_in_section(index, value) if index < c.SHN_LORESERVE else None
+            yield Symbol(string_at(names, name_offset), vaddr, size, info & 0xF, index)
 
     def _extended_indices(self, symtab_index: int) -> tuple[int, ...]:
         for section in self.sections:
@@ -255,10 +261,8 @@ class ElfImage:
                 return struct.unpack_from(f"{self.byte_order}{len(data) // 4}I", data)
         return ()
 
-    def _symbol_vaddr(self, index: int, value: int) -> int | None:
-        if index == c.SHN_ABS:
-            return value
-        if index in (c.SHN_UNDEF, c.SHN_COMMON) or index >= len(self.sections):
+    def _vaddr_in_section(self, index: int, value: int) -> int | None:
+        if index == c.SHN_UNDEF or index >= len(self.sections):
             return None
         if not self.is_relocatable:
             return value
