@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, CfiTable, DwarfCie, DwarfFde, parse_entries
 from cfi2sframe.dwarf.machine import CfiProgram, Location, RowMachine
@@ -11,10 +11,14 @@ from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, find_cfi
 from cfi2sframe.errors import CfiError
 from cfi2sframe.lower import Lowering, Skip, Target, check_target
+from cfi2sframe.reasons import SkipReason
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody
+
+#: All versions store a function's size in 32 bits.
+_MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class Program(NamedTuple):
@@ -93,6 +97,8 @@ class _Loader:
                 program = self._run(fde, section, bases, programs)
             if isinstance(program, Program) and program.rows.rows[-1].start_delta >= fde.pc_range:
                 program = self._cut(program, fde.pc_range)
+            if fde.pc_range > _MAX_FUNCTION_SIZE and isinstance(program, Program):
+                program = self._too_large(program, fde.pc_range)
             if isinstance(program, CfiError):
                 error = CfiError(program.reason, section.name, fde.instructions_offset + (program.offset or 0))
                 self.failures.append(Failure(CfiFailure(fde.offset, error), section, fde.pc_begin_vaddr))
@@ -109,6 +115,13 @@ class _Loader:
             known = Program(len(self.programs), program.cie, rows, self.lowering.lower(kept, program.cie))
             self.programs.append(known)
             self.cuts[key] = known
+        return known
+
+    def _too_large(self, program: Program, size: int) -> Program:
+        """Return a program that cannot be said for a function whose size no record can hold."""
+        reason = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{size:,} bytes", 0)
+        known = program._replace(number=len(self.programs), result=reason)
+        self.programs.append(known)
         return known
 
     def _load_word(self, vaddr: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from cfi2sframe import Conversion, Options, account, convert
 from cfi2sframe.lower import Skip
+from cfi2sframe.plt.model import StubReason
 from cfi2sframe.report.coverage import ByteCounts, Coverage
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
@@ -34,45 +35,51 @@ def check_sums(conversion: Conversion) -> Coverage:
 
 def _check_functions(coverage: Coverage, conversion: Conversion) -> None:
     functions = coverage.functions
-    outcomes = functions.default + functions.flexible + functions.left_out + functions.dropped + functions.damaged
-    assert outcomes == functions.fdes
+    described = functions.default + functions.flexible
+    assert described + functions.left_out + functions.replaced + functions.dropped + functions.damaged == functions.fdes
     assert functions.fdes == len(conversion.cfi.entries) + len(conversion.cfi.failures)
-    assert functions.described == functions.default + functions.flexible
+    assert functions.described == described
     assert sum(coverage.reasons.values()) == functions.left_out == len(coverage.left_out)
     assert sum(coverage.dropped.values()) == functions.dropped
     assert len(coverage.damaged) == functions.damaged
     assert functions.overlapping <= functions.default + functions.flexible + functions.left_out
-    assert functions.records == len(conversion.section.functions) >= functions.described
-    assert set(conversion.piece_entries).isdisjoint(conversion.arrangement.dropped)
-    assert len(set(conversion.piece_entries)) == functions.described
+    numbers = [number for number in conversion.function_entries if number is not None]
+    assert functions.records == len(conversion.section.functions) == len(conversion.function_entries)
+    assert functions.stub_records == functions.records - len(numbers)
+    assert set(numbers).isdisjoint(conversion.code_map.arrangement.dropped)
+    assert set(numbers).isdisjoint(conversion.code_map.replaced)
+    assert len(set(numbers)) == functions.described
     assert 0 <= functions.percent <= 100
 
 
 def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     for counts in (coverage.bytes, *(section.counts for section in coverage.sections)):
-        assert counts.total == counts.default + counts.flexible + counts.left_out + counts.uncovered
+        assert counts.total == counts.described + counts.left_out + counts.uncovered
+        assert counts.described == counts.default + counts.flexible + counts.stubs
         assert min(counts) >= 0
     columns = list(zip(*(section.counts for section in coverage.sections), strict=True))
-    assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts(0, 0, 0, 0, 0))
+    assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts(0, 0, 0, 0, 0, 0))
     image = conversion.image
     assert coverage.bytes.total == sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges)
-    # Counted the other way round: from the functions in the section, and from the pieces that are not in it.
-    described = sum(function.size for function in conversion.section.functions)
-    left_out = sum(
-        end - start
-        for number, start, end in conversion.arrangement.pieces
+    # Counted the other way round, from ranges instead of outcomes. A range may run on behind its section inside an
+    # executable segment; those bytes are in no section's count.
+    described = [(f.start_vaddr, f.start_vaddr + f.size) for f in conversion.section.functions]
+    left_out = [
+        (start, end)
+        for number, start, end in conversion.code_map.pieces
         if isinstance(conversion.cfi.entries[number].program.result, Skip)
-    )
-    # An FDE may run on behind its section inside an executable segment; those bytes are in no section's count.
-    in_gaps = sum(_bytes_in_gaps(conversion, start, end) for _, start, end in conversion.arrangement.pieces)
-    assert coverage.bytes.default + coverage.bytes.flexible + coverage.bytes.left_out == described + left_out - in_gaps
+    ]
+    left_out += [
+        (skip.start_vaddr, skip.start_vaddr + skip.size)
+        for skip in conversion.code_map.stubs.left_out
+        if skip.reason is StubReason.CFI_DIFFERS
+    ]
+    assert coverage.bytes.described == sum(_bytes_in_code(image, *span) for span in described)
+    assert coverage.bytes.left_out == sum(_bytes_in_code(image, *span) for span in left_out)
 
 
-def _bytes_in_gaps(conversion: Conversion, start: int, end: int) -> int:
-    inside = sum(
-        max(0, min(end, code.end_vaddr) - max(start, code.start_vaddr)) for code in conversion.image.code_ranges
-    )
-    return end - start - inside
+def _bytes_in_code(image: ElfImage, start: int, end: int) -> int:
+    return sum(max(0, min(end, code.end_vaddr) - max(start, code.start_vaddr)) for code in image.code_ranges)
 
 
 def _check_section(coverage: Coverage, conversion: Conversion) -> None:
