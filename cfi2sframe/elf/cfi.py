@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CfiKind = Literal["eh_frame", "debug_frame"]
 
+_ZSTD_PIECE_SIZE: Final = 1 << 20
+
 #: Relocation type -> (bytes, whether it is relative to its own address), for the types that occur in CFI sections.
 _RELOCATIONS: Final = {
     c.EM_X86_64: {
@@ -168,12 +170,15 @@ def _unzstd(section: ElfSection, packed: bytes, size: int) -> bytes:
         import zstandard
     except ImportError:
         raise ElfError("compressed with zstd; the package zstandard is needed to read it", section.name) from None
+    data = bytearray()
     try:
-        with zstandard.ZstdDecompressor().stream_reader(packed) as reader:
-            data = reader.read(size + 1)
+        with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+            # In pieces, so that a size costs no memory before the content has borne it out.
+            while piece := reader.read(min(size + 1 - len(data), _ZSTD_PIECE_SIZE)):
+                data += piece
     except zstandard.ZstdError as error:
         raise ElfError(f"damaged compressed section: {error}", section.name) from None
-    return _checked_size(section, data, size)
+    return _checked_size(section, bytes(data), size)
 
 
 def _checked_size(section: ElfSection, data: bytes, size: int) -> bytes:
