@@ -67,7 +67,8 @@ def _fdes(printer: Printer, tool: str, path: Path) -> tuple[OracleFde, ...]:
 @lru_cache(maxsize=1)
 def _converted(path: Path, version: int) -> tuple[Lookup, dict[int, Skip]]:
     """Return the decoded conversion, and what was left out by its address."""
-    conversion = convert(load(path), Options(version=version))
+    # Stubs are described by their instructions, of which a reader of CFI knows nothing.
+    conversion = convert(load(path), Options(version=version, with_stubs=False))
     left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.left_out}
     return Lookup(decode(conversion.data, conversion.section_vaddr)), left_out
 
