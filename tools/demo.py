@@ -105,9 +105,8 @@ def show_side_by_side(image: ElfImage, path: Path) -> None:
     name, entry, function = pick_function(image, entries, section)
     start = entry.fde.pc_begin_vaddr
     heading(f"4. One function, {name}: DWARF's rows and SFrame's")
-    print(
-        f"  {entry.fde.pc_range:,} bytes from 0x{start:x}. {len(entry.fde.instructions)} bytes of instructions to interpret"
-    )
+    count = len(entry.fde.instructions)
+    print(f"  {entry.fde.pc_range:,} bytes from 0x{start:x}. {count} bytes of instructions to interpret")
     print(f"  became {function.rows_size} bytes of rows to search: a start, and an offset each for CFA and FP.")
     print()
     print(f"  {'PC':<10}{'DWARF CFI (.eh_frame)':<38}SFrame version {section.header.version}")
