@@ -13,6 +13,7 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf import machine
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.machine import Location, run
 from cfi2sframe.dwarf.pointer import PointerBases
@@ -43,6 +44,12 @@ SIGNED = -100  # 9c 7f: read as unsigned it is 16284
 EXPRESSION = b"\x77\x08" + b"\x96" * 200
 PC_BEGIN, INSTRUCTIONS_VADDR, TABLE_VADDR = 0x5000, 0x9001, 0x20000
 AARCH64 = (AARCH64_LE, AARCH64_BE)
+
+
+@pytest.fixture(autouse=True, params=[0, 1 << 60], ids=["quick", "walked"])
+def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has two ways to cut instruction strings, a quick one from some number of runs on."""
+    monkeypatch.setattr(machine, "_QUICK_FROM", request.param)
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:
@@ -255,6 +262,18 @@ def test_right(arch: Arch, name: str) -> None:
     changed = case.expected._replace(sp=NoRule.SAME_VALUE)
     rows = rows_of(arch, *case.setup, case.instruction, *follow)
     assert rows == (CfiRow(0, case.expected), CfiRow(case.advance_delta + 6, changed))
+
+
+@pytest.mark.parametrize("register", [0, 1, 62, 63])
+def test_registers_and_advances_in_the_low_six_bits(register: int) -> None:
+    """The ends of the three opcodes that carry an operand."""
+    cie = make_cie(AMD64, asm.def_cfa(7, 40), asm.same_value(register), ra_register=register)
+    instructions = (asm.offset(register, 2), asm.advance0(register), asm.restore(register), asm.def_cfa_offset(48))
+    rows = rows_of(AMD64, *instructions, cie=cie)
+    expected = [(0, AtCfa(-10), 40)] if register else []
+    expected_rows = [*expected, (CODE_ALIGN * register, NoRule.SAME_VALUE, 48)]
+    found = [(row.start_delta, row.state.ra, row.state.cfa) for row in rows]
+    assert found == [(delta, ra, RegisterOffset(7, offset)) for delta, ra, offset in expected_rows]
 
 
 @pytest.mark.parametrize(
