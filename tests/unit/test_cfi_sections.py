@@ -7,7 +7,7 @@ import contextlib
 import struct
 import sys
 import zlib
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,12 @@ from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation, find_cfi, reloca
 from cfi2sframe.elf.image import ElfImage, Place
 from cfi2sframe.errors import Cfi2SFrameError, CfiError, ElfError, RequestError
 from tests import cfi_asm as asm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.oracle import tools
 
 ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
 CIE = asm.Cie(instructions=(asm.def_cfa(7, 8),))
@@ -641,6 +647,32 @@ def test_section_headers_come_first() -> None:
     section = only(find_cfi(image))
     assert (section.vaddr, section.must_find_offset) == (FRAME_VADDR, None)
     assert len(parse(image, section).fdes) == 2
+
+
+def without_section_headers(data: bytes) -> bytes:
+    order = "<" if data[5] == 1 else ">"
+    out = bytearray(data)
+    struct.pack_into(order + "Q", out, E_SHOFF, 0)
+    struct.pack_into(order + "HHH", out, E_SHOFF + 18, 0, 0, 0)
+    return bytes(out)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("arch", ["amd64", "arm64", "s390x"])
+def test_real_libraries_say_the_same_without_section_headers(
+    arch: tools.CorpusArch, corpus: Callable[[tools.CorpusArch], Path]
+) -> None:
+    """Where other sections follow in the segment, the end of .eh_frame is found by what it says."""
+    files = sorted(path for path in corpus(arch).rglob("*.so*") if path.is_file() and path.stat().st_size < 400_000)
+    checked = 0
+    for path in files[:8]:
+        data = path.read_bytes()
+        image = image_of(data)
+        (bare,) = find_cfi(headless := image_of(without_section_headers(data)))
+        expected = [fde for section in find_cfi(image, "eh_frame") for fde in parse(image, section).fdes]
+        assert parse(headless, bare).fdes == tuple(expected)
+        checked += len(expected)
+    assert checked > 100
 
 
 # --- Damaged files ------------------------------------------------------------------------------------------

@@ -401,7 +401,8 @@ def test_a_damaged_cie_fails_its_own_fdes_only() -> None:
 
 def test_a_damaged_cie_that_nobody_uses_is_no_failure() -> None:
     bad, good = asm.Cie(augmentation="zX"), asm.Cie(instructions=CODE)
-    assert parse(frame_of(bad, asm.Fde(good, PC, SIZE))).failures == ()
+    table = parse(frame_of(bad, asm.Fde(good, PC, SIZE)))
+    assert (len(table.fdes), table.failures, table.cie_count) == (1, (), 2)
 
 
 # --- Damaged FDEs -------------------------------------------------------------------------------------------
