@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading rewritten files with another reader than the package's, and starting tools."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TESTDATA = Path(__file__).resolve().parents[2] / "testdata"
+GOLDEN = TESTDATA / "golden"
+
+SHT_GNU_SFRAME = 0x6FFFFFF4
+SHT_PROGBITS, SHT_RELA, SHT_NULL = 1, 4, 0
+FILE_HEADER_SIZE, SECTION_HEADER_SIZE = 64, 64
+
+
+class Header(NamedTuple):
+    """A section header, with its name and its bytes."""
+
+    name: str
+    type: int
+    flags: int
+    vaddr: int
+    file_offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+    content: bytes
+
+
+class Rela(NamedTuple):
+    """A relocation, its symbol by index."""
+
+    offset: int
+    type: int
+    symbol: int
+    addend: int
+
+
+def headers_of(data: bytes) -> list[Header]:
+    """Read the section headers with pyelftools."""
+    from elftools.elf.elffile import ELFFile
+
+    file = ELFFile(io.BytesIO(data))
+    found: list[Header] = []
+    for section in file.iter_sections():
+        at, size = section["sh_offset"], section["sh_size"]
+        # pyelftools gives enumerations by name and the names' numbers not at all.
+        position = file["e_shoff"] + len(found) * SECTION_HEADER_SIZE
+        kind = struct.unpack_from("<I" if file.little_endian else ">I", data, position + 4)[0]
+        content = b"" if section["sh_type"] in ("SHT_NOBITS", "SHT_NULL") else data[at : at + size]
+        found.append(
+            Header(
+                section.name,
+                kind,
+                section["sh_flags"],
+                section["sh_addr"],
+                at,
+                size,
+                section["sh_link"],
+                section["sh_info"],
+                section["sh_addralign"],
+                section["sh_entsize"],
+                content,
+            )
+        )
+    return found
+
+
+def named(headers: Sequence[Header], name: str) -> Header:
+    """Return the one section of a name."""
+    matches = [header for header in headers if header.name == name]
+    assert len(matches) == 1, f"{len(matches)} sections {name}"
+    return matches[0]
+
+
+def relas_of(data: bytes, name: str) -> list[Rela]:
+    """Read the relocations of a .rela section."""
+    order = "<" if data[5] == 1 else ">"
+    rows = struct.iter_unpack(order + "QIIq", named(headers_of(data), name).content)
+    # r_info is one number of 64 bits: symbol in its upper half, so the halves trade places with the byte order.
+    if order == "<":
+        return [Rela(offset, low, high, addend) for offset, low, high, addend in rows]
+    return [Rela(offset, low, high, addend) for offset, high, low, addend in rows]
+
+
+def run(*command: str | Path, environment: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    """Run a program that must succeed; return what it printed on either stream."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=cwd,
+    )
+    assert done.returncode == 0, f"{command[0]}: {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def need(*names: str) -> None:
+    """Skip the test unless these programs are here."""
+    for name in names:
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not here")
