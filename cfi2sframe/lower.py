@@ -255,6 +255,9 @@ def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch) -> None:
         case AtCfa() if arch.sp_offset_from_cfa:
             # s390x saves SP with the other registers; it is CFA - 160 by the ABI's definition of the CFA.
             return
+        case InRegister() if arch.sp_offset_from_cfa and cfa.register in (arch.sp_register, arch.fp_register):
+            # The same, in leaf functions. Where the CFA comes from elsewhere, stacks are being switched.
+            return
         case AtExpression(expression):
             # A signal frame: CFA and SP are loaded from the same word.
             if not arch.sp_offset_from_cfa and _at_shape(expression, arch, SkipReason.SP_RULE) == cfa:

@@ -61,6 +61,8 @@ def _is_sp_of_caller(truth: RowState, cfa: Rule, arch: Arch) -> bool:
         case AtCfa():
             # Where the ABI defines the CFA by SP (s390x), the saved SP is that same value.
             return arch.sp_offset_from_cfa != 0
+        case InRegister():
+            return arch.sp_offset_from_cfa != 0 and cfa.register in (arch.sp_register, arch.fp_register)
         case AtExpression(expression):
             address = _rule_of(expression, arch, starts_with_cfa=True)
             return address is not None and not arch.sp_offset_from_cfa and address._replace(deref=True) == cfa
