@@ -2,8 +2,8 @@
 """A range of stubs -> runs of equal blocks: names and entry sizes are not asked, instructions decide.
 
 A range is a header of another shape (or none), blocks of one size, and maybe a tail of another shape. Of the ways to
-cut it, the one that leaves the fewest bytes unknown wins, then the one with the fewest kinds of blocks, then the
-one with the smallest blocks. Only one block of each kind is decoded; the others are compared by their constant bits.
+cut it, the one that leaves the fewest bytes unknown wins, then the one with the smallest blocks, then the one with the
+fewest kinds of blocks. Only one block of each kind is decoded; the others are compared by their constant bits.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class _Run(NamedTuple):
 def cut_range(stubs: StubRange, decoder: Decoder) -> Cut:
     """Cut a range into runs of equal blocks; all of it is left out when no way of cutting it makes sense."""
     best: Cut | None = None
-    best_rank: tuple[int, int] | None = None
+    best_rank: tuple[int, int, int] | None = None
     for shape in _shapes(len(stubs.data), decoder):
+        if best_rank is not None and best_rank < (0, shape.block_size):
+            break
         cut = _cut_as(stubs, shape, decoder)
         if cut is None:
             continue
         kinds = len({unit.block.mask + unit.block.data for unit in cut.units if not unit.is_header})
-        rank = (sum(skip.size for skip in cut.left_out), kinds)
+        rank = (sum(skip.size for skip in cut.left_out), shape.block_size, kinds)
         if best_rank is None or rank < best_rank:
             best, best_rank = cut, rank
-        if rank <= (0, 1):
-            break
     if best is not None:
         return best
     problem = decoder.block(stubs.data)
@@ -79,9 +79,6 @@ def _shapes(size: int, decoder: Decoder) -> Iterator[_Shape]:
                 rest = size - header_size - tail_size
                 if rest > 0 and rest % block_size == 0:
                     yield _Shape(header_size, block_size, rest // block_size, tail_size)
-    # A header that stands alone: its stubs are in another section.
-    if size in sizes.header_sizes:
-        yield _Shape(size, sizes.block_sizes[0], 0, 0)
 
 
 def _cut_as(stubs: StubRange, shape: _Shape, decoder: Decoder) -> Cut | None:
@@ -100,6 +97,8 @@ def _cut_as(stubs: StubRange, shape: _Shape, decoder: Decoder) -> Cut | None:
 
     if shape.header_size:
         header = _whole(decoder, stubs.data[: shape.header_size])
+        if isinstance(header, Block) and not _is_one_piece(header):
+            return None
         add(0, _Run(0, 1, header), shape.header_size, is_header=True)
     tail_offset = len(stubs.data) - shape.tail_size
     runs = _runs(stubs.data[shape.header_size : tail_offset], shape, decoder)
@@ -121,6 +120,12 @@ def _whole(decoder: Decoder, data: bytes) -> Block | Problem:
     if isinstance(block, Block) and not block.ends_flow:
         return Problem(StubReason.UNKNOWN_INSTRUCTION, "control runs on behind the block", len(data))
     return block
+
+
+def _is_one_piece(block: Block) -> bool:
+    """Whether a block is entered at its start alone, but for its own jumps: otherwise it has stubs in it."""
+    own_targets = {insn.effect.target_delta for insn in block.instructions}
+    return all(block.instructions[number].offset in own_targets for number in block.entries[1:])
 
 
 def _runs(data: bytes, shape: _Shape, decoder: Decoder) -> list[_Run] | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.model import ENDS_FLOW, Effect, Flow, Problem, StubReason
+from cfi2sframe.plt.model import Effect, Flow, Problem, StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,7 +90,7 @@ class _Flow:
                     node = _Node(number, index)
                     self.targets[node] = self._targets_of(node)
         for number, unit in enumerate(self.units):
-            for index in self._entries(unit):
+            for index in unit.block.entries:
                 node = _Node(number, index)
                 if unit.block_count == 1 and self._is_jumped_to(node):
                     continue
@@ -108,7 +108,7 @@ class _Flow:
         effects = [insn.effect for insn in unit.block.instructions]
         return (
             unit.block_count == 1
-            and self._entries(unit) == [0]
+            and unit.block.entries == (0,)
             and any(effect.push_size > 0 for effect in effects)
             and all(effect.target_delta is None for effect in effects)
         )
@@ -118,18 +118,6 @@ class _Flow:
         return any(
             node in targets and (node.insn or source.unit != node.unit) for source, targets in self.targets.items()
         )
-
-    def _entries(self, unit: Unit) -> list[int]:
-        """Return the numbers of the instructions that nothing before them runs into."""
-        entries = []
-        previous = Flow.LEAVE
-        for index, insn in enumerate(unit.block.instructions):
-            if index and insn.effect.is_padding:
-                continue
-            if previous in ENDS_FLOW:
-                entries.append(index)
-            previous = insn.effect.flow
-        return entries
 
     def _targets_of(self, node: _Node) -> tuple[_Node | None, ...]:
         unit = self.units[node.unit]

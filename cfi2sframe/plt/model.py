@@ -137,6 +137,19 @@ class Block(NamedTuple):
         last = next((i for i in reversed(self.instructions) if not i.effect.is_padding), None)
         return last is not None and last.effect.flow in ENDS_FLOW
 
+    @property
+    def entries(self) -> tuple[int, ...]:
+        """The numbers of the instructions that nothing before them runs into: the first, and each behind a jump."""
+        found = []
+        previous = Flow.LEAVE
+        for number, insn in enumerate(self.instructions):
+            if number and insn.effect.is_padding:
+                continue
+            if previous in ENDS_FLOW:
+                found.append(number)
+            previous = insn.effect.flow
+        return tuple(found)
+
 
 class Unit(NamedTuple):
     """A run of `block_count` equal blocks from `start_vaddr` on; `data` are the bytes of all of them.
