@@ -108,6 +108,12 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "opcode 0x2d is taken for AArch64's negate_ra_state: the row says that RA is signed",
     ),
     KnownWrong(
+        "plt-got",
+        "ld",
+        ("2.47",),
+        "the stubs of .plt.got are said to start with sp+16; they are called, and push nothing: sp+8",
+    ),
+    KnownWrong(
         "signal-frame-expressions",
         "gas",
         ("2.47",),

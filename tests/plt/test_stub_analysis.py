@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stubs spelled out byte by byte: what is described, what is left out, and why."""
+
+from __future__ import annotations
+
+import random
+import struct
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64
+from cfi2sframe.dwarf.rules import CfaExpression
+from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
+from cfi2sframe.plt.decode import Decoder
+from cfi2sframe.plt.model import CfiSpan, StubReason
+from cfi2sframe.plt.scan import scan_stubs
+from tests import elf_asm
+from tests.plt import handmade
+from tests.plt.emulate import measure
+from tests.plt.handmade import (
+    EVERYWHERE,
+    GOT_VADDR,
+    PLT_VADDR,
+    depth_at,
+    file_with,
+    got_stub,
+    lazy_stub,
+    lazy_stubs,
+    no_cfi,
+    push_and_leave,
+    rel32,
+    sp_plus,
+    summary,
+)
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.plt.model import StubScan, StubSkip
+
+LAZY_ROWS: Final = [(0, 8), (11, 16)]
+FIRST_ROWS: Final = [(0, 16), (6, 24)]
+#: CFA = rsp + 8 + ((rip & 15) >= 11) << 3, as GNU ld writes it.
+LAZY_CFA: Final = bytes.fromhex("77088000 3f1a3b2a332422")
+
+
+def _scan(*stubs: tuple[str, int, bytes], version: int = 3) -> StubScan:
+    return scan_stubs(file_with(*stubs), version, no_cfi)
+
+
+def _plt(data: bytes, name: str = ".plt") -> StubScan:
+    return _scan((name, PLT_VADDR, data))
+
+
+def _reasons(scan: StubScan) -> list[tuple[int, int, StubReason]]:
+    return [(skip.start_vaddr, skip.size, skip.reason) for skip in scan.left_out]
+
+
+# Kinds of stubs
+
+
+def test_lazy_stubs_and_their_first_block() -> None:
+    scan = _plt(lazy_stubs(3))
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 16, 48, 16, LAZY_ROWS)]
+    assert not scan.left_out
+
+
+class BndKind(NamedTuple):
+    """Stubs whose jumps have a bnd prefix: what comes before the number, behind the jump, and in .plt.bnd."""
+
+    before: bytes
+    behind: bytes
+    second: tuple[bytes, bytes]
+
+
+NOP_5: Final = b"\x0f\x1f\x44\x00\x00"
+BND_KINDS: Final = {
+    "bnd": BndKind(b"", NOP_5, (b"\xf2\xff\x25", b"\x90")),
+    "ibt": BndKind(b"\xf3\x0f\x1e\xfa", b"\x90", (b"\xf3\x0f\x1e\xfa\xf2\xff\x25", NOP_5)),
+}
+
+
+@pytest.mark.parametrize("kind", BND_KINDS.values(), ids=BND_KINDS)
+def test_stubs_with_bnd_prefixes(kind: BndKind) -> None:
+    pushed_at = len(kind.before) + 5
+    plt = push_and_leave(b"\xf2")
+    for number in range(2):
+        jump = b"\xf2\xe9" + rel32(-16 * (number + 1) - pushed_at - 6)
+        plt += kind.before + b"\x68" + rel32(number) + jump + kind.behind
+    second = kind.second[0] + rel32(0x3000) + kind.second[1]
+    second_vaddr = PLT_VADDR + 0x100
+    image = file_with((".plt", PLT_VADDR, plt), (".plt.bnd", second_vaddr, second * 2), got=bytes(64))
+    scan = scan_stubs(image, 3, no_cfi)
+    assert not scan.left_out
+    assert summary(scan.functions) == [
+        (PLT_VADDR, 16, 0, FIRST_ROWS),
+        (PLT_VADDR + 16, 32, 16, [(0, 8), (pushed_at, 16)]),
+        (second_vaddr, 2 * len(second), len(second), [(0, 8)]),
+    ]
+    ranges = [range(f.start_vaddr, f.start_vaddr + f.size) for f in scan.functions]
+    starts = [PLT_VADDR + 16, PLT_VADDR + 32, second_vaddr, second_vaddr + len(second)]
+    measured = measure(image, ranges, starts)
+    assert len(measured) >= 8
+    assert {pc: set(m.depths) for pc, m in measured.items()} == {pc: {depth_at(scan.functions, pc)} for pc in measured}
+
+
+def test_a_first_block_is_known_from_stubs_of_another_section() -> None:
+    # lld's .iplt jumps to the first block in .plt.
+    scan = _scan((".plt", PLT_VADDR, push_and_leave()), (".iplt", PLT_VADDR + 16, lazy_stub(0, 16) + lazy_stub(1, 32)))
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 16, FIRST_ROWS), (PLT_VADDR + 16, 32, 16, LAZY_ROWS)]
+
+
+def test_rows_of_blocks_off_their_size_start_with_an_aligned_address() -> None:
+    start = PLT_VADDR + 8
+    scan = _scan((".plt", start, b"".join(lazy_stub(n, 16 * (n + 1)) for n in range(3))))
+    # The stubs jump out of the section, which is nothing to them.
+    assert summary(scan.functions) == [(start, 8, 0, [(0, 8)]), (start + 8, 40, 16, [(0, 8), (3, 16), (8, 8)])]
+    assert [depth_at(scan.functions, start + d) for d in range(48)] == ([8] * 11 + [16] * 5) * 3
+
+
+def test_stubs_of_several_kinds_are_several_functions() -> None:
+    other = b"\xf3\x0f\x1e\xfa\xff\x25" + rel32(0x3000) + b"\xcc" * 6
+    scan = _plt(lazy_stubs(2) + other * 2)
+    assert [f[1:] for f in summary(scan.functions)] == [(16, 0, FIRST_ROWS), (32, 16, LAZY_ROWS), (32, 16, [(0, 8)])]
+
+
+def test_objects_have_no_stubs_and_no_capstone_is_imported() -> None:
+    code = elf_asm.Section(".plt", lazy_stubs(2), 1, SHF_ALLOC | SHF_EXECINSTR)
+    content = elf_asm.elf_file(AMD64.elf_machine, (code,))
+    assert scan_stubs(load(content, "object"), 3, no_cfi) == ((), ())
+    program = (
+        "import sys\n"
+        "from tests.plt.handmade import file_with, no_cfi\n"
+        "from cfi2sframe.plt.scan import scan_stubs\n"
+        "assert not scan_stubs(file_with(('.text', 0x1000, bytes(16))), 3, no_cfi).functions\n"
+        "assert 'capstone' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# Who enters a first block
+
+
+def test_a_first_block_that_nothing_enters_is_left_out() -> None:
+    scan = _scan((".plt", PLT_VADDR, push_and_leave()), (".plt.got", PLT_VADDR + 16, got_stub()))
+    assert _reasons(scan) == [(PLT_VADDR, 16, StubReason.ENTRY_UNKNOWN)]
+    assert summary(scan.functions) == [(PLT_VADDR + 16, 8, 8, [(0, 8)])]
+
+
+def test_cfi_says_who_enters_a_first_block() -> None:
+    def cfi_at(pc: int) -> CfiSpan:
+        return CfiSpan(PLT_VADDR + 6, sp_plus(16)) if pc < PLT_VADDR + 6 else CfiSpan(PLT_VADDR + 16, sp_plus(24))
+
+    scan = scan_stubs(file_with((".plt", PLT_VADDR, push_and_leave())), 3, cfi_at)
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 16, FIRST_ROWS)]
+
+
+def test_a_got_slot_leads_to_the_first_block() -> None:
+    # As mold writes it: a stub leaves its number in a register, and its slot holds the first block.
+    first = b"\xf3\x0f\x1e\xfa\x41\x53\xff\x35" + rel32(0x100) + b"\xff\x25" + rel32(0x100) + b"\xcc" * 14
+    stub = b"\xf3\x0f\x1e\xfa\x41\xbb" + rel32(1) + b"\xff\x25" + rel32(GOT_VADDR - (PLT_VADDR + 32 + 16))
+    for got, entered in ((struct.pack("<Q", PLT_VADDR), True), (bytes(8), False)):
+        image = file_with((".plt", PLT_VADDR, first + stub), got=got)
+        scan = scan_stubs(image, 3, no_cfi)
+        described = [(PLT_VADDR, 32, 0, [(0, 8), (6, 16), (12, 24)])] if entered else []
+        assert summary(scan.functions) == [*described, (PLT_VADDR + 32, 16, 16, [(0, 8)])]
+        assert bool(scan.left_out) is not entered
+
+
+# What is left out
+
+
+def _only(scan: StubScan) -> StubSkip:
+    assert not scan.functions
+    (skip,) = scan.left_out
+    return skip
+
+
+def test_random_bytes_are_left_out() -> None:
+    generator = random.Random(3)  # noqa: S311
+    for size in (16, 64, 256, 1024):
+        skip = _only(_plt(generator.randbytes(size)))
+        assert (skip.start_vaddr, skip.size, skip.section_name) == (PLT_VADDR, size, ".plt")
+        assert skip.reason in (StubReason.UNKNOWN_INSTRUCTION, StubReason.NO_INSTRUCTION)
+
+
+def test_entries_of_mixed_length_are_left_out() -> None:
+    stubs = [lazy_stub(n, 16) for n in range(5)]
+    skip = _only(_plt(got_stub() + stubs[0] + got_stub() * 3 + b"".join(stubs[1:]) + got_stub()))
+    assert skip.reason is StubReason.MIXED_BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (b"\x48\x8d\x64\x24\xf8", "lea rsp, [rsp - 8]"),
+        (b"\x48\x83\xec\x04", "sub rsp, 4"),
+        (b"\x66\x68\x01\x00", "push 1"),
+        (b"\x48\x89\xe5", "mov rbp, rsp"),
+        (b"\x5c", "pop rsp"),
+        (b"\xc9", "leave"),
+        (b"\xff\xd0", "call rax"),
+        (b"\x48\x89\x44\x24\x08", "mov qword ptr [rsp + 8], rax"),
+        (b"\x89\x04\x24", "mov dword ptr [rsp], eax"),
+        (b"\x64\x48\x89\x04\x24", "mov qword ptr fs:[rsp], rax"),
+        (b"\xc2\x08\x00", "ret 8"),
+        (b"\x74\x00", "je 2"),
+    ],
+)
+def test_an_unknown_instruction_is_named(code: bytes, text: str) -> None:
+    block = code + b"\xff\x25" + rel32(0x3000)
+    skip = _only(_plt((block + b"\xcc" * (16 - len(block))) * 2))
+    assert skip.reason is StubReason.UNKNOWN_INSTRUCTION
+    assert skip.detail == f"{text} at 0x{PLT_VADDR:x}"
+
+
+def test_a_damaged_stub_among_others_is_left_out_alone() -> None:
+    data = bytearray(lazy_stubs(8))
+    data[16 * 4 : 16 * 5] = b"\x06" * 16
+    scan = _plt(bytes(data))
+    assert _reasons(scan) == [(PLT_VADDR + 64, 16, StubReason.NO_INSTRUCTION)]
+    assert summary(scan.functions) == [
+        (PLT_VADDR, 16, 0, FIRST_ROWS),
+        (PLT_VADDR + 16, 48, 16, LAZY_ROWS),
+        (PLT_VADDR + 80, 64, 16, LAZY_ROWS),
+    ]
+
+
+def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
+    # The second stub's jump leads behind the first block's push.
+    plt = lazy_stubs(1) + lazy_stub(1, 32)[:-4] + rel32(-32 - 16 + 6)
+    scan = _plt(plt)
+    assert StubReason.DEPTH_CONFLICT in {skip.reason for skip in scan.left_out}
+    assert depth_at(scan.functions, PLT_VADDR) == 16
+    assert depth_at(scan.functions, PLT_VADDR + 6) is None
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (b"\x58\xff\x25" + rel32(0x3000) + b"\xcc", StubReason.UNBALANCED),
+        (b"\x48\x89\x04\x24\xc3\xcc\xcc\xcc", StubReason.UNBALANCED),
+        (b"\xe8" + rel32(0x10000) + b"\xeb\xfe\xcc", StubReason.CALL_OUTSIDE),
+        (b"\x50\xeb\xfd" + b"\xcc" * 5, StubReason.DEPTH_CONFLICT),
+        (b"\xeb\xff\xff\x25" + rel32(0x3000), StubReason.JUMP_INTO_INSTRUCTION),
+    ],
+)
+def test_blocks_that_make_no_sense_are_left_out(block: bytes, reason: StubReason) -> None:
+    skip = _only(_plt(block * 2))
+    assert (skip.reason, skip.size) == (reason, 16)
+
+
+def test_a_section_without_its_bytes_is_left_out() -> None:
+    image = file_with((".plt", PLT_VADDR, lazy_stubs(2)))
+    data = bytearray(image.data)
+    offset = int.from_bytes(data[40:48], "little") + 64 + 24
+    data[offset : offset + 8] = (1 << 40).to_bytes(8, "little")
+    assert _only(scan_stubs(load(bytes(data), "cut"), 3, no_cfi)).reason is StubReason.NOT_IN_FILE
+
+
+def test_overlapping_sections_are_left_out() -> None:
+    image = file_with((".plt", PLT_VADDR, lazy_stubs(2)), (".plt.got", PLT_VADDR + 0x1000, got_stub()))
+    data = bytearray(image.data)
+    offset = int.from_bytes(data[40:48], "little") + 128 + 16
+    data[offset : offset + 8] = (PLT_VADDR + 8).to_bytes(8, "little")
+    scan = scan_stubs(load(bytes(data), "overlap"), 3, no_cfi)
+    assert _reasons(scan) == [(PLT_VADDR + 8, 8, StubReason.OVERLAP)]
+    assert len(scan.functions) == 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_bytes_the_answer_is_whole_and_in_order(seed: int) -> None:
+    generator = random.Random(seed)  # noqa: S311
+    data = bytearray(lazy_stubs(6) + got_stub() * 2)
+    for _ in range(generator.randrange(1, 12)):
+        data[generator.randrange(len(data))] = generator.randrange(256)
+    scan = _plt(bytes(data))
+    parts = sorted([(f.start_vaddr, f.size) for f in scan.functions] + [(s.start_vaddr, s.size) for s in scan.left_out])
+    position = PLT_VADDR
+    for start, size in parts:
+        assert start == position
+        position += size
+    assert position == PLT_VADDR + len(data)
+    assert list(scan.functions) == sorted(scan.functions)
+
+
+# CFI
+
+
+def _lazy_cfi(image: ElfImage, *, threshold: int = 11) -> StubScan:
+    expression = LAZY_CFA.replace(b"\x3b", bytes([0x30 + threshold]))
+
+    def cfi_at(pc: int) -> CfiSpan:
+        if pc < PLT_VADDR + 6:
+            return CfiSpan(PLT_VADDR + 6, sp_plus(16))
+        if pc < PLT_VADDR + 16:
+            return CfiSpan(PLT_VADDR + 16, sp_plus(24))
+        return CfiSpan(EVERYWHERE, handmade.row_state(CfaExpression(expression)))
+
+    return scan_stubs(image, 3, cfi_at)
+
+
+def test_cfi_that_agrees_changes_nothing() -> None:
+    image = file_with((".plt", PLT_VADDR, lazy_stubs(5)))
+    assert _lazy_cfi(image) == scan_stubs(image, 3, no_cfi)
+
+
+@pytest.mark.parametrize("threshold", [9, 10, 12, 15])
+def test_cfi_that_differs_at_one_byte_of_each_block_leaves_the_stubs_out(threshold: int) -> None:
+    scan = _lazy_cfi(file_with((".plt", PLT_VADDR, lazy_stubs(5))), threshold=threshold)
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS)]
+    assert _reasons(scan) == [(PLT_VADDR + 16, 80, StubReason.CFI_DIFFERS)]
+
+
+def test_cfi_that_differs_in_the_last_block_alone_leaves_the_stubs_out() -> None:
+    last = PLT_VADDR + 16 + 64
+
+    def cfi_at(pc: int) -> CfiSpan:
+        return CfiSpan(last, None) if pc < last else CfiSpan(EVERYWHERE, sp_plus(8))
+
+    scan = scan_stubs(file_with((".plt", PLT_VADDR, lazy_stubs(5))), 3, cfi_at)
+    (skip,) = scan.left_out
+    assert skip.reason is StubReason.CFI_DIFFERS
+    assert skip.detail == f"CFI has CFA=SP+8, the code SP+16 at 0x{last + 11:x}"
+
+
+def test_an_expression_without_a_value_leaves_the_stubs_out() -> None:
+    expression = CfaExpression(bytes.fromhex("770806"))  # breg7 8; deref
+
+    def cfi_at(_pc: int) -> CfiSpan:
+        return CfiSpan(EVERYWHERE, handmade.row_state(expression))
+
+    scan = scan_stubs(file_with((".plt.got", PLT_VADDR, got_stub() * 2)), 3, cfi_at)
+    assert _reasons(scan) == [(PLT_VADDR, 16, StubReason.CFI_EXPRESSION)]
+
+
+# Version 1
+
+
+def test_version_1_says_only_what_its_mask_test_finds() -> None:
+    stubs = ((".plt", PLT_VADDR, lazy_stubs(3)), (".plt.got", PLT_VADDR + 0x100, got_stub() * 2))
+    scan = _scan(*stubs, version=1)
+    assert _reasons(scan) == [(PLT_VADDR + 16, 48, StubReason.VERSION_1_MASK)]
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 0x100, 16, 8, [(0, 8)])]
+
+
+@pytest.mark.parametrize("pushed_at", [4, 8, 12, 14, 15])
+@pytest.mark.parametrize("start", [PLT_VADDR, PLT_VADDR + 4])
+def test_version_1_is_right_wherever_it_is_used(pushed_at: int, start: int) -> None:
+    # `nop`s, then a push of one byte so that the next byte is `pushed_at`, then what still fits.
+    block = b"\xf3\x0f\x1e\xfa" * ((pushed_at - 1) // 4)
+    block += {0: b"", 1: b"\xf3\x90\x90"[2:], 2: b"\xf3\x90", 3: b"\x0f\xae\xe8"}[(pushed_at - 1) % 4] + b"\x50"
+    assert len(block) == pushed_at
+    block += b"\xc3" if len(block) > 13 else b"\xff\xe0"
+    scan = _scan((".plt", start, (block + b"\xcc" * (16 - len(block))) * 4), version=1)
+    for function in scan.functions:
+        for pc in range(function.start_vaddr, function.start_vaddr + function.size):
+            matching = [r for r in function.body.rows if pc & r.start_delta >= r.start_delta]
+            assert matching[-1].state.cfa is not None
+            assert matching[-1].state.cfa.offset == (8 if (pc - start) % 16 < pushed_at else 16)
+    is_mask = pushed_at in (8, 12, 14, 15) and start % 16 == 0
+    assert bool(scan.functions) is is_mask
+
+
+# Cost
+
+
+def test_ten_thousand_stubs_are_decided_on_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    original = Decoder.block
+
+    def block(self: Decoder, data: bytes) -> object:
+        decoded.append(data)
+        return original(self, data)
+
+    monkeypatch.setattr(Decoder, "block", block)
+    scan = _lazy_cfi(file_with((".plt", PLT_VADDR, lazy_stubs(10_000))))
+    assert summary(scan.functions)[1] == (PLT_VADDR + 16, 160_000, 16, LAZY_ROWS)
+    assert len(set(decoded)) < 50
+
+
+# Files without section headers
+
+
+def _bare(plt: bytes, slots: list[int], *, more: bytes = b"") -> ElfImage:
+    """A file without section headers whose JMPREL relocates these GOT words."""
+    relocations = b"".join(struct.pack("<QQq", GOT_VADDR + 8 * n, 7, 0) for n in range(len(slots)))
+    words = struct.pack(f"<{len(slots)}Q", *slots)
+    table_vaddr = GOT_VADDR + len(words)
+    dynamic = struct.pack("<8Q", 23, table_vaddr, 2, len(relocations), 3, GOT_VADDR, 0, 0)
+    return file_with((".plt", PLT_VADDR, plt + more), got=words + relocations, dynamic=dynamic, section_headers=False)
+
+
+def _stub_of_slot(number: int) -> bytes:
+    vaddr = PLT_VADDR + 16 * (number + 1)
+    slot = b"\xff\x25" + rel32(GOT_VADDR + 8 * number - vaddr - 6)
+    return slot + b"\x68" + rel32(number) + b"\xe9" + rel32(PLT_VADDR - vaddr - 16)
+
+
+def test_slots_of_lazy_binding_lead_to_the_stubs() -> None:
+    plt = push_and_leave() + b"".join(_stub_of_slot(n) for n in range(3))
+    image = _bare(plt, [PLT_VADDR + 16 * (n + 1) + 6 for n in range(3)], more=b"\x55\x48\x89\xe5\x5d\xc3" * 8)
+    scan = scan_stubs(image, 3, no_cfi)
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 16, 48, 16, LAZY_ROWS)]
+    assert not scan.left_out
+
+
+def test_stubs_end_where_blocks_read_no_slot() -> None:
+    plt = push_and_leave() + b"".join(_stub_of_slot(n) for n in range(2))
+    # A function that looks like a stub but leads elsewhere.
+    other = b"\xff\x25" + rel32(0x5000) + b"\x68" + rel32(9) + b"\xe9" + rel32(0x100)
+    scan = scan_stubs(_bare(plt, [PLT_VADDR + 16 * (n + 1) + 6 for n in range(2)], more=other), 3, no_cfi)
+    assert [(f.start_vaddr, f.size) for f in scan.functions] == [(PLT_VADDR, 16), (PLT_VADDR + 16, 32)]
+
+
+def test_cfi_that_depends_on_the_pc_leads_to_the_stubs() -> None:
+    image = file_with((".plt", PLT_VADDR, lazy_stubs(3)), section_headers=False)
+    assert not scan_stubs(image, 3, no_cfi).functions
+    scan = _lazy_cfi(image)
+    assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 16, 48, 16, LAZY_ROWS)]
+
+
+# Other architectures
+
+
+@pytest.mark.parametrize("arch", [AARCH64_LE, AARCH64_BE], ids=["little", "big"])
+def test_aarch64_stubs_and_their_first_block(arch: Arch) -> None:
+    got_page = (GOT_VADDR - PLT_VADDR) >> 12
+    load_slot = [0x90000010 | (got_page & 3) << 29 | got_page >> 2 << 5, 0xF9400211, 0x91000210, 0xD61F0220]
+    first = struct.pack("<8I", 0xA9BF7BF0, *load_slot, *[0xD503201F] * 3)
+    image = file_with(
+        (".plt", PLT_VADDR, first + struct.pack("<4I", *load_slot) * 3),
+        arch=arch,
+        got=struct.pack(arch.byte_order + "Q", PLT_VADDR),
+    )
+    scan = scan_stubs(image, 3, no_cfi)
+    assert summary(scan.functions) == [
+        (PLT_VADDR, 32, 0, [(0, 0), (4, 16)]),
+        (PLT_VADDR + 32, 48, 16, [(0, 0)]),
+    ]
+    saved = scan.functions[0].body.rows[1].state.ra
+    assert saved is not None
+    assert (saved.register, saved.offset, saved.deref) == (None, -8, True)
+
+
+@pytest.mark.parametrize("word", [0x910043FF, 0xD63F0220, 0xA9BF7BFD & ~0x3E0 | 0x20, 0x9100021E, 0xD65F03C0])
+def test_unknown_aarch64_instructions_are_left_out(word: int) -> None:
+    # add sp, sp, 16; blr x17; stp with another base; add x30, x16, 0; ret
+    block = struct.pack("<4I", word, 0x90000010, 0xF9400211, 0xD61F0220)
+    image = file_with((".plt", PLT_VADDR, block * 3), arch=AARCH64_LE)
+    assert _only(scan_stubs(image, 3, no_cfi)).reason is StubReason.UNKNOWN_INSTRUCTION
