@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.lower import Skip, describe_frame_rule
 from cfi2sframe.plt.model import StubReason
-from cfi2sframe.sframe.constants import SFRAME_VERSION_3
+from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup, row_at
 from cfi2sframe.verify.invariants import check_invariants
 from cfi2sframe.verify.judge import judge
@@ -99,12 +99,12 @@ class _Comparison:
         self.compare_attributes(entry, function)
 
     def compare_attributes(self, entry: CfiEntry, function: DecodedFunction) -> None:
-        """Compare what holds for a function as a whole: the mark of signal frames, and the key of a signed RA."""
-        problem = _judge_attributes(entry, function, self.version)
+        """Compare what holds for a whole function: RA's column, the mark of signal frames, the key of a signed RA."""
+        problem = _judge_attributes(entry, function, self.version, self.arch)
         if problem is None:
             return
         pc = max(entry.fde.pc_begin_vaddr, function.start_vaddr)
-        if all(_judge_attributes(other, function, self.version) for other in self.entries_at(pc)):
+        if all(_judge_attributes(other, function, self.version, self.arch) for other in self.entries_at(pc)):
             self.differences.append(Difference("wrong", pc, problem))
 
     def compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> tuple[int, tuple[tuple[int, str], ...]]:
@@ -143,7 +143,8 @@ class _Comparison:
         end = begin + entry.fde.pc_range
         points = {begin + row.start_delta for row in entry.program.rows.rows}
         points = {point for point in points if point < end} | self.boundaries_in(begin, end)
-        is_missing = False
+        points |= self.edges_in(begin, end)
+        is_absent = is_missing = False
         last: DecodedFunction | None = None
         for pc in sorted(points):
             if _holds(self.not_for_cfi, pc):
@@ -151,7 +152,9 @@ class _Comparison:
             self.point_count += 1
             found = self.lookup.find(pc)
             if found is None:
-                is_missing = True
+                is_absent = True
+                # Where FDEs overlap, one that cannot be said may hold, and is rightly absent.
+                is_missing |= not any(isinstance(other.program.result, Skip) for other in self.entries_at(pc))
                 continue
             if found.function is not last:
                 last = found.function
@@ -161,10 +164,9 @@ class _Comparison:
             if problem is not None:
                 self.report_wrong(entry, pc, problem)
         if is_missing:
-            if isinstance(entry.program.result, Skip):
-                self.left_out_count += 1
-            else:
-                self.differences.append(Difference("missing", begin, "no SFrame FDE, though it can be said"))
+            self.differences.append(Difference("missing", begin, "no SFrame FDE, though it can be said"))
+        elif is_absent and isinstance(entry.program.result, Skip):
+            self.left_out_count += 1
 
     def report_wrong(self, entry: CfiEntry, pc: int, message: str) -> None:
         """Report a difference, unless another FDE covers the address and agrees: two FDEs leave the truth open."""
@@ -214,7 +216,20 @@ class _Comparison:
         first = max(0, bisect_right(self.lookup.starts, begin) - 1)
         last = bisect_left(self.lookup.starts, end)
         functions = self.lookup.functions[first:last]
-        return {point for function in functions for point in _boundaries(function, begin, end) if begin <= point < end}
+        return {
+            point
+            for function in functions
+            for point in _boundaries(function, begin, end, self.version)
+            if begin <= point < end
+        }
+
+    def edges_in(self, begin: int, end: int) -> set[int]:
+        """Return where the FDEs that have addresses in a range start or end."""
+        first, last = bisect_right(self.truth_starts, begin), bisect_left(self.truth_starts, end)
+        edges = set()
+        for entry in (*self.entries_at(begin), *self.truth[first:last]):
+            edges |= {entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range}
+        return {edge for edge in edges if begin <= edge < end}
 
     def find_extra(self) -> None:
         """Report functions that hold addresses of which neither CFI nor stubs say anything."""
@@ -267,9 +282,13 @@ def _describes_code(entry: CfiEntry, image: ElfImage) -> bool:
     return size > 0 and image.holds_code(begin, begin + size)
 
 
-def _judge_attributes(entry: CfiEntry, function: DecodedFunction, version: int) -> str | None:
+def _judge_attributes(entry: CfiEntry, function: DecodedFunction, version: int, arch: Arch) -> str | None:
     """Return how a function's attributes differ from what its CIE says; None when they say the same."""
     cie = entry.fde.cie
+    if cie.ra_register != arch.ra_register:
+        return (
+            f"the return address is in column {cie.ra_register}, rows speak of {arch.register_name(arch.ra_register)}"
+        )
     if version >= SFRAME_VERSION_3 and cie.is_signal_frame != function.is_signal_frame:
         if cie.is_signal_frame:
             return "a signal frame that is not marked as one"
@@ -281,11 +300,15 @@ def _judge_attributes(entry: CfiEntry, function: DecodedFunction, version: int) 
     return None
 
 
-def _boundaries(function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
+def _boundaries(function: DecodedFunction, begin: int, end: int, version: int) -> Iterator[int]:
     """Yield where a function and its rows start and end; of repeating blocks, those that meet `[begin, end)`."""
     start, size = function.start_vaddr, function.size
     yield start
     yield start + size
+    if function.is_pcmask and version == SFRAME_VERSION_1:
+        # Rows hold wherever the PC has their bits: there are no blocks to go by.
+        yield from range(max(start, begin), min(start + size, end))
+        return
     step = function.repeat_size if function.is_pcmask else 0
     # A damaged section may claim far more blocks than there is code.
     first = max(0, begin - start) // step * step if step else 0

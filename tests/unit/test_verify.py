@@ -342,6 +342,16 @@ def test_two_fdes_leave_the_truth_open() -> None:
     ]
 
 
+def test_what_cannot_be_said_may_take_bytes_from_others() -> None:
+    """Where the FDE that holds cannot be said, nothing is missing, though another FDE has the address too."""
+    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 8, 8)
+    image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x20), unsayable)
+    parts = (RawFunction(TEXT_VADDR, 8), RawFunction(TEXT_VADDR + 16, 16))
+    result = check(image, RawSection(parts))
+    assert (result.differences, result.left_out_count) == ((), 1)
+    assert said(image, RawSection(parts[:1])) == ["missing +0x0 no SFrame FDE, though it can be said"]
+
+
 def test_fdes_of_no_code_are_not_missed() -> None:
     image = linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64), 0, 0x10), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x60, 0))
     result = check(image, RawSection((PUSH,)))
@@ -532,6 +542,14 @@ def test_the_pointer_authentication_key() -> None:
         assert said(key_a, a) == said(key_b, b) == []
         assert said(key_a, b) == ["wrong +0x0 RA is signed with key A, the function says B"]
         assert said(key_b, a) == ["wrong +0x0 RA is signed with key B, the function says A"]
+
+
+def test_another_return_column() -> None:
+    """SFrame has one return address column per ABI; a function with another must not be described."""
+    cie = cie_of(AMD64)._replace(ra_register=3, instructions=(asm.def_cfa(7, 8), asm.offset(3, 1)))
+    other = linked(AMD64, push_fp(AMD64), asm.Fde(cie, TEXT_VADDR + 0x40, 0x10))
+    assert said(other, RawSection((PUSH,))) == []
+    assert said(other, GOOD) == ["wrong +0x40 the return address is in column 3, rows speak of rip"]
 
 
 def test_the_key_of_an_unsigned_ra_is_no_difference() -> None:
