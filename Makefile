@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: help venv test lint types check oracles corpus-files corpus demo bench clean
+.PHONY: help venv test slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,10 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 test: venv ## run all tests; those whose tools or files are missing are skipped, with the reason
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto -m 'not slow'
+
+slow: venv ## run the tests that take minutes: large links, samples of running programs
+	$(BIN)/pytest -n auto -m slow
 
 lint: venv ## check style and formatting
 	$(BIN)/ruff check .
@@ -43,6 +46,9 @@ corpus-files: ## fetch real ELF files of three architectures -> build/corpus
 
 corpus: venv ## convert every ELF file of this machine and count what happens
 	$(BIN)/python tools/corpus.py /usr/bin /usr/lib /usr/sbin
+
+tree: venv ## convert a copy of 200 programs and their libraries, and see whether all still run
+	$(BIN)/python tools/tree.py
 
 demo: venv ## show a conversion from start to end
 	$(BIN)/python tools/demo.py
