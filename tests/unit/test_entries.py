@@ -155,6 +155,18 @@ def test_unknown_letters(augmentation: str) -> None:
     assert f"unknown or truncated augmentation '{augmentation}'" in reason
 
 
+@pytest.mark.parametrize(
+    ("augmentation", "fields"),
+    [("zX", b"\x00\x1b"), ("zR", b""), ("zL", b""), ("zP", b""), ("zRL", b"\x1b"), ("zRX", b"\x1b\x00")],
+)
+def test_augmentation_data_that_do_not_fit_the_letters(augmentation: str, fields: bytes) -> None:
+    body = b"\x01" + augmentation.encode() + b"\0\x01\x78\x10" + bytes((len(fields),)) + fields + bytes(8)
+    cie = struct.pack("<II", 4 + len(body), 0) + body
+    fde = struct.pack("<IIQQ", 24, len(cie) + 4, PC, SIZE) + bytes(4)
+    reason = failure_of(parse(cie + fde))
+    assert reason == f"its CIE at 0x0 is damaged: unknown or truncated augmentation {augmentation!r}"
+
+
 # --- Pointers -----------------------------------------------------------------------------------------------
 
 
