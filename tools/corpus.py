@@ -27,10 +27,10 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe import Options, decode_raw, load
+from cfi2sframe.api import verify
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
 from cfi2sframe.pipeline import convert_image
 from cfi2sframe.report.coverage import account
-from cfi2sframe.verify import verify_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -158,7 +158,7 @@ def _convert_version(image: ElfImage, version: int) -> VersionResult:
     points = 0
     if conversion.data:
         decoded = decode_raw(image, conversion.data, conversion.section_vaddr, options)
-        verification = verify_section(image, conversion.cfi, decoded)
+        verification = verify(image, decoded, options)
         points = verification.point_count
         differences = tuple(f"0x{d.vaddr:x}: {d.kind}: {d.message}" for d in verification.differences)
     else:
@@ -257,13 +257,15 @@ def table_of(report: Report) -> list[tuple[str, ...]]:
     table += [(f"- {text}", *([f"{number:,}"] * len(versions))) for text, number in report.unusable.most_common()]
     table.append(("with CFI", *([f"{report.with_cfi_count:,}"] * len(versions))))
     table += lines_of("- no section: ", [report.totals[version].refusals for version in versions])
-    table += [line("FDEs", "fdes"), line("described", "described")]
+    table += [line("FDEs", "fdes"), line("described by rows of the CFI", "described")]
     table += [line("- default rows", "default"), line("- flexible rows", "flexible"), line("left out", "left_out")]
     table += lines_of("- ", [report.totals[version].reasons for version in versions])
+    table.append(line("PLT stubs, described by their instructions", "replaced"))
     table.append(line("dropped", "dropped"))
     table += lines_of("- ", [report.totals[version].dropped for version in versions])
     table += [line("damaged", "damaged"), line("overlapping, cut", "overlapping")]
     table += [shares("share described", "described", "wanted"), line("functions written", "records")]
+    table.append(line("- of them PLT stubs", "stub_records"))
     table += [line("rows written", "rows"), line("PCs compared", "points"), line("differences", "differences")]
     table += [line("CFI + search table, bytes", "cfi_bytes"), line(".sframe, bytes", "sframe_bytes")]
     ratios = (f"{c['sframe_bytes'] / c['cfi_bytes']:.3f}" if c["cfi_bytes"] else "" for c in counts)
@@ -342,8 +344,11 @@ def main() -> int:
 
 
 def _with_progress(results: Iterable[FileResult], count: int) -> Iterator[FileResult]:
+    """Pass the results on; say at once what is wrong, and on a terminal how far it is."""
     is_terminal = sys.stderr.isatty()
     for number, result in enumerate(results, 1):
+        if result.crash or any(of_version.differences for of_version in result.results):
+            sys.stderr.write(f"{result.path}: {'crash' if result.crash else 'differences'}\n")
         if is_terminal:
             sys.stderr.write(f"\r{number:,} of {count:,} files")
         yield result
