@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.report.size_gas import GasModel
 from cfi2sframe.report.size_gas_rows import Gas, GasFunction
-from cfi2sframe.report.size_records import Layout, Parts, rows_bucket
+from cfi2sframe.report.size_records import ROWS_CLASSES, Layout, Parts, rows_class
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _add_up(image: ElfImage, version: int, counts: Counter[_Function], left_out:
     for (gas, width, is_pcmask), count in counts.items():
         for words, number in gas.word_sizes:
             rows[width + 1 + words] += number * count
-        per_function[rows_bucket(gas.row_count)] += count
+        per_function[rows_class(gas.row_count)] += count
         kinds["pcmask" if is_pcmask else "flexible" if gas.is_flexible else "default"] += count
     functions = sum(counts.values())
     attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
@@ -124,5 +124,5 @@ def _add_up(image: ElfImage, version: int, counts: Counter[_Function], left_out:
         left_out_count=left_out,
         row_count=rows.total(),
         row_sizes=dict(sorted(rows.items())),
-        rows_per_function=dict(per_function),
+        rows_per_function={name: n for name in ROWS_CLASSES if (n := per_function[name])},
     )
