@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.arrange import cut, split_points
 from cfi2sframe.codemap import CodeMap, map_code
@@ -30,7 +30,8 @@ class Options(NamedTuple):
     """What the caller may choose.
 
     `section_vaddr` None: the first 64 KiB boundary past the last PT_LOAD (objects: 0). `with_stubs`: describe PLT
-    stubs by their instructions.
+    stubs by their instructions. `level`: 0 gives every function rows of its own, 1 shares equal ones; None is 1 in
+    little-endian sections, 0 in big-endian ones (libsframe flips those in place, function by function).
     """
 
     version: int = SFRAME_VERSION_3
@@ -39,13 +40,15 @@ class Options(NamedTuple):
     section_vaddr: int | None = None
     all_keep_frame_pointer: bool = False
     with_stubs: bool = True
+    level: Literal[0, 1] | None = None
 
 
 class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
     `function_entries` gives for each function of `section` the number of its FDE in `cfi.entries`, None for stubs.
-    `section_vaddr` is what starts are relative to. `data` is empty when there is nothing to say.
+    `section_vaddr` is what starts are relative to. `data` is empty when there is nothing to say. `shares`: equal rows
+    are stored once.
     """
 
     image: ElfImage
@@ -57,6 +60,7 @@ class Conversion(NamedTuple):
     plan: SectionPlan
     section_vaddr: int
     data: bytes
+    shares: bool
 
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
@@ -97,9 +101,10 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     code_map = map_code(image, cfi, options.version, with_stubs=options.with_stubs)
     section_vaddr = default_section_vaddr(image) if options.section_vaddr is None else options.section_vaddr
     section, entries = make_section(image, target, cfi, code_map, all_keep_frame_pointer=options.all_keep_frame_pointer)
-    plan = plan_section(_as_placed(section, image), image.arch, section_vaddr)
+    shares = options.level == 1 or (options.level is None and image.byte_order == "<")
+    plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=shares)
     data = encode_section(plan) if section.functions else b""
-    return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data)
+    return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data, shares)
 
 
 def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
@@ -108,7 +113,7 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     An object's functions keep the addresses of the image's layout, where no two are the same.
     Raises `RequestError` when a start does not fit.
     """
-    plan = plan_section(conversion.section, conversion.image.arch, section_vaddr)
+    plan = plan_section(conversion.section, conversion.image.arch, section_vaddr, share=conversion.shares)
     return conversion._replace(plan=plan, section_vaddr=section_vaddr, data=encode_section(plan))
 
 

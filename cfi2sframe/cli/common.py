@@ -89,6 +89,15 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         help="the CFI to read (default: .eh_frame, or .debug_frame where there is none)",
     )
     parser.add_argument(
+        "-O",
+        dest="level",
+        type=int,
+        choices=(0, 1),
+        metavar="{0,1}",
+        help="-O0: every function has rows of its own; -O1: functions with equal rows share them (default 1, but 0 for "
+        "big-endian files, which some readers cannot share)",
+    )
+    parser.add_argument(
         "--no-plt",
         dest="with_stubs",
         action="store_false",
@@ -126,6 +135,7 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         source=arguments.source,
         section_vaddr=arguments.section_address,
         with_stubs=arguments.with_stubs,
+        level=arguments.level,
         all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
     )
 

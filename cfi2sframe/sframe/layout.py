@@ -13,6 +13,8 @@ from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 
@@ -53,7 +55,7 @@ class PlannedFunction(NamedTuple):
 
 
 class SectionPlan(NamedTuple):
-    """A section ready to be written; `bodies` in the order of their bytes."""
+    """A section ready to be written; `bodies` in the order of their bytes, each once, whoever shares it."""
 
     version: int
     flags: int
@@ -69,26 +71,49 @@ class SectionPlan(NamedTuple):
         return s.HEADER_SIZE + s.FDE_SIZE[self.version] * len(self.functions) + self.fre_size
 
 
-def plan_section(section: Section, arch: Arch, section_vaddr: int) -> SectionPlan:
+def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: bool = False) -> SectionPlan:
     """Settle every width, order and offset.
 
-    `section_vaddr` is the section's address, which function starts are relative to.
-    Raises `RequestError` when a start does not fit the version's field, or the section outgrows its 32-bit offsets.
+    `section_vaddr` is the section's address, which function starts are relative to. `share`: functions whose rows
+    (version 3: attribute and rows) are equal refer to one copy; in versions 1 and 2 also to the beginning of a longer
+    list. Raises `RequestError` when a start does not fit the version's field, or the section outgrows its 32-bit
+    offsets.
     """
     # Equal functions come as one object: identity will do, and saves hashing every row.
     planned: dict[int, PlannedBody] = {}
     planner = _Planner(arch, section.version)
-    functions: list[PlannedFunction] = []
-    bodies: list[PlannedBody] = []
-    fre_offset = fre_count = 0
-    record_size = s.FDE_SIZE[section.version]
-    field_vaddr = section_vaddr + (s.HEADER_SIZE if section.start_is_pcrel else 0)
-    step = record_size if section.start_is_pcrel else 0
-    limit = 1 << (63 if section.version >= s.SFRAME_VERSION_3 else 31)
-    for start_vaddr, size, body in section.functions:
+    plans: list[PlannedBody] = []
+    for _start, _size, body in section.functions:
         body_plan = planned.get(id(body))
         if body_plan is None:
             body_plan = planned[id(body)] = planner.plan_body(body)
+        plans.append(body_plan)
+    stored = share_rows(plans, section.version) if share else plans
+    functions: list[PlannedFunction] = []
+    bodies: list[PlannedBody] = []
+    offsets: dict[int, int] = {}
+    fre_offset = 0
+    for start_field, (_start, size, _body), body_plan, stored_plan in zip(
+        _start_fields(section, section_vaddr), section.functions, plans, stored, strict=True
+    ):
+        offset = offsets.get(id(stored_plan)) if share else None
+        if offset is None:
+            offset = offsets[id(stored_plan)] = fre_offset
+            bodies.append(stored_plan)
+            fre_offset += stored_plan.size
+        functions.append(PlannedFunction(start_field, size, offset, body_plan))
+    if fre_offset >= 1 << 32:
+        raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
+    fre_count = sum(len(body_plan.starts) for body_plan in plans)
+    return SectionPlan(section.version, _flags(section), arch, tuple(functions), tuple(bodies), fre_count, fre_offset)
+
+
+def _start_fields(section: Section, section_vaddr: int) -> Iterator[int]:
+    """Yield the start field of each function, relative to the section or to the field itself."""
+    field_vaddr = section_vaddr + (s.HEADER_SIZE if section.start_is_pcrel else 0)
+    step = s.FDE_SIZE[section.version] if section.start_is_pcrel else 0
+    limit = 1 << (63 if section.version >= s.SFRAME_VERSION_3 else 31)
+    for start_vaddr, _size, _body in section.functions:
         # Addresses wrap at 64 bits, and so does the distance from the lowest to the highest.
         start_field = (start_vaddr - field_vaddr + (1 << 63)) % (1 << 64) - (1 << 63)
         if not -limit <= start_field < limit:
@@ -96,14 +121,35 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int) -> SectionPla
                 f"the function at 0x{start_vaddr:x} is too far from .sframe at 0x{section_vaddr:x} "
                 f"for the 32-bit starts of version {section.version}; version 3 has 64 bits"
             )
-        functions.append(PlannedFunction(start_field, size, fre_offset, body_plan))
-        bodies.append(body_plan)
+        yield start_field
         field_vaddr += step
-        fre_offset += body_plan.size
-        fre_count += len(body_plan.starts)
-    if fre_offset >= 1 << 32:
-        raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
-    return SectionPlan(section.version, _flags(section), arch, tuple(functions), tuple(bodies), fre_count, fre_offset)
+
+
+def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
+    """Return for each function the body whose bytes it refers to: its own, an equal one, or one that begins with it.
+
+    Readers find as many rows as the function has, so what follows them does not matter; in version 3 the attribute in
+    front of the rows has their number, so only equal bodies can be shared there.
+    """
+    state_numbers: dict[int, int] = {}
+    keys: dict[int, tuple[int, ...]] = {}
+    first: dict[tuple[int, ...], PlannedBody] = {}
+    for plan in plans:
+        if id(plan) in keys:
+            continue
+        # Numbers in order of appearance, not identities: the choice must be the same in every run.
+        numbers = [state_numbers.setdefault(id(state), len(state_numbers)) for state in plan.states]
+        rows = [item for pair in zip(plan.starts, numbers, strict=True) for item in pair]
+        fixed = (plan.info, plan.info2, plan.repeat_size) if version >= s.SFRAME_VERSION_3 else (plan.fre_type,)
+        keys[id(plan)] = key = (*fixed, *rows)
+        first.setdefault(key, plan)
+    if version < s.SFRAME_VERSION_3:
+        # In sorted order, whatever begins with a list follows it directly.
+        ordered = sorted(first)
+        for key, following in zip(reversed(ordered[:-1]), reversed(ordered[1:]), strict=True):
+            if following[: len(key)] == key:
+                first[key] = first[following]
+    return [first[keys[id(plan)]] for plan in plans]
 
 
 def _flags(section: Section) -> int:
