@@ -167,6 +167,7 @@ class _Planner:
     def __init__(self, arch: Arch, version: int) -> None:
         self.arch = arch
         self.version = version
+        self.states: dict[PlannedState, PlannedState] = {}
         # By identity, for speed; the entries keep their frame states alive, and give the bytes that a row takes.
         self.default: dict[int, tuple[PlannedState, int, FrameState]] = {}
         self.flexible: dict[int, tuple[PlannedState, int, FrameState]] = {}
@@ -210,7 +211,9 @@ class _Planner:
             info |= s.FRE_INFO_CFA_BASE_SP
         if state.mangled_ra:
             info |= s.FRE_INFO_MANGLED_RA
-        return PlannedState(info, code, words)
+        planned = PlannedState(info, code, words)
+        # Equal states become one object, whatever objects they came from: sharing compares them so.
+        return self.states.setdefault(planned, planned)
 
 
 def _signed_code(word: int) -> int:
