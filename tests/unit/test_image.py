@@ -256,6 +256,17 @@ def test_place_in_a_linked_file_is_the_address() -> None:
     assert image.place(DATA_VADDR + 0x50) == Place(0, "", DATA_VADDR + 0x50)
 
 
+def test_sections_that_are_not_loaded_have_no_addresses() -> None:
+    """Some linkers give them one all the same; it must not hide what is loaded there."""
+    sections = (
+        asm.Section(".text", b"\xc3" * 16, flags=ALLOC_CODE, addr=TEXT_VADDR),
+        asm.Section(".stray", b"\xc3" * 16, flags=c.SHF_EXECINSTR, addr=TEXT_VADDR + 4),
+    )
+    image = image_of(asm.elf_file(c.EM_X86_64, sections, file_type=c.ET_EXEC))
+    assert image.place(TEXT_VADDR + 8) == Place(1, ".text", TEXT_VADDR + 8)
+    assert [code.name for code in image.code_ranges] == [".text"]
+
+
 def test_alignment_of_zero() -> None:
     sections = (asm.Section(".text", b"\xc3", flags=ALLOC_CODE),)
     data = asm.elf_file(c.EM_X86_64, sections)
