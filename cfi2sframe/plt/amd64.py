@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _WORD_SIZE: Final = 8
 _STATELESS: Final = frozenset({"endbr64", "pause", "lfence"})
 _TRAPS: Final = frozenset({"int3", "hlt", "ud2"})
+_OPERAND_SIZE_PREFIX: Final = 0x66
 #: Prefixes that change what a jump checks, not where it goes.
 _JUMP_PREFIXES: Final = ("bnd ", "notrack ")
 
@@ -38,6 +39,9 @@ def understand(insn: Any, offset: int, _data: bytes) -> tuple[Effect, bytes] | N
         effect = Effect(is_padding=True)
     elif name in _TRAPS:
         effect = Effect(Flow.LEAVE, is_padding=True)
+    elif name in ("jmp", "call", "ret") and insn.prefix[2] == _OPERAND_SIZE_PREFIX:
+        # Processors differ: some truncate the address to 16 bits, some ignore the prefix.
+        pass
     elif name == "ret" and not insn.operands:
         effect = Effect(Flow.RETURN)
     elif name in ("jmp", "call"):
@@ -52,9 +56,6 @@ def _branch(insn: Any, name: str, offset: int) -> Effect | None:  # noqa: ANN401
 
     operand = insn.operands[0]
     if operand.type == X86_OP_IMM:
-        # A 16-bit branch truncates the address.
-        if operand.size != _WORD_SIZE:
-            return None
         return Effect(Flow.JUMP if name == "jmp" else Flow.CALL, target_delta=operand.imm - insn.address + offset)
     if name == "call" or operand.size != _WORD_SIZE:
         return None
