@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64
-from cfi2sframe.dwarf.rules import CfaExpression
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.plt.decode import Decoder
 from cfi2sframe.plt.model import CfiSpan, StubReason
@@ -39,6 +39,7 @@ from tests.plt.handmade import (
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
+    from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.model import StubScan, StubSkip
 
@@ -120,6 +121,29 @@ def test_rows_of_blocks_off_their_size_start_with_an_aligned_address() -> None:
     # The stubs jump out of the section, which is nothing to them.
     assert summary(scan.functions) == [(start, 8, 0, [(0, 8)]), (start + 8, 40, 16, [(0, 8), (3, 16), (8, 8)])]
     assert [depth_at(scan.functions, start + d) for d in range(48)] == ([8] * 11 + [16] * 5) * 3
+
+
+def test_pops_and_steps_of_sp_are_followed() -> None:
+    # push rax; sub rsp, 16; add rsp, 16; pop rax; jmp *rax
+    block = b"\x50\x48\x83\xec\x10\x48\x83\xc4\x10\x58\xff\xe0" + b"\xcc" * 4
+    scan = _plt(block * 2)
+    assert summary(scan.functions) == [(PLT_VADDR, 32, 16, [(0, 8), (1, 16), (5, 32), (9, 16), (10, 8)])]
+
+
+def test_a_call_that_does_not_come_back() -> None:
+    # As lld's eager retpolines: the thunk's return address is overwritten with the function's before `ret`.
+    thunk = b"\xe8" + rel32(11) + b"\xf3\x90\x0f\xae\xe8\xeb\xf9" + b"\xcc" * 4
+    thunk += b"\x4c\x89\x1c\x24\xc3" + b"\xcc" * 11
+    stubs = b"".join(b"\x4c\x8b\x1d" + rel32(0x3000) + b"\xe9" + rel32(-16 * n - 12) + b"\xcc" * 4 for n in range(2, 5))
+    scan = _plt(thunk + stubs)
+    assert summary(scan.functions) == [(PLT_VADDR, 32, 0, [(0, 8), (16, 16)]), (PLT_VADDR + 32, 48, 16, [(0, 8)])]
+
+
+def test_a_call_that_comes_back() -> None:
+    # call +7; jmp *rax; 5 * int3; then push rax; pop rax; ret
+    block = b"\xe8" + rel32(7) + b"\xff\xe0" + b"\xcc" * 5 + b"\x50\x58\xc3\xcc"
+    scan = _plt(block * 2)
+    assert [depth_at(scan.functions, PLT_VADDR + d) for d in range(32)] == ([8] * 12 + [16, 24, 16, 16]) * 2
 
 
 def test_stubs_of_several_kinds_are_several_functions() -> None:
@@ -209,6 +233,9 @@ def test_entries_of_mixed_length_are_left_out() -> None:
         (b"\x64\x48\x89\x04\x24", "mov qword ptr fs:[rsp], rax"),
         (b"\xc2\x08\x00", "ret 8"),
         (b"\x74\x00", "je 2"),
+        (b"\x66\xff\x20", "jmp qword ptr [rax]"),
+        (b"\x66\xe8\x00\x00\x00\x00", "call 6"),
+        (b"\x66\xc3", "ret"),
     ],
 )
 def test_an_unknown_instruction_is_named(code: bytes, text: str) -> None:
@@ -237,6 +264,24 @@ def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
     assert StubReason.DEPTH_CONFLICT in {skip.reason for skip in scan.left_out}
     assert depth_at(scan.functions, PLT_VADDR) == 16
     assert depth_at(scan.functions, PLT_VADDR + 6) is None
+
+
+def test_a_run_of_stubs_that_others_jump_to_is_still_called_from_outside() -> None:
+    called = b"\xf3\x0f\x1e\xfa\xff\x25" + rel32(0x3000) + b"\xcc" * 6
+    scan = _plt(called * 2 + b"".join(lazy_stub(n, 16 * (n + 2)) for n in range(2)))
+    assert _reasons(scan) == [(PLT_VADDR, 32, StubReason.DEPTH_CONFLICT)]
+    assert summary(scan.functions) == [(PLT_VADDR + 32, 32, 16, LAZY_ROWS)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_stubs_that_jump_to_the_first_of_them_are_left_out(count: int) -> None:
+    # Its first instruction is reached by calls, and with one word more by the jumps.
+    scan = _plt(b"".join(lazy_stub(n, 16 * n) for n in range(count)))
+    (skip,) = scan.left_out
+    assert (skip.start_vaddr, skip.reason) == (PLT_VADDR, StubReason.DEPTH_CONFLICT)
+    assert all(depth_at(scan.functions, PLT_VADDR + d) is None for d in range(6))
+    # A run of stubs is left out as a whole.
+    assert bool(scan.functions) is (count == 1)
 
 
 @pytest.mark.parametrize(
@@ -328,6 +373,23 @@ def test_cfi_that_differs_in_the_last_block_alone_leaves_the_stubs_out() -> None
     assert skip.detail == f"CFI has CFA=SP+8, the code SP+16 at 0x{last + 11:x}"
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        sp_plus(8)._replace(ra=AtCfa(-16)),
+        sp_plus(8)._replace(ra=NoRule.UNSPECIFIED),
+        sp_plus(8)._replace(fp=AtCfa(-16)),
+        sp_plus(8)._replace(signing=RaSigning.SIGNED),
+        handmade.row_state(RegisterOffset(6, 8)),
+    ],
+)
+def test_cfi_that_has_other_rules_leaves_the_stubs_out(state: RowState) -> None:
+    image = file_with((".plt.got", PLT_VADDR, got_stub() * 2))
+    assert scan_stubs(image, 3, lambda _: CfiSpan(EVERYWHERE, sp_plus(8))).functions
+    scan = scan_stubs(image, 3, lambda _: CfiSpan(EVERYWHERE, state))
+    assert _reasons(scan) == [(PLT_VADDR, 16, StubReason.CFI_DIFFERS)]
+
+
 def test_an_expression_without_a_value_leaves_the_stubs_out() -> None:
     expression = CfaExpression(bytes.fromhex("770806"))  # breg7 8; deref
 
@@ -409,6 +471,16 @@ def test_slots_of_lazy_binding_lead_to_the_stubs() -> None:
     assert not scan.left_out
 
 
+def test_a_first_block_and_a_single_stub_are_kept_apart() -> None:
+    more = b"\xff\x25" + rel32(GOT_VADDR - (PLT_VADDR + 32) - 6) + b"\x66\x90"
+    scan = scan_stubs(_bare(push_and_leave() + _stub_of_slot(0), [PLT_VADDR + 22], more=more), 3, no_cfi)
+    assert summary(scan.functions) == [
+        (PLT_VADDR, 16, 0, FIRST_ROWS),
+        (PLT_VADDR + 16, 16, 16, LAZY_ROWS),
+        (PLT_VADDR + 32, 8, 8, [(0, 8)]),
+    ]
+
+
 def test_stubs_end_where_blocks_read_no_slot() -> None:
     plt = push_and_leave() + b"".join(_stub_of_slot(n) for n in range(2))
     # A function that looks like a stub but leads elsewhere.
@@ -453,3 +525,44 @@ def test_unknown_aarch64_instructions_are_left_out(word: int) -> None:
     block = struct.pack("<4I", word, 0x90000010, 0xF9400211, 0xD61F0220)
     image = file_with((".plt", PLT_VADDR, block * 3), arch=AARCH64_LE)
     assert _only(scan_stubs(image, 3, no_cfi)).reason is StubReason.UNKNOWN_INSTRUCTION
+
+
+S390X_STORE: Final = b"\xe3\x10\xf0\x38\x00\x24"
+S390X_LARL: Final = b"\xc0\x10\0\0\x10\0"
+S390X_LG: Final = b"\xe3\x10\x10\0\0\x04"
+S390X_BR: Final = b"\x07\xf1"
+
+
+def _s390x_stub(number: int) -> bytes:
+    jump = b"\xc0\xf4" + ((-32 * (number + 1) - 22) // 2 & 0xFFFFFFFF).to_bytes(4, "big")
+    second = b"\x0d\x10" + b"\xe3\x10\x10\x0c\0\x14" + jump + (24 * number).to_bytes(4, "big")
+    return S390X_LARL + S390X_LG + S390X_BR + second
+
+
+def test_s390x_stubs_and_their_first_block() -> None:
+    copy = b"\xd2\x07\xf0\x30\x10\x08"
+    first = S390X_STORE + S390X_LARL + copy + S390X_LG + S390X_BR + b"\x07\0" * 3
+    image = file_with((".plt", PLT_VADDR, first + b"".join(_s390x_stub(n) for n in range(3))), arch=S390X)
+    scan = scan_stubs(image, 3, no_cfi)
+    assert summary(scan.functions) == [(PLT_VADDR, 32, 0, [(0, 160)]), (PLT_VADDR + 32, 96, 32, [(0, 160)])]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        S390X_STORE,
+        b"\xe3\x10\xf0\xa0\0\x24",  # stg %r1, 160(%r15)
+        b"\xe3\x10\x20\x38\0\x24",  # stg %r1, 56(%r2)
+        b"\xd2\x08\xf0\x98\x10\x08",  # mvc 152(9, %r15), 8(%r1)
+        b"\xe3\xf0\x10\0\0\x04",  # lg %r15, 0(%r1)
+        b"\xc0\xe0\0\0\x10\0",  # larl %r14
+        b"\xe3\xf0\xff\x60\xff\x71",  # lay %r15, -160(%r15)
+    ],
+)
+def test_s390x_instructions_that_touch_the_frame_are_left_out(code: bytes) -> None:
+    block = code + S390X_LARL + S390X_LG + S390X_BR + b"\x07\0" * 6
+    scan = scan_stubs(file_with((".plt", PLT_VADDR, block * 3), arch=S390X), 3, no_cfi)
+    if code is S390X_STORE:
+        assert summary(scan.functions) == [(PLT_VADDR, 96, 32, [(0, 160)])]
+    else:
+        assert _only(scan).reason is StubReason.UNKNOWN_INSTRUCTION
