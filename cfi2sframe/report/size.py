@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.errors import RequestError
 from cfi2sframe.pipeline import Options, convert_image
-from cfi2sframe.report.size_gnu import gnu_layout
+from cfi2sframe.report.size_gnu import gnu_layouts
 from cfi2sframe.report.size_records import (
     ROWS_CLASSES,
     CfiSizes,
@@ -48,12 +48,14 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
     versions = []
     source, cfi_size, fde_count = "", 0, 0
     functions = NO_FUNCTIONS
+    gnu: dict[int, Layout] = {}
     for version in s.VERSIONS:
         try:
             conversion = convert_image(image, Options(version=version))
         except RequestError as error:
             versions.append(VersionSizes(version, None, None, {}, str(error)))
             continue
+        gnu = gnu or gnu_layouts(image, conversion.cfi, conversion.code_map)
         source = conversion.cfi.sections[0].name
         cfi_size = sum(len(section.data) for section in conversion.cfi.sections)
         fde_count = len(conversion.cfi.entries) + len(conversion.cfi.failures)
@@ -62,7 +64,7 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
             VersionSizes(
                 version,
                 written_layout(conversion),
-                gnu_layout(image, conversion.cfi, conversion.code_map, version),
+                gnu[version],
                 dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
             )
         )

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.entries import DwarfCie
 
 
+#: A program cut into (whether it starts with an advance, the instructions up to the next).
+Chunks = list[tuple[bool, bytes]]
+
+
 class _Node:
     __slots__ = ("edges", "state")
 
@@ -40,21 +44,11 @@ class GasModel:
         self.gas = gas
         self._starts: dict[DwarfCie, _Node | None] = {}
         self._nodes: dict[GasState, _Node] = {}
-        self._functions: dict[tuple[int, bytes], GasFunction | None] = {}
-        # Keeps the CIEs alive whose identities are keys.
-        self._cies: dict[int, DwarfCie] = {}
         self._sizes: dict[tuple[GasRow, bool], int] = {}
 
-    def assemble(self, cie: DwarfCie, instructions: bytes) -> GasFunction | None:
-        """Return the function with these instructions, or None when the assembler would leave it out."""
-        key = (id(cie), instructions)
-        if key not in self._functions:
-            self._cies[id(cie)] = cie
-            self._functions[key] = self._assemble(cie, instructions)
-        return self._functions[key]
-
-    def _assemble(self, cie: DwarfCie, instructions: bytes) -> GasFunction | None:
-        rows = self._rows(cie, instructions)
+    def assemble(self, cie: DwarfCie, chunks: Chunks | None) -> GasFunction | None:
+        """Return the function with these instructions (see `cut`), or None when the assembler would leave it out."""
+        rows = None if chunks is None else self._rows(cie, chunks)
         if rows is None:
             # Version 3 keeps signal frames without rows, which says that the stack ends there.
             is_kept = self.gas.version >= 3 and cie.is_signal_frame
@@ -71,22 +65,19 @@ class GasModel:
             counts[size] = counts.get(size, 0) + 1
         return GasFunction(len(kept), is_flexible, tuple(sorted(counts.items())))
 
-    def _rows(self, cie: DwarfCie, instructions: bytes) -> tuple[list[GasRow], bool] | None:
+    def _rows(self, cie: DwarfCie, chunks: Chunks) -> tuple[list[GasRow], bool] | None:
         """Return the rows and whether they are flexible; None when the assembler gives up."""
         node = self._start(cie)
         rows: list[GasRow] = []
-        try:
-            for chunk in _chunks(instructions, cie, self.gas.arch):
-                if node is None:
-                    return None
-                edge = node.edges.get(chunk)
-                if edge is None:
-                    edge = node.edges[chunk] = self._follow(node, chunk, cie)
-                node, row = edge
-                if row is not None:
-                    rows.append(row)
-        except CfiError:
-            return None
+        for chunk in chunks:
+            if node is None:
+                return None
+            edge = node.edges.get(chunk)
+            if edge is None:
+                edge = node.edges[chunk] = self._follow(node, chunk, cie)
+            node, row = edge
+            if row is not None:
+                rows.append(row)
         if node is None:
             return None
         if node.state.row is not None:
@@ -123,16 +114,19 @@ class GasModel:
         emitted, state = _advance(node.state) if advances else (None, node.state)
         try:
             return self._node(Translation(self.gas, cie, state).run(code)), emitted
-        except GiveUp:
+        except (GiveUp, CfiError):
             return None, emitted
 
 
-def _chunks(instructions: bytes, cie: DwarfCie, arch: Arch) -> list[tuple[bool, bytes]]:
-    """Cut a program into (whether it starts with an advance, the instructions up to the next)."""
+def cut(cie: DwarfCie, instructions: bytes, arch: Arch) -> Chunks | None:
+    """Cut a program into chunks; None when it is damaged."""
     quick = quick_chunks(instructions)
     if quick is None:
         walked = walk_chunks(instructions, arch.byte_order, fixed_size(cie.fde_encoding))
-        return [(chunk.opcode is not None, chunk.code) for chunk in walked]
+        try:
+            return [(chunk.opcode is not None, chunk.code) for chunk in walked]
+        except CfiError:
+            return None
     chunks = []
     for chunk in quick:
         code = read_chunk(chunk, arch.byte_order)[1]

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.reasons import DropReason
-from cfi2sframe.report.size_gas import GasModel
+from cfi2sframe.report.size_gas import Chunks, GasModel, cut
 from cfi2sframe.report.size_gas_rows import Gas, GasFunction
 from cfi2sframe.report.size_records import ROWS_CLASSES, Layout, Parts, rows_class
 from cfi2sframe.sframe import constants as s
@@ -21,7 +21,9 @@ from cfi2sframe.sframe import constants as s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi2sframe.arch import Arch
     from cfi2sframe.codemap import CodeMap
+    from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.interpret import Cfi, CfiEntry
 
@@ -40,19 +42,46 @@ class _Function(NamedTuple):
     is_pcmask: bool = False
 
 
-def gnu_layout(image: ElfImage, cfi: Cfi, code_map: CodeMap, version: int) -> Layout:
-    """Return the layout that GNU tools would give a file's section of a version."""
-    model = GasModel(Gas(image.arch, version))
-    counts: Counter[_Function] = Counter()
-    left_out = 0
+def gnu_layouts(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> dict[int, Layout]:
+    """Return the layout that GNU tools would give a file's section, by version."""
+    versions = range(image.arch.first_version, s.SFRAME_VERSION_3 + 1)
+    models = [GasModel(Gas(image.arch, version)) for version in versions]
+    programs = _Programs(image.arch)
+    uses: Counter[tuple[int, int]] = Counter()
     for entry in _entries(image, cfi, code_map):
-        function = model.assemble(entry.fde.cie, entry.fde.instructions)
-        if function is None:
-            left_out += 1
-        else:
-            counts[_Function(function, start_size(entry.fde.pc_range))] += 1
-    counts.update(_plt_functions(image, version))
-    return _add_up(image, version, counts, left_out)
+        uses[programs.number_of(entry.fde.cie, entry.fde.instructions), start_size(entry.fde.pc_range)] += 1
+    layouts = {}
+    for version, model in zip(versions, models, strict=True):
+        functions = [model.assemble(cie, chunks) for cie, chunks in programs.programs]
+        counts: Counter[_Function] = Counter()
+        left_out = 0
+        for (number, width), count in uses.items():
+            function = functions[number]
+            if function is None:
+                left_out += count
+            else:
+                counts[_Function(function, width)] += count
+        counts.update(_plt_functions(image, version))
+        layouts[version] = _add_up(image, version, counts, left_out)
+    return layouts
+
+
+class _Programs:
+    """The distinct programs of a file, numbered and cut."""
+
+    def __init__(self, arch: Arch) -> None:
+        self.arch = arch
+        self.programs: list[tuple[DwarfCie, Chunks | None]] = []
+        self._numbers: dict[tuple[int, bytes], int] = {}
+
+    def number_of(self, cie: DwarfCie, instructions: bytes) -> int:
+        # Equal CIEs of a section are one object, and the list keeps it alive.
+        key = (id(cie), instructions)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.programs)
+            self.programs.append((cie, cut(cie, instructions, self.arch)))
+        return number
 
 
 def start_size(function_size: int) -> int:
