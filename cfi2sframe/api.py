@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cfi2sframe.codemap import map_code
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_NOBITS
-from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.errors import InputError
 from cfi2sframe.interpret import load_cfi
 from cfi2sframe.lower import Target
 from cfi2sframe.pipeline import Conversion, Options, convert_image, place_again
@@ -76,7 +76,7 @@ def verify(
     if section is None:
         conversion = convert_image(image, options)
         if not conversion.data:
-            raise RequestError(f"version {options.version} can say none of the functions; there is no section")
+            raise InputError(f"version {options.version} can say none of the functions; there is no section")
         if image.is_relocatable:
             # The raw section of an object puts every function's section at 0; keep them apart to compare.
             conversion = place_again(conversion, 0)

@@ -24,6 +24,7 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     """Run a verb; turn every expected failure into one line and an exit status."""
     # Millions of small tuples and no cycles: the collector only costs time, and the process is short.
     gc.disable()
+    _open_missing_streams()
     module = import_module(f"cfi2sframe.cli.{verb}")
     parser: argparse.ArgumentParser = module.make_parser()
     try:
@@ -36,12 +37,30 @@ def run_verb(verb: str, arguments: list[str]) -> int:
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     except BrokenPipeError:
-        # The reader has left; that is its right. Keep the interpreter from writing to the pipe once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has left; that is its right.
+        _discard_output()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        # Verbs report what happens to their files: this is standard output, on a full disk for one.
+        _discard_output()
+        return fail(error, "<stdout>")
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return status
+
+
+def _open_missing_streams() -> None:
+    """Stand in for streams that the caller has closed: reading and writing them fails as with any bad file."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open as long as the process
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
+
+def _discard_output() -> None:
+    """Keep the interpreter from writing to standard output once more when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -120,6 +139,17 @@ def address(text: str) -> int:
         raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
     if not 0 <= value < 1 << 64:
         raise argparse.ArgumentTypeError(f"not a 64-bit address: {text!r}")
+    return value
+
+
+def percentage(text: str) -> float:
+    """Parse a number from 0 to 100."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"not a percentage: {text!r}")
     return value
 
 

@@ -12,6 +12,7 @@ from cfi2sframe.cli.common import (
     fail,
     output_of,
     parser_of,
+    percentage,
     read_image,
     say,
 )
@@ -73,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--min-coverage",
-        type=float,
+        type=percentage,
         metavar="PERCENT",
         help="fail (4) when fewer of the functions are described",
     )
@@ -88,6 +89,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Convert one file."""
     from cfi2sframe.pipeline import convert_image
 
+    written = arguments.output or arguments.input
     try:
         output = output_of(arguments)
         emits_raw = _emits_raw(arguments, output)
@@ -98,7 +100,9 @@ def execute(arguments: argparse.Namespace) -> int:
         if coverage is not None:
             _warn(coverage)
             if arguments.report:
+                written = arguments.report
                 _write_report(arguments.report, coverage)
+                written = output
         status = _status(arguments, conversion, coverage)
         if status != EXIT_SUCCESS:
             return status
@@ -115,7 +119,7 @@ def execute(arguments: argparse.Namespace) -> int:
     except Cfi2SFrameError as error:
         return fail(error, arguments.input)
     except OSError as error:
-        return fail(error, arguments.output or arguments.input)
+        return fail(error, "<stdout>" if written == "-" else written)
     if coverage is not None and arguments.verbose:
         from cfi2sframe.report.text import summary
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.common import address, fail, parser_of, read_image
-from cfi2sframe.errors import Cfi2SFrameError, InputError
+from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     try:
         if arguments.section_address is not None and not arguments.raw:
-            raise InputError("--section-address belongs to --raw; an ELF file says where its section lies")
+            raise RequestError("--section-address belongs to --raw; an ELF file says where its section lies")
         decoded, show_address = _decode(arguments)
     except (Cfi2SFrameError, OSError) as error:
         return fail(error, arguments.file)

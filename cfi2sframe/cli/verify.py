@@ -15,13 +15,14 @@ from cfi2sframe.cli.common import (
     read_image,
     say,
 )
-from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.errors import Cfi2SFrameError, RequestError, SFrameError
 from cfi2sframe.report.text import printable
 
 if TYPE_CHECKING:
     import argparse
 
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.pipeline import Options
     from cfi2sframe.verify import Verification
 
 
@@ -49,10 +50,18 @@ def make_parser() -> argparse.ArgumentParser:
 def execute(arguments: argparse.Namespace) -> int:
     """Verify one section."""
     try:
+        options = conversion_options(arguments)
+        if arguments.section is not None and arguments.existing:
+            raise RequestError("--existing and SECTION exclude one another")
         image = read_image(arguments.input)
-        result = _verify(arguments, image)
-    except (Cfi2SFrameError, OSError) as error:
+        data = None if arguments.section is None else _read(arguments.section)
+        result = _verify(image, data, options, is_existing=arguments.existing)
+    except SFrameError as error:
+        return fail(error, arguments.section or arguments.input)
+    except Cfi2SFrameError as error:
         return fail(error, arguments.input)
+    except OSError as error:
+        return fail(error, arguments.section or arguments.input)
     for difference in result.differences:
         place = image.place(difference.vaddr)
         where = f"{place.section_name}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
@@ -67,17 +76,16 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_SUCCESS if result.is_clean else EXIT_DIFFERENCE
 
 
-def _verify(arguments: argparse.Namespace, image: ElfImage) -> Verification:
-    from cfi2sframe.api import decode_existing, decode_raw, verify
-    from cfi2sframe.errors import RequestError
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
-    options = conversion_options(arguments)
-    if arguments.section is not None and arguments.existing:
-        raise RequestError("--existing and SECTION exclude one another")
-    if arguments.existing:
+
+def _verify(image: ElfImage, data: bytes | None, options: Options, *, is_existing: bool) -> Verification:
+    from cfi2sframe.api import decode_existing, decode_raw, verify
+
+    if is_existing:
         return verify(image, decode_existing(image), options)
-    if arguments.section is None:
+    if data is None:
         return verify(image, None, options)
-    with open(arguments.section, "rb") as file:
-        data = file.read()
     return verify(image, decode_raw(image, data, options.section_vaddr, options), options)

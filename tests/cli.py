@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the command line in this process, with its streams caught and the sums of each conversion checked."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+from cfi2sframe import pipeline
+from cfi2sframe.cli import main
+from tests.sums import check_sums
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.pipeline import Conversion, Options
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Result(NamedTuple):
+    """What a run left: its exit status, standard output's bytes, and the lines of standard error."""
+
+    status: int
+    out: bytes
+    err: tuple[str, ...]
+
+
+def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
+    """Run `cfi2sframe ARGUMENTS...`."""
+    convert = pipeline.convert_image
+
+    def convert_image(image: ElfImage, options: Options) -> Conversion:
+        conversion = convert(image, options)
+        check_sums(conversion)
+        return conversion
+
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True), io.StringIO()
+    streams = {"stdin": io.TextIOWrapper(io.BytesIO(stdin)), "stdout": out, "stderr": err}
+    try:
+        with patch.object(pipeline, "convert_image", convert_image), patch.dict(vars(sys), streams):
+            status = main([str(argument) for argument in arguments])
+    finally:
+        gc.enable()
+    buffer = out.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return Result(status, buffer.getvalue(), tuple(err.getvalue().splitlines()))
+
+
+def run_process(
+    *arguments: str | Path, prefix: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m cfi2sframe ARGUMENTS...` as a process of its own, maybe through another program."""
+    command = [*prefix, sys.executable, "-m", "cfi2sframe", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
