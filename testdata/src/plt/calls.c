@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls of every kind that gets a PLT stub: lazy ones, one of a function whose address is taken too (.plt.got), and one
 // of an IFUNC (.iplt). With -DONE_CALL a library with a single stub.
 // Build: see tests/plt/linked.py; each linker and its options make stubs of another kind.
