@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: help venv test slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: venv ## run all tests; those whose tools or files are missing are skipped,
 
 slow: venv ## run the tests that take minutes: large links, samples of running programs
 	$(BIN)/pytest -n auto -m slow
+
+golden: venv ## rewrite what is expected of the golden objects; read the difference before committing it
+	$(BIN)/python -m tests.golden.expected
 
 lint: venv ## check style and formatting
 	$(BIN)/ruff check .

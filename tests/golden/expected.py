@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the golden objects are expected to give, as text for review: `python -m tests.golden.expected` rewrites it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cfi2sframe import Options, load
+from cfi2sframe.errors import RequestError
+from cfi2sframe.report.text import describe_left_out
+from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.sframe.dump import dump_text
+from tests.sums import check_sums, convert_checked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(__file__).resolve().parents[2] / "testdata" / "golden"
+
+
+def objects() -> list[Path]:
+    """Return the golden objects."""
+    return sorted(FOLDER.glob("*.o"))
+
+
+def expected_path(path: Path) -> Path:
+    """Return the file beside an object that holds what is expected of it."""
+    return path.with_suffix(".expected")
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Yield what each version makes of an object: the bytes, their meaning, and what is left out."""
+    image = load(path, path.name)
+    for version in (1, 2, 3):
+        yield f"# {path.name}, version {version}"
+        try:
+            conversion = convert_checked(image, Options(version))
+        except RequestError as error:
+            yield f"error: {error}"
+            continue
+        coverage = check_sums(conversion)
+        for item in coverage.left_out:
+            yield f"left out: {describe_left_out(item, coverage)}"
+        for position in range(0, len(conversion.data), 16):
+            yield f"{position:04x}  {conversion.data[position : position + 16].hex(' ')}"
+        if conversion.data:
+            yield from (line.rstrip() for line in dump_text(decode_section(conversion.data)))
+
+
+def text_of(path: Path) -> str:
+    """Return the whole text for an object."""
+    return "\n".join(lines_of(path)).rstrip("\n") + "\n"
+
+
+if __name__ == "__main__":
+    for golden in objects():
+        expected_path(golden).write_text(text_of(golden))
