@@ -114,6 +114,55 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "the stubs of .plt.got are said to start with sp+16; they are called, and push nothing: sp+8",
     ),
     KnownWrong(
+        "sframe-kept-gc-sections",
+        "ld",
+        ("2.40", "2.44"),
+        "--gc-sections takes .sframe for unused and leaves it out, the assembler's as well as any other",
+    ),
+    KnownWrong(
+        "sframe-of-stubs-plain",
+        "ld",
+        ("2.40", "2.44", "2.47"),
+        ".plt.got stubs have sp+16, where nothing was pushed (none in 2.40); 2.44 gives PLT0, which is no repeating "
+        "block, a block size; the masks of 2.40 match wrong addresses of a block",
+    ),
+    KnownWrong(
+        "sframe-of-stubs-shared",
+        "ld",
+        ("2.40", "2.44", "2.47"),
+        "as for sframe-of-stubs-plain",
+    ),
+    KnownWrong(
+        "sframe-of-stubs-nopie",
+        "ld",
+        ("2.40", "2.44"),
+        "as for sframe-of-stubs-plain; there is no .plt.got",
+    ),
+    KnownWrong(
+        "sframe-of-stubs-gc-sections",
+        "ld",
+        ("2.47",),
+        "--gc-sections loses the rows of all stubs",
+    ),
+    KnownWrong(
+        "linked-sframe-of-s390x/cfa-offset-unaligned.s",
+        "gas",
+        ("2.47",),
+        "CFA is sp+164, which no row can say; the row says sp+160",
+    ),
+    KnownWrong(
+        "sframe-of-partial-links",
+        "ld",
+        ("2.40", "2.44"),
+        "cannot read the .sframe of its own -r output: an assertion fails, and there is no output",
+    ),
+    KnownWrong(
+        "sframe-merged",
+        "mold",
+        ("1",),
+        "older than its support of SFrame: .sframe sections are put one behind the other, each with its header",
+    ),
+    KnownWrong(
         "signal-frame-expressions",
         "gas",
         ("2.47",),
