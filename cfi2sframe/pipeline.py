@@ -13,14 +13,16 @@ from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
 from cfi2sframe.lower import Skip, Target
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import SectionPlan, plan_section
+from cfi2sframe.sframe.layout import SectionPlan, plan_section, words_size
 from cfi2sframe.sframe.model import Function, Section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi2sframe.arch import Arch
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.model import FrameState
 
 #: Where a linked file's section is assumed to lie when nobody says: the next boundary of the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
@@ -30,8 +32,9 @@ class Options(NamedTuple):
     """What the caller may choose.
 
     `section_vaddr` None: the first 64 KiB boundary past the last PT_LOAD (objects: 0). `with_stubs`: describe PLT
-    stubs by their instructions. `level`: 0 gives every function rows of its own, 1 shares equal ones; None is 1 in
-    little-endian sections, 0 in big-endian ones (libsframe flips those in place, function by function).
+    stubs by their instructions. `level`: 0 gives every function rows of its own, 1 shares equal ones, 2 also
+    splits functions so that more rows are equal; None is 1 in little-endian sections, 0 in big-endian ones (libsframe
+    flips those in place, function by function).
     """
 
     version: int = SFRAME_VERSION_3
@@ -40,7 +43,7 @@ class Options(NamedTuple):
     section_vaddr: int | None = None
     all_keep_frame_pointer: bool = False
     with_stubs: bool = True
-    level: Literal[0, 1] | None = None
+    level: Literal[0, 1, 2] | None = None
 
 
 class Conversion(NamedTuple):
@@ -101,10 +104,27 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     code_map = map_code(image, cfi, options.version, with_stubs=options.with_stubs)
     section_vaddr = default_section_vaddr(image) if options.section_vaddr is None else options.section_vaddr
     section, entries = make_section(image, target, cfi, code_map, all_keep_frame_pointer=options.all_keep_frame_pointer)
-    shares = options.level == 1 or (options.level is None and image.byte_order == "<")
+    level = options.level if options.level is not None else 1 if image.byte_order == "<" else 0
+    if level >= 2:
+        section, entries = _split_to_share(section, entries, image.arch)
+    shares = level >= 1
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=shares)
     data = encode_section(plan) if section.functions else b""
     return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data, shares)
+
+
+def _split_to_share(
+    section: Section, entries: tuple[int | None, ...], arch: Arch
+) -> tuple[Section, tuple[int | None, ...]]:
+    """Cut functions into ranges whose rows recur."""
+    from cfi2sframe.sframe.split import split_functions
+
+    def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
+        return words_size(state, arch, is_flexible=is_flexible)
+
+    ranges = list(split_functions(section.functions, section.version, size_of))
+    functions = tuple(function for function, _ in ranges)
+    return section._replace(functions=functions), tuple(entries[number] for _, number in ranges)
 
 
 def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:

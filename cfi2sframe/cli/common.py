@@ -111,10 +111,11 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         "-O",
         dest="level",
         type=int,
-        choices=(0, 1),
-        metavar="{0,1}",
-        help="-O0: every function has rows of its own; -O1: functions with equal rows share them (default 1, but 0 for "
-        "big-endian files, which some readers cannot share)",
+        choices=(0, 1, 2),
+        metavar="{0,1,2}",
+        help="-O0: every function has rows of its own; -O1: functions with equal rows share them; -O2: functions are "
+        "also split so that prologues and epilogues share theirs (default 1, but 0 for big-endian files, whose rows "
+        "some readers cannot share)",
     )
     parser.add_argument(
         "--no-plt",

@@ -125,6 +125,12 @@ def _start_fields(section: Section, section_vaddr: int) -> Iterator[int]:
         field_vaddr += step
 
 
+def words_size(state: FrameState, arch: Arch, *, is_flexible: bool) -> int:
+    """Return the bytes that a row's data words take."""
+    words, code = _words(state, arch, is_flexible=is_flexible)
+    return len(words) << code
+
+
 def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
     """Return for each function the body whose bytes it refers to: its own, an equal one, or one that begins with it.
 
@@ -201,11 +207,7 @@ class _Planner:
         return info, s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
 
     def _plan_state(self, state: FrameState, *, is_flexible: bool) -> PlannedState:
-        if is_flexible:
-            words, code = _flexible_words(state, self.arch)
-        else:
-            words = _default_words(state, self.arch)
-            code = max(map(_signed_code, words), default=0)
+        words, code = _words(state, self.arch, is_flexible=is_flexible)
         info = len(words) << s.FRE_INFO_COUNT_SHIFT | code << s.FRE_INFO_SIZE_SHIFT
         if not is_flexible and state.cfa is not None and state.cfa.register == self.arch.sp_register:
             info |= s.FRE_INFO_CFA_BASE_SP
@@ -214,6 +216,14 @@ class _Planner:
         planned = PlannedState(info, code, words)
         # Equal states become one object, whatever objects they came from: sharing compares them so.
         return self.states.setdefault(planned, planned)
+
+
+def _words(state: FrameState, arch: Arch, *, is_flexible: bool) -> tuple[tuple[int, ...], int]:
+    """Return a row's data words, as signed numbers of their size, and the size's code."""
+    if is_flexible:
+        return _flexible_words(state, arch)
+    words = _default_words(state, arch)
+    return words, max(map(_signed_code, words), default=0)
 
 
 def _signed_code(word: int) -> int:
