@@ -108,6 +108,30 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "opcode 0x2d is taken for AArch64's negate_ra_state: the row says that RA is signed",
     ),
     KnownWrong(
+        "sframe-of-aarch64/ra-undefined.s",
+        "gas",
+        ("2.40", "2.44"),
+        "an outermost frame is described as an ordinary one: RA in x30, which the CFI says is undefined",
+    ),
+    KnownWrong(
+        "sframe-of-aarch64/cfa-other-register.s",
+        "gas",
+        ("2.40",),
+        "CFA is x19+16, which version 1 cannot say; the row says sp+16",
+    ),
+    KnownWrong(
+        "sframe-of-aarch64/fp-without-ra.s",
+        "gas",
+        ("2.40",),
+        "FP is at c-16 and RA in x30, which version 1 cannot say; the row says RA at c-16",
+    ),
+    KnownWrong(
+        "sframe-of-s390x/cfa-offset-unaligned.s",
+        "gas",
+        ("2.47",),
+        "CFA is r15+164, which is no multiple of 8 bytes from 160 and cannot be said; the row says sp+160",
+    ),
+    KnownWrong(
         "plt-got",
         "ld",
         ("2.47",),
