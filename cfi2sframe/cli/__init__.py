@@ -19,7 +19,7 @@ EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 3
 EXIT_INCOMPLETE: Final = 4
 
-VERBS: Final = ("convert", "remove", "dump", "verify", "coverage")
+VERBS: Final = ("convert", "remove", "dump", "verify", "coverage", "size")
 
 _USAGE: Final = f"""\
 usage: {PROGRAM} [convert] IN (-o OUT | --in-place) [OPTION]...
@@ -27,6 +27,7 @@ usage: {PROGRAM} [convert] IN (-o OUT | --in-place) [OPTION]...
        {PROGRAM} dump FILE [OPTION]...
        {PROGRAM} verify IN [SECTION] [OPTION]...
        {PROGRAM} coverage IN... [OPTION]...
+       {PROGRAM} size PATH... [OPTION]...
 
 Make SFrame sections from the DWARF CFI of finished ELF objects, executables and libraries.
 
@@ -37,6 +38,7 @@ verbs (a first argument that is none of them is convert's IN):
   dump       print a .sframe section in the form of readelf --sframe
   verify     compare a .sframe section with the CFI at every PC
   coverage   say which functions SFrame can describe, and why not the others
+  size       say what SFrame costs or would cost, for files, trees, archives and packages
 
   -h, --help     this text; "{PROGRAM} VERB --help" for a verb's options
   --version      print the version

@@ -265,3 +265,47 @@ def _add_version(files: tuple[FileSizes, ...], version: int) -> VersionTotal:
         add_layouts(sizes.gnu for _, sizes in having if sizes.gnu is not None),
         dict(sorted(left_out.items(), key=lambda item: (-item[1], item[0]))),
     )
+
+
+class SizeReport(NamedTuple):
+    """A whole report: what every format shows.
+
+    `files` are sorted, and cut to the number that was asked for; `omitted_count` more were measured, and `totals` and
+    `functions` count them too. `version` is the one that `functions` and the order are about.
+    """
+
+    version: int
+    files: tuple[FileSizes, ...]
+    omitted_count: int
+    totals: Totals
+    functions: Functions
+    failures: tuple[Failure, ...]
+
+
+class Pair(NamedTuple):
+    """A file before and after; None where there is none."""
+
+    name: str
+    old: FileSizes | None
+    new: FileSizes | None
+
+    def sizes(self, version: int, maker: Maker = "cfi2sframe") -> tuple[int, int]:
+        """Return the section's size before and after, 0 where there is none."""
+        layouts = [None if file is None else file.layout(version, maker) for file in (self.old, self.new)]
+        old, new = (0 if layout is None else layout.size for layout in layouts)
+        return old, new
+
+    def change(self, version: int) -> int:
+        """Return by how many bytes the section grew."""
+        old, new = self.sizes(version)
+        return new - old
+
+
+class Comparison(NamedTuple):
+    """Two reports side by side, file by file; `totals` are before and after, of all pairs."""
+
+    version: int
+    pairs: tuple[Pair, ...]
+    omitted_count: int
+    totals: tuple[Totals, Totals]
+    failures: tuple[Failure, ...]

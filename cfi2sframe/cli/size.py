@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `size`: what SFrame would cost, for files, trees, archives and packages, in every version."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
+from cfi2sframe.cli.common import parser_of, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TextIO
+
+    from cfi2sframe.collect import Source, Unusable
+    from cfi2sframe.report.size_build import Result
+    from cfi2sframe.report.size_records import Comparison, SizeReport
+
+_HTML_FUNCTION_COUNT = 20
+_ORDERS = ("sframe", "gnu", "ratio", "cfi", "file", "functions", "left-out", "larger", "name")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = parser_of(
+        "size",
+        f"{PROGRAM} size PATH... [OPTION]...\n       {PROGRAM} size --compare OLD NEW [OPTION]...",
+        "Say what SFrame costs or would cost: per file and in total, in every version, as this program writes it and\n"
+        "as GNU as and ld would lay it out; where the bytes go, and what is left out. Nothing is written.\n\n"
+        "PATH is an ELF file, a folder (its ELF files, recursively), a static archive, a .deb or an .rpm.",
+        f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/lib -j 4 --top 20 --format html -o report.html\n"
+        f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
+    )
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="what to measure")
+    parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="two files, or two trees matched by name")
+    parser.add_argument(
+        "--format", choices=("table", "json", "csv", "markdown", "html"), default="table", help="default: table"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write the report there (default: -)")
+    parser.add_argument(
+        "--functions",
+        type=_count,
+        metavar="N",
+        help=f"name the N costliest functions, and the N that are larger than their FDE by most (html: "
+        f"{_HTML_FUNCTION_COUNT}, else 0)",
+    )
+    parser.add_argument("--sort", choices=_ORDERS, default="sframe", help="the order of the files (default: sframe)")
+    parser.add_argument("--top", type=_count, metavar="N", help="list N files only; totals count all")
+    parser.add_argument(
+        "--sframe-version",
+        type=int,
+        choices=(1, 2, 3),
+        default=3,
+        metavar="{1,2,3}",
+        help="the version that order, functions and changes are about (default 3)",
+    )
+    parser.add_argument(
+        "-j", "--jobs", type=_jobs, metavar="N", help="processes (default: one per processor that may be used)"
+    )
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
+    return parser
+
+
+def _count(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"not a count: {text!r}")
+    return value
+
+
+def _jobs(text: str) -> int:
+    value = _count(text)
+    if not value:
+        raise argparse.ArgumentTypeError("at least one process is needed")
+    return value
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Measure and report; what cannot be read is a line of the report and does not stop the others."""
+    if bool(arguments.paths) == bool(arguments.compare):
+        say("error", "name what to measure, or two things to compare, and not both")
+        return EXIT_USAGE
+    if arguments.functions is None:
+        arguments.functions = _HTML_FUNCTION_COUNT if arguments.format == "html" and not arguments.compare else 0
+    report = _compare(arguments) if arguments.compare else _measure(arguments)
+    try:
+        _write(report, arguments)
+    except OSError as error:
+        say("error", error.strerror or str(error), arguments.output)
+        return EXIT_UNUSABLE
+    return EXIT_UNUSABLE if any(not failure.is_expected for failure in report.failures) else EXIT_SUCCESS
+
+
+def _measure(arguments: argparse.Namespace) -> SizeReport:
+    from cfi2sframe.collect import find_sources
+    from cfi2sframe.report.size_build import build_report
+
+    return build_report(
+        _results(find_sources(arguments.paths), arguments),
+        version=arguments.sframe_version,
+        order=arguments.sort,
+        top=arguments.top,
+        function_count=arguments.functions,
+    )
+
+
+def _compare(arguments: argparse.Namespace) -> Comparison:
+    from cfi2sframe.collect import find_relative
+    from cfi2sframe.report.size_build import build_comparison
+
+    old, new = (_results(find_relative(root), arguments) for root in arguments.compare)
+    return build_comparison(old, new, version=arguments.sframe_version, top=arguments.top)
+
+
+def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
+    from cfi2sframe.cli.progress import with_progress
+    from cfi2sframe.report.size_run import Request, measure_all, split_found
+
+    sources, failures = split_found(found)
+    jobs = arguments.jobs or len(os.sched_getaffinity(0))
+    request = Request(arguments.functions, arguments.sframe_version)
+    results: list[Result] = list(failures)
+    measured = measure_all(sources, request, jobs)
+    for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
+        results += parts
+    return results
+
+
+def _write(report: SizeReport | Comparison, arguments: argparse.Namespace) -> None:
+    if arguments.output == "-":
+        _render(report, arguments, sys.stdout)
+        return
+    import io
+
+    from cfi2sframe.cli.output import write_output
+
+    text = io.StringIO()
+    _render(report, arguments, text)
+    write_output(arguments.output, [text.getvalue().encode("utf-8", "backslashreplace")])
+
+
+def _render(report: SizeReport | Comparison, arguments: argparse.Namespace, out: TextIO) -> None:
+    """Write a report in the format that was asked for; each format's code is loaded only then."""
+    from cfi2sframe.report.size_records import SizeReport
+
+    if arguments.format == "json":
+        import json
+
+        from cfi2sframe.report.render_json import comparison_data, report_data
+
+        data = report_data(report) if isinstance(report, SizeReport) else comparison_data(report)
+        json.dump(data, out, indent=1)
+        out.write("\n")
+    elif arguments.format == "csv":
+        from cfi2sframe.report.render_csv import write_comparison, write_report
+
+        if isinstance(report, SizeReport):
+            write_report(report, out)
+        else:
+            write_comparison(report, out)
+    elif arguments.format == "html":
+        from cfi2sframe.report.render_html import comparison_page, report_page
+
+        lines = report_page(report) if isinstance(report, SizeReport) else comparison_page(report)
+        out.writelines(lines)
+    else:
+        from cfi2sframe.report.size_tables import comparison_tables, report_tables
+
+        tables = report_tables(report) if isinstance(report, SizeReport) else comparison_tables(report)
+        if arguments.format == "markdown":
+            from cfi2sframe.report.render_markdown import render_markdown
+
+            lines = render_markdown(tables)
+        else:
+            from cfi2sframe.report.render_table import render_tables
+
+            lines = render_tables(tables, colour=_wants_colour(arguments.color, out))
+        out.writelines(f"{line}\n" for line in lines)
+
+
+def _wants_colour(choice: str, out: TextIO) -> bool:
+    """Colour is for terminals, unless NO_COLOR is set and not empty (no-color.org)."""
+    if choice == "auto":
+        return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return choice == "always"

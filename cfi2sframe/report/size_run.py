@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure many sources, in one process or in several. One file is in a process's memory at a time."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.collect import Source, Unusable, open_source
+from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.report.size import measure
+from cfi2sframe.report.size_records import Failure, FileSizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+#: Processes are replaced now and then, so that the memory of a large file is given back.
+_FILES_PER_PROCESS: Final = 100
+#: What a file says that has nothing to measure.
+_NOTHING_THERE: Final = ("no call frame information", "neither an object, an executable nor a library")
+
+
+class Request(NamedTuple):
+    """What to find out about each file."""
+
+    function_count: int = 0
+    function_version: int = 3
+
+
+class Measured(NamedTuple):
+    """What became of a source."""
+
+    source: Source
+    results: tuple[FileSizes | Failure, ...]
+
+
+def measure_source(source: Source, request: Request) -> Measured:
+    """Measure all that is in a source. Raises nothing."""
+    results: list[FileSizes | Failure] = []
+    try:
+        for image in open_source(source):
+            if isinstance(image, Unusable):
+                results.append(_failure(image.name, image.reason))
+                continue
+            try:
+                results.append(
+                    measure(image, function_count=request.function_count, function_version=request.function_version)
+                )
+            except Cfi2SFrameError as error:
+                results.append(_failure(image.name, str(error)))
+    except OSError as error:
+        results.append(Failure(source.name, error.strerror or str(error)))
+    except MemoryError:
+        results.append(Failure(source.name, "not enough memory"))
+    return Measured(source, tuple(results))
+
+
+def _failure(name: str, reason: str) -> Failure:
+    return Failure(name, reason, is_expected=any(text in reason for text in _NOTHING_THERE))
+
+
+def measure_all(sources: Sequence[Source], request: Request, jobs: int) -> Iterator[Measured]:
+    """Measure sources and yield each as it is done: with several processes, the largest first."""
+    if jobs <= 1 or len(sources) <= 1:
+        yield from (measure_source(source, request) for source in sources)
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+    from multiprocessing import get_context
+
+    # No process ends with the longest task, and none starts as a copy of one that has threads or open files.
+    ordered = sorted(sources, key=lambda source: -source.size)
+    context = get_context("forkserver")
+    with ProcessPoolExecutor(jobs, context, gc.disable, max_tasks_per_child=_FILES_PER_PROCESS) as pool:
+        tasks = {pool.submit(measure_source, source, request): source for source in ordered}
+        for task in as_completed(tasks):
+            source = tasks.pop(task)
+            try:
+                yield task.result()
+            except BrokenProcessPool:
+                yield Measured(source, (Failure(source.name, "the process that measured it died"),))
+
+
+def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[Failure]]:
+    """Part what can be opened from what cannot."""
+    sources: list[Source] = []
+    failures: list[Failure] = []
+    for item in found:
+        if isinstance(item, Unusable):
+            failures.append(_failure(item.name, item.reason))
+        else:
+            sources.append(item)
+    return sources, failures
