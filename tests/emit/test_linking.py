@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
     from cfi2sframe.sframe.model import FrameState
-    from cfi2sframe.verify import Difference
+    from cfi2sframe.verification import Difference
     from tests.oracle.tools import Binutils, BinutilsVersion, Target
 
 pytestmark = pytest.mark.oracle

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A walker in C, written from the manual alone, finds by .sframe the stacks that glibc's backtrace() finds by CFI.
+
+The programs of tests/consumer, and a Python, run with converted copies of their libraries while a sampler walks their
+stacks both ways. ld.so stays as it is: it has no room for a section, and conversion refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from cfi2sframe import Options, convert, load
+from cfi2sframe.emit import check, emit
+from tests.emit.support import need, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).resolve().parent
+CONSUMER = HERE.parent / "consumer"
+INTERVAL_US = "499"
+#: Of the longer runs the first is for every day.
+SECONDS = ["1", pytest.param("20", marks=pytest.mark.slow)]
+SAMPLES_PER_SECOND = 500
+MOST_EXAMPLES = 32
+
+#: While they install the registers of a landing pad, they overwrite their own saved ones: CFI itself is wrong there.
+ENTERS_LANDING_PADS = {
+    "_Unwind_RaiseException",
+    "_Unwind_Resume",
+    "_Unwind_Resume_or_Rethrow",
+    "_Unwind_ForcedUnwind",
+}
+#: Endings of a walk that are nobody's fault: code without a section, functions that cannot be described, and registers
+#: that only the topmost frame has.
+BLAMELESS = {"outermost", "no_module", "no_section", "no_function", "unsafe_register", "too_deep"}
+NOT_CONVERTED = re.compile(r"linux-(?:vdso|gate)|ld[-\d.]|ld-linux|ld64|sampler\.so")
+
+
+class Report(NamedTuple):
+    """What the sampler wrote."""
+
+    summary: dict[str, Any]
+    modules: list[dict[str, Any]]
+    stops: list[dict[str, Any]]
+    examples: list[dict[str, Any]]
+
+
+def _convert(source: Path, target: Path, version: int) -> None:
+    """Write a converted copy, which is read back and verified."""
+    emitted = emit(convert(load(str(source)), Options(version=version)))
+    target.write_bytes(b"".join(emitted.chunks))
+    target.chmod(0o755)
+    check(emitted, load(str(target)))
+
+
+def _libraries(program: Path) -> dict[str, Path]:
+    text = run("ldd", program)
+    return {m[1]: Path(m[2]) for m in re.finditer(r"^\s*(\S+) => (/\S+) \(", text, re.MULTILINE)}
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sampler and the programs, not converted."""
+    need("cc", "c++", "ldd")
+    folder = tmp_path_factory.mktemp("consumer")
+    sampler = [CONSUMER / "sampler.c", CONSUMER / "sampler_report.c", *sorted(CONSUMER.glob("sframe_*.c"))]
+    run("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", folder / "sampler.so", *sampler)
+    run("cc", "-O2", "-pthread", "-Wl,-z,lazy", "-o", folder / "workload", CONSUMER / "workload.c")
+    run("c++", "-O2", "-Wl,-z,lazy", "-o", folder / "workload_cc", CONSUMER / "workload.cc")
+    run("cc", "-O2", "-o", folder / "handler", HERE / "handler.c")
+    return folder
+
+
+@pytest.fixture(scope="session", params=[2, 3])
+def version(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
+@pytest.fixture(scope="session")
+def converted(built: Path, version: int, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """`converted(program)`: a converted copy, next to converted copies of its libraries in lib/."""
+    folder = tmp_path_factory.mktemp(f"version{version}")
+    (folder / "lib").mkdir()
+
+    def convert_once(program: Path) -> Path:
+        target = folder / program.name
+        if not target.exists():
+            # backtrace() loads libgcc, whether the program needs it or not.
+            for soname, library in (_libraries(program) | _libraries(built / "workload_cc")).items():
+                if not (folder / "lib" / soname).exists():
+                    _convert(library, folder / "lib" / soname, version)
+            _convert(program, target, version)
+        return target
+
+    return convert_once
+
+
+def _sample(
+    built: Path, program: Path, *words: str | Path, expected: str, variables: dict[str, str] | None = None
+) -> Report:
+    """Run a program under the sampler; its own output must be that of the unsampled, unconverted one."""
+    out = program.with_name(f"{program.name}.jsonl")
+    out.unlink(missing_ok=True)
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"} | (variables or {})
+    environment |= {
+        "LD_LIBRARY_PATH": str(program.parent / "lib"),
+        "LD_PRELOAD": str(built / "sampler.so"),
+        "CONSUMER_OUT": str(out),
+        "CONSUMER_CLOCK": "wall",
+        "CONSUMER_INTERVAL_US": INTERVAL_US,
+    }
+    assert run(program, *words, environment=environment) == expected
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    of = {kind: [r for r in records if r["record"] == kind] for kind in ("summary", "module", "stop", "example")}
+    assert len(of["summary"]) == 1
+    return Report(of["summary"][0], of["module"], of["stop"], of["example"])
+
+
+def _is_explained(example: dict[str, Any]) -> bool:
+    """Whether the walks part at a place where the CFI itself is known to be wrong."""
+    last_common = example["walk"][max(0, example["first_difference"] - 1 - example["window_start"])]
+    path = Path(last_common["module"] or "")
+    if not path.name.startswith("libgcc_s"):
+        return False
+    vaddr = int(last_common["offset"], 0)
+    image = load(str(path))
+    fdes = [entry.fde for entry in convert(image, Options(version=3)).cfi.entries]
+    starts = {fde.pc_begin_vaddr for fde in fdes if fde.pc_begin_vaddr <= vaddr < fde.pc_begin_vaddr + fde.pc_range}
+    return bool(ENTERS_LANDING_PADS & set(image.names_of(starts).values()))
+
+
+def _check(report: Report, version: int, seconds: str) -> None:
+    """Nothing differs that is not explained, no walk ends for a bad reason, and every module has its section."""
+    summary = report.summary
+    assert summary["samples"] >= SAMPLES_PER_SECOND * int(seconds), summary
+    assert summary["frames"] > summary["samples"]
+    assert summary["lost_stops"] == 0
+    assert [example for example in report.examples if not _is_explained(example)] == []
+    parted = sum(summary[outcome] for outcome in ("different", "longer", "unaligned", "faulted"))
+    # The sampler keeps the first ones; there is no place for more.
+    assert parted == len(report.examples) or len(report.examples) == MOST_EXAMPLES
+    assert parted <= summary["samples"] * 0.005
+    assert [stop for stop in report.stops if stop["outcome"] == "ended" and stop["ending"] not in BLAMELESS] == []
+    modules = [m for m in report.modules if not NOT_CONVERTED.match(Path(m["module"]).name)]
+    assert {(m["state"], m["version"]) for m in modules} == {("good", version)}, modules
+    assert len(modules) >= 3
+
+
+def _share(report: Report, outcome: str) -> float:
+    return float(report.summary[outcome] / report.summary["samples"])
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+@pytest.mark.parametrize("name", ["workload", "workload_cc"])
+def test_difficult_stacks(
+    built: Path, converted: Callable[[Path], Path], version: int, name: str, seconds: str
+) -> None:
+    """Recursion, qsort, alloca, PLT calls, handlers, realigned stacks, threads; and C++ exceptions."""
+    report = _sample(built, converted(built / name), seconds, expected=run(built / name, "0"))
+    _check(report, version, seconds)
+    # Version 2 can say neither signal frames, nor realigned stacks, nor what libgcc does to enter a landing pad.
+    assert _share(report, "equal") > (0.98 if version == 3 else 0.6)
+
+
+def _address_of_restore_rt(library: Path) -> tuple[int, int]:
+    """Return the start and the end of the code that handlers return to: the signal frame with the smallest size."""
+    frames = [
+        (entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range)
+        for entry in convert(load(str(library)), Options(version=3)).cfi.entries
+        if entry.fde.cie.is_signal_frame and entry.fde.pc_range < 32
+    ]
+    assert len(frames) == 1
+    return frames[0]
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+def test_signal_frames(built: Path, converted: Callable[[Path], Path], version: int, seconds: str) -> None:
+    """Nearly every sample is taken in a handler: version 2 cannot pass its return code, version 3 can."""
+    report = _sample(built, converted(built / "handler"), seconds, expected=run(built / "handler", "0"))
+    _check(report, version, seconds)
+    start, end = _address_of_restore_rt(_libraries(built / "handler")["libc.so.6"])
+    stopped = sum(
+        stop["count"]
+        for stop in report.stops
+        if Path(stop["place"]["module"] or "").name == "libc.so.6" and start <= int(stop["place"]["offset"], 0) <= end
+    )
+    if version == 3:
+        assert _share(report, "equal") > 0.95
+        assert stopped <= report.summary["samples"] * 0.01
+    else:
+        assert stopped > report.summary["samples"] * 0.9
+
+
+@pytest.mark.parametrize("seconds", SECONDS)
+def test_python(built: Path, converted: Callable[[Path], Path], version: int, seconds: str) -> None:
+    """A Python with its libraries and its extension modules."""
+    found = shutil.which("python3", path="/usr/bin")
+    if found is None:
+        pytest.skip("no /usr/bin/python3")
+    python = Path(found).resolve()
+    script = HERE / "python_workload.py"
+    result, modules = run(python, "-s", script, "0", "modules").splitlines()
+    program = converted(python)
+    extensions = program.parent / "extensions"
+    extensions.mkdir(exist_ok=True)
+    for path in map(Path, modules.split()):
+        for soname, library in _libraries(path).items():
+            if not (program.parent / "lib" / soname).exists():
+                _convert(library, program.parent / "lib" / soname, version)
+        if not (extensions / path.name).exists():
+            _convert(path, extensions / path.name, version)
+    variables = {"PYTHONPATH": str(extensions), "PYTHONDONTWRITEBYTECODE": "1"}
+    report = _sample(built, program, "-s", script, seconds, expected=f"{result}\n", variables=variables)
+    _check(report, version, seconds)
+    assert any(Path(module["module"]).parent == extensions for module in report.modules)
+    assert _share(report, "equal") > 0.85
