@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 _VERSIONS = (1, 2, 3)
 #: A library of 140,000 FDEs takes about 600 MB; a worker that wants far more has gone astray.
 _WORKER_MEMORY_SIZE = 6 << 30
-#: Workers are replaced now and then, so that the peak of a large file is not kept for the rest of the run.
-_FILES_PER_WORKER = 200
 _MAX_SHOWN = 40
 _NUMBER = re.compile(r"0x[0-9a-f]+|\b\d+\b")
 
@@ -128,6 +126,7 @@ def _regular_files(roots: Iterable[str]) -> Iterator[str]:
 
 def convert_file(path: str, versions: tuple[int, ...]) -> FileResult:
     """Convert one file in all versions and verify what was made."""
+    gc.collect()
     results = []
     try:
         image = load(path)
@@ -176,8 +175,9 @@ def _counts(coverage: Coverage) -> dict[str, int]:
 
 
 def _start_worker() -> None:
-    # Millions of small tuples without cycles: looking for some takes half of the time.
+    # Millions of small tuples without cycles: looking for some takes half of the time. `convert_file` does it once.
     gc.disable()
+    gc.freeze()
     resource.setrlimit(resource.RLIMIT_AS, (_WORKER_MEMORY_SIZE, _WORKER_MEMORY_SIZE))
 
 
@@ -187,7 +187,8 @@ def _start_worker() -> None:
 def convert_all(paths: list[str], versions: tuple[int, ...], jobs: int) -> Iterator[FileResult]:
     """Yield the results in the order in which they are ready."""
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(jobs, context, _start_worker, max_tasks_per_child=_FILES_PER_WORKER) as pool:
+    # Not with max_tasks_per_child: Python 3.11 forgets to replace workers that end at the same time, and waits forever.
+    with ProcessPoolExecutor(jobs, context, _start_worker) as pool:
         tasks = {pool.submit(convert_file, path, versions): path for path in paths}
         for task in as_completed(tasks):
             try:
