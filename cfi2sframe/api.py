@@ -16,7 +16,7 @@ from cfi2sframe.interpret import load_cfi
 from cfi2sframe.lower import Target
 from cfi2sframe.pipeline import Conversion, Options, convert_image, place_again
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
-from cfi2sframe.verify import Verification, verify_section
+from cfi2sframe.verification import Verification, verify_section
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage, ElfSection

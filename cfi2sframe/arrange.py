@@ -50,12 +50,14 @@ def arrange(ranges: Sequence[Range], is_code: Callable[[int, int], bool]) -> Arr
     `is_code(start_vaddr, end_vaddr)` says whether a range is executable.
     """
     dropped: dict[int, DropReason] = {}
-    order = sorted(range(len(ranges)), key=lambda number: ranges[number][0])
+    starts = [each[0] for each in ranges]
+    order = sorted(range(len(ranges)), key=starts.__getitem__)
     pieces: list[Piece] = []
     cluster: list[int] = []
     cluster_end = 0
     overlapped: set[int] = set()
-    seen: dict[Range, int] = {}
+    seen: set[Range] = set()
+    make_piece = tuple.__new__
     for number in order:
         current = ranges[number]
         start, size, _content = current
@@ -65,18 +67,24 @@ def arrange(ranges: Sequence[Range], is_code: Callable[[int, int], bool]) -> Arr
         if not is_code(start, start + size):
             dropped[number] = DropReason.DISCARDED
             continue
-        if cluster and start < cluster_end:
+        if start < cluster_end:
+            if not seen:
+                seen = {ranges[other] for other in cluster}
             if current in seen:
                 dropped[number] = DropReason.DUPLICATE
                 continue
+            seen.add(current)
+            cluster.append(number)
+            cluster_end = max(cluster_end, start + size)
+            continue
+        if len(cluster) == 1:
+            # Nearly always: a range that touches no other.
+            pieces.append(make_piece(Piece, (cluster[0], starts[cluster[0]], cluster_end)))
         else:
             _close(cluster, ranges, pieces, dropped, overlapped)
-            cluster = []
-            cluster_end = 0
-            seen = {}
-        seen[current] = number
-        cluster.append(number)
-        cluster_end = max(cluster_end, start + size)
+            seen = set()
+        cluster = [number]
+        cluster_end = start + size
     _close(cluster, ranges, pieces, dropped, overlapped)
     return Arrangement(tuple(pieces), dropped, frozenset(overlapped))
 
@@ -89,11 +97,6 @@ def _close(
     overlapped: set[int],
 ) -> None:
     """Settle a run of ranges that touch only one another."""
-    if len(cluster) == 1:
-        number = cluster[0]
-        start, size, _content = ranges[number]
-        pieces.append(Piece(number, start, start + size))
-        return
     won: dict[int, int] = {}
     for piece in _sweep(cluster, ranges):
         pieces.append(piece)

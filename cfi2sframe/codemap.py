@@ -7,7 +7,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.arrange import Arrangement, Piece, Range, arrange
-from cfi2sframe.plt.model import CfiSpan, StubReason, StubScan
+from cfi2sframe.plt.records import CfiSpan, StubReason, StubScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +31,10 @@ class CodeMap(NamedTuple):
 
 def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True) -> CodeMap:
     """Decide what holds at which address. Stubs are looked for in linked files only."""
-    ranges = [Range(entry.fde.pc_begin_vaddr, entry.fde.pc_range, entry.program.number) for entry in cfi.entries]
+    make_range = tuple.__new__
+    ranges = [
+        make_range(Range, (fde.pc_begin_vaddr, fde.pc_range, program.number)) for fde, program, _section in cfi.entries
+    ]
     arrangement = arrange(ranges, image.holds_code)
     stubs = StubScan()
     if with_stubs and not image.is_relocatable:

@@ -99,7 +99,7 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
     """
     from cfi2sframe.api import decode_existing
     from cfi2sframe.elf.embed import self_check
-    from cfi2sframe.verify import verify_section
+    from cfi2sframe.verification import verify_section
 
     conversion = emitted.conversion
     if emitted.plan is not None:

@@ -28,6 +28,7 @@ class Program(NamedTuple):
     cie: DwarfCie
     rows: CfiProgram
     result: FunctionBody | Skip
+    last_start_delta: int
 
 
 class CfiEntry(NamedTuple):
@@ -87,7 +88,7 @@ class _Loader:
         self.failures += [Failure(failure, section, None) for failure in table.failures]
         cie: DwarfCie | None = None
         programs: dict[bytes, Program | CfiError] = {}
-        add = self.entries.append
+        add, make_entry = self.entries.append, tuple.__new__
         for fde in table.fdes:
             if fde.cie is not cie:
                 cie = fde.cie
@@ -95,15 +96,19 @@ class _Loader:
             program = programs.get(fde.instructions)
             if program is None:
                 program = self._run(fde, section, bases, programs)
-            if isinstance(program, Program) and program.rows.rows[-1].start_delta >= fde.pc_range:
-                program = self._cut(program, fde.pc_range)
-            if fde.pc_range > _MAX_FUNCTION_SIZE and isinstance(program, Program):
-                program = self._too_large(program, fde.pc_range)
             if isinstance(program, CfiError):
                 error = CfiError(program.reason, section.name, fde.instructions_offset + (program.offset or 0))
                 self.failures.append(Failure(CfiFailure(fde.offset, error), section, fde.pc_begin_vaddr))
-            else:
-                add(CfiEntry(fde, program, section))
+                continue
+            if not program.last_start_delta < fde.pc_range <= _MAX_FUNCTION_SIZE:
+                program = self._fit(program, fde.pc_range)
+            add(make_entry(CfiEntry, (fde, program, section)))
+
+    def _fit(self, program: Program, size: int) -> Program:
+        """Return what a program says of a function that ends before the last row, or is too large for a record."""
+        if program.last_start_delta >= size:
+            program = self._cut(program, size)
+        return self._too_large(program, size) if size > _MAX_FUNCTION_SIZE else program
 
     def _cut(self, program: Program, size: int) -> Program:
         """Return a program without the rows behind its function's end: what they say must not count."""
@@ -112,7 +117,8 @@ class _Loader:
         if known is None:
             kept = tuple(row for row in program.rows.rows if row.start_delta < max(size, 1))
             rows = program.rows._replace(rows=kept)
-            known = Program(len(self.programs), program.cie, rows, self.lowering.lower(kept, program.cie))
+            result = self.lowering.lower(kept, program.cie)
+            known = Program(len(self.programs), program.cie, rows, result, kept[-1].start_delta)
             self.programs.append(known)
             self.cuts[key] = known
         return known
@@ -141,7 +147,8 @@ class _Loader:
         try:
             rows = self.machine.run(fde.cie, fde.instructions, location)
             depends_on_location = rows.depends_on_location
-            result = Program(len(self.programs), fde.cie, rows, self.lowering.lower(rows.rows, fde.cie))
+            lowered = self.lowering.lower(rows.rows, fde.cie)
+            result = Program(len(self.programs), fde.cie, rows, lowered, rows.rows[-1].start_delta)
             self.programs.append(result)
         except CfiError as error:
             result = error

@@ -106,23 +106,29 @@ class Lowering:
         arch = self.target.arch
         if cie.ra_register != arch.ra_register:
             return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-        known, make_row = self._states.get, tuple.__new__
+        known = self._states
+        try:
+            lowered = [known[id(state)][0] for _, state in rows]
+        except KeyError:
+            lowered = [self._lower_state(state) for _, state in rows]
+        make_row = tuple.__new__
         lowered_rows: list[FrameRow] = []
         limit: Skip | None = None
         last: FrameState | None = None
-        for start_delta, row_state in rows:
-            entry = known(id(row_state))
-            state, failure, default_limit = self._lower_state(row_state) if entry is None else entry[0]
-            if failure is not None:
-                return failure._replace(start_delta=start_delta)
-            if default_limit is not None and limit is None:
-                limit = default_limit._replace(start_delta=start_delta)
+        for (start_delta, _), (state, failure, default_limit) in zip(rows, lowered, strict=True):
             if state is not last:
+                if failure is not None:
+                    return failure._replace(start_delta=start_delta)
+                if default_limit is not None and limit is None:
+                    limit = default_limit._replace(start_delta=start_delta)
                 last = state
                 lowered_rows.append(make_row(FrameRow, (start_delta, state)))
         return self._body(tuple(lowered_rows), cie, limit)
 
     def _lower_state(self, row_state: RowState) -> _Lowered:
+        known = self._states.get(id(row_state))
+        if known is not None:
+            return known[0]
         target = self.target
         try:
             state = reduce_state(row_state, target.arch)

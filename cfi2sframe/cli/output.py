@@ -40,9 +40,7 @@ def write_output(
         with open(target, "wb") as device:
             device.writelines(chunks)
         return
-    import tempfile
-
-    descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=f".{PROGRAM}-")
+    descriptor, temporary = _make_temporary(os.path.dirname(target))
     try:
         with open(descriptor, "wb") as file:
             file.writelines(chunks)
@@ -53,6 +51,19 @@ def write_output(
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _make_temporary(folder: str) -> tuple[int, str]:
+    """Make a file that nobody else has, readable by its owner alone; return its descriptor and path.
+
+    The standard library's way would double what a small conversion loads.
+    """
+    while True:
+        path = os.path.join(folder, f".{PROGRAM}-{os.urandom(6).hex()}")
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), path
+        except FileExistsError:
+            continue
 
 
 def _set_attributes(temporary: str, target: str, like: str | None, *, keep_times: bool) -> None:

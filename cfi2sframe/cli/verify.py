@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.pipeline import Options
-    from cfi2sframe.verify import Verification
+    from cfi2sframe.verification import Verification
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -91,7 +91,7 @@ class _Walk:
         fast_fde = struct.Struct(order + "iI").unpack_from
         is_eh_frame, section_vaddr = self.is_eh_frame, self.section.vaddr
         unresolved = self.section.unresolved
-        cies, fdes = self.cies, self.fdes
+        cies, fdes, make_fde = self.cies, self.fdes, tuple.__new__
         pcrel_sdata4 = d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
         offset = 0
         while offset + 4 <= size:
@@ -125,7 +125,8 @@ class _Walk:
                     body = start + 13 + data[start + 12]
                     if body <= end:
                         pc_begin = (section_vaddr + start + 4 + pc) & 0xFFFFFFFFFFFFFFFF
-                        fdes.append(DwarfFde(offset, cie, pc_begin, pc_range, data[body:end], body, start + 4))
+                        fields = (offset, cie, pc_begin, pc_range, data[body:end], body, start + 4)
+                        fdes.append(make_fde(DwarfFde, fields))
                         offset = end
                         continue
             self._entry(offset, start, end, 4)

@@ -52,14 +52,18 @@ def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | Non
 
 
 class _Node:
-    """A state of the machine, and the edges that lead on from it: chunk -> (advance in bytes, next node)."""
+    """A state of the machine, and the edges that lead on from it by chunk."""
 
     __slots__ = ("edges", "row", "state")
 
     def __init__(self, state: RegisterState, row: RowState) -> None:
         self.state = state
         self.row = row
-        self.edges: dict[bytes, tuple[int, _Node]] = {}
+        self.edges: dict[bytes, _Edge] = {}
+
+
+#: What an edge leads to: advance in bytes; the next node's row and edges, which spare a look into the node; the node.
+_Edge = tuple[int, "RowState", dict[bytes, "_Edge"], "_Node"]
 
 
 class _CieGraph:
@@ -125,22 +129,25 @@ class RowMachine:
         if chunks is None:
             return self._walk(graph, instructions, location)
         node = graph.start
-        deltas, states = [0], [node.row]
-        delta = 0
-        for number, chunk in enumerate(chunks):
-            edge = node.edges.get(chunk)
-            if edge is None:
-                edge = self._new_edge(graph, node, chunk, chunks, number)
-            advance, node = edge
+        edges = node.edges
+        last = node.row
+        make_row = tuple.__new__
+        rows: list[CfiRow] = [CfiRow(0, last)]
+        delta = last_delta = 0
+        for chunk in chunks:
+            try:
+                advance, row, edges, node = edges[chunk]
+            except KeyError:
+                advance, row, edges, node = self._new_edge(graph, node, chunk, chunks)
             delta += advance
-            row = node.row
-            if row is not states[-1]:
-                if delta != deltas[-1]:
-                    deltas.append(delta)
-                    states.append(row)
+            if row is not last:
+                if delta == last_delta:
+                    last_delta = _replace_last(rows, row)
                 else:
-                    _replace_last(deltas, states, row)
-        return CfiProgram(tuple(map(_make_row, zip(deltas, states, strict=True))), depends_on_location=False)
+                    rows.append(make_row(CfiRow, (delta, row)))
+                    last_delta = delta
+                last = row
+        return CfiProgram(tuple(rows), depends_on_location=False)
 
     def _graph(self, cie: DwarfCie) -> _CieGraph:
         graph = self._graphs.get(cie)
@@ -152,20 +159,30 @@ class RowMachine:
             self._graphs[cie] = graph
         return graph
 
-    def _new_edge(
-        self, graph: _CieGraph, node: _Node, chunk: bytes, chunks: list[bytes], number: int
-    ) -> tuple[int, _Node]:
+    def _new_edge(self, graph: _CieGraph, node: _Node, chunk: bytes, chunks: list[bytes]) -> _Edge:
         units, code = read_chunk(chunk, graph.byte_order)
-        offset = sum(map(len, chunks[: number + 1])) - len(code)
-        edge = (units * graph.cie.code_alignment, graph.follow(node, code, offset))
+        try:
+            following = graph.follow(node, code, 0)
+        except CfiError as error:
+            raise self._located(graph, error, chunks) from None
+        edge = (units * graph.cie.code_alignment, following.row, following.edges, following)
         node.edges[chunk] = edge
         return edge
+
+    def _located(self, graph: _CieGraph, error: CfiError, chunks: list[bytes]) -> CfiError:
+        """Return an error with its place in the whole string, which the walk finds again."""
+        try:
+            self._walk(graph, b"".join(chunks), None)
+        except CfiError as located:
+            return located
+        return error
 
     def _walk(self, graph: _CieGraph, instructions: bytes, location: Location | None) -> CfiProgram:
         """Interpret a string with expressions, DW_CFA_set_loc or damage."""
         node = graph.start
-        deltas, states = [0], [node.row]
-        delta = 0
+        last = node.row
+        rows = [CfiRow(0, last)]
+        delta = last_delta = 0
         depends_on_location = False
         cie = graph.cie
         for chunk in walk_chunks(instructions, graph.byte_order, fixed_size(cie.fde_encoding)):
@@ -179,26 +196,23 @@ class RowMachine:
                 delta += chunk.advance * cie.code_alignment
             node = graph.follow(node, chunk.code, chunk.code_offset)
             row = node.row
-            if row is not states[-1]:
-                if delta != deltas[-1]:
-                    deltas.append(delta)
-                    states.append(row)
+            if row is not last:
+                if delta == last_delta:
+                    last_delta = _replace_last(rows, row)
                 else:
-                    _replace_last(deltas, states, row)
-        return CfiProgram(tuple(map(_make_row, zip(deltas, states, strict=True))), depends_on_location)
+                    rows.append(CfiRow(delta, row))
+                    last_delta = delta
+                last = row
+        return CfiProgram(tuple(rows), depends_on_location)
 
 
-def _make_row(fields: tuple[int, RowState]) -> CfiRow:
-    return tuple.__new__(CfiRow, fields)
-
-
-def _replace_last(deltas: list[int], states: list[RowState], row: RowState) -> None:
-    """Replace a row of no length by its successor, which may be the one before it again."""
-    if len(states) > 1 and states[-2] is row:
-        deltas.pop()
-        states.pop()
-    else:
-        states[-1] = row
+def _replace_last(rows: list[CfiRow], row: RowState) -> int:
+    """Replace a row of no length by its successor, which may be the row before it; return the last row's delta."""
+    start_delta = rows.pop().start_delta
+    if rows and rows[-1].state is row:
+        return rows[-1].start_delta
+    rows.append(CfiRow(start_delta, row))
+    return start_delta
 
 
 def _set_loc(cie: DwarfCie, instructions: bytes, position: int, location: Location | None) -> int:

@@ -115,6 +115,7 @@ class ElfImage:
         )
         self._start_vaddrs = [s.vaddr for s in self._by_vaddr]
         self.code_ranges: tuple[CodeRange, ...] = self._find_code_ranges()
+        self._last_code = (0, 0)
         self._code_starts = [r.start_vaddr for r in self.code_ranges]
 
     def _find_arch(self) -> Arch:
@@ -203,9 +204,14 @@ class ElfImage:
 
     def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
         """Whether a range starts in an executable section and, in a linked file, stays inside an executable segment."""
+        known_start, known_end = self._last_code
+        if known_start <= start_vaddr and end_vaddr <= known_end:
+            return True
         code = self.code_range_of(start_vaddr)
         if code is None:
             return False
+        # Functions come by the thousands from one section.
+        self._last_code = (code.start_vaddr, code.end_vaddr)
         if self.is_relocatable or end_vaddr <= code.end_vaddr:
             return end_vaddr <= code.end_vaddr
         return any(

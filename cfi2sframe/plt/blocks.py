@@ -11,7 +11,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.model import Block, Problem, StubRange, StubReason, StubSkip, Unit
+from cfi2sframe.plt.model import Block, Problem, StubRange, Unit
+from cfi2sframe.plt.records import StubReason, StubSkip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.plt.aarch64 import AARCH64_STUBS
 from cfi2sframe.plt.amd64 import AMD64_STUBS
-from cfi2sframe.plt.model import ENDS_FLOW, Block, Effect, Flow, Instruction, Problem, StubArch, StubReason
+from cfi2sframe.plt.model import ENDS_FLOW, Block, Effect, Flow, Instruction, Problem, StubArch
+from cfi2sframe.plt.records import StubReason
 from cfi2sframe.plt.s390x import S390X_STUBS
 
 if TYPE_CHECKING:

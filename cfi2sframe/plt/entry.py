@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.model import CfiAt, StubArch, Unit
+    from cfi2sframe.plt.model import StubArch, Unit
+    from cfi2sframe.plt.records import CfiAt
 
 #: The tag by which the dynamic section names the trampoline of lazy TLS descriptors.
 _DT_TLSDESC_PLT: Final = 0x6FFFFEF6

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.errors import ElfError
 from cfi2sframe.plt.locate import find_in_segments
-from cfi2sframe.plt.model import StubRange, StubReason, StubSkip
+from cfi2sframe.plt.model import StubRange
+from cfi2sframe.plt.records import StubReason, StubSkip
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.decode import Decoder
-    from cfi2sframe.plt.model import CfiAt
+    from cfi2sframe.plt.records import CfiAt
 
 #: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and their kin.
 _NAME_PREFIXES: Final = (".plt", ".iplt")

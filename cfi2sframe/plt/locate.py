@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.decode import Decoder
-    from cfi2sframe.plt.model import CfiAt
+    from cfi2sframe.plt.records import CfiAt
 
 _RELA: Final = 24
 #: More than any block; what is decoded to find the first jump.

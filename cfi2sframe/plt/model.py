@@ -3,65 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import Enum, IntEnum
+from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.dwarf.rules import RowState  # noqa: TC001 - part of a NamedTuple's fields
-from cfi2sframe.sframe.model import Function  # noqa: TC001 - part of a NamedTuple's fields
+from cfi2sframe.plt.records import StubReason  # noqa: TC001 - part of a NamedTuple's fields
 
 if TYPE_CHECKING:
     from typing import Any
-
-
-class StubReason(Enum):
-    """Why stubs are left out. The value is the sentence's readable form."""
-
-    NOT_IN_FILE = "its bytes are not in the file"
-    NO_INSTRUCTION = "bytes that are no instruction"
-    UNKNOWN_INSTRUCTION = "an instruction whose effect on the stack is not known"
-    MIXED_BLOCKS = "no block of one size repeats"
-    OVERLAP = "stub sections overlap"
-    JUMP_INTO_INSTRUCTION = "a jump into the middle of an instruction"
-    CALL_OUTSIDE = "a call of code that is no stub"
-    UNBALANCED = "more is popped than was pushed"
-    DEPTH_CONFLICT = "code that is reached with different stack depths"
-    NEVER_REACHED = "code that no stub reaches"
-    ENTRY_UNKNOWN = "nothing says who enters it"
-    CFI_DIFFERS = "the CFI says otherwise"
-    CFI_EXPRESSION = "the CFI's expression cannot be evaluated"
-    VERSION_1_MASK = "version 1's mask test cannot say where the rows start"
-
-
-class StubSkip(NamedTuple):
-    """A range of stubs that is left out: `size` bytes at `start_vaddr`, the reason, and what exactly is the matter.
-
-    `section_name` is the stub section's, or `segment N` in a file without section headers.
-    """
-
-    start_vaddr: int
-    size: int
-    section_name: str
-    reason: StubReason
-    detail: str
-
-
-class StubScan(NamedTuple):
-    """What became of the stubs: functions in ascending order without overlap, and what is left out."""
-
-    functions: tuple[Function, ...] = ()
-    left_out: tuple[StubSkip, ...] = ()
-
-
-class CfiSpan(NamedTuple):
-    """What CFI says at an address: `state` (None: no CFI there) holds from that address to `end_vaddr`."""
-
-    end_vaddr: int
-    state: RowState | None
-
-
-#: Returns the CFI in force at an address. The span may end early; it must end behind the address.
-CfiAt = Callable[[int], CfiSpan]
 
 
 class StubRange(NamedTuple):

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from cfi2sframe.dwarf.expression import describe
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset, RowState
 from cfi2sframe.plt.expression import evaluate
-from cfi2sframe.plt.model import Problem, StubReason
+from cfi2sframe.plt.model import Problem
+from cfi2sframe.plt.records import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.plt.flow import Frame
-    from cfi2sframe.plt.model import CfiAt
+    from cfi2sframe.plt.records import CfiAt
 
 
 def contradiction(arch: Arch, start_vaddr: int, size: int, frame_at: Sequence[Frame], cfi_at: CfiAt) -> Problem | None:

@@ -10,8 +10,9 @@ from cfi2sframe.plt.decode import Decoder
 from cfi2sframe.plt.entry import Entries
 from cfi2sframe.plt.find import find_stubs
 from cfi2sframe.plt.flow import Frame, UnitFrames, follow
-from cfi2sframe.plt.model import Problem, StubReason, StubScan, StubSkip, Unit
+from cfi2sframe.plt.model import Problem, Unit
 from cfi2sframe.plt.reconcile import contradiction
+from cfi2sframe.plt.records import StubReason, StubScan, StubSkip
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.model import CfiAt
+    from cfi2sframe.plt.records import CfiAt
 
 
 def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:

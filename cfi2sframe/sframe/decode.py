@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WHERE: Final = ".sframe"
 _WORD_FORMS: Final = "bhi"
+#: How often each byte of the rows may be decoded as part of another list, on average.
+_MAX_OVERLAP: Final = 16
 #: Bytes of a row's data words by its info byte.
 _WORDS_SIZE: Final = tuple(
     (info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK) << (info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK)
@@ -136,6 +138,7 @@ class _Decoder:
         self.header_end = s.HEADER_SIZE + self.header.auxhdr_size
         self.fre_start = self.header_end + self.header.fre_offset
         self.fre_end = self.fre_start + self.header.fre_size
+        self.budget = _MAX_OVERLAP * (self.header.fre_size + s.HEADER_SIZE)
         self.tails: tuple[dict[bytes, tuple[FrameState, int, tuple[int, ...]]], ...] = ({}, {})
         self.memo: dict[tuple[int, ...], tuple[tuple[DecodedRow, ...], int]] = {}
 
@@ -198,6 +201,10 @@ class _Decoder:
         found = self.memo.get(key)
         if found is None:
             found = self.memo[key] = self.new_rows(offset, count, fre_type, fde_type)
+            self.budget -= found[1] - offset
+            if self.budget < 0:
+                # Honest sections share whole lists or their beginnings; this one makes its reader work for nothing.
+                raise SFrameError("the functions' row lists overlap one another over and over", WHERE, offset)
         return found
 
     def new_rows(self, offset: int, count: int, fre_type: int, fde_type: int) -> tuple[tuple[DecodedRow, ...], int]:

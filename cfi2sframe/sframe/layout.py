@@ -137,6 +137,20 @@ def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
     Readers find as many rows as the function has, so what follows them does not matter; in version 3 the attribute in
     front of the rows has their number, so only equal bodies can be shared there.
     """
+    if version < s.SFRAME_VERSION_3:
+        return _share_beginnings(plans)
+    stored: dict[int, PlannedBody] = {}
+    first: dict[tuple[object, ...], PlannedBody] = {}
+    for plan in plans:
+        if id(plan) not in stored:
+            # Equal states are one object, and their identity is quicker to compare than what they say.
+            key = (plan.info, plan.info2, plan.repeat_size, plan.starts, tuple(map(id, plan.states)))
+            stored[id(plan)] = first.setdefault(key, plan)
+    return [stored[id(plan)] for plan in plans]
+
+
+def _share_beginnings(plans: Sequence[PlannedBody]) -> list[PlannedBody]:
+    """Share rows where the function's record has their number."""
     state_numbers: dict[int, int] = {}
     keys: dict[int, tuple[int, ...]] = {}
     first: dict[tuple[int, ...], PlannedBody] = {}
@@ -146,15 +160,13 @@ def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
         # Numbers in order of appearance, not identities: the choice must be the same in every run.
         numbers = [state_numbers.setdefault(id(state), len(state_numbers)) for state in plan.states]
         rows = [item for pair in zip(plan.starts, numbers, strict=True) for item in pair]
-        fixed = (plan.info, plan.info2, plan.repeat_size) if version >= s.SFRAME_VERSION_3 else (plan.fre_type,)
-        keys[id(plan)] = key = (*fixed, *rows)
+        keys[id(plan)] = key = (plan.fre_type, *rows)
         first.setdefault(key, plan)
-    if version < s.SFRAME_VERSION_3:
-        # In sorted order, whatever begins with a list follows it directly.
-        ordered = sorted(first)
-        for key, following in zip(reversed(ordered[:-1]), reversed(ordered[1:]), strict=True):
-            if following[: len(key)] == key:
-                first[key] = first[following]
+    # In sorted order, whatever begins with a list follows it directly.
+    ordered = sorted(first)
+    for key, following in zip(reversed(ordered[:-1]), reversed(ordered[1:]), strict=True):
+        if following[: len(key)] == key:
+            first[key] = first[following]
     return [first[keys[id(plan)]] for plan in plans]
 
 
@@ -167,6 +179,9 @@ def _flags(section: Section) -> int:
     return flags
 
 
+_States = dict[int, tuple[PlannedState, int, "FrameState"]]
+
+
 class _Planner:
     """Chooses FRE types and data word sizes; states recur, so each one's words are settled once."""
 
@@ -175,27 +190,30 @@ class _Planner:
         self.version = version
         self.states: dict[PlannedState, PlannedState] = {}
         # By identity, for speed; the entries keep their frame states alive, and give the bytes that a row takes.
-        self.default: dict[int, tuple[PlannedState, int, FrameState]] = {}
-        self.flexible: dict[int, tuple[PlannedState, int, FrameState]] = {}
+        self.default: _States = {}
+        self.flexible: _States = {}
 
     def plan_body(self, body: FunctionBody) -> PlannedBody:
         last_start = body.rows[-1].start_delta if body.rows else 0
         fre_type = next(code for code, limit in enumerate(_START_LIMITS) if last_start < limit)
         known = self.flexible if body.is_flexible else self.default
-        starts: list[int] = []
-        states: list[PlannedState] = []
+        rows = body.rows
+        try:
+            entries = [known[id(state)] for _, state in rows]
+        except KeyError:
+            entries = [self._entry(known, state, is_flexible=body.is_flexible) for _, state in rows]
         size = s.FDE_ATTRIBUTE_SIZE if self.version >= s.SFRAME_VERSION_3 else 0
-        size += len(body.rows) * (s.FRE_START_SIZE[fre_type] + 1)
-        for start_delta, state in body.rows:
-            entry = known.get(id(state))
-            if entry is None:
-                planned = self._plan_state(state, is_flexible=body.is_flexible)
-                entry = known[id(state)] = (planned, len(planned.words) << planned.size_code, state)
-            starts.append(start_delta)
-            states.append(entry[0])
-            size += entry[1]
+        size += len(rows) * (s.FRE_START_SIZE[fre_type] + 1) + sum([entry[1] for entry in entries])
         info, info2 = self._info_bytes(body, fre_type)
-        return PlannedBody(fre_type, info, info2, body.repeat_size, tuple(starts), tuple(states), size)
+        starts, states = tuple([row[0] for row in rows]), tuple([entry[0] for entry in entries])
+        return PlannedBody(fre_type, info, info2, body.repeat_size, starts, states, size)
+
+    def _entry(self, known: _States, state: FrameState, *, is_flexible: bool) -> tuple[PlannedState, int, FrameState]:
+        entry = known.get(id(state))
+        if entry is None:
+            planned = self._plan_state(state, is_flexible=is_flexible)
+            entry = known[id(state)] = (planned, len(planned.words) << planned.size_code, state)
+        return entry
 
     def _info_bytes(self, body: FunctionBody, fre_type: int) -> tuple[int, int]:
         pc_type = s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC

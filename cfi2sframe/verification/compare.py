@@ -7,12 +7,12 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from cfi2sframe.lower import Skip, describe_frame_rule
-from cfi2sframe.plt.model import StubReason
+from cfi2sframe.plt.records import StubReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup, row_at
-from cfi2sframe.verify.invariants import check_invariants
-from cfi2sframe.verify.judge import judge
-from cfi2sframe.verify.records import Difference, Verification
+from cfi2sframe.verification.invariants import check_invariants
+from cfi2sframe.verification.judge import judge
+from cfi2sframe.verification.records import Difference, Verification
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cfi2sframe.sframe import constants as s
-from cfi2sframe.verify.records import Difference
+from cfi2sframe.verification.records import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
