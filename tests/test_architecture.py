@@ -21,7 +21,7 @@ LAYERS = (
     ("dwarf", "sframe.model"),
     ("lower", "arrange", "sframe", "interpret", "plt"),
     ("codemap",),
-    ("pipeline", "verify"),
+    ("pipeline", "verification"),
     ("collect", "report"),
     ("api",),
     ("emit",),

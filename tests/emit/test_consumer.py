@@ -126,13 +126,15 @@ def _sample(
 
 
 def _is_explained(example: dict[str, Any]) -> bool:
-    """Whether the walks part at a place where the CFI itself is known to be wrong."""
-    last_common = example["walk"][max(0, example["first_difference"] - 1 - example["window_start"])]
-    path = Path(last_common["module"] or "")
-    if not path.name.startswith("libgcc_s"):
+    """Whether the walks went through a frame where the CFI itself is known to be wrong, and both lost their way."""
+    common = example["walk"][: max(1, example["first_difference"] - example["window_start"])]
+    return any(_enters_landing_pad(Path(place["module"] or ""), int(place["offset"], 0)) for place in common)
+
+
+def _enters_landing_pad(module: Path, vaddr: int) -> bool:
+    if not module.name.startswith("libgcc_s"):
         return False
-    vaddr = int(last_common["offset"], 0)
-    image = load(str(path))
+    image = load(str(module))
     fdes = [entry.fde for entry in convert(image, Options(version=3)).cfi.entries]
     starts = {fde.pc_begin_vaddr for fde in fdes if fde.pc_begin_vaddr <= vaddr < fde.pc_begin_vaddr + fde.pc_range}
     return bool(ENTERS_LANDING_PADS & set(image.names_of(starts).values()))

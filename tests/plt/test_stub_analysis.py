@@ -16,7 +16,7 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.plt.decode import Decoder
-from cfi2sframe.plt.model import CfiSpan, StubReason
+from cfi2sframe.plt.records import CfiSpan, StubReason
 from cfi2sframe.plt.scan import scan_stubs
 from tests import elf_asm
 from tests.plt import handmade
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.model import StubScan, StubSkip
+    from cfi2sframe.plt.records import StubScan, StubSkip
 
 LAZY_ROWS: Final = [(0, 8), (11, 16)]
 FIRST_ROWS: Final = [(0, 16), (6, 24)]

@@ -336,7 +336,7 @@ def test_the_golden_objects_verify(path: Path) -> None:
 
 def test_every_public_name_can_be_had() -> None:
     for name in cfi2sframe.__all__:
-        assert getattr(cfi2sframe, name) is not None
+        assert callable(getattr(cfi2sframe, name)) or name == "__version__"
     with pytest.raises(AttributeError, match=r"^module 'cfi2sframe' has no attribute 'nothing'$"):
         cfi2sframe.nothing  # noqa: B018
 

@@ -15,7 +15,7 @@ from cfi2sframe.api import verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.pipeline import Options
 from cfi2sframe.sframe.decode import decode_section
-from cfi2sframe.verify import Difference, check_invariants
+from cfi2sframe.verification import Difference, check_invariants
 from tests import cfi_asm as asm
 from tests.raw_sframe import RawFunction, RawSection
 from tests.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
@@ -23,7 +23,7 @@ from tests.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.verify import Verification
+    from cfi2sframe.verification import Verification
 
 ROWS = "00 03 08  04 05 10 f0  08 04 10 f0"
 PUSH = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex(ROWS), 3)
