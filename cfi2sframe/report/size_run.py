@@ -14,8 +14,8 @@ from cfi2sframe.report.size_records import Failure, FileSizes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-#: Processes are replaced now and then, so that the memory of a large file is given back.
-_FILES_PER_PROCESS: Final = 100
+#: Behind larger sources the memory of what refers to itself is given back; behind small ones it is not worth the time.
+_COLLECT_FROM: Final = 1 << 20
 #: What a file says that has nothing to measure.
 _NOTHING_THERE: Final = ("no call frame information", "neither an object, an executable nor a library")
 
@@ -52,6 +52,8 @@ def measure_source(source: Source, request: Request) -> Measured:
         results.append(Failure(source.name, error.strerror or str(error)))
     except MemoryError:
         results.append(Failure(source.name, "not enough memory"))
+    if source.size >= _COLLECT_FROM:
+        gc.collect()
     return Measured(source, tuple(results))
 
 
@@ -71,7 +73,8 @@ def measure_all(sources: Sequence[Source], request: Request, jobs: int) -> Itera
     # No process ends with the longest task, and none starts as a copy of one that has threads or open files.
     ordered = sorted(sources, key=lambda source: -source.size)
     context = get_context("forkserver")
-    with ProcessPoolExecutor(jobs, context, gc.disable, max_tasks_per_child=_FILES_PER_PROCESS) as pool:
+    # Processes are not replaced after some files: Python 3.11's pool can come to a standstill over that.
+    with ProcessPoolExecutor(jobs, context, gc.disable) as pool:
         tasks = {pool.submit(measure_source, source, request): source for source in ordered}
         for task in as_completed(tasks):
             source = tasks.pop(task)
