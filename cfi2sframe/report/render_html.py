@@ -155,7 +155,10 @@ def human(size: int) -> str:
         if value < 1000 or unit == "GiB":
             break
         value /= 1024
-    return f"{size:,} bytes" if unit == "bytes" else f"{value:.3g} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    if unit == "bytes":
+        return f"{size:,} bytes"
+    digits = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{digits}f} {unit}"
 
 
 # Sections with charts
@@ -225,13 +228,21 @@ def _files_section(report: SizeReport) -> Iterator[str]:
         "Call frame information against SFrame, file by file",
         "For each file a bar of its .eh_frame and .eh_frame_hdr, and one for each SFrame version that cfi2sframe can "
         "write. The table of files that follows has the numbers.",
-        [_file_group(file) for file in charted],
+        [_file_group(file, len(_common_folder(charted))) for file in charted],
     )
     yield from _table(tables.files_table(report), first=-1)
     yield "</section>\n"
 
 
-def _file_group(file: FileSizes) -> Group:
+def _common_folder(files: tuple[FileSizes, ...]) -> str:
+    """Return the folder that all names start with, with its last slash; it tells no file from another."""
+    names = [file.name for file in files]
+    first, last = min(names), max(names)
+    same = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[: first.rfind("/", 0, same) + 1]
+
+
+def _file_group(file: FileSizes, skipped: int) -> Group:
     sizes = file.sizes
     bars = list(_today_group("", sizes.cfi, sizes.eh_frame_hdr, human(sizes.base)).bars)
     for version in file.versions:
@@ -239,7 +250,7 @@ def _file_group(file: FileSizes) -> Group:
         if layout is not None:
             shown = "" if ratio is None else f" ({ratio:.2f})"
             bars.append(Bar((Piece(f"v{version.version}", layout.size),), f"{human(layout.size)}{shown}"))
-    return Group(printable(file.name), tuple(bars))
+    return Group(printable(file.name[skipped:]), tuple(bars))
 
 
 def _distribution_section(report: SizeReport) -> Iterator[str]:
@@ -262,7 +273,10 @@ def _distribution_section(report: SizeReport) -> Iterator[str]:
         "Distribution of the ratios over the files",
         "Columns count the files of each tenth of the ratio, for cfi2sframe and for GNU as and ld. The table that "
         "follows has the numbers.",
-        [item if number % 2 == 0 or len(bins) < 9 else item._replace(label="") for number, item in enumerate(bins)],
+        [
+            item if len(bins) < 9 or (number - (first or 0)) % 2 == 0 else item._replace(label="")
+            for number, item in enumerate(bins)
+        ],
         (f"v{report.version}", "gnu"),
         first,
         "files",
@@ -289,12 +303,10 @@ def ratio_bins(files: Iterable[FileSizes], version: int) -> list[Bin]:
 
 def _functions_sections(report: SizeReport) -> Iterator[str]:
     costliest, larger = tables.named_functions_tables(report)
-    yield from _section(
-        "costliest",
-        costliest,
-        f"Bytes of a function's record, attribute and rows in version {report.version}, beside its FDE.",
-    )
-    yield from _section("larger", larger, "")
+    name = next(number for number, column in enumerate(costliest.columns) if column.name == "function")
+    text = f"Bytes of a function's record, attribute and rows in version {report.version}, beside its FDE."
+    yield from _section("costliest", costliest, text, first=name)
+    yield from _section("larger", larger, "", first=name)
 
 
 def _pair_group(pair: Pair, version: int) -> Group:
@@ -309,14 +321,14 @@ def _pair_group(pair: Pair, version: int) -> Group:
 # Tables
 
 
-def _section(identity: str, table: Table, text: str) -> Iterator[str]:
+def _section(identity: str, table: Table, text: str, *, first: int = 0) -> Iterator[str]:
     """Yield a table as a section of its own; nothing when it has no rows."""
     if not table.rows:
         return
     yield f'<section id="{identity}"><h2>{escape(table.title)}</h2>\n'
     if text:
         yield f"<p>{escape(text)}</p>\n"
-    yield from _table(table)
+    yield from _table(table, first=first)
     yield "</section>\n"
 
 

@@ -62,14 +62,14 @@ svg .one { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 4 3; }
 .tall { max-height: 40rem; overflow-y: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
 caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-th, td { padding: .35rem .7rem; text-align: left; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: .35rem .7rem; text-align: left; vertical-align: top; white-space: nowrap; border-bottom: 1px solid var(--line); }
 thead th { position: sticky; top: 0; background: var(--head); color: var(--soft); font-weight: 600; }
 tbody th { font-weight: 400; }
 tbody tr:last-child > * { border-bottom: 0; }
 tfoot > tr > * { position: sticky; bottom: 0; background: var(--head); font-weight: 650;
   border-top: 1px solid var(--line); border-bottom: 0; }
 .n { text-align: right; }
-.wrap { white-space: normal; min-width: 12rem; overflow-wrap: anywhere; }
+.wrap { white-space: normal; min-width: 19rem; overflow-wrap: anywhere; }
 .better { color: var(--good); } .worse { color: var(--bad); }
 details { margin-top: .75rem; } summary { cursor: pointer; color: var(--soft); font-size: .875rem; }
 footer { color: var(--soft); font-size: .875rem; padding-bottom: 2.5rem; }
@@ -79,6 +79,8 @@ footer { color: var(--soft); font-size: .875rem; padding-bottom: 2.5rem; }
   section { padding: 1rem .85rem; margin: 1rem 0; }
   h1 { font-size: 1.4rem; }
   .cards { grid-template-columns: 1fr 1fr; gap: .6rem; }
+  .cards div:last-child:nth-child(odd) { grid-column: 1 / -1; }
+  .wrap { min-width: 11rem; }
   .cards div { padding: .7rem .75rem; }
   .cards .value { font-size: 1.2rem; }
 }
