@@ -62,7 +62,8 @@ svg .one { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 4 3; }
 .tall { max-height: 40rem; overflow-y: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
 caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-th, td { padding: .35rem .7rem; text-align: left; vertical-align: top; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: .35rem .7rem; text-align: left; vertical-align: top; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
 thead th { position: sticky; top: 0; background: var(--head); color: var(--soft); font-weight: 600; }
 tbody th { font-weight: 400; }
 tbody tr:last-child > * { border-bottom: 0; }

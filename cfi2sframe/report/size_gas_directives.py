@@ -245,7 +245,8 @@ class Translation:
         arch = self.arch
         if register == arch.fp_register or (self.gas.tracks_ra and register == arch.ra_register):
             raise GiveUp
-        if register == arch.sp_register and self.gas.version > 1 and offset != arch.sp_offset_from_cfa:
+        looks_at_sp = self.gas.version >= 3 or arch.pads_ra
+        if register == arch.sp_register and looks_at_sp and offset != arch.sp_offset_from_cfa:
             raise GiveUp
 
     # What assembly has no directive for

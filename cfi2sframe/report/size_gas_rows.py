@@ -10,7 +10,7 @@ from cfi2sframe.sframe.constants import FLEX_REG_SHIFT
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
 
-#: Data word sizes, and the largest number that the assembler puts into one, of either sign.
+#: Data word sizes, and the largest number that the assembler puts into one.
 _WORD_LIMITS: Final = ((1, 0x7F), (2, 0x7FFF), (4, 0x7FFFFFFF))
 
 
@@ -75,7 +75,7 @@ def words_size(row: GasRow, gas: Gas, *, is_flexible: bool) -> int:
             offsets.append(0)
     if row.fp.where == "stack":
         offsets.append(row.fp.offset)
-    return len(offsets) * max(map(_signed_width, offsets))
+    return len(offsets) * max(_signed_width(offset, gas) for offset in offsets)
 
 
 def _flexible_count(row: GasRow) -> int:
@@ -86,18 +86,20 @@ def _flexible_count(row: GasRow) -> int:
 def _flexible_width(row: GasRow, gas: Gas) -> int:
     """Return the size that the assembler chooses: it looks at some of the words, not at all of them."""
     arch = gas.arch
-    widths = [_signed_width((row.cfa_offset - arch.cfa_offset_bias) // arch.cfa_offset_scale)]
+    widths = [_signed_width((row.cfa_offset - arch.cfa_offset_bias) // arch.cfa_offset_scale, gas)]
     widths.append(_control_width(row.cfa_register))
     if row.fp.where == "stack":
-        widths.append(_signed_width(row.fp.offset))
+        widths.append(_signed_width(row.fp.offset, gas))
     if row.ra.where == "stack" and gas.tracks_ra:
-        widths.append(_signed_width(row.ra.offset))
+        widths.append(_signed_width(row.ra.offset, gas))
     widths += [_control_width(saved.register) for saved in (row.ra, row.fp) if saved.where == "register"]
     return max(widths)
 
 
-def _signed_width(value: int) -> int:
-    return next((size for size, limit in _WORD_LIMITS if -limit <= value <= limit), 4)
+def _signed_width(value: int, gas: Gas) -> int:
+    """Return the size for a number. Before version 3 no use was made of the lowest one: -128 took two bytes."""
+    spare = 1 if gas.version >= 3 else 0
+    return next((size for size, limit in _WORD_LIMITS if -limit - spare <= value <= limit), 4)
 
 
 def _control_width(register: int | None) -> int:
