@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: size-table help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ corpus: venv ## convert every ELF file of this machine and count what happens
 
 tree: venv ## convert a copy of 200 programs and their libraries, and see whether all still run
 	$(BIN)/python tools/tree.py
+
+size-table: venv ## measure whole installations of three architectures and this machine's, for the README
+	$(BIN)/python tools/size_table.py "this machine=/usr/bin,/usr/sbin,/usr/lib" \
+	  amd64=build/corpus/amd64 arm64=build/corpus/arm64 s390x=build/corpus/s390x
 
 demo: venv ## show a conversion from start to end
 	$(BIN)/python tools/demo.py
