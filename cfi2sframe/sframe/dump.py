@@ -88,14 +88,21 @@ def row_texts(row: DecodedRow, decoded: DecodedSection) -> tuple[str, str, str]:
     """Return CFA, FP and RA of a row as `readelf` prints them: `u` unchanged, `f` at the ABI's fixed offset."""
     state, arch = row.row.state, decoded.arch
     cfa = _rule_text(state.cfa, arch)
-    fp = "u" if state.fp is None else _rule_text(state.fp, arch)
+    fp = _saved_text(state.fp, decoded)
     if state.ra is None:
         ra = "u"
     elif decoded.header.fixed_ra_offset and state.ra == (None, decoded.header.fixed_ra_offset, True):
         ra = "f"
     else:
-        ra = _rule_text(state.ra, arch)
+        ra = _saved_text(state.ra, decoded)
     return cfa, fp, ra + ("[s]" if state.mangled_ra else "")
+
+
+def _saved_text(rule: Rule | None, decoded: DecodedSection) -> str:
+    if rule is not None and rule.register is not None and decoded.header.version < s.SFRAME_VERSION_3:
+        # The number of the register is all that s390x has room for here.
+        return f"r{rule.register}"
+    return _rule_text(rule, decoded.arch)
 
 
 def _rule_text(rule: Rule | None, arch: Arch) -> str:

@@ -181,13 +181,15 @@ def printed_rows(function: DecodedFunction, section: DecodedSection) -> tuple[in
     return function.start_vaddr, function.size, rows
 
 
-def normal_rows(function: OracleSframeFunction) -> tuple[int, int, list[PrintedRow]]:
+def normal_rows(function: OracleSframeFunction, *, fixed_ra: bool = True) -> tuple[int, int, list[PrintedRow]]:
     """Return start, size and rows as readelf prints them, in the words of the newest readelf and of the package.
 
-    An RA that no data word gives is "U" in flexible rows (a padding word), and "u" before 2.41: at its fixed offset.
+    An RA that no data word gives is "U" in flexible rows (a padding word), and "u" before 2.41: at its fixed offset
+    where the ABI has one, or else not saved.
     """
+    word = "f" if fixed_ra else "u"
     rows: list[PrintedRow] = []
     for pc, cfa, fp, ra, mangled, undefined in function.rows:
         unsaid = ra in ("u", "U") and not undefined
-        rows.append((pc, cfa, fp, ("f" if unsaid else ra) + ("[s]" if mangled else "")))
+        rows.append((pc, cfa, fp, (word if unsaid else ra) + ("[s]" if mangled else "")))
     return function.pc_vaddr, function.size, rows

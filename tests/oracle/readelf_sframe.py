@@ -15,15 +15,15 @@ _FUNCTION = re.compile(r"    func idx \[(\d+)\]: pc = 0x([0-9a-f]+), size = (-?\
 _ATTRIBUTES = re.compile(r', attr = "([^"]*)"|, pauth = (.+)')
 _ROW = re.compile(r"    ([0-9a-f]{16,}) +(.*)")
 # Columns have fixed widths: a wide CFA touches the column behind it.
-_CELL = re.compile(r"(?:\(?(?:sp|fp|c|r\d+)[+-]\d+\)?|[fuU])(?:\[s\])?")
+_CELL = re.compile(r"(?:\(?(?:sp|fp|c|r\d+)[+-]\d+\)?|r\d+|[fuU])(?:\[s\])?")
 
 
 class OracleSframeRow(NamedTuple):
     """One row as the tool prints it.
 
     The start is an address, and in a PCMASK function an offset in the repeating block. The texts are the
-    tool's: `sp+8`, `c-16`, `r10+0`, `(fp-8)`, `u` (no rule), `f` (fixed by the header), `U` (padding of a
-    flexible row). A row that says "RA undefined" has empty texts.
+    tool's: `sp+8`, `c-16`, `r10+0`, `(fp-8)`, `r16` (in a register, version 2), `u` (no rule), `f` (fixed by the
+    header), `U` (padding of a flexible row). A row that says "RA undefined" has empty texts.
     """
 
     pc_vaddr: int

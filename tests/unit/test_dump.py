@@ -125,6 +125,7 @@ def test_the_key_of_pointer_authentication() -> None:
         ("00 83 00", {"abi": 2, "fixed_ra": 0}, "sp+0      u         u[s]         "),
         ("00 07 14 00 b8", {"abi": 4, "fixed_ra": 0}, "sp+320    c-72      u            "),
         ("00 07 00 23 21", {"abi": 4, "fixed_ra": 0}, "sp+160    r16+0     r17+0        "),
+        ("00 07 00 23 21", {"abi": 4, "fixed_ra": 0, "version": 2}, "sp+160    r16       r17          "),
         ("00 04 19 10", {"info2": 1}, "r3+16     u         f            "),
         ("00 08 39 08 11 00", {"info2": 1}, "sp+8      u         r2+0         "),
         ("00 08 39 08 02 f0", {"info2": 1}, "sp+8      u         c-16         "),
