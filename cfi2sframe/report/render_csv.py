@@ -61,7 +61,7 @@ def _names(layouts: Sequence[tuple[int, str]]) -> list[str]:
 
 def _file_heading() -> tuple[str, ...]:
     layouts = [f"v{version}_{maker}_" for version in VERSIONS for maker in MAKERS]
-    fields = ("size", *Parts._fields, *_COUNTS)
+    fields = ("size", *(f"{name}_size" for name in Parts._fields), *_COUNTS)
     return (
         "file",
         "arch",

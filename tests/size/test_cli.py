@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cfi2sframe size` from the command line: formats, exit codes, colours, what is read and what is written."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, main
+from tests.size.support import library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(name="tree")
+def _tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.so").write_bytes(library(3))
+    (root / "sub/b.so").write_bytes(library(30))
+    (root / "readme").write_text("text")
+    return root
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "html"])
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_formats(form: str, jobs: str, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--format", form, "-j", jobs]) == EXIT_SUCCESS
+    out, err = capsys.readouterr()
+    assert "a.so" in out
+    assert "sub/b.so" in out
+    assert err == ""
+
+
+def test_json_says_what_was_asked_for(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["size", str(tree), "--format", "json", "--top", "1", "--functions", "2", "--sort", "name"]
+    assert main([*words, "--sframe-version", "2"]) == EXIT_SUCCESS
+    data = json.loads(capsys.readouterr().out)
+    assert (data["version"], data["omitted_files"], data["totals"]["files"]) == (2, 1, 2)
+    assert [file["name"] for file in data["files"]] == [f"{tree}/a.so"]
+    assert [len(data["functions"][name]) for name in ("costliest", "larger")] == [2, 2]
+
+
+def test_a_file_that_cannot_be_read_is_a_line(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree / "readme"), str(tree), str(tree / "none")]) == EXIT_UNUSABLE
+    out = capsys.readouterr().out
+    assert "not an ELF file" in out
+    assert "No such file or directory" in out
+    assert "2 files" in out
+
+
+def test_compare(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    (other / "sub").mkdir(parents=True)
+    (other / "a.so").write_bytes(library(3))
+    (other / "sub/b.so").write_bytes(library(20))
+    assert main(["size", "--compare", str(tree), str(other), "--format", "json"]) == EXIT_SUCCESS
+    data = json.loads(capsys.readouterr().out)
+    assert {pair["name"]: pair["verdict"] for pair in data["files"]} == {"sub/b.so": "shrank", "a.so": "same"}
+    assert main(["size", "--compare", str(tree / "a.so"), str(other / "sub/b.so")]) == EXIT_SUCCESS
+    assert "grew" in capsys.readouterr().out
+
+
+def test_output_file(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "report.html"
+    assert main(["size", str(tree), "--format", "html", "-o", str(target)]) == EXIT_SUCCESS
+    assert capsys.readouterr().out == ""
+    assert target.read_text(encoding="utf-8").endswith("</html>\n")
+    assert main(["size", str(tree), "-o", str(tmp_path / "no/such/folder")]) == EXIT_UNUSABLE
+    assert "error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["x", "--compare", "a", "b"], ["--compare", "a"], ["x", "-j", "0"], ["x", "--top", "-1"]]
+)
+def test_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", *words]) == EXIT_USAGE
+    assert capsys.readouterr().err
+
+
+def test_colour(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for choice, is_terminal, no_color, expected in (
+        ("auto", False, "", False),
+        ("auto", True, "", True),
+        ("auto", True, "1", False),
+        ("always", False, "1", True),
+        ("never", True, "", False),
+    ):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        monkeypatch.setattr("sys.stdout.isatty", lambda answer=is_terminal: answer)
+        assert main(["size", str(tree), "--color", choice, "-j", "1"]) == EXIT_SUCCESS
+        assert ("\x1b[" in capsys.readouterr().out) == expected
+
+
+def test_progress_on_a_terminal_only(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["size", str(tree), "-j", "1"]) == EXIT_SUCCESS
+    err = capsys.readouterr().err
+    assert "1 of 2 files" in err
+    assert err.endswith("\r\x1b[K")

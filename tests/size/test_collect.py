@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF files are found in folders, archives and packages; what cannot be opened is said, and nothing else is lost."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import struct
+import sys
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.collect import Source, Unusable, find_relative, find_sources, open_source
+from cfi2sframe.elf.image import ElfImage
+from tests.size.support import aarch64_object, library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ELF = library(1)
+
+
+def _ar(members: list[tuple[bytes, bytes]], magic: bytes = b"!<arch>\n") -> bytes:
+    parts = [magic]
+    for name, data in members:
+        parts.append(b"%-16s%-12s%-6s%-6s%-8s%-10d`\n" % (name, b"0", b"0", b"0", b"644", len(data)))
+        parts.append(data + b"\n" * (len(data) % 2))
+    return b"".join(parts)
+
+
+def _opened(path: Path) -> list[str]:
+    (source,) = find_sources([str(path)])
+    if isinstance(source, Unusable):
+        return [f"{source.name}: {source.reason}"]
+    return [
+        image.name if isinstance(image, ElfImage) else f"{image.name}: {image.reason}" for image in open_source(source)
+    ]
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_folders_give_their_elf_files(tmp_path: Path) -> None:
+    inner = tmp_path / "b"
+    inner.mkdir()
+    _write(inner / "x.so", ELF)
+    _write(tmp_path / "c.so", ELF)
+    _write(tmp_path / "a.txt", b"text")
+    _write(tmp_path / "empty", b"")
+    _write(tmp_path / "lib.a", _ar([(b"m.o/", ELF)]))
+    (tmp_path / "link.so").symlink_to("c.so")
+    os.link(tmp_path / "c.so", tmp_path / "again.so")
+    os.mkfifo(tmp_path / "pipe")
+    found = list(find_sources([str(tmp_path)]))
+    # The second name of a file is passed over, and so are links to it.
+    assert [s.name.removeprefix(f"{tmp_path}/") for s in found] == ["again.so", "b/x.so"]
+    assert [s.name for s in find_relative(str(tmp_path))] == ["again.so", "b/x.so"]
+
+
+def test_a_link_that_is_named_is_followed(tmp_path: Path) -> None:
+    _write(tmp_path / "a.so", ELF)
+    (tmp_path / "link").symlink_to("a.so")
+    assert _opened(tmp_path / "link") == [str(tmp_path / "link")]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert _opened(_write(tmp_path / "text", b"text")) == [f"{tmp_path}/text: not an ELF file"]
+    assert _opened(_write(tmp_path / "none", b"")) == [f"{tmp_path}/none: not an ELF file"]
+    assert _opened(tmp_path / "missing") == [f"{tmp_path}/missing: No such file or directory"]
+
+
+def test_archive_members_by_all_kinds_of_names(tmp_path: Path) -> None:
+    long = b"a-member-with-a-long-name.o"
+    archive = _ar(
+        [
+            (b"/", b"\0\0\0\0"),
+            (b"//", long + b"/\n"),
+            (b"/0", ELF),
+            (b"short.o/", aarch64_object()),
+            (b"bsd.o", ELF),
+            (b"#1/12", b"bsd name.o\0\0" + ELF),
+            (b"notes.txt/", b"odd"),
+            (b"broken.o/", b"\x7fELF\x01" + bytes(60)),
+        ]
+    )
+    path = _write(tmp_path / "x.a", archive)
+    assert [name.removeprefix(str(path)) for name in _opened(path)] == [
+        f"({long.decode()})",
+        "(short.o)",
+        "(bsd.o)",
+        "(bsd name.o)",
+        "(broken.o): not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (_ar([(b"m.o/", ELF)])[:-2], "archive+0x44: truncated member"),
+        (b"!<arch>\n" + b"x" * 60, "archive+0x8: damaged member header"),
+        (_ar([], b"!<thin>\n"), "a thin archive holds no members; name the objects themselves"),
+    ],
+)
+def test_damaged_archives(data: bytes, reason: str, tmp_path: Path) -> None:
+    path = _write(tmp_path / "x.a", data)
+    assert _opened(path)[-1] == f"{path}: {reason}"
+
+
+# Packages
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+        link = tarfile.TarInfo("./usr/lib/link.so")
+        link.type, link.linkname = tarfile.SYMTYPE, "x.so"
+        tar.addfile(link)
+    return out.getvalue()
+
+
+def _zstd(data: bytes) -> bytes:
+    zstandard = pytest.importorskip("zstandard")
+    packed: bytes = zstandard.ZstdCompressor().compress(data)
+    return packed
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": _zstd,
+}
+
+
+def _deb(compression: str) -> bytes:
+    tar = _tar({"./usr/share/doc/x": b"text", "./usr/lib/x.so": ELF, "./usr/lib/y.so": ELF})
+    data = COMPRESSIONS[compression](tar)
+    return _ar([(b"debian-binary", b"2.0\n"), (b"control.tar.xz", b""), (b"data.tar" + compression.encode(), data)])
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_debian_packages(compression: str, tmp_path: Path) -> None:
+    path = _write(tmp_path / "x.deb", _deb(compression))
+    assert _opened(path) == [f"{path}(usr/lib/x.so)", f"{path}(usr/lib/y.so)"]
+
+
+@pytest.mark.parametrize("compression", [".gz", ".xz", ".zst"])
+def test_damaged_debian_packages(compression: str, tmp_path: Path) -> None:
+    tar = _tar({"./usr/lib/x.so": os.urandom(100_000)})
+    data = COMPRESSIONS[compression](tar)
+    for broken in (data[: len(data) // 2], bytes(100)):
+        members = [(b"debian-binary", b"2.0\n"), (b"data.tar" + compression.encode(), broken)]
+        path = _write(tmp_path / "x.deb", _ar(members))
+        assert "damaged package" in _opened(path)[-1]
+    path = _write(tmp_path / "y.deb", _ar([(b"debian-binary", b"2.0\n")]))
+    assert _opened(path) == [f"{path}: a Debian package without data.tar"]
+
+
+def _cpio(files: dict[str, bytes]) -> bytes:
+    parts = []
+    for name, data in {**files, "TRAILER!!!": b""}.items():
+        raw = name.encode() + b"\0"
+        fields = (0, 0o100644, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(raw), 0)
+        head = b"070701" + b"".join(b"%08x" % field for field in fields) + raw
+        parts += [head + bytes(-len(head) % 4), data + bytes(-len(data) % 4)]
+    return b"".join(parts)
+
+
+def _header(tags: dict[int, bytes]) -> bytes:
+    """An RPM header of strings (type 6)."""
+    index = b""
+    store = b""
+    for tag, text in tags.items():
+        index += struct.pack(">IIII", tag, 6, len(store), 1)
+        store += text + b"\0"
+    return b"\x8e\xad\xe8\x01" + bytes(4) + struct.pack(">II", len(tags), len(store)) + index + store
+
+
+def _rpm(compressor: bytes, payload: bytes) -> bytes:
+    lead = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
+    signature = _header({1000: b"s"})
+    signature += bytes(-len(signature) % 8)
+    return lead + signature + _header({1000: b"name", 1124: b"cpio", 1125: compressor}) + payload
+
+
+RPM_COMPRESSIONS = {b"gzip": ".gz", b"xz": ".xz", b"bzip2": ".bz2", b"zstd": ".zst"}
+
+
+@pytest.mark.parametrize("compressor", RPM_COMPRESSIONS)
+def test_rpm_packages(compressor: bytes, tmp_path: Path) -> None:
+    pytest.importorskip("rpmfile")
+    files = {"./usr/share/doc/x": b"text", "./usr/lib/x.so": ELF, "./usr/lib/yy.so": ELF}
+    payload = COMPRESSIONS[RPM_COMPRESSIONS[compressor]](_cpio(files))
+    path = _write(tmp_path / "x.rpm", _rpm(compressor, payload))
+    assert _opened(path) == [f"{path}(usr/lib/x.so)", f"{path}(usr/lib/yy.so)"]
+
+
+def test_damaged_rpm_packages(tmp_path: Path) -> None:
+    pytest.importorskip("rpmfile")
+    cpio = _cpio({"./usr/lib/x.so": ELF})
+    for data, reason in (
+        (_rpm(b"gzip", gzip.compress(cpio)[:-100]), "payload: damaged package"),
+        (_rpm(b"gzip", gzip.compress(cpio[:200])), "payload: truncated"),
+        (_rpm(b"gzip", gzip.compress(b"x" * 200)), "payload: damaged or unknown cpio header"),
+        (_rpm(b"lz4", b""), "payload: unknown compression lz4"),
+        (b"\xed\xab\xee\xdb" + bytes(92), "headers: damaged package"),
+    ):
+        path = _write(tmp_path / "x.rpm", data)
+        assert reason in _opened(path)[-1]
+
+
+def test_packages_without_their_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deb = _write(tmp_path / "x.deb", _deb(".zst"))
+    rpm = _write(tmp_path / "x.rpm", _rpm(b"gzip", b""))
+    for name in ("zstandard", "rpmfile", "rpmfile.errors"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert _opened(deb) == [f"{deb}: compressed with zstd; pip install 'cfi2sframe[packages]' reads it"]
+    assert _opened(rpm) == [f"{rpm}: an RPM package; pip install 'cfi2sframe[packages]' reads it"]
+
+
+def test_a_file_that_goes_away(tmp_path: Path) -> None:
+    source = Source(str(tmp_path / "gone"), "gone", "elf", 4)
+    assert list(open_source(source)) == [Unusable("gone", "No such file or directory")]
