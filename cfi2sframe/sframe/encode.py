@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _START_CODES: Final = ("B", "H", "I")
 _WORD_CODES: Final = ("b", "h", "i")
+_BYTES: Final = tuple(bytes((value,)) for value in range(256))
 #: struct codes of a function record, see `_record`.
 _RECORD_CODES: Final = {1: "iIIIB", 2: "iIIIBBxx", 3: "qII"}
 
@@ -71,18 +72,25 @@ class _BodyEncoder:
 
     def encode(self, body: PlannedBody) -> bytes:
         """Return a function's rows, in version 3 behind their attribute."""
-        known = self.tails.get
-        pack = self.pack_start[body.fre_type]
-        parts = []
+        tails = self.tails
+        try:
+            ends = [tails[id(state)][0] for state in body.states]
+        except KeyError:
+            ends = [self.tail(state) for state in body.states]
+        if body.fre_type == s.SFRAME_FRE_TYPE_ADDR1:
+            rows = [_BYTES[start] + end for start, end in zip(body.starts, ends, strict=True)]
+        else:
+            pack = self.pack_start[body.fre_type]
+            rows = [pack(start) + end for start, end in zip(body.starts, ends, strict=True)]
         if self.version >= s.SFRAME_VERSION_3:
-            parts.append(self.pack_attribute(len(body.starts), body.info, body.info2, body.repeat_size))
-        for start_delta, state in zip(body.starts, body.states, strict=True):
-            entry = known(id(state))
-            parts.append(pack(start_delta) + (self.tail(state) if entry is None else entry[0]))
-        return b"".join(parts)
+            rows.insert(0, self.pack_attribute(len(body.starts), body.info, body.info2, body.repeat_size))
+        return b"".join(rows)
 
     def tail(self, state: PlannedState) -> bytes:
         """Return what follows a row's start: its info byte and data words."""
+        known = self.tails.get(id(state))
+        if known is not None:
+            return known[0]
         form = f"{self.order}B{len(state.words)}{_WORD_CODES[state.size_code]}"
         data = struct.pack(form, state.info, *state.words)
         # The entry keeps the state alive, so that its identity stays its own.

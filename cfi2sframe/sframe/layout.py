@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
 
 _WORD_SIZES: Final = (1, 2, 4)
-_START_LIMITS: Final = (0x100, 0x10000, 0x100000000)
 
 
 class PlannedState(NamedTuple):
@@ -195,7 +194,7 @@ class _Planner:
 
     def plan_body(self, body: FunctionBody) -> PlannedBody:
         last_start = body.rows[-1].start_delta if body.rows else 0
-        fre_type = next(code for code, limit in enumerate(_START_LIMITS) if last_start < limit)
+        fre_type = 0 if last_start < 0x100 else 1 if last_start < 0x10000 else 2
         known = self.flexible if body.is_flexible else self.default
         rows = body.rows
         try:
