@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 _SP: Final = 15
 #: FP, RA and SP of the caller.
 _FRAME_REGISTERS: Final = (11, 14, 15)
+#: The second halves of operation codes that begin with 0xC0.
+_LARL: Final = 0
+_LGFI: Final = 1
 #: The caller's register save area, which a callee may write to; the slots of r6 to r15 start at 48.
 _SAVE_AREA_SIZE: Final = 160
 
@@ -32,8 +35,8 @@ def understand(insn: Any, offset: int, data: bytes) -> tuple[Effect, bytes] | No
     effect = _understand(code, offset)
     if effect is None:
         return None
-    is_relative = code[0] == 0xC0
-    return effect, b"\xff\xff\0\0\0\0" if is_relative else b"\xff" * len(code)
+    has_constant = code[0] == 0xC0
+    return effect, b"\xff\xff\0\0\0\0" if has_constant else b"\xff" * len(code)
 
 
 def _understand(code: bytes, offset: int) -> Effect | None:
@@ -45,7 +48,7 @@ def _understand(code: bytes, offset: int) -> Effect | None:
             return Effect(is_padding=True) if register == 0 else None
         case 0x0D, 2:  # BASR without a branch loads the address of the next instruction
             return Effect() if low == 0 and register not in _FRAME_REGISTERS else None
-        case 0xC0, 6 if low == 0:  # LARL
+        case 0xC0, 6 if low in (_LARL, _LGFI):
             return Effect() if register not in _FRAME_REGISTERS else None
         case 0xC0, 6 if code[1] == 0xF4:  # BRCL with mask 15: JG
             return Effect(Flow.JUMP, target_delta=branch_delta(code, 0, 6) + offset)
@@ -75,7 +78,7 @@ def words_read(kind: Block, data: bytes, start_vaddr: int) -> frozenset[int]:
     return frozenset(
         start_vaddr + branch_delta(data, insn.offset, insn.size)
         for insn in kind.instructions
-        if data[insn.offset] == 0xC0 and insn.effect.flow is Flow.NEXT
+        if data[insn.offset] == 0xC0 and data[insn.offset + 1] & 0xF == _LARL
     )
 
 
@@ -84,7 +87,7 @@ S390X_STUBS: Final = StubArch(
     understand,
     branch_delta,
     words_read,
-    block_sizes=(32,),
+    block_sizes=(16, 32),
     header_sizes=(0, 32),
     tail_sizes=(0,),
     # The offset of the stub's relocation, which its second half loads.

@@ -89,6 +89,7 @@ VARIANTS: Final = (
 )
 
 _BTI: Final = ("-mbranch-protection=standard", "-Wl,-z,force-bti")
+_LONG: Final = {".plt": Shape(32, 24), ".iplt": Shape(0, 24)}
 FOREIGN_VARIANTS: Final = (
     Variant("lazy", "bfd", (), {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
     Variant("bti", "bfd", _BTI, {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
@@ -102,6 +103,15 @@ FOREIGN_VARIANTS: Final = (
     ),
     Variant("static", "bfd", ("-static",), {".plt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
     Variant("lazy", "gold", (), {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("pac-only", "bfd", ("-Wl,-z,pac-plt",), {".plt": Shape(32, 24)}, "aarch64-linux-gnu-gcc"),
+    Variant("lazy", "lld", (), {".plt": Shape(32, 16), ".iplt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("static", "lld", ("-static",), {".iplt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("bti", "lld", _BTI, _LONG, "aarch64-linux-gnu-gcc"),
+    Variant("pac-only", "lld", ("-Wl,-z,pac-plt",), _LONG, "aarch64-linux-gnu-gcc"),
+    Variant("pac", "lld", (*_BTI, "-Wl,-z,pac-plt"), _LONG, "aarch64-linux-gnu-gcc"),
+    Variant("lazy", "mold", (), {".plt": Shape(32, 16), ".plt.got": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("static", "mold", ("-static",), {".plt.got": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("lazy", "mold", (), {".plt": Shape(32, 32), ".plt.got": Shape(0, 16)}, "s390x-linux-gnu-gcc"),
     Variant("lazy", "bfd", (), {".plt": Shape(32, 32)}, "s390x-linux-gnu-gcc"),
     Variant("static", "bfd", ("-static",), {".plt": Shape(0, 32)}, "s390x-linux-gnu-gcc"),
 )
@@ -118,7 +128,7 @@ def link(variant: Variant, directory: Path) -> ElfImage:
     if compiler is None:
         pytest.skip(f"no {variant.compiler}; get it with: apt-get install {_package(variant.compiler)}")
     output = directory / f"{variant.linker}-{variant.name}"
-    choice = _choice(variant.linker) if variant.compiler == "gcc" else [f"-fuse-ld={variant.linker}"]
+    choice = _choice(variant.linker) if variant.compiler == "gcc" else _cross_choice(variant, directory)
     command = [compiler, "-O1", "-w", *choice, *variant.options, str(SOURCE), "-o", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -139,6 +149,21 @@ def _choice(linker: str) -> list[str]:
     if shutil.which(f"ld.{linker}") is None:
         pytest.skip(f"no ld.{linker}; get it with: apt-get install {_package(linker)}")
     return [f"-fuse-ld={linker}"]
+
+
+def _cross_choice(variant: Variant, directory: Path) -> list[str]:
+    """Return the driver's options for a linker: of a cross compiler, -fuse-ld= finds those of its triplet alone."""
+    if variant.linker in ("bfd", "gold"):
+        return [f"-fuse-ld={variant.linker}"]
+    program = {"lld": "ld.lld"}.get(variant.linker, variant.linker)
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"no {program}; get it with: apt-get install {_package(variant.linker)}")
+    folder = directory / f"tools-{variant.linker}"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "ld").exists():
+        (folder / "ld").symlink_to(path)
+    return [f"-B{folder}"]
 
 
 def _package(program: str) -> str:
