@@ -34,7 +34,7 @@ class Options(NamedTuple):
     `section_vaddr` None: the first 64 KiB boundary past the last PT_LOAD (objects: 0). `with_stubs`: describe PLT
     stubs by their instructions. `level`: 0 gives every function rows of its own, 1 shares equal ones, 2 also
     splits functions so that more rows are equal; None is 1 in little-endian sections, 0 in big-endian ones (libsframe
-    flips those in place, function by function).
+    flips those in place, function by function). Objects are always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -104,13 +104,23 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     code_map = map_code(image, cfi, options.version, with_stubs=options.with_stubs)
     section_vaddr = default_section_vaddr(image) if options.section_vaddr is None else options.section_vaddr
     section, entries = make_section(image, target, cfi, code_map, all_keep_frame_pointer=options.all_keep_frame_pointer)
-    level = options.level if options.level is not None else 1 if image.byte_order == "<" else 0
+    level = _level(image, options)
     if level >= 2:
         section, entries = _split_to_share(section, entries, image.arch)
     shares = level >= 1
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=shares)
     data = encode_section(plan) if section.functions else b""
     return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data, shares)
+
+
+def _level(image: ElfImage, options: Options) -> int:
+    if image.is_relocatable:
+        # GNU ld (2.40 to 2.47) makes room for an input's bytes and then writes every function's rows: shared ones would
+        # overflow it, and what follows .sframe in the output would be overwritten.
+        return 0
+    if options.level is None:
+        return 1 if image.byte_order == "<" else 0
+    return options.level
 
 
 def _split_to_share(

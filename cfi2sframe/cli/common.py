@@ -115,7 +115,7 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         metavar="{0,1,2}",
         help="-O0: every function has rows of its own; -O1: functions with equal rows share them; -O2: functions are "
         "also split so that prologues and epilogues share theirs (default 1, but 0 for big-endian files, whose rows "
-        "some readers cannot share)",
+        "some readers cannot share; objects are always at 0, since linkers cannot)",
     )
     parser.add_argument(
         "--no-plt",

@@ -35,7 +35,9 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         output = output_of(arguments)
         chunks = remove(read_image(arguments.input))
-        write_output(output, chunks, like=None if arguments.input == "-" else arguments.input)
+        write_output(
+            output, chunks, like=None if arguments.input == "-" else arguments.input, keep_times=arguments.in_place
+        )
     except BrokenPipeError:
         raise
     except (Cfi2SFrameError, OSError) as error:
