@@ -86,7 +86,7 @@ def _check_segments(image: ElfImage, page_size: int) -> None:
 def test_rewritten_programs_run_as_before(target: Target, kind: str, version: int, tmp_path: Path) -> None:
     program = tmp_path / "program"
     run([target.compiler, "-O1", *KINDS[kind], "-o", program, PROGRAM])
-    emulate = [target.emulator, "-L", target.sysroot, program]
+    emulate: list[str | Path] = [target.emulator, "-L", target.sysroot, program]
     expected = run(emulate)
     assert expected == "789 7 4999\n"
     assert main(["--in-place", str(program), "--sframe-version", str(version)]) == 0

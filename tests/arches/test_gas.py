@@ -113,7 +113,7 @@ def test_functions_that_gas_drops_are_kept(
 def test_gas_2_44_has_no_sframe_for_s390x(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
     """Why there is no version 2 of s390x to compare with."""
     tool = binutils("2.44").tool("as", "s390x")
-    command = [tool, "--gsframe", S390.source("leaf.s"), "-o", tmp_path / "a.o"]
+    command: list[str | Path] = [tool, "--gsframe", S390.source("leaf.s"), "-o", tmp_path / "a.o"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode
     assert ".sframe not supported for target" in done.stderr

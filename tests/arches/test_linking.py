@@ -173,7 +173,7 @@ def test_linked_sections_mean_the_same(objects: Objects, link: str, tmp_path: Pa
         assert signed == [f.uses_b_key for f in said.functions if any(row.row.state.mangled_ra for row in f.rows)]
     if link != "shared":
         target = objects.generation.target
-        emulator = [target.emulator, "-L", target.sysroot]
+        emulator: list[str | Path] = [target.emulator, "-L", target.sysroot]
         assert run([*emulator, ours]) == run([*emulator, theirs])
 
 
