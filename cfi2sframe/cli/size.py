@@ -94,7 +94,15 @@ def execute(arguments: argparse.Namespace) -> int:
     except OSError as error:
         say("error", error.strerror or str(error), arguments.output)
         return EXIT_UNUSABLE
-    return EXIT_UNUSABLE if any(not failure.is_expected for failure in report.failures) else EXIT_SUCCESS
+    return EXIT_SUCCESS if _is_whole(report) else EXIT_UNUSABLE
+
+
+def _is_whole(report: SizeReport | Comparison) -> bool:
+    """Whether all that could be expected was measured: in a tree some files have nothing to measure, but not all."""
+    from cfi2sframe.report.size_records import SizeReport
+
+    totals = (report.totals,) if isinstance(report, SizeReport) else report.totals
+    return all(failure.is_expected for failure in report.failures) and all(side.file_count for side in totals)
 
 
 def _measure(arguments: argparse.Namespace) -> SizeReport:

@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 #: Behind larger sources the memory of what refers to itself is given back; behind small ones it is not worth the time.
 _COLLECT_FROM: Final = 1 << 20
-#: What a file says that has nothing to measure.
-_NOTHING_THERE: Final = ("no call frame information", "neither an object, an executable nor a library")
+#: What is said of files that have nothing to measure.
+_NOTHING_THERE: Final = (
+    "no call frame information",
+    "neither an object, an executable nor a library",
+    "not a 64-bit ELF file",
+    "SFrame is not defined for",
+)
 
 
 class Request(NamedTuple):

@@ -52,6 +52,13 @@ def test_a_file_that_cannot_be_read_is_a_line(tree: Path, capsys: pytest.Capture
     assert "2 files" in out
 
 
+def test_nothing_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.so").write_bytes(b"\x7fELF\x01" + bytes(60))
+    assert main(["size", str(tmp_path)]) == EXIT_UNUSABLE
+    assert main(["size", "--compare", str(tmp_path), str(tmp_path)]) == EXIT_UNUSABLE
+    assert "not a 64-bit ELF file" in capsys.readouterr().out
+
+
 def test_compare(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
     (other / "sub").mkdir(parents=True)

@@ -213,7 +213,7 @@ LINKS: Final = [
 ]
 
 
-@pytest.mark.parametrize("version", ["2.44", "newest"])
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("call_count", [0, 1, 14, CALLS])
 @pytest.mark.parametrize(("target", "options", "link_options"), LINKS)
 def test_linked_files(
