@@ -124,26 +124,6 @@ def _plt_functions(image: ElfImage, version: int) -> Iterator[_Function]:
                 yield _plt_function(section.size, 1, is_pcmask=True)
 
 
-def _plt_functions(image: ElfImage, version: int) -> Iterator[_Function]:
-    """Yield the functions that ld adds for its PLT sections."""
-    first_size = _FIRST_BLOCK_SIZE.get(image.arch.name)
-    if image.is_relocatable or first_size is None or (version < s.SFRAME_VERSION_3 and image.arch.pads_ra):
-        return
-    if not any(image.sections_named(".dynamic")):
-        # Stubs for the IFUNCs of a static program are described by nothing.
-        return
-    rows = 1 if image.arch.pads_ra else 2
-    for section in image.sections_named(".plt"):
-        yield _plt_function(section.size, rows, is_pcmask=False)
-        if section.size > first_size:
-            yield _plt_function(section.size, rows, is_pcmask=True)
-    if not image.arch.pads_ra:
-        # The linker of version 1 knows nothing of .plt.got.
-        for name in (".plt.sec", ".plt.got") if version > s.SFRAME_VERSION_1 else (".plt.sec",):
-            for section in image.sections_named(name):
-                yield _plt_function(section.size, 1, is_pcmask=True)
-
-
 def _plt_function(section_size: int, row_count: int, *, is_pcmask: bool) -> _Function:
     """Return a function of ld's; it chooses the FRE type by the section, for the first block too."""
     gas = GasFunction(row_count, is_flexible=False, word_sizes=((1, row_count),))

@@ -235,7 +235,11 @@ def test_linked_files(
     source.write_text(_program(target, call_count))
     _run(compiler, "-O2", "-fPIC", *options, "-S", source, "-o", assembly)
     _run(assembler, "--gsframe", assembly, "-o", made)
-    _run(linker, "-shared", "--eh-frame-hdr", *link_options, made, "-o", linked)
+    link = [linker, "-shared", "--eh-frame-hdr", *link_options, str(made), "-o", str(linked)]
+    run = subprocess.run(link, capture_output=True, text=True, check=False)
+    if version == "2.40" and "assertion fail" in run.stderr:
+        pytest.skip("ld 2.40 fails on a .plt.sec without a .plt")
+    assert run.returncode == 0, run.stderr
     image = load(linked)
     assert _real_size(image) > 28
     assert _predicted(image, VERSIONS[version]).size == _real_size(image)
