@@ -141,7 +141,7 @@ class _Loader:
         bases: PointerBases,
         programs: dict[bytes, Program | CfiError],
     ) -> Program | CfiError:
-        location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
+        location = tuple.__new__(Location, (fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases))
         result: Program | CfiError
         depends_on_location = False
         try:

@@ -7,6 +7,7 @@ whether a version's default rows can say them, or its flexible rows, or none.
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import Load, Sum, classify, describe
@@ -96,6 +97,7 @@ class Lowering:
         self.target = target
         # By identity, which costs no hashing of nested records; the entry keeps its row state alive.
         self._states: dict[int, tuple[_Lowered, RowState]] = {}
+        self._plain: dict[int, FrameState] = {}
         self._frames: dict[FrameState, FrameState] = {}
 
     def lower(self, rows: tuple[CfiRow, ...], cie: DwarfCie) -> FunctionBody | Skip:
@@ -106,12 +108,18 @@ class Lowering:
         arch = self.target.arch
         if cie.ra_register != arch.ra_register:
             return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-        known = self._states
-        try:
-            lowered = [known[id(state)][0] for _, state in rows]
-        except KeyError:
-            lowered = [self._lower_state(state) for _, state in rows]
         make_row = tuple.__new__
+        plain = self._plain
+        try:
+            states = [plain[id(state)] for _, state in rows]
+        except KeyError:
+            pass
+        else:
+            if not any(map(is_, states, states[1:])):
+                # Nearly always: states seen before that default rows can say, and none equal to its neighbour.
+                frames = [make_row(FrameRow, (row[0], state)) for row, state in zip(rows, states, strict=True)]
+                return self._body(tuple(frames), cie, None)
+        lowered = [self._lower_state(state) for _, state in rows]
         lowered_rows: list[FrameRow] = []
         limit: Skip | None = None
         last: FrameState | None = None
@@ -142,6 +150,8 @@ class Lowering:
             else:
                 lowered = _Lowered(state, None, _default_limit(state, target))
         self._states[id(row_state)] = (lowered, row_state)
+        if lowered.failure is None and lowered.default_limit is None:
+            self._plain[id(row_state)] = lowered.state
         return lowered
 
     def _body(self, rows: tuple[FrameRow, ...], cie: DwarfCie, limit: Skip | None) -> FunctionBody | Skip:

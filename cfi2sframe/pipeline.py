@@ -170,6 +170,7 @@ def _fde_functions(
     image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap
 ) -> Iterator[tuple[Function, int | None]]:
     # Linkers expect an object's functions in the order of its source, linked files are sorted by address.
+    make_function = tuple.__new__
     pieces = tuple(sorted(code_map.pieces)) if image.is_relocatable else code_map.pieces
     for number, start, end in pieces:
         entry = cfi.entries[number]
@@ -177,7 +178,9 @@ def _fde_functions(
         if isinstance(body, Skip):
             continue
         begin = entry.fde.pc_begin_vaddr
-        function = Function(start, end - start, cut(body, start - begin, end - begin))
+        if start != begin or end - begin != entry.fde.pc_range:
+            body = cut(body, start - begin, end - begin)
+        function = make_function(Function, (start, end - start, body))
         if target.version >= SFRAME_VERSION_3 and len(body.rows) > V3_MAX_FRES:
             for part in _split(function):
                 yield part, number

@@ -7,7 +7,7 @@ Knows arguments, files and terminals; nothing of how anything is computed.
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import Final, NoReturn
 
 from cfi2sframe import __version__
 
@@ -54,6 +54,24 @@ examples:
 exit status: 0 success; 1 verify found a difference; 2 usage; 3 a file cannot be used;
 4 functions were left out and --strict or --min-coverage forbids it.
 """
+
+
+def run() -> NoReturn:
+    """Run the command line as a process: leave without taking down, one by one, the millions of records of a run."""
+    import os
+
+    status = main()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        # Nobody reads them any more; `main` has said what there was to say.
+        status = status or EXIT_UNUSABLE
+    os._exit(status)
+
+
+#: What a run has made: kept so that it need not be taken down before the process ends.
+KEPT: Final[list[object]] = []
 
 
 def main(arguments: list[str] | None = None) -> int:

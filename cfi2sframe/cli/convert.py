@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, KEPT, PROGRAM
 from cfi2sframe.cli.common import (
     add_conversion_options,
     conversion_options,
@@ -95,6 +95,7 @@ def execute(arguments: argparse.Namespace) -> int:
         emits_raw = _emits_raw(arguments, output)
         image = read_image(arguments.input)
         conversion = convert_image(image, conversion_options(arguments))
+        KEPT.append(conversion)
         wants_account = arguments.report or arguments.verbose or arguments.min_coverage is not None
         coverage = None if conversion.is_whole and not wants_account else _account(conversion)
         if coverage is not None:

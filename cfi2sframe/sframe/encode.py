@@ -25,13 +25,17 @@ def encode_section(plan: SectionPlan) -> bytes:
     encoded: dict[int, bytes] = {}
     parts: list[bytes] = [_header(plan, order)]
     record = struct.Struct(order + _RECORD_CODES[plan.version]).pack
-    for start_field, size, fre_offset, body in plan.functions:
-        if plan.version >= s.SFRAME_VERSION_3:
-            parts.append(record(start_field, size, fre_offset))
-        elif plan.version == s.SFRAME_VERSION_2:
-            parts.append(record(start_field, size, fre_offset, len(body.starts), body.info, body.repeat_size))
-        else:
-            parts.append(record(start_field, size, fre_offset, len(body.starts), body.info))
+    if plan.version >= s.SFRAME_VERSION_3:
+        parts += [record(start, size, offset) for start, size, offset, _ in plan.functions]
+    elif plan.version == s.SFRAME_VERSION_2:
+        parts += [
+            record(start, size, offset, len(body.starts), body.info, body.repeat_size)
+            for start, size, offset, body in plan.functions
+        ]
+    else:
+        parts += [
+            record(start, size, offset, len(body.starts), body.info) for start, size, offset, body in plan.functions
+        ]
     for body in plan.bodies:
         # Equal functions share one planned body, so its identity will do; the plan keeps it alive.
         data = encoded.get(id(body))

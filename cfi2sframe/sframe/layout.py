@@ -92,6 +92,7 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
     bodies: list[PlannedBody] = []
     offsets: dict[int, int] = {}
     fre_offset = 0
+    make_function = tuple.__new__
     for start_field, (_start, size, _body), body_plan, stored_plan in zip(
         _start_fields(section, section_vaddr), section.functions, plans, stored, strict=True
     ):
@@ -100,7 +101,7 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
             offset = offsets[id(stored_plan)] = fre_offset
             bodies.append(stored_plan)
             fre_offset += stored_plan.size
-        functions.append(PlannedFunction(start_field, size, offset, body_plan))
+        functions.append(make_function(PlannedFunction, (start_field, size, offset, body_plan)))
     if fre_offset >= 1 << 32:
         raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
     fre_count = sum(len(body_plan.starts) for body_plan in plans)
@@ -113,8 +114,10 @@ def _start_fields(section: Section, section_vaddr: int) -> Iterator[int]:
     step = s.FDE_SIZE[section.version] if section.start_is_pcrel else 0
     limit = 1 << (63 if section.version >= s.SFRAME_VERSION_3 else 31)
     for start_vaddr, _size, _body in section.functions:
-        # Addresses wrap at 64 bits, and so does the distance from the lowest to the highest.
-        start_field = (start_vaddr - field_vaddr + (1 << 63)) % (1 << 64) - (1 << 63)
+        start_field = start_vaddr - field_vaddr
+        if not -limit <= start_field < limit:
+            # Addresses wrap at 64 bits, and so does the distance from the lowest to the highest.
+            start_field = (start_field + (1 << 63)) % (1 << 64) - (1 << 63)
         if not -limit <= start_field < limit:
             raise RequestError(
                 f"the function at 0x{start_vaddr:x} is too far from .sframe at 0x{section_vaddr:x} "
