@@ -219,7 +219,8 @@ def _files_section(report: SizeReport) -> Iterator[str]:
     charted = report.files[:_CHARTED_FILES]
     yield "<section><h2>File by file</h2>\n"
     if len(charted) < report.totals.file_count:
-        yield f"<p>Bars for {len(charted):,} of {report.totals.file_count:,} files; the table lists more.</p>\n"
+        listed = f"bars for {len(charted):,}, and a line in the table for {len(report.files):,}"
+        yield f"<p>Of {report.totals.file_count:,} files: {listed}.</p>\n"
     yield legend(
         [("cfi", "CFI"), ("hdr", ".eh_frame_hdr"), ("v1", "version 1"), ("v2", "version 2"), ("v3", "version 3")]
     )
@@ -259,7 +260,8 @@ def _distribution_section(report: SizeReport) -> Iterator[str]:
     if len(report.files) < 3 or not bins:
         return
     yield f"<section><h2>Ratios of version {report.version} to CFI + hdr</h2>\n"
-    yield "<p>How many files lie where. Left of the dashed line SFrame is the smaller of the two.</p>\n"
+    listed = _plural(len(report.files), "listed file")
+    yield f"<p>Where the {listed} lie. Left of the dashed line SFrame is the smaller of the two.</p>\n"
     yield legend([(f"v{report.version}", _PRODUCT), ("gnu", "GNU as + ld")])
     first = next((number for number, item in enumerate(bins) if item.label == "1.0"), None)
     table = tables.Table(
