@@ -41,8 +41,8 @@ types: venv ## check the types
 
 check: lint types test ## all of the above
 
-oracles: ## fetch GNU binutils 2.44 and the newest, and LLVM, as judges for the tests -> build/oracles
-	tools/fetch-oracles build/oracles
+oracles: ## fetch GNU binutils 2.44 and the newest, LLVM and mold, as judges for the tests -> build/oracles
+	tools/fetch-oracles build/oracles sid=mold
 
 corpus-files: ## fetch real ELF files of three architectures -> build/corpus
 	tools/fetch-corpus build/corpus
