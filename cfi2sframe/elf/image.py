@@ -28,7 +28,7 @@ from cfi2sframe.elf.records import (
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
 _FIRST_SYNTHETIC_VADDR = 0x10000
 #: A gap between an object's sections, so that the end of one is never the start of the next.
@@ -240,8 +240,11 @@ class ElfImage:
 
     # Symbols
 
-    def symbols(self, section: ElfSection) -> Iterator[Symbol]:
-        """Yield the entries of a symbol table, the null symbol included. Raises `ElfError` when it leaves the file."""
+    def symbols(self, section: ElfSection, values: Container[int] | None = None) -> Iterator[Symbol]:
+        """Yield the entries of a symbol table, the null symbol included, or those with one of these st_values.
+
+        Raises `ElfError` when the table leaves the file.
+        """
         names = b""
         if section.link < len(self.sections):
             names = self.section_bytes(self.sections[section.link])
@@ -250,6 +253,8 @@ class ElfImage:
         usable = memoryview(data)[: len(data) // 24 * 24]
         for number, fields in enumerate(struct.iter_unpack(self.byte_order + "IBBHQQ", usable)):
             name_offset, info, _other, index, value, size = fields
+            if values is not None and value not in values:
+                continue
             if index == c.SHN_XINDEX and number < len(extended):
                 # Read from there, a number that is reserved otherwise is a section's.
                 index = extended[number]
@@ -284,11 +289,13 @@ class ElfImage:
         found: dict[int, tuple[int, str]] = {}
         if not wanted:
             return {}
+        # In a linked file st_value is the address, and most of a large table can be passed over at once.
+        values = None if self.is_relocatable else wanted
         for table_rank, table_type in enumerate((c.SHT_SYMTAB, c.SHT_DYNSYM)):
             for table in self.sections:
                 if table.type != table_type:
                     continue
-                for symbol in self.symbols(table):
+                for symbol in self.symbols(table, values):
                     if symbol.vaddr not in wanted or not symbol.name or symbol.type == c.STT_SECTION:
                         continue
                     rank = table_rank + (0 if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC) else 2)
