@@ -98,6 +98,8 @@ class Lowering:
         # By identity, which costs no hashing of nested records; the entry keeps its row state alive.
         self._states: dict[int, tuple[_Lowered, RowState]] = {}
         self._plain: dict[int, FrameState] = {}
+        # Different programs often say the same of what matters here: what is made of equal bodies is made once.
+        self._bodies: dict[tuple[bool, bool, tuple[int, ...], tuple[int, ...]], FunctionBody | Skip] = {}
         self._frames: dict[FrameState, FrameState] = {}
 
     def lower(self, rows: tuple[CfiRow, ...], cie: DwarfCie) -> FunctionBody | Skip:
@@ -117,8 +119,13 @@ class Lowering:
         else:
             if not any(map(is_, states, states[1:])):
                 # Nearly always: states seen before that default rows can say, and none equal to its neighbour.
-                frames = [make_row(FrameRow, (row[0], state)) for row, state in zip(rows, states, strict=True)]
-                return self._body(tuple(frames), cie, None)
+                starts = tuple([row[0] for row in rows])
+                key = (cie.is_signal_frame, cie.uses_b_key, starts, tuple(map(id, states)))
+                body = self._bodies.get(key)
+                if body is None:
+                    frames = [make_row(FrameRow, pair) for pair in zip(starts, states, strict=True)]
+                    body = self._bodies[key] = self._body(tuple(frames), cie, None)
+                return body
         lowered = [self._lower_state(state) for _, state in rows]
         lowered_rows: list[FrameRow] = []
         limit: Skip | None = None
