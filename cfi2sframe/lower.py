@@ -10,6 +10,7 @@ from __future__ import annotations
 from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.describe import describe_frame_rule, describe_rule
 from cfi2sframe.dwarf.expression import Load, Sum, classify, describe
 from cfi2sframe.dwarf.rules import (
     AtCfa,
@@ -372,34 +373,3 @@ def _range_limit(state: FrameState, arch: Arch) -> str | None:
         if not -(1 << 31) <= offset < 1 << 31 or register >= 1 << (32 - FLEX_REG_SHIFT):
             return describe_frame_rule(rule, arch)
     return None
-
-
-# For people
-
-
-def describe_frame_rule(rule: Rule, arch: Arch) -> str:
-    """Return a rule as an equation's right side, such as `*(rbp-8)` or `c-16`."""
-    base = "c" if rule.register is None else arch.register_name(rule.register)
-    text = f"{base}{rule.offset:+d}" if rule.offset or not rule.deref else base
-    return f"*({text})" if rule.deref else text
-
-
-def describe_rule(rule: RegisterRule | CfaRule | None, arch: Arch) -> str:
-    """Return a DWARF rule in readable form."""
-    match rule:
-        case None:
-            return "none"
-        case NoRule():
-            return rule.name.lower().replace("_", " ")
-        case RegisterOffset(register, offset):
-            return f"{arch.register_name(register)}{offset:+d}"
-        case AtCfa(offset):
-            return f"*(c{offset:+d})"
-        case ValueAtCfa(offset):
-            return f"c{offset:+d}"
-        case InRegister(register):
-            return arch.register_name(register)
-        case CfaExpression(expression) | IsExpression(expression):
-            return f"({describe(expression, arch.byte_order)})"
-        case AtExpression(expression):
-            return f"*({describe(expression, arch.byte_order)})"

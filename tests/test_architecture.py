@@ -19,6 +19,7 @@ LAYERS = (
     ("errors", "reasons", "arch", "elf.constants", "sframe.constants", "dwarf.constants"),
     ("elf", "elf.embedding"),
     ("dwarf", "sframe.model"),
+    ("describe",),
     ("lower", "arrange", "sframe", "interpret", "plt"),
     ("codemap",),
     ("pipeline", "verification"),

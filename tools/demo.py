@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi2sframe import Lookup, decode, load
+from cfi2sframe.describe import describe_rule
 from cfi2sframe.interpret import load_cfi
-from cfi2sframe.lower import Target, describe_rule
+from cfi2sframe.lower import Target
 from cfi2sframe.pipeline import default_section_vaddr
 from cfi2sframe.sframe.dump import row_texts
 from cfi2sframe.sframe.lookup import row_at

@@ -6,7 +6,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
-from cfi2sframe.lower import Skip, describe_frame_rule
+from cfi2sframe.describe import describe_frame_rule
+from cfi2sframe.lower import Skip
 from cfi2sframe.plt.records import StubReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup, row_at

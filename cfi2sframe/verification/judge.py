@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.describe import describe_frame_rule, describe_rule
 from cfi2sframe.dwarf.expression import Load, Sum, classify
 from cfi2sframe.dwarf.rules import (
     AtCfa,
@@ -21,7 +22,6 @@ from cfi2sframe.dwarf.rules import (
     ValueAtCfa,
 )
 from cfi2sframe.errors import CfiError
-from cfi2sframe.lower import describe_frame_rule, describe_rule
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from cfi2sframe import Lookup, Options, convert, decode_existing, load
 from cfi2sframe.api import verify
 from cfi2sframe.cli import main
-from cfi2sframe.lower import describe_frame_rule
+from cfi2sframe.describe import describe_frame_rule
 from cfi2sframe.reasons import SkipReason
 from tests.arches.targets import AARCH64, S390, TARGETS, Target, label, run
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
+from cfi2sframe.describe import describe_frame_rule, describe_rule
 from cfi2sframe.dwarf.rules import (
     AtCfa,
     AtExpression,
@@ -22,7 +23,7 @@ from cfi2sframe.dwarf.rules import (
     ValueAtCfa,
 )
 from cfi2sframe.errors import RequestError
-from cfi2sframe.lower import Lowering, Skip, Target, check_target, describe_frame_rule, describe_rule
+from cfi2sframe.lower import Lowering, Skip, Target, check_target
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
 from tests.samples import parsed_cie
