@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.codemap import map_code
 from cfi2sframe.elf.cfi import relocated_bytes
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_NOBITS
+from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from cfi2sframe.errors import InputError
 from cfi2sframe.interpret import load_cfi
 from cfi2sframe.lower import Target
-from cfi2sframe.pipeline import Conversion, Options, convert_image, place_again
+from cfi2sframe.pipeline import Conversion, Options, convert_image, default_section_vaddr, place_again
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Verification, verify_section
 
@@ -50,8 +50,6 @@ def decode_existing(image: ElfImage) -> DecodedSection:
     An object's function starts are addresses in the image's layout (see `ElfImage.place`).
     Raises `InputError` when there is none or it is damaged.
     """
-    from cfi2sframe.elf.constants import PT_GNU_SFRAME
-
     section = sframe_section(image)
     if section is not None:
         return decode_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
@@ -100,8 +98,6 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
     of the FDEs, by offset and size. Raises `InputError` when the bytes are damaged.
     """
     if section_vaddr is None:
-        from cfi2sframe.pipeline import default_section_vaddr
-
         section_vaddr = default_section_vaddr(image)
     decoded = decode_section(data, section_vaddr)
     if not image.is_relocatable:

@@ -13,7 +13,7 @@ from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
 from cfi2sframe.lower import Skip, Target
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import SectionPlan, plan_section, words_size
+from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section, words_size
 from cfi2sframe.sframe.model import Function, Section
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
     `function_entries` gives for each function of `section` the number of its FDE in `cfi.entries`, None for stubs.
-    `section_vaddr` is what starts are relative to. `data` is empty when there is nothing to say. `shares`: equal rows
-    are stored once.
+    `section_vaddr` is what starts are relative to. `data` is empty when there is nothing to say.
     """
 
     image: ElfImage
@@ -63,7 +62,11 @@ class Conversion(NamedTuple):
     plan: SectionPlan
     section_vaddr: int
     data: bytes
-    shares: bool
+
+    @property
+    def shares(self) -> bool:
+        """Whether functions refer to rows that are stored once for several."""
+        return len(self.plan.bodies) < len(self.plan.functions)
 
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
@@ -107,10 +110,9 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     level = _level(image, options)
     if level >= 2:
         section, entries = _split_to_share(section, entries, image.arch)
-    shares = level >= 1
-    plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=shares)
+    plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level >= 1)
     data = encode_section(plan) if section.functions else b""
-    return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data, shares)
+    return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data)
 
 
 def _level(image: ElfImage, options: Options) -> int:
@@ -143,7 +145,7 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     An object's functions keep the addresses of the image's layout, where no two are the same.
     Raises `RequestError` when a start does not fit.
     """
-    plan = plan_section(conversion.section, conversion.image.arch, section_vaddr, share=conversion.shares)
+    plan = move_plan(conversion.plan, conversion.section, section_vaddr)
     return conversion._replace(plan=plan, section_vaddr=section_vaddr, data=encode_section(plan))
 
 

@@ -90,9 +90,8 @@ def _operands(data: bytes, position: int, opcode: int, byte_order: str) -> tuple
         raise CfiError(f"unknown expression operation 0x{opcode:02x}")
     if position + size > len(data):
         raise CfiError("truncated expression")
-    order = "little" if byte_order == "<" else "big"
     raw = data[position : position + size]
-    return (int.from_bytes(raw, "little" if order == "little" else "big", signed=signed),), position + size
+    return (int.from_bytes(raw, "little" if byte_order == "<" else "big", signed=signed),), position + size
 
 
 def classify(expression: bytes, byte_order: str, *, starts_with_cfa: bool) -> Shape | None:

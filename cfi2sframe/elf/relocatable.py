@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.records import (
+    RELA_SIZE,
     FileHeader,
     SectionHeader,
     parse_file_header,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 SECTION_NAME: Final = ".sframe"
 _RELA_NAME: Final = ".rela.sframe"
 _MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
-_RELA_SIZE: Final = 24
 
 
 class ObjectRelocation(NamedTuple):
@@ -135,7 +135,7 @@ def add_to_object(
         symbol_table,
         index,
         8,
-        _RELA_SIZE,
+        RELA_SIZE,
     )
     return _finish(old, headers, tail)
 

@@ -108,6 +108,18 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
     return SectionPlan(section.version, _flags(section), arch, tuple(functions), tuple(bodies), fre_count, fre_offset)
 
 
+def move_plan(plan: SectionPlan, section: Section, section_vaddr: int) -> SectionPlan:
+    """Return a section's plan for another address: only function starts depend on it.
+
+    Raises `RequestError` when a start does not fit the version's field.
+    """
+    functions = tuple(
+        function._replace(start_field=start_field)
+        for function, start_field in zip(plan.functions, _start_fields(section, section_vaddr), strict=True)
+    )
+    return plan._replace(functions=functions)
+
+
 def _start_fields(section: Section, section_vaddr: int) -> Iterator[int]:
     """Yield the start field of each function, relative to the section or to the field itself."""
     field_vaddr = section_vaddr + (s.HEADER_SIZE if section.start_is_pcrel else 0)
