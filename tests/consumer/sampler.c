@@ -134,16 +134,22 @@ static int guarded_backtrace(bool *has_faulted)
 }
 
 /* Lists backtrace()'s pcs from the interrupted one on; none if it did not get
-   there.  */
-static void trace_from(uint64_t interrupted_pc, bool *has_faulted)
+   there.  What was interrupted follows the code that the sampler's handler
+   returns to, and is not looked for by its pc alone: a handler of the program
+   that was about to return has that same code as its pc.  */
+static void trace_from(uint64_t return_code, uint64_t interrupted_pc,
+                       bool *has_faulted)
 {
   int count = guarded_backtrace(has_faulted);
   int index = 0;
 
   trace_list.count = 0;
-  while (index < count
-         && (uint64_t)(uintptr_t)raw_trace[index] != interrupted_pc)
+  while (index < count && (uint64_t)(uintptr_t)raw_trace[index] != return_code)
     index++;
+  index++;
+  if (index >= count
+      || (uint64_t)(uintptr_t)raw_trace[index] != interrupted_pc)
+    return;
   for (; index < count; index++)
     trace_list.pcs[trace_list.count++] = (uint64_t)(uintptr_t)raw_trace[index];
 }
@@ -242,7 +248,7 @@ static void keep_example(enum outcome outcome, enum sframe_ending ending,
       keep_window(&trace_list, example->window_start, example->trace);
 }
 
-static void take_sample(const void *ucontext)
+static void take_sample(const void *ucontext, uint64_t return_code)
 {
   enum sframe_ending ending;
   enum outcome outcome;
@@ -251,7 +257,7 @@ static void take_sample(const void *ucontext)
 
   sframe_modules_refresh(&modules);
   ending = walk(ucontext);
-  trace_from(walk_list.pcs[0], &has_faulted);
+  trace_from(return_code, walk_list.pcs[0], &has_faulted);
   outcome = compare(ending, has_faulted, &common);
   results.samples++;
   results.frames += walk_list.count - 1;
@@ -286,7 +292,9 @@ static void on_tick(int signal_number, siginfo_t *info, void *ucontext)
   if (atomic_flag_test_and_set(&is_busy)) {
     atomic_fetch_add(&dropped_samples, 1);
   } else {
-    take_sample(ucontext);
+    take_sample(ucontext,
+                (uint64_t)(uintptr_t)__builtin_extract_return_addr(
+                    __builtin_return_address(0)));
     atomic_flag_clear(&is_busy);
     arm(interval_us);
   }
