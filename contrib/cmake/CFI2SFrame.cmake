@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+# cfi2sframe_add(TARGET... [OPTIONS OPTION...])
+#
+# Puts an SFrame section into executables, shared libraries and modules each time they have been linked. OPTIONS go to
+# cfi2sframe, such as --sframe-version 2 or --strict. The program is found in PATH, or named by CFI2SFRAME_EXECUTABLE.
+include_guard(GLOBAL)
+
+find_program(CFI2SFRAME_EXECUTABLE cfi2sframe DOC "Makes SFrame sections from the CFI of ELF files")
+
+function(cfi2sframe_add)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "OPTIONS")
+  if(NOT CFI2SFRAME_EXECUTABLE)
+    message(FATAL_ERROR "cfi2sframe_add: cfi2sframe is not in PATH; name it with -DCFI2SFRAME_EXECUTABLE=...")
+  endif()
+  if(NOT arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "cfi2sframe_add: no target")
+  endif()
+  foreach(target IN LISTS arg_UNPARSED_ARGUMENTS)
+    if(NOT TARGET "${target}")
+      message(FATAL_ERROR "cfi2sframe_add: no such target: ${target}")
+    endif()
+    get_target_property(type "${target}" TYPE)
+    if(NOT type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
+      message(FATAL_ERROR "cfi2sframe_add: ${target} is not linked (${type}); name the program that it goes into")
+    endif()
+    add_custom_command(
+      TARGET "${target}" POST_BUILD
+      COMMAND "${CFI2SFRAME_EXECUTABLE}" --in-place --replace ${arg_OPTIONS} "$<TARGET_FILE:${target}>"
+      COMMENT "Putting an SFrame section into ${target}"
+      VERBATIM)
+  endforeach()
+endfunction()

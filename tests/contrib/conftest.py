@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the recipes' tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contrib.support import install_programs
+from tests.contrib.walk import Sampler, build_sampler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cfi2sframe, cfi2sframe-ld and cfi2sframe-cc."""
+    return install_programs(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="session")
+def sampler(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Sampler:
+    """The stack sampler."""
+    return build_sampler(tmp_path_factory.mktemp("sampler"), programs)

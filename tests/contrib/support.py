@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of recipes share: clean folders, the programs of this package in PATH, and what a result owes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CONTRIB: Final = ROOT / "contrib"
+PROJECT: Final = CONTRIB / "project"
+#: The package's programs, and where each begins.
+PROGRAMS: Final = {
+    "cfi2sframe": "cfi2sframe.cli:run",
+    "cfi2sframe-ld": "cfi2sframe.cli.linker:run",
+    "cfi2sframe-cc": "cfi2sframe.cli.linker:run",
+}
+TIMEOUT_SECONDS: Final = 600
+
+
+class Result(NamedTuple):
+    """What a program left."""
+
+    status: int
+    out: str
+    err: str
+
+
+def install_programs(folder: Path) -> Path:
+    """Write the package's programs as an installation would; return their folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, entry in PROGRAMS.items():
+        module, function = entry.split(":")
+        path = folder / name
+        path.write_text(
+            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+            f"from {module} import {function}\nsys.exit({function}())\n"
+        )
+        path.chmod(0o755)
+    return folder
+
+
+def environment(programs: Path, **variables: str) -> dict[str, str]:
+    """Return a clean environment with the package's programs first in PATH."""
+    kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", "RUSTUP_HOME", "CARGO_HOME") if name in os.environ}
+    path = os.pathsep.join([str(programs), os.environ["PATH"]])
+    return {**kept, "PATH": path, "LC_ALL": "C.UTF-8", **variables}
+
+
+def attempt(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:
+    """Run a program, whatever becomes of it."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Result:
+    """Run a program that must succeed."""
+    result = attempt(*command, cwd=cwd, env=env)
+    line = shlex.join(str(word) for word in command)
+    assert result.status == 0, f"{line}: {result.status}\n{result.out}\n{result.err}"
+    return result
+
+
+def need(*names: str) -> None:
+    """Skip the test unless these programs are here."""
+    for name in names:
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not here")
+
+
+def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
+    """Copy a recipe's example, and the C project beside it, into a clean folder."""
+    shutil.copytree(CONTRIB / name / "example", target)
+    if with_project:
+        for path in PROJECT.iterdir():
+            shutil.copy(path, target)
+    return target
+
+
+def check_section(path: Path, **expected: int) -> None:
+    """See that a file's own section is what its CFI says, and that another reader finds it in a segment."""
+    from cfi2sframe import decode_existing, load, verify
+    from cfi2sframe.elf.constants import PT_GNU_SFRAME
+
+    image = load(str(path))
+    assert PT_GNU_SFRAME in {segment.type for segment in image.segments}, path
+    section = decode_existing(image)
+    result = verify(image, section)
+    assert result.is_clean, result.differences[:3]
+    assert result.function_count > expected.get("more_functions_than", 2)
+
+
+def has_section(path: Path) -> bool:
+    """Whether a file has an .sframe section."""
+    from cfi2sframe import load
+    from cfi2sframe.api import sframe_section
+
+    return sframe_section(load(str(path))) is not None
