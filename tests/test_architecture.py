@@ -25,7 +25,7 @@ LAYERS = (
     ("pipeline", "verification"),
     ("collect", "report"),
     ("api",),
-    ("emit",),
+    ("emit", "trace"),
     ("cli",),
     ("__main__",),
 )

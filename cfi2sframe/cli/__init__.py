@@ -19,7 +19,7 @@ EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 3
 EXIT_INCOMPLETE: Final = 4
 
-VERBS: Final = ("convert", "remove", "dump", "verify", "coverage", "size")
+VERBS: Final = ("convert", "remove", "dump", "verify", "coverage", "size", "trace")
 
 _USAGE: Final = f"""\
 usage: {PROGRAM} [convert] IN (-o OUT | --in-place) [OPTION]...
@@ -28,6 +28,7 @@ usage: {PROGRAM} [convert] IN (-o OUT | --in-place) [OPTION]...
        {PROGRAM} verify IN [SECTION] [OPTION]...
        {PROGRAM} coverage IN... [OPTION]...
        {PROGRAM} size PATH... [OPTION]...
+       {PROGRAM} trace (CORE | --pid N) [OPTION]...
 
 Make SFrame sections from the DWARF CFI of finished ELF objects, executables and libraries.
 
@@ -39,6 +40,7 @@ verbs (a first argument that is none of them is convert's IN):
   verify     compare a .sframe section with the CFI at every PC
   coverage   say which functions SFrame can describe, and why not the others
   size       say what SFrame costs or would cost, for files, trees, archives and packages
+  trace      print the stacks of a core file or a live process, as SFrame gives them
 
   -h, --help     this text; "{PROGRAM} VERB --help" for a verb's options
   --version      print the version
@@ -50,6 +52,7 @@ examples:
   {PROGRAM} dump --raw ls.sframe --section-address 0x30000
   {PROGRAM} verify /bin/ls
   {PROGRAM} coverage --json /usr/lib/x86_64-linux-gnu/libc.so.6
+  {PROGRAM} trace core
 
 exit status: 0 success; 1 verify found a difference; 2 usage; 3 a file cannot be used;
 4 functions were left out and --strict or --min-coverage forbids it.

@@ -22,10 +22,11 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
     if isinstance(source, bytes):
         return ElfImage(source, name or "<bytes>")
     path = os.fspath(source)
-    return ElfImage(_map(path), path if name is None else name)
+    return ElfImage(map_file(path), path if name is None else name)
 
 
-def _map(path: str) -> Buffer:
+def map_file(path: str) -> Buffer:
+    """Return a file's bytes, mapped where that is possible. Raises `InputError` when it cannot be read."""
     import mmap
 
     try:

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `trace`: print the stacks of a core file or of a live process."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Literal
+
+from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.common import fail, parser_of
+from cfi2sframe.errors import Cfi2SFrameError, RequestError
+
+if TYPE_CHECKING:
+    from cfi2sframe.trace.run import Traced
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = parser_of(
+        "trace",
+        f"{PROGRAM} trace CORE [--executable FILE] [--sysroot DIR] [OPTION]...\n"
+        f"       {PROGRAM} trace --pid N [OPTION]...",
+        "Print the stacks of a core file, or of a live process, as SFrame rows give them: those of each mapped file's\n"
+        ".sframe section, or of its CFI, converted in memory, where it has none. A process is stopped only while its\n"
+        "registers and stacks are copied.",
+        "Every trace ends with the reason why it does: outermost is the true end of the stack.\n\n"
+        f"examples:\n  {PROGRAM} trace core.1234\n  {PROGRAM} trace qemu.core --executable a.out "
+        f"--sysroot /usr/aarch64-linux-gnu\n  {PROGRAM} trace --pid 1234 --thread all --json\n",
+    )
+    parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
+    parser.add_argument("--pid", type=_number, metavar="N", help="trace a live process instead")
+    parser.add_argument(
+        "--executable", metavar="FILE", help="the program that dumped CORE, where it is not at its own path"
+    )
+    parser.add_argument("--sysroot", metavar="DIR", default="", help="where the traced system's files are")
+    parser.add_argument(
+        "--thread", type=_thread, default="all", metavar="N", help="one thread, by its id, or all (the default)"
+    )
+    parser.add_argument(
+        "--limit", type=_number, default=100_000, metavar="N", help="the most frames of a thread (default 100000)"
+    )
+    parser.add_argument(
+        "--sframe-version",
+        type=int,
+        choices=(1, 2, 3),
+        default=3,
+        metavar="{1,2,3}",
+        help="the version that CFI is converted to (default 3)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _number(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"not a positive number: {text!r}")
+    return value
+
+
+def _thread(text: str) -> int | Literal["all"]:
+    return "all" if text == "all" else _number(text)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Trace a core or a process."""
+    from cfi2sframe.trace.render import trace_data, trace_lines
+
+    try:
+        traced = _trace(arguments)
+    except (Cfi2SFrameError, OSError) as error:
+        return fail(error, arguments.core or ("" if arguments.pid is None else f"process {arguments.pid}"))
+    if arguments.json:
+        import json
+
+        json.dump(trace_data(traced, file=arguments.core, pid=arguments.pid), sys.stdout, indent=2)
+        print()
+    else:
+        for line in trace_lines(traced):
+            print(line)
+    return EXIT_SUCCESS
+
+
+def _trace(arguments: argparse.Namespace) -> Traced:
+    from cfi2sframe.trace.modules import FileStore
+    from cfi2sframe.trace.run import trace_core
+
+    if (arguments.core is None) == (arguments.pid is None):
+        raise RequestError("one of CORE and --pid N is needed")
+    if arguments.pid is not None:
+        raise RequestError("live processes are not traced yet")
+    store = FileStore(arguments.sysroot, arguments.sframe_version)
+    return trace_core(
+        arguments.core, executable=arguments.executable, threads=arguments.thread, store=store, limit=arguments.limit
+    )

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stack traces from SFrame: of core files, of live processes, or of anything that has registers and memory.
+
+    traced = trace_core("core", executable="program")
+    for thread in traced.threads:
+        for entry in thread.trace.entries: print(hex(entry.frame.pc))
+
+`walk` and `step` do the same for any frame, given a function that finds rows and one that reads memory. Everything
+raised on purpose is a `Cfi2SFrameError`; a stack that cannot be followed to its end is no error but an `Ending`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
+    from cfi2sframe.trace.modules import FileStore
+    from cfi2sframe.trace.run import ThreadTrace, Traced, trace_core
+    from cfi2sframe.trace.space import AddressSpace
+    from cfi2sframe.trace.step import step
+    from cfi2sframe.trace.walk import walk
+
+__all__ = [
+    "AddressSpace",
+    "Ending",
+    "FileStore",
+    "Frame",
+    "Located",
+    "Row",
+    "ThreadTrace",
+    "Trace",
+    "TraceEntry",
+    "Traced",
+    "step",
+    "trace_core",
+    "walk",
+]
+
+_HOMES = {
+    "AddressSpace": "space",
+    "Ending": "frame",
+    "FileStore": "modules",
+    "Frame": "frame",
+    "Located": "frame",
+    "Row": "frame",
+    "ThreadTrace": "run",
+    "Trace": "frame",
+    "TraceEntry": "frame",
+    "Traced": "run",
+    "step": "step",
+    "trace_core": "run",
+    "walk": "walk",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for (PEP 562): a walk over given rows needs neither ELF nor ptrace."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(f"{__name__}.{home}"), name)
+    # The function `step` and its module share a name; what is asked for here is the function.
+    globals()[name] = found
+    return found

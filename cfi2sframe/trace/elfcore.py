@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Core files: threads and their registers, mapped files, auxiliary vector and memory (ELF64, both byte orders)."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.arch import Arch, arch_of_elf
+from cfi2sframe.elf.constants import ET_CORE, PN_XNUM, PT_LOAD, PT_NOTE
+from cfi2sframe.elf.image import machine_name
+from cfi2sframe.elf.load import map_file
+from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE, ProgramHeader, parse_file_header
+from cfi2sframe.errors import ElfError
+from cfi2sframe.trace.memory import Memory, Piece
+from cfi2sframe.trace.notes import parse_notes
+from cfi2sframe.trace.registers import topmost_frame
+from cfi2sframe.trace.space import FileMapping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.elf.records import Buffer, FileHeader
+    from cfi2sframe.trace.frame import Frame
+    from cfi2sframe.trace.notes import Note
+
+NT_PRSTATUS: Final = 1
+NT_PRFPREG: Final = 2
+NT_AUXV: Final = 6
+NT_FILE: Final = 0x46494C45
+NT_ARM_PAC_MASK: Final = 0x406
+
+AT_NULL: Final = 0
+AT_PHDR: Final = 3
+AT_PHNUM: Final = 5
+AT_BASE: Final = 7
+AT_ENTRY: Final = 9
+AT_EXECFN: Final = 31
+AT_SYSINFO_EHDR: Final = 33
+
+# struct elf_prstatus of 64-bit ABIs.
+_PID_OFFSET: Final = 32
+_REGISTERS_OFFSET: Final = 112
+
+
+class CoreThread(NamedTuple):
+    """A thread: its id, its registers, and the mask of pointer authentication codes where the core has one."""
+
+    id: int
+    frame: Frame
+    pac_mask: int | None
+
+
+class Core(NamedTuple):
+    """What a core file says. `mappings` is empty where there is no NT_FILE; `auxv` maps AT_ types to values."""
+
+    arch: Arch
+    threads: tuple[CoreThread, ...]
+    mappings: tuple[FileMapping, ...]
+    auxv: dict[int, int]
+    memory: Memory
+
+
+def read_core(path: str) -> Core:
+    """Read a core file. Raises `ElfError` when it is none, or of a machine that SFrame is not defined for."""
+    return parse_core(map_file(path))
+
+
+def parse_core(data: Buffer) -> Core:
+    """Parse a core file's bytes; raises as `read_core` does. What is truncated is used as far as it reaches."""
+    header = parse_file_header(data)
+    if header.type != ET_CORE:
+        raise ElfError("not a core file")
+    arch = arch_of_elf(header.machine, header.byte_order)
+    if arch is None:
+        raise ElfError(f"SFrame is not defined for {machine_name(header.machine, header.byte_order)}")
+    segments = _program_headers(data, header)
+    notes = [
+        note
+        for p in segments
+        if p.type == PT_NOTE
+        for note in parse_notes(data[p.file_offset : p.file_offset + p.file_size], header.byte_order, p.alignment)
+    ]
+    threads = _threads(notes, arch)
+    if not threads:
+        raise ElfError("no thread: the core has no usable NT_PRSTATUS note")
+    return Core(arch, threads, _mappings(notes, arch), _auxv(notes, arch), Memory(_pieces(data, segments)))
+
+
+def _program_headers(data: Buffer, header: FileHeader) -> list[ProgramHeader]:
+    """Return the program headers; of a large process they may be more than the file header can count."""
+    count = header.program_header_count
+    if count == PN_XNUM:
+        offset = header.section_headers_offset
+        if not offset or offset + 64 > len(data):
+            raise ElfError("truncated: the number of program headers is in a section header that is not there")
+        # sh_info of the null section (gABI, e_phnum).
+        (count,) = struct.unpack_from(header.byte_order + "I", data, offset + 44)
+    if count and header.program_header_size != PROGRAM_HEADER_SIZE:
+        raise ElfError(f"program headers of {header.program_header_size} bytes, not {PROGRAM_HEADER_SIZE}")
+    offset = header.program_headers_offset
+    end = offset + count * PROGRAM_HEADER_SIZE
+    if end > len(data):
+        raise ElfError(f"truncated: {count} program headers at 0x{offset:x} leave the file")
+    table = memoryview(data)[offset:end]
+    return [ProgramHeader(*fields) for fields in struct.iter_unpack(header.byte_order + "IIQQQQQQ", table)]
+
+
+def _pieces(data: Buffer, segments: Iterable[ProgramHeader]) -> Iterable[Piece]:
+    for segment in segments:
+        size = min(segment.file_size, segment.memory_size, max(0, len(data) - segment.file_offset))
+        if segment.type == PT_LOAD and size:
+            yield Piece(segment.vaddr, size, data, segment.file_offset)
+
+
+def _threads(notes: list[Note], arch: Arch) -> tuple[CoreThread, ...]:
+    """Return the threads: each NT_PRSTATUS begins one, the notes behind it are the same thread's."""
+    threads: list[CoreThread] = []
+    starts = [n for n, note in enumerate(notes) if note.owner == b"CORE" and note.type == NT_PRSTATUS]
+    for start, end in zip(starts, [*starts[1:], len(notes)], strict=True):
+        status, more = notes[start].data, notes[start + 1 : end]
+        floats = next((n.data for n in more if n.type == NT_PRFPREG and n.owner == b"CORE"), None)
+        frame = topmost_frame(status[_REGISTERS_OFFSET:], arch, floats)
+        if frame is None:
+            continue
+        (thread_id,) = struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)
+        masks = next((n.data for n in more if n.type == NT_ARM_PAC_MASK and len(n.data) >= 16), None)
+        # struct user_pac_mask: of data addresses, of instruction addresses.
+        pac_mask = None if masks is None else struct.unpack_from(arch.byte_order + "QQ", masks)[1]
+        threads.append(CoreThread(thread_id, frame, pac_mask))
+    return tuple(threads)
+
+
+def _mappings(notes: list[Note], arch: Arch) -> tuple[FileMapping, ...]:
+    """Return what NT_FILE says: count, page size, then (start, end, offset in pages) each, then the names."""
+    data = next((n.data for n in notes if n.type == NT_FILE and n.owner == b"CORE"), b"")
+    if len(data) < 16:
+        return ()
+    count, page_size = struct.unpack_from(arch.byte_order + "QQ", data)
+    names_offset = 16 + count * 24
+    if names_offset > len(data):
+        return ()
+    names = data[names_offset:].split(b"\0")
+    records = struct.iter_unpack(arch.byte_order + "QQQ", data[16:names_offset])
+    return tuple(
+        FileMapping(start, end, offset * page_size, name.decode("utf-8", "surrogateescape"))
+        for (start, end, offset), name in zip(records, names, strict=False)
+        if start < end
+    )
+
+
+def _auxv(notes: list[Note], arch: Arch) -> dict[int, int]:
+    data = next((n.data for n in notes if n.type == NT_AUXV and n.owner == b"CORE"), b"")
+    return parse_auxv(data, arch)
+
+
+def parse_auxv(data: bytes, arch: Arch) -> dict[int, int]:
+    """Return an auxiliary vector as AT_ types and their values."""
+    usable = data[: len(data) // 16 * 16]
+    return {kind: value for kind, value in struct.iter_unpack(arch.byte_order + "QQ", usable) if kind != AT_NULL}

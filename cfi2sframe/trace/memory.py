@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pieces of a process's memory: ranges of addresses with the bytes that were there."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.elf.records import Buffer
+
+
+class Piece(NamedTuple):
+    """`size` bytes of memory from `start`, kept in `data` from `offset` on."""
+
+    start: int
+    size: int
+    data: Buffer
+    offset: int = 0
+
+    @property
+    def end(self) -> int:
+        """The first address past the piece."""
+        return self.start + self.size
+
+
+class Memory:
+    """Pieces by address. Where pieces overlap, the one that starts first counts."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self.pieces: list[Piece] = []
+        end = 0
+        for piece in sorted(pieces, key=lambda p: p.start):
+            cut = max(0, end - piece.start)
+            if cut < piece.size:
+                self.pieces.append(Piece(piece.start + cut, piece.size - cut, piece.data, piece.offset + cut))
+                end = piece.end
+        self._starts = [piece.start for piece in self.pieces]
+
+    def piece_at(self, address: int) -> Piece | None:
+        """Return the piece that holds an address."""
+        index = bisect_right(self._starts, address) - 1
+        if index >= 0 and address < self.pieces[index].end:
+            return self.pieces[index]
+        return None
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes at an address, or None where some are missing; they may span pieces."""
+        found = b""
+        while len(found) < size:
+            piece = self.piece_at(address + len(found))
+            if piece is None:
+                return None
+            begin = piece.offset + address + len(found) - piece.start
+            end = min(begin + size - len(found), piece.offset + piece.size)
+            part = bytes(piece.data[begin:end])
+            if len(part) != end - begin:
+                return None
+            found += part
+        return found

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files behind a process: loaded once each, with their rows and their symbols.
+
+Knows files and nothing of processes; addresses are virtual addresses of the files.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.api import convert, decode, decode_existing, sframe_section
+from cfi2sframe.elf.constants import PT_GNU_SFRAME
+from cfi2sframe.elf.load import load
+from cfi2sframe.errors import InputError
+from cfi2sframe.pipeline import Options
+from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.trace.frame import Ending, Row
+from cfi2sframe.trace.notes import build_id
+from cfi2sframe.trace.symbols import SymbolTable
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.trace.frame import RowSource
+
+
+class RowTable(NamedTuple):
+    """A module's rows, and where they are from."""
+
+    lookup: Lookup
+    source: RowSource
+
+    def find(self, vaddr: int) -> Row | None:
+        """Return the row in force at an address of the file."""
+        found = self.lookup.find(vaddr)
+        if found is None or found.row is None:
+            return None
+        function = found.function
+        return Row(
+            found.row.row.state,
+            self.source,
+            self.lookup.version,
+            is_flexible=function.is_flexible,
+            is_pcmask=function.is_pcmask,
+            is_signal_frame=function.is_signal_frame,
+        )
+
+
+class ModuleFile:
+    """A file with its rows and symbols; both are worked out when first asked for, and kept."""
+
+    def __init__(self, image: ElfImage, version: int) -> None:
+        self.image = image
+        self._version = version
+        self._rows: RowTable | Ending | None = None
+        self._symbols: SymbolTable | None = None
+        self.build_id = build_id(image)
+
+    @property
+    def rows(self) -> RowTable | Ending:
+        """The rows of the file's SFrame section, or of its CFI where it has none; or why there are none."""
+        if self._rows is None:
+            self._rows = _read_rows(self.image, self._version)
+        return self._rows
+
+    @property
+    def symbols(self) -> SymbolTable:
+        """The file's function symbols."""
+        if self._symbols is None:
+            self._symbols = SymbolTable(self.image)
+        return self._symbols
+
+
+def _read_rows(image: ElfImage, version: int) -> RowTable | Ending:
+    has_section = sframe_section(image) is not None or any(s.type == PT_GNU_SFRAME for s in image.segments)
+    source: RowSource = "file" if has_section else "converted"
+    try:
+        section = decode_existing(image) if has_section else _converted(image, version)
+    except InputError as error:
+        return Ending("unusable-section" if has_section else "unusable-module", f"{image.name}: {error}")
+    if section.arch != image.arch:
+        return Ending("unusable-section", f"{image.name}: the section is for {section.arch.name}")
+    return RowTable(Lookup(section), source)
+
+
+def _converted(image: ElfImage, version: int) -> DecodedSection:
+    conversion = convert(image, Options(version=version))
+    if not conversion.data:
+        raise InputError(f"SFrame version {version} can say none of the functions")
+    return decode(conversion.data, conversion.section_vaddr)
+
+
+class FileStore:
+    """Every file is loaded once, whatever the number of threads, processes or samples that it is mapped in.
+
+    `sysroot` stands for the root of the file system that the traced paths are in. `version` is the SFrame version
+    that CFI is converted to.
+    """
+
+    def __init__(self, sysroot: str = "", version: int = 3) -> None:
+        self.sysroot = sysroot
+        self.version = version
+        self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
+        self._by_bytes: dict[bytes, ModuleFile | str] = {}
+
+    def open(self, path: str, sysroot: str | None = None) -> ModuleFile | str:
+        """Return the file at a path of the traced system, or why it cannot be used."""
+        root = self.sysroot if sysroot is None else sysroot
+        return self.open_here(resolve(root, path) if root else path, path)
+
+    def open_here(self, path: str, name: str) -> ModuleFile | str:
+        """Return the file at a path of this system. `name` is what messages call it."""
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError) as error:
+            return (error.strerror if isinstance(error, OSError) else None) or str(error)
+        identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
+        known = self._by_identity.get(identity)
+        if known is None:
+            known = self._by_identity[identity] = self._load(path, name)
+        return known
+
+    def of_memory(self, data: bytes, name: str) -> ModuleFile | str:
+        """Return an image that was read from memory."""
+        known = self._by_bytes.get(data)
+        if known is None:
+            known = self._by_bytes[data] = self._load(data, name)
+        return known
+
+    def _load(self, source: str | bytes, name: str) -> ModuleFile | str:
+        try:
+            image = load(source, name)
+            return "an object, which is never mapped" if image.is_relocatable else ModuleFile(image, self.version)
+        except InputError as error:
+            return str(error)
+
+
+def resolve(root: str, path: str) -> str:
+    """Return where a path of another root directory is; symbolic links stay inside that root."""
+    found, waiting = root, [part for part in reversed(path.split("/")) if part]
+    for _ in range(len(waiting) + 40 * 20):
+        if not waiting:
+            return found
+        part = waiting.pop()
+        if part in (".", ""):
+            continue
+        if part == "..":
+            found = os.path.dirname(found) if found != root else root
+            continue
+        candidate = os.path.join(found, part)
+        if not os.path.islink(candidate):
+            found = candidate
+            continue
+        target = os.readlink(candidate)
+        if target.startswith("/"):
+            found = root
+        waiting += [part for part in reversed(target.split("/")) if part]
+    return os.path.join(root, path.lstrip("/"))

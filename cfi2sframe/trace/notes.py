@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF notes: of a file, of a core, or of a program in memory."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.constants import PT_NOTE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.records import Buffer, ByteOrder
+
+NT_GNU_BUILD_ID: Final = 3
+_MAX_BUILD_ID_SIZE: Final = 64
+
+
+class Note(NamedTuple):
+    """A note: its owner without the NUL, its type and its contents."""
+
+    owner: bytes
+    type: int
+    data: bytes
+
+
+def parse_notes(data: Buffer, byte_order: ByteOrder, alignment: int = 4) -> Iterator[Note]:
+    """Yield the notes in a segment; ends without error where one leaves the bytes, as kernels truncate them."""
+    align = 8 if alignment == 8 else 4
+    header = struct.Struct(byte_order + "III")
+    position = 0
+    while position + header.size <= len(data):
+        name_size, data_size, note_type = header.unpack_from(data, position)
+        name_offset = position + header.size
+        data_offset = -(-(name_offset + name_size) // align) * align
+        end = data_offset + data_size
+        if end > len(data):
+            return
+        owner = bytes(data[name_offset : name_offset + name_size]).rstrip(b"\0")
+        yield Note(owner, note_type, bytes(data[data_offset:end]))
+        position = -(-end // align) * align
+
+
+def build_id(image: ElfImage) -> bytes | None:
+    """Return the build-id of a file, from its PT_NOTE segments."""
+    for segment in image.segments:
+        if segment.type == PT_NOTE:
+            data = image.data[segment.file_offset : segment.file_offset + segment.file_size]
+            found = find_build_id(data, image.byte_order, segment.alignment)
+            if found is not None:
+                return found
+    return None
+
+
+def find_build_id(data: Buffer, byte_order: ByteOrder, alignment: int) -> bytes | None:
+    """Return the build-id among the notes of a segment."""
+    for note in parse_notes(data, byte_order, alignment):
+        if note.owner == b"GNU" and note.type == NT_GNU_BUILD_ID and 0 < len(note.data) <= _MAX_BUILD_ID_SIZE:
+            return note.data
+    return None

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces of a whole core file or process: all its threads, or one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.trace.elfcore import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, read_core
+from cfi2sframe.trace.linkmap import add_modules_without_list
+from cfi2sframe.trace.modules import FileStore, ModuleFile
+from cfi2sframe.trace.space import AddressSpace
+from cfi2sframe.trace.step import DEFAULT_PAC_MASK
+from cfi2sframe.trace.walk import DEFAULT_LIMIT, walk
+
+if TYPE_CHECKING:
+    from cfi2sframe.trace.elfcore import Core
+    from cfi2sframe.trace.frame import Trace
+
+Threads = Literal["all"] | int
+
+
+class ThreadTrace(NamedTuple):
+    """A thread's trace. `id` is the kernel's thread id."""
+
+    id: int
+    trace: Trace
+
+
+class Traced(NamedTuple):
+    """The traces of a core or a process, in its order of threads, and the address space to name their addresses."""
+
+    space: AddressSpace
+    threads: tuple[ThreadTrace, ...]
+
+
+def trace_core(
+    path: str,
+    *,
+    executable: str | None = None,
+    threads: Threads = "all",
+    store: FileStore | None = None,
+    limit: int = DEFAULT_LIMIT,
+) -> Traced:
+    """Trace the threads of a core file.
+
+    `executable` is the program's file, where it is not at its own path. `store` opens the mapped files and keeps them
+    for further calls; its `sysroot` is where they are looked for. Raises `InputError` when the core or the executable
+    cannot be used, `RequestError` when there is no such thread.
+    """
+    store = store or FileStore()
+    core = read_core(path)
+    space = core_space(core, store, executable)
+    wanted = [t for t in core.threads if threads in ("all", t.id)]
+    if not wanted:
+        raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
+    traces = []
+    for thread in wanted:
+        pac_mask = DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask
+        trace = walk(thread.frame, space.find_row, space.read, core.arch, limit=limit, pac_mask=pac_mask)
+        traces.append(ThreadTrace(thread.id, trace))
+    return Traced(space, tuple(traces))
+
+
+def core_space(core: Core, store: FileStore, executable: str | None = None) -> AddressSpace:
+    """Return the address space of a core file. Raises `InputError` when the executable cannot be used."""
+    program: ModuleFile | None = None
+    program_path = executable
+    if executable is not None:
+        opened = store.open_here(executable, executable)
+        if isinstance(opened, str):
+            raise InputError(opened, executable)
+        if opened.image.arch != core.arch:
+            raise InputError(f"the core is of {core.arch.name}, the executable of {opened.image.arch.name}")
+        program = opened
+        inside = {core.auxv.get(AT_PHDR), core.auxv.get(AT_ENTRY)} - {None}
+        for mapping in core.mappings:
+            if any(mapping.start <= address < mapping.end for address in inside if address is not None):
+                program_path = mapping.path
+
+    def open_file(name: str) -> ModuleFile | str:
+        return program if program is not None and name == program_path else store.open(name)
+
+    space = AddressSpace(core.arch, core.memory.read, open_file, store.of_memory)
+    if AT_SYSINFO_EHDR in core.auxv:
+        space.add_in_memory("[vdso]", core.auxv[AT_SYSINFO_EHDR])
+    if core.mappings:
+        space.add_mappings(core.mappings)
+    else:
+        add_modules_without_list(space, core.auxv, program_path)
+    return space

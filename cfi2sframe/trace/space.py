@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The address space of a traced process: which file is where, and its memory where that is not in the files.
+
+Modules are found by what the process has mapped (NT_FILE, /proc/PID/maps), by what its dynamic linker knows, or by an
+ELF header in memory; each is opened when an address of it is first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.constants import PT_LOAD
+from cfi2sframe.trace.frame import ADDRESS_MASK, Ending, Located
+from cfi2sframe.trace.memory_image import headers_in_memory, image_bytes, memory_build_id
+from cfi2sframe.trace.modules import ModuleFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.records import ProgramHeader
+    from cfi2sframe.trace.frame import ReadMemory
+    from cfi2sframe.trace.symbols import FoundSymbol
+
+_PAGE_MASK: Final = 0xFFF
+
+
+class FileMapping(NamedTuple):
+    """Addresses `[start, end)` hold a file's bytes from `file_offset` on."""
+
+    start: int
+    end: int
+    file_offset: int
+    path: str
+
+
+class Module(NamedTuple):
+    """A file in memory. An address of the process is one of the file plus `bias`.
+
+    `file` is why it cannot be used where it cannot. `note` says what a reader should know of the file's choice.
+    """
+
+    name: str
+    start: int
+    end: int
+    bias: int
+    file: ModuleFile | str
+    note: str = ""
+
+
+class AddressSpace:
+    """What a trace needs of a process: rows and bytes by address.
+
+    `read_own` reads what the process's own memory holds (a core's contents, or copies); bytes that are missing there
+    come from the mapped files. `open_file` and `open_memory` are a store's.
+    """
+
+    def __init__(
+        self,
+        arch: Arch,
+        read_own: ReadMemory,
+        open_file: Callable[[str], ModuleFile | str],
+        open_memory: Callable[[bytes, str], ModuleFile | str],
+    ) -> None:
+        self.arch = arch
+        self.read_own = read_own
+        self.open_file = open_file
+        self.open_memory = open_memory
+        self.modules: list[Module] = []
+        self._mappings: dict[str, list[FileMapping]] = {}
+
+    # Modules
+
+    def add_mappings(self, mappings: Iterable[FileMapping]) -> None:
+        """Add files by what is mapped where; they are opened when needed."""
+        for mapping in mappings:
+            self._mappings.setdefault(mapping.path, []).append(mapping)
+
+    def add_file(self, name: str, file: ModuleFile, bias: int) -> None:
+        """Add a file that was loaded with a known bias."""
+        loads = [p for p in file.image.segments if p.type == PT_LOAD]
+        if loads:
+            start = min(p.vaddr for p in loads) + bias
+            end = max(p.end_vaddr for p in loads) + bias
+            self.modules.append(Module(name, start & ADDRESS_MASK, end & ADDRESS_MASK, bias, file))
+
+    def add_in_memory(self, name: str, address: int) -> Module | None:
+        """Add what an ELF header in memory announces; None when there is none. Return what was added."""
+        headers = headers_in_memory(self.read_own, address, self.arch.byte_order)
+        if headers is None:
+            return None
+        module = self._from_memory(name, address, headers.loads, headers.bias, "")
+        self.modules.append(module)
+        return module
+
+    def module_at(self, address: int) -> Module | None:
+        """Return the module that holds an address."""
+        for module in self.modules:
+            if module.start <= address < module.end:
+                return module
+        for path, mappings in self._mappings.items():
+            if any(m.start <= address < m.end for m in mappings):
+                del self._mappings[path]
+                self.modules += self._open(path, sorted(mappings))
+                return self.module_at(address)
+        return None
+
+    def _open(self, path: str, mappings: list[FileMapping]) -> list[Module]:
+        """Return the modules that a file's mappings make: one for each time that it was loaded."""
+        file = self.open_file(path)
+        loads = () if isinstance(file, str) else [p for p in file.image.segments if p.type == PT_LOAD]
+        modules: list[Module] = []
+        for mapping in mappings:
+            if modules and mapping.start < modules[-1].end:
+                continue
+            module = self._from_file(mapping, file, loads)
+            modules.append(module or Module(path, mapping.start, mapping.end, 0, _reason(file)))
+        return modules
+
+    def _from_file(self, mapping: FileMapping, file: ModuleFile | str, loads: Iterable[ProgramHeader]) -> Module | None:
+        headers = headers_in_memory(self.read_own, mapping.start, self.arch.byte_order)
+        first = next(iter(loads), None)
+        if not isinstance(file, str) and first is not None:
+            in_memory = memory_build_id(self.read_own, headers)
+            if in_memory is not None and file.build_id is not None and in_memory != file.build_id:
+                file = f"the file has build-id {file.build_id.hex()}, the process {in_memory.hex()}"
+            elif mapping.file_offset <= first.file_offset < mapping.file_offset + mapping.end - mapping.start:
+                bias = mapping.start - (first.vaddr - (first.file_offset - mapping.file_offset))
+                end = max(p.end_vaddr for p in loads) + bias
+                return Module(mapping.path, mapping.start, (end + _PAGE_MASK) & ~_PAGE_MASK, bias, file)
+        if headers is None:
+            return None
+        return self._from_memory(mapping.path, mapping.start, headers.loads, headers.bias, _reason(file))
+
+    def _from_memory(self, name: str, start: int, loads: Iterable[ProgramHeader], bias: int, reason: str) -> Module:
+        """Return a module made of what memory holds; `reason` says why the file is not used."""
+        end = max(p.end_vaddr for p in loads) + bias
+        data = image_bytes(self.read_own, start, self.arch.byte_order)
+        file = "its bytes are not in memory" if data is None else self.open_memory(data, name)
+        if isinstance(file, ModuleFile) and isinstance(file.rows, Ending):
+            file = f"what memory has of it cannot be used: {file.rows.detail}"
+        if isinstance(file, str):
+            file = f"{reason}; {file}" if reason else file
+        note = f"read from memory: {reason}" if reason else ""
+        return Module(name, start, (end + _PAGE_MASK) & ~_PAGE_MASK, bias, file, note)
+
+    # Rows, symbols, bytes
+
+    def find_row(self, address: int) -> Located:
+        """Return what is known of an address: module, row, or an ending that says why there is no row."""
+        module = self.module_at(address)
+        if module is None:
+            return Located(None, None, None, Ending("no-module", f"no file is mapped at 0x{address:x}"))
+        vaddr = (address - module.bias) & ADDRESS_MASK
+        if isinstance(module.file, str):
+            return Located(module.name, None, None, Ending("unusable-module", f"{module.name}: {module.file}"))
+        rows = module.file.rows
+        if isinstance(rows, Ending):
+            return Located(module.name, vaddr, None, rows)
+        row = rows.find(vaddr)
+        if row is None:
+            version = rows.lookup.version
+            return Located(
+                module.name,
+                vaddr,
+                None,
+                Ending("no-row", f"{module.name}: version {version} has no row at 0x{vaddr:x} ({rows.source})"),
+            )
+        return Located(module.name, vaddr, row)
+
+    def symbol_at(self, address: int) -> FoundSymbol | None:
+        """Return the function at an address and the distance from its start."""
+        module = self.module_at(address)
+        if module is None or isinstance(module.file, str):
+            return None
+        return module.file.symbols.find((address - module.bias) & ADDRESS_MASK)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Read memory: the process's own, or a mapped file's bytes where a core does not repeat them."""
+        data = self.read_own(address, size)
+        if data is not None:
+            return data
+        module = self.module_at(address)
+        if module is None or isinstance(module.file, str):
+            return None
+        return module.file.image.bytes_at((address - module.bias) & ADDRESS_MASK, size)
+
+
+def _reason(file: ModuleFile | str) -> str:
+    return file if isinstance(file, str) else "none of its mappings is the start of the program"

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function names by address, and their readable form."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
+from cfi2sframe.errors import ElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi2sframe.elf.image import ElfImage
+
+
+class FoundSymbol(NamedTuple):
+    """The function that holds an address: its linkage name, and the address's distance from its start."""
+
+    name: str
+    offset: int
+
+
+class SymbolTable:
+    """A file's function symbols, from .symtab and .dynsym, searchable by address."""
+
+    def __init__(self, image: ElfImage) -> None:
+        best: dict[int, tuple[int, int, str]] = {}
+        for table in image.sections:
+            if table.type not in (SHT_SYMTAB, SHT_DYNSYM):
+                continue
+            try:
+                for symbol in image.symbols(table):
+                    if symbol.vaddr is None or not symbol.name or not _may_be_function(symbol.type, symbol.name):
+                        continue
+                    # Functions before labels, those that know their size before others, the first before later ones.
+                    rank = (symbol.type == STT_NOTYPE) * 2 + (symbol.size == 0)
+                    known = best.get(symbol.vaddr)
+                    if known is None or rank < known[0]:
+                        best[symbol.vaddr] = (rank, symbol.size, symbol.name)
+            except ElfError:
+                # Names are a courtesy: a damaged table has none.
+                continue
+        self._starts = sorted(best)
+        self._sizes = [best[start][1] for start in self._starts]
+        self._names = [best[start][2] for start in self._starts]
+        self._image = image
+
+    def find(self, vaddr: int) -> FoundSymbol | None:
+        """Return the function at an address; one of unknown size reaches to the next symbol or its section's end."""
+        index = bisect_right(self._starts, vaddr) - 1
+        # A function may hold labels, and a small function's symbol may stand inside a larger one's range.
+        for candidate in range(index, max(-1, index - 8), -1):
+            start, size = self._starts[candidate], self._sizes[candidate]
+            if vaddr < start + size or (size == 0 and candidate == index and self._same_code(start, vaddr)):
+                return FoundSymbol(self._names[candidate], vaddr - start)
+        return None
+
+    def _same_code(self, start: int, vaddr: int) -> bool:
+        code = self._image.code_range_of(vaddr)
+        return code is not None and code.start_vaddr <= start
+
+
+def _may_be_function(symbol_type: int, name: str) -> bool:
+    # AArch64's mapping symbols ($x, $d) mark instructions and data; they name nothing.
+    return symbol_type in (STT_FUNC, STT_GNU_IFUNC) or (symbol_type == STT_NOTYPE and name[0] != "$")
+
+
+@lru_cache(maxsize=1)
+def _demangler() -> Callable[[str], str] | None:
+    try:
+        from cxxfilt import Error, demangle
+    except (ImportError, OSError):
+        # OSError: the package needs the C++ run-time library, which is not there.
+        return None
+
+    def readable(name: str) -> str:
+        try:
+            return str(demangle(name))
+        except (Error, ValueError):
+            return name
+
+    return readable
+
+
+def demangled(name: str) -> str:
+    """Return a C++ (or old Rust) name in its readable form where the package `cxxfilt` is there; else as it is."""
+    if not name.startswith("_Z"):
+        return name
+    demangle = _demangler()
+    return name if demangle is None else demangle(name)
