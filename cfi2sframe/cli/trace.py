@@ -87,13 +87,15 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _trace(arguments: argparse.Namespace) -> Traced:
     from cfi2sframe.trace.modules import FileStore
-    from cfi2sframe.trace.run import trace_core
+    from cfi2sframe.trace.run import trace_core, trace_process
 
     if (arguments.core is None) == (arguments.pid is None):
         raise RequestError("one of CORE and --pid N is needed")
-    if arguments.pid is not None:
-        raise RequestError("live processes are not traced yet")
     store = FileStore(arguments.sysroot, arguments.sframe_version)
+    if arguments.pid is not None:
+        if arguments.executable is not None:
+            raise RequestError("--executable belongs to CORE; a process says which program it runs")
+        return trace_process(arguments.pid, threads=arguments.thread, store=store, limit=arguments.limit)
     return trace_core(
         arguments.core, executable=arguments.executable, threads=arguments.thread, store=store, limit=arguments.limit
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
     from cfi2sframe.trace.modules import FileStore
-    from cfi2sframe.trace.run import ThreadTrace, Traced, trace_core
+    from cfi2sframe.trace.run import ThreadTrace, Traced, trace_core, trace_process
     from cfi2sframe.trace.space import AddressSpace
     from cfi2sframe.trace.step import step
     from cfi2sframe.trace.walk import walk
@@ -34,6 +34,7 @@ __all__ = [
     "Traced",
     "step",
     "trace_core",
+    "trace_process",
     "walk",
 ]
 
@@ -50,6 +51,7 @@ _HOMES = {
     "Traced": "run",
     "step": "step",
     "trace_core": "run",
+    "trace_process": "run",
     "walk": "walk",
 }
 

@@ -124,11 +124,16 @@ def _threads(notes: list[Note], arch: Arch) -> tuple[CoreThread, ...]:
         if frame is None:
             continue
         (thread_id,) = struct.unpack_from(arch.byte_order + "i", status, _PID_OFFSET)
-        masks = next((n.data for n in more if n.type == NT_ARM_PAC_MASK and len(n.data) >= 16), None)
-        # struct user_pac_mask: of data addresses, of instruction addresses.
-        pac_mask = None if masks is None else struct.unpack_from(arch.byte_order + "QQ", masks)[1]
-        threads.append(CoreThread(thread_id, frame, pac_mask))
+        masks = next((n.data for n in more if n.type == NT_ARM_PAC_MASK), None)
+        threads.append(CoreThread(thread_id, frame, parse_pac_mask(masks, arch)))
     return tuple(threads)
+
+
+def parse_pac_mask(data: bytes | None, arch: Arch) -> int | None:
+    """Return the mask of instruction addresses in an NT_ARM_PAC_MASK record (of data addresses comes first)."""
+    if data is None or len(data) < 16:
+        return None
+    return int(struct.unpack_from(arch.byte_order + "QQ", data)[1])
 
 
 def _mappings(notes: list[Note], arch: Arch) -> tuple[FileMapping, ...]:

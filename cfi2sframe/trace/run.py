@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.trace.elfcore import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, read_core
 from cfi2sframe.trace.linkmap import add_modules_without_list
 from cfi2sframe.trace.modules import FileStore, ModuleFile
+from cfi2sframe.trace.process import Process, Range, SnapshotReader, file_mappings
 from cfi2sframe.trace.space import AddressSpace
 from cfi2sframe.trace.step import DEFAULT_PAC_MASK
 from cfi2sframe.trace.walk import DEFAULT_LIMIT, walk
@@ -16,8 +17,13 @@ from cfi2sframe.trace.walk import DEFAULT_LIMIT, walk
 if TYPE_CHECKING:
     from cfi2sframe.trace.elfcore import Core
     from cfi2sframe.trace.frame import Trace
+    from cfi2sframe.trace.process import Snapshot
 
 Threads = Literal["all"] | int
+
+#: How often a process is stopped again because its frames are on more memory than was copied (alternate signal
+#: stacks, stacks of many megabytes).
+_MAX_STOPS: Final = 5
 
 
 class ThreadTrace(NamedTuple):
@@ -88,4 +94,50 @@ def core_space(core: Core, store: FileStore, executable: str | None = None) -> A
         space.add_mappings(core.mappings)
     else:
         add_modules_without_list(space, core.auxv, program_path)
+    return space
+
+
+def trace_process(
+    pid: int, *, threads: Threads = "all", store: FileStore | None = None, limit: int = DEFAULT_LIMIT
+) -> Traced:
+    """Trace the threads of a live process.
+
+    It is stopped only while registers and stacks are copied. A frame on memory that was not copied (below an alternate
+    signal stack, for one) makes it stop again, with that memory in the next copy. Give several samples of the same
+    programs one `store`: it keeps what was converted. Files are looked for where the process sees them, unless the
+    store has a `sysroot`. Raises `InputError` when the process cannot be traced, `RequestError` when there is no such
+    thread.
+    """
+    store = store or FileStore()
+    thread_id = None if threads == "all" else threads
+    extra: list[Range] = []
+    stops = 0
+    with Process(pid) as process:
+        while True:
+            snapshot = process.copy(thread_id, extra)
+            reader = SnapshotReader(process, snapshot)
+            space = _process_space(process, snapshot, reader, store)
+            traces = []
+            for thread in snapshot.threads:
+                pac_mask = DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask
+                trace = walk(thread.frame, space.find_row, space.read, space.arch, limit=limit, pac_mask=pac_mask)
+                traces.append(ThreadTrace(thread.id, trace))
+            missed = [wanted for wanted in reader.missed if wanted not in extra]
+            stops += 1
+            if not missed or stops == _MAX_STOPS:
+                return Traced(space, tuple(traces))
+            extra += missed
+
+
+def _process_space(process: Process, snapshot: Snapshot, reader: SnapshotReader, store: FileStore) -> AddressSpace:
+    sysroot = store.sysroot or f"/proc/{process.pid}/root"
+
+    def open_file(path: str) -> ModuleFile | str:
+        return store.open(path, sysroot)
+
+    space = AddressSpace(process.arch, reader.read, open_file, store.of_memory)
+    vdso = process.auxv().get(AT_SYSINFO_EHDR)
+    if vdso is not None:
+        space.add_in_memory("[vdso]", vdso)
+    space.add_mappings(file_mappings(snapshot.mappings))
     return space

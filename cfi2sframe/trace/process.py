@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live processes: a snapshot of registers and stacks, and the read-only rest of memory whenever it is needed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.arch import Arch, arch_of_elf
+from cfi2sframe.elf.image import machine_name
+from cfi2sframe.elf.records import FILE_HEADER_SIZE, parse_file_header
+from cfi2sframe.errors import ElfError, InputError
+from cfi2sframe.trace.elfcore import NT_ARM_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, parse_auxv, parse_pac_mask
+from cfi2sframe.trace.memory import Memory, Piece
+from cfi2sframe.trace.ptrace import StoppedThreads
+from cfi2sframe.trace.registers import REGISTERS_SIZE, topmost_frame
+from cfi2sframe.trace.space import FileMapping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+    from typing import Self
+
+    from cfi2sframe.trace.frame import Frame
+
+#: The most that is copied of one stack at a time; what a deeper one lacks is copied when it has been missed.
+MAX_COPY_SIZE: Final = 8 << 20
+_PAGE_MASK: Final = 0xFFF
+#: Bytes below SP that a function may use on some ABIs.
+_RED_ZONE_SIZE: Final = 128
+
+
+class Mapping(NamedTuple):
+    """A line of /proc/PID/maps. `path` is empty, a path, or a name in brackets."""
+
+    start: int
+    end: int
+    is_writable: bool
+    file_offset: int
+    path: str
+
+
+class LiveThread(NamedTuple):
+    """A thread's id, its registers when it was stopped, and its mask of pointer authentication codes."""
+
+    id: int
+    frame: Frame
+    pac_mask: int | None
+
+
+class Snapshot(NamedTuple):
+    """What was copied while the process was stopped."""
+
+    threads: tuple[LiveThread, ...]
+    mappings: tuple[Mapping, ...]
+    memory: Memory
+
+
+class Range(NamedTuple):
+    """Addresses `[start, end)`."""
+
+    start: int
+    end: int
+
+
+class Process:
+    """A process to trace. Raises `InputError` when there is none, or it is of another kind."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.arch = _arch_of(pid)
+        try:
+            self._memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise InputError("no such process") from None
+        except OSError:
+            # Who may not trace may not read either, and is told the reason by `copy`.
+            self._memory = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._memory >= 0:
+            os.close(self._memory)
+
+    def copy(self, thread_id: int | None = None, extra: Iterable[Range] = ()) -> Snapshot:
+        """Stop the process (or one thread), copy registers, stacks and `extra` memory, and let it go on.
+
+        Raises `InputError` when that is not permitted.
+        """
+        with StoppedThreads(self.pid, thread_id) as stopped:
+            threads = tuple(self._thread(stopped, thread) for thread in stopped.threads)
+            mappings = read_mappings(self.pid)
+            ranges = [self._stack(thread.frame.sp, mappings) for thread in threads]
+            pieces = [self._piece(wanted) for wanted in (*ranges, *extra)]
+        return Snapshot(threads, mappings, Memory(pieces))
+
+    def _thread(self, stopped: StoppedThreads, thread: int) -> LiveThread:
+        registers = stopped.register_set(thread, NT_PRSTATUS)
+        if registers is None or len(registers) < REGISTERS_SIZE[self.arch.elf_machine]:
+            raise InputError(f"thread {thread}: its registers cannot be read, or it is no 64-bit program")
+        frame = topmost_frame(registers, self.arch, stopped.register_set(thread, NT_PRFPREG))
+        if frame is None:
+            raise InputError(f"thread {thread}: its registers cannot be read")
+        masks = stopped.register_set(thread, NT_ARM_PAC_MASK) if self.arch.ra_may_be_signed else None
+        return LiveThread(thread, frame, parse_pac_mask(masks, self.arch))
+
+    def _stack(self, sp: int, mappings: tuple[Mapping, ...]) -> Range:
+        """Return what to copy of the mapping that SP is in: from SP upwards."""
+        mapping = mapping_at(mappings, sp)
+        if mapping is None:
+            return Range(0, 0)
+        start = max(mapping.start, (sp - _RED_ZONE_SIZE) & ~_PAGE_MASK)
+        return Range(start, min(mapping.end, start + MAX_COPY_SIZE))
+
+    def _piece(self, wanted: Range) -> Piece:
+        data = self.read(wanted.start, wanted.end - wanted.start, exactly=False) or b""
+        return Piece(wanted.start, len(data), data)
+
+    def read(self, address: int, size: int, *, exactly: bool = True) -> bytes | None:
+        """Read memory as it is now. None where it cannot be read, or with `exactly` not all of it."""
+        if self._memory < 0 or size <= 0 or address + size >= 1 << 63:
+            return None
+        try:
+            data = os.pread(self._memory, size, address)
+        except OSError:
+            return None
+        return data if len(data) == size or not exactly else None
+
+    def auxv(self) -> dict[int, int]:
+        """Return the auxiliary vector; empty where it cannot be read."""
+        try:
+            with open(f"/proc/{self.pid}/auxv", "rb") as file:
+                return parse_auxv(file.read(), self.arch)
+        except OSError:
+            return {}
+
+
+class SnapshotReader:
+    """Reads a snapshot, and what cannot have changed since from the process; remembers what both lack."""
+
+    def __init__(self, process: Process, snapshot: Snapshot) -> None:
+        self._process = process
+        self._snapshot = snapshot
+        self.missed: list[Range] = []
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return exactly `size` bytes at an address, or None."""
+        data = self._snapshot.memory.read(address, size)
+        if data is not None:
+            return data
+        mapping = mapping_at(self._snapshot.mappings, address)
+        if mapping is None:
+            return None
+        if not mapping.is_writable:
+            return self._process.read(address, size)
+        start = address & ~_PAGE_MASK
+        self.missed.append(Range(start, min(mapping.end, start + MAX_COPY_SIZE)))
+        return None
+
+
+def mapping_at(mappings: Iterable[Mapping], address: int) -> Mapping | None:
+    """Return the mapping that holds an address."""
+    return next((m for m in mappings if m.start <= address < m.end), None)
+
+
+def read_mappings(pid: int) -> tuple[Mapping, ...]:
+    """Return what the process has mapped. Raises `InputError` when that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            return tuple(_mapping(line.rstrip(b"\n")) for line in file)
+    except OSError as error:
+        raise InputError(f"its memory map cannot be read: {error.strerror}") from None
+
+
+def _mapping(line: bytes) -> Mapping:
+    addresses, permissions, offset, _device, _inode, *path = line.split(None, 5)
+    start, end = (int(word, 16) for word in addresses.split(b"-"))
+    # The kernel writes a newline in a path as an octal escape.
+    name = path[0].replace(rb"\012", b"\n").decode("utf-8", "surrogateescape") if path else ""
+    return Mapping(start, end, b"w" in permissions, int(offset, 16), name)
+
+
+def file_mappings(mappings: Iterable[Mapping]) -> list[FileMapping]:
+    """Return those mappings that are files'."""
+    return [FileMapping(m.start, m.end, m.file_offset, m.path) for m in mappings if m.path.startswith("/")]
+
+
+def _arch_of(pid: int) -> Arch:
+    """Return the ABI of a process: that of its executable."""
+    try:
+        with open(f"/proc/{pid}/exe", "rb") as file:
+            header = parse_file_header(file.read(FILE_HEADER_SIZE))
+    except FileNotFoundError:
+        raise InputError("no such process, or a thread of the kernel") from None
+    except OSError as error:
+        raise InputError(f"its executable cannot be read: {error.strerror}") from None
+    arch = arch_of_elf(header.machine, header.byte_order)
+    if arch is None:
+        raise ElfError(f"SFrame is not defined for {machine_name(header.machine, header.byte_order)}")
+    return arch
