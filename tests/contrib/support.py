@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import pytest
 
@@ -96,17 +96,18 @@ def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
     return target
 
 
-def check_section(path: Path, **expected: int) -> None:
-    """See that a file's own section is what its CFI says, and that another reader finds it in a segment."""
-    from cfi2sframe import decode_existing, load, verify
+def check_section(
+    path: Path, *, more_functions_than: int = 2, source: Literal["eh_frame", "debug_frame"] | None = None
+) -> None:
+    """See that a file's own section says what its CFI says, and that a segment leads to it."""
+    from cfi2sframe import Options, decode_existing, load, verify
     from cfi2sframe.elf.constants import PT_GNU_SFRAME
 
     image = load(str(path))
     assert PT_GNU_SFRAME in {segment.type for segment in image.segments}, path
-    section = decode_existing(image)
-    result = verify(image, section)
+    result = verify(image, decode_existing(image), Options(source=source))
     assert result.is_clean, result.differences[:3]
-    assert result.function_count > expected.get("more_functions_than", 2)
+    assert result.function_count > more_functions_than
 
 
 def has_section(path: Path) -> bool:

@@ -109,7 +109,16 @@ def test_meson_with_the_linker_wrapper(tmp_path: Path, programs: Path, sampler: 
     (tmp_path / "sframe.ini").write_text(text)
     build, root = tmp_path / "build", tmp_path / "root"
     env = environment(programs)
-    setup = ["meson", "setup", "--native-file", tmp_path / "sframe.ini", "--prefix", "/", "--libdir", "lib"]
+    setup: list[str | Path] = [
+        "meson",
+        "setup",
+        "--native-file",
+        tmp_path / "sframe.ini",
+        "--prefix",
+        "/",
+        "--libdir",
+        "lib",
+    ]
     run(*setup, build, folder, env=env)
     run("meson", "compile", "-C", build, env=env)
     check_pair(sampler, build / "words", build / "libwords.so.1.0")

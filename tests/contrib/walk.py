@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walk the stacks of a running program by its .sframe and by glibc's backtrace(), with the sampler of tests/consumer."""
+"""Walk the stacks of a running program by its .sframe and by glibc's backtrace(): the sampler of tests/consumer."""
 
 from __future__ import annotations
 

@@ -1,0 +1,3 @@
+module example.invalid/words
+
+go 1.19

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The linker wrapper: what it converts, what it leaves alone, and that it never breaks a link."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.cli.linker import kind_of
+from cfi2sframe.cli.linker_words import is_for_driver, output_of, split
+from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, need, run
+from tests.contrib.test_builds import linker_folder
+from tests.contrib.walk import check_walks
+
+if TYPE_CHECKING:
+    from tests.contrib.walk import Sampler
+
+SOURCES = [str(PROJECT / "main.c"), str(PROJECT / "words.c")]
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> list[str]:
+    """The project's objects, in the test's folder."""
+    need("cc", "ld")
+    for source in SOURCES:
+        run("cc", "-O2", "-c", source, cwd=tmp_path)
+    return ["main.o", "words.o"]
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (["x.o"], "a.out"),
+        (["-o", "X", "x.o"], "X"),
+        (["-oX", "x.o"], "X"),
+        (["x.o", "--output=X"], "X"),
+        (["--output", "X"], "X"),
+        (["--out=X"], "X"),
+        (["--oformat=elf64-x86-64"], "a.out"),
+        (["-o", "X", "-o", "Y"], "Y"),
+        (["-o", "-strange"], "-strange"),
+        (["@missing", "-o", "X"], "X"),
+    ],
+)
+def test_output_of(words: list[str], output: str) -> None:
+    assert output_of(words) == output
+
+
+def test_output_of_response_files(tmp_path: Path) -> None:
+    (tmp_path / "inner").write_text('\'-o\' "a b"\\"c\n')
+    (tmp_path / "outer").write_text(f"x.o @{tmp_path}/inner y.o")
+    assert output_of([f"@{tmp_path}/outer"]) == 'a b"c'
+    (tmp_path / "circle").write_text(f"-o X @{tmp_path}/circle")
+    assert output_of([f"@{tmp_path}/circle"]) == "X"
+    (tmp_path / "flags").write_text("-Wl,--gc-sections")
+    assert is_for_driver([f"@{tmp_path}/flags"])
+    assert not is_for_driver(["-Wall", "x.o"])
+
+
+def test_split() -> None:
+    assert list(split("a  'b c'\td\\ e \"f'g\" '' h\\\ni \"j\\\"k\"")) == ["a", "b c", "d e", "f'g", "", "h\ni", 'j"k']
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "variable", "names"),
+    [
+        ("/x/ld", [], "CFI2SFRAME_LD", ("ld",)),
+        ("cfi2sframe-ld", [], "CFI2SFRAME_LD", ("ld",)),
+        ("ld.lld", [], "CFI2SFRAME_LD", ("ld.lld",)),
+        ("aarch64-linux-gnu-ld", [], "CFI2SFRAME_LD", ("aarch64-linux-gnu-ld",)),
+        ("aarch64-linux-gnu-ld.bfd", [], "CFI2SFRAME_LD", ("aarch64-linux-gnu-ld.bfd",)),
+        ("cfi2sframe-ld", ["-Wl,-z,now"], "CFI2SFRAME_CC", ("cc", "gcc", "clang")),
+        ("cfi2sframe-cc", [], "CFI2SFRAME_CC", ("cc", "gcc", "clang")),
+        ("cfi2sframe-g++-12", [], "CFI2SFRAME_CC", ("g++-12",)),
+    ],
+)
+def test_kind_of(name: str, words: list[str], variable: str, names: tuple[str, ...]) -> None:
+    kind = kind_of(name, words)
+    assert (kind.variable, kind.names) == (variable, names)
+
+
+def test_gcc_with_a_folder(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    need("gcc", "ld")
+    folder = linker_folder(programs, tmp_path / "sframe-ld")
+    program = tmp_path / "words"
+    result = run("gcc", "-B", folder, "-O2", "-o", program, *SOURCES, env=environment(programs))
+    assert result.err == ""
+    check_section(program)
+    check_walks(sampler, program)
+
+
+def test_gcc_with_link_time_optimisation(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    need("gcc", "ld")
+    folder = linker_folder(programs, tmp_path / "sframe-ld")
+    program = tmp_path / "words"
+    run("gcc", "-B", folder, "-O2", "-flto", "-o", program, *SOURCES, env=environment(programs))
+    check_section(program)
+    check_walks(sampler, program)
+
+
+@pytest.mark.parametrize("linker", ["ld", "ld.lld", "mold"])
+def test_clang_with_a_path(tmp_path: Path, programs: Path, sampler: Sampler, linker: str) -> None:
+    need("clang", linker)
+    program = tmp_path / "words"
+    wrapper = programs / "cfi2sframe-ld"
+    env = environment(programs, CFI2SFRAME_LD=linker)
+    run("clang", f"--ld-path={wrapper}", "-O2", "-o", program, *SOURCES, env=env)
+    check_section(program)
+    check_walks(sampler, program)
+
+
+@pytest.mark.parametrize("linker", ["lld", "gold"])
+def test_wrapper_under_the_name_of_another_linker(tmp_path: Path, programs: Path, linker: str) -> None:
+    need("gcc", f"ld.{linker}")
+    folder = tmp_path / "linkers"
+    folder.mkdir()
+    (folder / f"ld.{linker}").symlink_to(programs / "cfi2sframe-ld")
+    program = tmp_path / "words"
+    run("gcc", "-B", folder, f"-fuse-ld={linker}", "-o", program, *SOURCES, env=environment(programs))
+    check_section(program)
+
+
+def test_driver(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
+    need("cc")
+    env = environment(programs)
+    for source in SOURCES:
+        run("cfi2sframe-cc", "-O2", "-c", source, cwd=tmp_path, env=env)
+    assert not has_section(tmp_path / "words.o")
+    run("cfi2sframe-cc", "main.o", "words.o", cwd=tmp_path, env=env)
+    check_section(tmp_path / "a.out")
+    check_walks(sampler, tmp_path / "a.out")
+
+
+def test_nested_wrappers_convert_once(tmp_path: Path, programs: Path) -> None:
+    """The outer one's options count: the inner one would have written version 3 and been replaced."""
+    need("gcc")
+    folder = linker_folder(programs, tmp_path / "sframe-ld")
+    env = environment(programs, CFI2SFRAME_FLAGS="-v --sframe-version 2")
+    result = run("cfi2sframe-cc", f"-B{folder}", "-o", tmp_path / "words", *SOURCES, env=env)
+    assert result.err.count("info: SFrame version 2") == result.err.count("info: ") / 2 == 1, result.err
+    check_section(tmp_path / "words")
+
+
+@pytest.mark.parametrize(
+    "form", [["-o", "words"], ["-owords"], ["--output=words"], ["--output", "words"], ["@output"], []]
+)
+def test_every_form_of_output(tmp_path: Path, programs: Path, objects: list[str], form: list[str]) -> None:
+    (tmp_path / "output").write_text("-o 'words'\n")
+    run("cfi2sframe-ld", "-shared", *objects, *form, cwd=tmp_path, env=environment(programs))
+    check_section(tmp_path / ("words" if form else "a.out"))
+
+
+def test_relocatable_output_is_left(tmp_path: Path, programs: Path, objects: list[str]) -> None:
+    run("cfi2sframe-ld", "-r", "-o", "all.o", *objects, cwd=tmp_path, env=environment(programs))
+    run("ld", "-r", "-o", "plain.o", *objects, cwd=tmp_path)
+    assert (tmp_path / "all.o").read_bytes() == (tmp_path / "plain.o").read_bytes()
+
+
+def test_raw_output_is_left(tmp_path: Path, programs: Path) -> None:
+    need("cc", "ld")
+    (tmp_path / "boot.s").write_text(".globl _start\n_start:\n.cfi_startproc\nret\n.cfi_endproc\n")
+    run("cc", "-c", "boot.s", cwd=tmp_path)
+    words = ["boot.o", "--oformat", "binary", "-o"]
+    run("cfi2sframe-ld", *words, "raw", cwd=tmp_path, env=environment(programs))
+    run("ld", *words, "plain", cwd=tmp_path)
+    assert (tmp_path / "raw").read_bytes() == (tmp_path / "plain").read_bytes()
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["-V"], []])
+def test_questions_are_passed_on(tmp_path: Path, programs: Path, words: list[str]) -> None:
+    need("ld")
+    # With its path: the linker says the name that it was called by.
+    ours = attempt("cfi2sframe-ld", *words, cwd=tmp_path, env=environment(programs))
+    theirs = attempt(str(shutil.which("ld")), *words, cwd=tmp_path, env=environment(programs))
+    assert ours.status == theirs.status
+    assert ours.out == theirs.out
+
+
+def test_the_linker_s_exit_status_counts(tmp_path: Path, programs: Path, objects: list[str]) -> None:
+    result = attempt("cfi2sframe-ld", "-o", "words", objects[0], cwd=tmp_path, env=environment(programs))
+    assert result.status == 1
+    assert "undefined reference" in result.err
+    assert "cfi2sframe" not in result.err.replace("cfi2sframe-ld", "")
+
+
+def fake_linker(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def link_with(tmp_path: Path, programs: Path, script: str, **variables: str) -> Result:
+    """Run the wrapper around a linker that does what the script says."""
+    env = environment(programs, CFI2SFRAME_LD=str(fake_linker(tmp_path / "linker", script)), **variables)
+    return attempt("cfi2sframe-ld", "-o", "out", cwd=tmp_path, env=env)
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 42", 42), ("kill -TERM $$", 128 + signal.SIGTERM)])
+def test_any_status_is_passed_on(tmp_path: Path, programs: Path, script: str, status: int) -> None:
+    assert link_with(tmp_path, programs, script) == Result(status, "", "")
+
+
+def test_a_file_that_was_there_before_is_left(tmp_path: Path, programs: Path) -> None:
+    need("cc")
+    shutil.copy(sys.executable, tmp_path / "out")
+    before = (tmp_path / "out").read_bytes()
+    assert link_with(tmp_path, programs, "exit 0") == Result(0, "", "")
+    assert (tmp_path / "out").read_bytes() == before
+
+
+DAMAGED = "head -c 20000 /bin/ls > out; head -c 20000 /dev/zero >> out"
+
+
+def test_what_cannot_be_converted_stays_linked(tmp_path: Path, programs: Path) -> None:
+    result = link_with(tmp_path, programs, DAMAGED)
+    assert result.status == 0
+    assert "warning: linked, but no .sframe section was put in" in result.err
+    assert (tmp_path / "out").stat().st_size == 40000
+
+
+def test_strict(tmp_path: Path, programs: Path) -> None:
+    result = link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_STRICT="1")
+    assert result.status == 1
+    assert "CFI2SFRAME_STRICT forbids that" in result.err
+    assert (tmp_path / "out").stat().st_size == 40000
+    assert link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_STRICT="0").status == 0
+
+
+@pytest.mark.parametrize("flags", ["--sframe-version 7", "'unbalanced"])
+def test_wrong_flags_break_no_link(tmp_path: Path, programs: Path, flags: str) -> None:
+    result = link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_FLAGS=flags)
+    assert result.status == 0
+    assert "warning: linked, but no .sframe section was put in" in result.err
+    assert (tmp_path / "out").read_bytes() == Path("/bin/ls").read_bytes()
+
+
+def test_flags(tmp_path: Path, programs: Path) -> None:
+    from cfi2sframe import decode_existing, load
+
+    assert link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_FLAGS="--sframe-version '2'").status == 0
+    assert decode_existing(load(str(tmp_path / "out"))).header.version == 2
+
+
+def test_strange_output_names(tmp_path: Path, programs: Path) -> None:
+    env = environment(programs, CFI2SFRAME_LD=str(fake_linker(tmp_path / "linker", 'cp /bin/ls "./$2"')))
+    for name in ("-strange", "-", "a b", "@file"):
+        run("cfi2sframe-ld", "-o", name, cwd=tmp_path, env=env)
+        check_section(tmp_path / name)
+
+
+def test_functions_that_are_left_out_can_go_unsaid(tmp_path: Path, programs: Path) -> None:
+    """Some of libc's functions cannot be described; a file without them says nothing about either."""
+    source = tmp_path / "odd.s"
+    source.write_text(
+        ".globl odd\nodd:\n.cfi_startproc\n.cfi_escape 0x0f,0x05,0x77,0x08,0x06,0x23,0x08\nnop\nret\n.cfi_endproc\n"
+        ".globl even\neven:\n.cfi_startproc\nret\n.cfi_endproc\n"
+    )
+    run("cc", "-c", source, cwd=tmp_path)
+    words = ("cfi2sframe-ld", "-shared", "-o", "odd.so", "odd.o")
+    assert "'odd' at" in run(*words, cwd=tmp_path, env=environment(programs)).err
+    assert run(*words, cwd=tmp_path, env=environment(programs, CFI2SFRAME_QUIET="1")).err == ""
+    assert has_section(tmp_path / "odd.so")
+
+
+def test_no_linker(tmp_path: Path, programs: Path) -> None:
+    env = environment(programs, CFI2SFRAME_LD="no-such-linker")
+    result = attempt("cfi2sframe-ld", "x.o", cwd=tmp_path, env=env)
+    assert (result.status, result.out) == (127, "")
+    assert result.err == "cfi2sframe-ld: error: no ld in PATH but this wrapper; name one in CFI2SFRAME_LD\n"
+
+
+def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None:
+    """Not under another name, not in a folder of PATH, not by its variable."""
+    folder = linker_folder(programs, tmp_path / "sframe-ld")
+    env = environment(programs)
+    env["PATH"] = os.pathsep.join([str(folder), env["PATH"]])
+    assert "GNU ld" in run(folder / "ld", "--version", cwd=tmp_path, env=env).out
+    env["CFI2SFRAME_LD"] = str(folder / "ld")
+    assert attempt("cfi2sframe-ld", "--version", cwd=tmp_path, env=env).status == 127
+
+
+def test_a_section_that_the_linker_merged_gives_way(tmp_path: Path, programs: Path, objects: list[str]) -> None:
+    """One object has a section of its own: linkers merge it or copy it, and either way it is replaced."""
+    env = environment(programs)
+    run("cfi2sframe", "--in-place", "--sframe-version", "2", "main.o", cwd=tmp_path, env=env)
+    result = attempt("cfi2sframe-cc", "-o", "words", *objects, cwd=tmp_path, env=env)
+    if "sframe" in result.err and result.status:
+        pytest.skip("this linker does not take SFrame sections of objects")
+    assert result.status == 0
+    check_section(tmp_path / "words")
