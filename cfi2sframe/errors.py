@@ -41,6 +41,10 @@ class ElfError(InputError):
     """The ELF structure is damaged, or of a kind that this program does not read."""
 
 
+class UnfitError(ElfError):
+    """Nothing is wrong with the file, but there is nothing to convert: no ELF file, another kind or machine, no CFI."""
+
+
 class CfiError(InputError):
     """A CIE, an FDE or a call frame instruction is damaged."""
 

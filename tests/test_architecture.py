@@ -26,6 +26,7 @@ LAYERS = (
     ("collect", "report"),
     ("api",),
     ("emit", "trace"),
+    ("batch",),
     ("cli",),
     ("__main__",),
 )

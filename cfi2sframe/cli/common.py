@@ -9,13 +9,25 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli import EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
+from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 from cfi2sframe.report.text import printable
 
+#: The exit status that a file's failure asks for.
+EXIT_OF_PROBLEM: Final[dict[Problem, int]] = {
+    "incomplete": EXIT_INCOMPLETE,
+    "request": EXIT_USAGE,
+    "unusable": EXIT_UNUSABLE,
+}
+#: What is said where the address of a section cannot be chosen.
+ADDRESS_BELONGS_TO_RAW: Final = "--section-address belongs to raw bytes; in a file the section's place decides"
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.batch.records import Problem
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.pipeline import Options
 
@@ -29,13 +41,14 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     parser: argparse.ArgumentParser = module.make_parser()
     try:
         try:
-            # convert has one positional argument, and is run once per object: it can do without what this costs.
-            parse = parser.parse_args if verb == "convert" else parser.parse_intermixed_args
-            options = parse(arguments)
+            options = _parse(parser, _expand(arguments))
             status: int = module.execute(options)
             sys.stdout.flush()
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+        except RequestError as error:
+            # Verbs report what they are asked; this is an argument file.
+            return fail(error, "")
     except BrokenPipeError:
         # The reader has left; that is its right.
         _discard_output()
@@ -47,6 +60,21 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return status
+
+
+def _expand(words: list[str]) -> list[str]:
+    """Read the argument files, if there are any."""
+    if not any(word.startswith("@") for word in words):
+        return words
+    from cfi2sframe.cli.argument_files import expand
+
+    return expand(words)
+
+
+def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Parse options and files in any order; most often files stand together, and the cheaper way will do."""
+    options, rest = parser.parse_known_args(words)
+    return parser.parse_intermixed_args(words) if rest else options
 
 
 def _open_missing_streams() -> None:
@@ -154,6 +182,17 @@ def percentage(text: str) -> float:
     return value
 
 
+def count_from_one(text: str) -> int:
+    """Parse a number of things of which at least one is needed."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"not a count from 1: {text!r}")
+    return value
+
+
 def conversion_options(arguments: argparse.Namespace) -> Options:
     """Return the library's options for the command line's. Raises `RequestError` when they contradict."""
     from cfi2sframe.pipeline import Options
@@ -169,6 +208,13 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         level=arguments.level,
         all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
     )
+
+
+def section_type_of(arguments: argparse.Namespace) -> int:
+    """Return the ELF type that `--section-type` asks for."""
+    from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
+
+    return SHT_GNU_SFRAME if arguments.section_type == "gnu" else SHT_PROGBITS
 
 
 def read_image(path: str) -> ElfImage:
@@ -192,6 +238,11 @@ def fail(error: Cfi2SFrameError | OSError, file: str) -> int:
     text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
     say("error", text, "<stdin>" if file == "-" else file)
     return EXIT_USAGE if isinstance(error, RequestError) else EXIT_UNUSABLE
+
+
+def fail_early(error: Cfi2SFrameError, files: Sequence[str]) -> int:
+    """Report an error that is found before any file is looked at: of the file, when there is but one."""
+    return fail(error, files[0] if len(files) == 1 else "")
 
 
 def output_of(arguments: argparse.Namespace) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import TracebackType
 
     from cfi2sframe.report.size_run import Measured
 
@@ -49,22 +50,44 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+class ProgressLine:
+    """The line while a run lasts; nothing at all when standard error is no terminal."""
+
+    def __init__(self, file_count: int, byte_count: int) -> None:
+        self._is_shown = sys.stderr.isatty()
+        self._progress = Progress(file_count, byte_count, time.monotonic())
+        self._shown_at = 0.0
+
+    def add(self, size: int) -> None:
+        """Count a file as done, and show that now and then."""
+        if not self._is_shown:
+            return
+        self._progress.add(size)
+        now = time.monotonic()
+        if now - self._shown_at >= _INTERVAL_SECONDS:
+            self._shown_at = now
+            sys.stderr.write(f"\r{self._progress.line(now)}\033[K")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Make room for another line."""
+        if self._is_shown:
+            self._shown_at = 0.0
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.clear()
+
+
 def with_progress(results: Iterable[Measured], file_count: int, byte_count: int) -> Iterator[Measured]:
     """Pass results on, and show how far the run is when standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield from results
-        return
-    progress = Progress(file_count, byte_count, time.monotonic())
-    shown_at = 0.0
-    try:
+    with ProgressLine(file_count, byte_count) as line:
         for result in results:
-            progress.add(result.source.size)
-            now = time.monotonic()
-            if now - shown_at >= _INTERVAL_SECONDS:
-                shown_at = now
-                sys.stderr.write(f"\r{progress.line(now)}\033[K")
-                sys.stderr.flush()
+            line.add(result.source.size)
             yield result
-    finally:
-        sys.stderr.write("\r\033[K")
-        sys.stderr.flush()

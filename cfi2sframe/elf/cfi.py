@@ -10,10 +10,12 @@ import struct
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.errors import ElfError, RequestError
+from cfi2sframe.errors import ElfError, RequestError, UnfitError
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage, ElfSection, Symbol
+    from collections.abc import Sequence
+
+    from cfi2sframe.elf.image import ElfImage, ElfSection
 
 CfiKind = Literal["eh_frame", "debug_frame"]
 
@@ -88,14 +90,14 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, 
         return found
     found = _debug_frames(image)
     if not found:
-        raise ElfError("no call frame information: neither .eh_frame nor .debug_frame")
+        raise UnfitError("no call frame information: neither .eh_frame nor .debug_frame")
     return found
 
 
 def _eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     sections = [s for s in image.sections_named(".eh_frame") if s.flags & c.SHF_ALLOC]
     if sections:
-        found = tuple(_section(image, s, "eh_frame") for s in sections)
+        found = _sections(image, sections, "eh_frame")
         # A section of terminators only (static Go programs have one) describes nothing.
         return tuple(f for f in found if f.data.strip(b"\0"))
     if not image.sections and not image.is_relocatable:
@@ -107,10 +109,38 @@ def _eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
 
 def _debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     names = (".debug_frame", ".zdebug_frame")
-    return tuple(_section(image, s, "debug_frame") for name in names for s in image.sections_named(name))
+    return _sections(image, [s for name in names for s in image.sections_named(name)], "debug_frame")
 
 
-def _section(image: ElfImage, section: ElfSection, kind: CfiKind) -> CfiSection:
+def _sections(image: ElfImage, sections: list[ElfSection], kind: CfiKind) -> tuple[CfiSection, ...]:
+    """Read sections of CFI. Raises `ElfError` when they, or what relocates them, can only be so large by overlapping."""
+    _refuse_overlap(image, sections)
+    tables = _relocation_tables(image, sections) if image.is_relocatable else {}
+    every = [table for group in tables.values() for table in group]
+    _refuse_overlap(image, every)
+    _refuse_overlap(image, [image.sections[link] for link in {t.link for t in every} if link < len(image.sections)])
+    table_vaddr = _table_vaddr(image)
+    return tuple(_section(image, s, kind, tables.get(s.index, ()), table_vaddr) for s in sections)
+
+
+def _refuse_overlap(image: ElfImage, sections: list[ElfSection]) -> None:
+    total = sum(section.size for section in sections)
+    if total > len(image.data) and len(sections) > 1:
+        raise ElfError(f"{total} bytes of such sections in a file of {len(image.data)} bytes", sections[0].name)
+
+
+def _relocation_tables(image: ElfImage, sections: list[ElfSection]) -> dict[int, list[ElfSection]]:
+    """Return the sections that relocate each of some sections, by its index, in file order."""
+    tables: dict[int, list[ElfSection]] = {section.index: [] for section in sections}
+    for table in image.sections:
+        if table.type in (c.SHT_RELA, c.SHT_REL) and table.info in tables:
+            tables[table.info].append(table)
+    return tables
+
+
+def _section(
+    image: ElfImage, section: ElfSection, kind: CfiKind, tables: Sequence[ElfSection], table_vaddr: int | None
+) -> CfiSection:
     data = image.section_bytes(section)
     if section.flags & c.SHF_COMPRESSED:
         data = _decompress(image, section, data)
@@ -120,8 +150,8 @@ def _section(image: ElfImage, section: ElfSection, kind: CfiKind) -> CfiSection:
     unresolved: frozenset[int] = frozenset()
     vaddr = section.vaddr if kind == "eh_frame" else 0
     if image.is_relocatable:
-        data, relocations, unresolved = _relocate(image, section, data, vaddr)
-    return CfiSection(section.name, kind, data, vaddr, relocations, unresolved, _table_vaddr(image))
+        data, relocations, unresolved = _relocate(image, tables, data, vaddr)
+    return CfiSection(section.name, kind, data, vaddr, relocations, unresolved, table_vaddr)
 
 
 def _table_vaddr(image: ElfImage) -> int | None:
@@ -190,27 +220,26 @@ def _checked_size(section: ElfSection, data: bytes, size: int) -> bytes:
 def relocated_bytes(image: ElfImage, section: ElfSection) -> bytes:
     """Return a section's bytes; in an object, with its relocations applied against the image's layout."""
     data = image.section_bytes(section)
-    return _relocate(image, section, data, section.vaddr)[0] if image.is_relocatable else data
+    if not image.is_relocatable:
+        return data
+    tables = _relocation_tables(image, [section])[section.index]
+    _refuse_overlap(image, tables)
+    return _relocate(image, tables, data, section.vaddr)[0]
 
 
 def _relocate(
-    image: ElfImage, section: ElfSection, data: bytes, vaddr: int
+    image: ElfImage, tables: Sequence[ElfSection], data: bytes, vaddr: int
 ) -> tuple[bytes, dict[int, Relocation], frozenset[int]]:
     known = _RELOCATIONS[image.arch.elf_machine]
     out = bytearray(data)
     applied: dict[int, Relocation] = {}
     unresolved: set[int] = set()
-    symbol_tables: dict[int, list[Symbol]] = {}
-    for table in image.sections:
-        if table.type not in (c.SHT_RELA, c.SHT_REL) or table.info != section.index:
-            continue
+    for table in tables:
         if table.type == c.SHT_REL:
             raise ElfError("relocations without addends (SHT_REL) are not used by this ABI", table.name)
-        if table.link not in symbol_tables:
-            if table.link >= len(image.sections):
-                raise ElfError("names a symbol table that does not exist", table.name)
-            symbol_tables[table.link] = list(image.symbols(image.sections[table.link]))
-        symbols = symbol_tables[table.link]
+        if table.link >= len(image.sections):
+            raise ElfError("names a symbol table that does not exist", table.name)
+        symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
         entries = image.section_bytes(table)
         usable = memoryview(entries)[: len(entries) // 24 * 24]
         for offset, info, addend in struct.iter_unpack(image.byte_order + "QQq", usable):
@@ -218,12 +247,13 @@ def _relocate(
             if relocation.type == 0:
                 continue
             form = known.get(relocation.type)
-            symbol = symbols[relocation.symbol_index] if relocation.symbol_index < len(symbols) else None
-            if form is None or symbol is None or symbol.vaddr is None or offset + form[0] > len(out):
+            index = relocation.symbol_index
+            symbol_vaddr = symbol_vaddrs[index] if index < len(symbol_vaddrs) else None
+            if form is None or symbol_vaddr is None or offset + form[0] > len(out):
                 unresolved.add(offset)
                 continue
             size, is_relative = form
-            value = symbol.vaddr + addend - (vaddr + offset if is_relative else 0)
+            value = symbol_vaddr + addend - (vaddr + offset if is_relative else 0)
             if not -(1 << (8 * size - 1)) <= value < 1 << (8 * size):
                 raise ElfError(f"relocation type {relocation.type} overflows {size} bytes", table.name, offset)
             out[offset : offset + size] = (value & ((1 << 8 * size) - 1)).to_bytes(

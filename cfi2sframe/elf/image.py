@@ -25,7 +25,8 @@ from cfi2sframe.elf.records import (
     parse_section_headers,
     section_names_index,
 )
-from cfi2sframe.errors import ElfError
+from cfi2sframe.elf.strings import StringTable
+from cfi2sframe.errors import ElfError, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _FIRST_SYNTHETIC_VADDR = 0x10000
 #: A gap between an object's sections, so that the end of one is never the start of the next.
 _SYNTHETIC_GAP_SIZE = 64
+_ADDRESS_END = 1 << 64
 
 
 class ElfSection(NamedTuple):
@@ -105,9 +107,13 @@ class ElfImage:
         self.byte_order = self.header.byte_order
         self.arch: Arch = self._find_arch()
         if self.header.type not in (c.ET_REL, c.ET_EXEC, c.ET_DYN):
-            raise ElfError(f"ELF type {self.header.type} is neither an object, an executable nor a library")
+            raise UnfitError(f"ELF type {self.header.type} is neither an object, an executable nor a library")
         self.is_relocatable = self.header.type == c.ET_REL
         self.segments: tuple[ProgramHeader, ...] = tuple(parse_program_headers(data, self.header))
+        self._loads = sorted((p for p in self.segments if p.type == c.PT_LOAD), key=lambda p: p.vaddr)
+        self._load_starts = [p.vaddr for p in self._loads]
+        self._code_loads = [p for p in self._loads if p.flags & c.PF_X]
+        self._code_load_starts = [p.vaddr for p in self._code_loads]
         self.sections: tuple[ElfSection, ...] = self._read_sections()
         self._by_vaddr = sorted(
             (s for s in self.sections if s.flags & c.SHF_ALLOC and s.size and s.vaddr),
@@ -116,12 +122,13 @@ class ElfImage:
         self._start_vaddrs = [s.vaddr for s in self._by_vaddr]
         self.code_ranges: tuple[CodeRange, ...] = self._find_code_ranges()
         self._last_code = (0, 0)
+        self._symbol_vaddrs: dict[int, tuple[int | None, ...]] = {}
         self._code_starts = [r.start_vaddr for r in self.code_ranges]
 
     def _find_arch(self) -> Arch:
         arch = arch_of_elf(self.header.machine, self.byte_order)
         if arch is None:
-            raise ElfError(f"SFrame is not defined for {machine_name(self.header.machine, self.byte_order)}")
+            raise UnfitError(f"SFrame is not defined for {machine_name(self.header.machine, self.byte_order)}")
         return arch
 
     def _read_sections(self) -> tuple[ElfSection, ...]:
@@ -129,7 +136,8 @@ class ElfImage:
         if not headers:
             return ()
         strings = headers[section_names_index(self.header, headers)]
-        names = b"" if strings.type != c.SHT_STRTAB else self._file_bytes(strings.file_offset, strings.size)
+        data = b"" if strings.type != c.SHT_STRTAB else self._file_bytes(strings.file_offset, strings.size)
+        names = StringTable(data, "section names")
         sections = []
         cursor = _FIRST_SYNTHETIC_VADDR
         for index, header in enumerate(headers):
@@ -140,7 +148,9 @@ class ElfImage:
                     alignment = max(1, header.alignment)
                     vaddr = cursor = (cursor + alignment - 1) // alignment * alignment
                     cursor += header.size + _SYNTHETIC_GAP_SIZE
-            name = string_at(names, header.name_offset)
+                    if cursor > _ADDRESS_END:
+                        raise ElfError("the sections need more addresses than there are")
+            name = names.at(header.name_offset)
             sections.append(ElfSection(index, name, header.type, header.flags, vaddr, *header[4:]))
         return tuple(sections)
 
@@ -176,13 +186,14 @@ class ElfImage:
 
     def bytes_at(self, vaddr: int, size: int) -> bytes | None:
         """Return `size` bytes of a linked file at an address; None when its segments do not hold them in the file."""
-        for segment in self.segments:
-            if segment.type == c.PT_LOAD and segment.vaddr <= vaddr < segment.vaddr + segment.file_size:
-                if vaddr + size > segment.vaddr + segment.file_size:
-                    return None
-                data = self._file_bytes(segment.file_offset + vaddr - segment.vaddr, size)
-                return data if len(data) == size else None
-        return None
+        index = bisect_right(self._load_starts, vaddr) - 1
+        if index < 0:
+            return None
+        segment = self._loads[index]
+        if vaddr + size > segment.vaddr + segment.file_size:
+            return None
+        data = self._file_bytes(segment.file_offset + vaddr - segment.vaddr, size)
+        return data if len(data) == size else None
 
     # Places
 
@@ -214,11 +225,8 @@ class ElfImage:
         self._last_code = (code.start_vaddr, code.end_vaddr)
         if self.is_relocatable or end_vaddr <= code.end_vaddr:
             return end_vaddr <= code.end_vaddr
-        return any(
-            p.vaddr <= start_vaddr and end_vaddr <= p.end_vaddr
-            for p in self.segments
-            if p.type == c.PT_LOAD and p.flags & c.PF_X
-        )
+        index = bisect_right(self._code_load_starts, start_vaddr) - 1
+        return index >= 0 and end_vaddr <= self._code_loads[index].end_vaddr
 
     def section_at(self, vaddr: int) -> ElfSection | None:
         """Return the allocated section that holds an address."""
@@ -245,14 +253,32 @@ class ElfImage:
 
         Raises `ElfError` when the table leaves the file.
         """
-        names = b""
+        strings = b""
         if section.link < len(self.sections):
-            names = self.section_bytes(self.sections[section.link])
+            strings = self.section_bytes(self.sections[section.link])
+        names = StringTable(strings, section.name)
+        for fields, index, vaddr in self._raw_symbols(section, values):
+            yield Symbol(names.at(fields[0]), vaddr, fields[5], fields[1] & 0xF, index)
+
+    def symbol_vaddrs(self, section: ElfSection) -> tuple[int | None, ...]:
+        """Return the addresses of a symbol table's entries; None where `Symbol.vaddr` would be.
+
+        Raises `ElfError` when the table leaves the file. Read once: every relocated section asks for it.
+        """
+        known = self._symbol_vaddrs.get(section.index)
+        if known is None:
+            known = self._symbol_vaddrs[section.index] = tuple(vaddr for _, _, vaddr in self._raw_symbols(section))
+        return known
+
+    def _raw_symbols(
+        self, section: ElfSection, values: Container[int] | None = None
+    ) -> Iterator[tuple[tuple[int, ...], int, int | None]]:
+        """Yield each entry's fields as stored, its section's index, and its address."""
         data = self.section_bytes(section)
         extended = self._extended_indices(section.index)
         usable = memoryview(data)[: len(data) // 24 * 24]
         for number, fields in enumerate(struct.iter_unpack(self.byte_order + "IBBHQQ", usable)):
-            name_offset, info, _other, index, value, size = fields
+            _name_offset, _info, _other, index, value, _size = fields
             if values is not None and value not in values:
                 continue
             if index == c.SHN_XINDEX and number < len(extended):
@@ -263,7 +289,7 @@ class ElfImage:
                 vaddr = value
             else:
                 vaddr = self._vaddr_in_section(index, value) if index < c.SHN_LORESERVE else None
-            yield Symbol(string_at(names, name_offset), vaddr, size, info & 0xF, index)
+            yield fields, index, vaddr
 
     def _extended_indices(self, symtab_index: int) -> tuple[int, ...]:
         for section in self.sections:
@@ -283,7 +309,8 @@ class ElfImage:
     def names_of(self, vaddrs: Iterable[int]) -> dict[int, str]:
         """Return the names of the functions that start at these addresses, where symbol tables know them.
 
-        A function symbol wins over others, a symbol of .symtab over one of .dynsym, the first over later ones.
+        A function symbol wins over others, a symbol of .symtab over one of .dynsym, the first over later ones. A table
+        that is damaged has no names: they are a courtesy.
         """
         wanted = set(vaddrs)
         found: dict[int, tuple[int, str]] = {}
@@ -292,23 +319,20 @@ class ElfImage:
         # In a linked file st_value is the address, and most of a large table can be passed over at once.
         values = None if self.is_relocatable else wanted
         for table_rank, table_type in enumerate((c.SHT_SYMTAB, c.SHT_DYNSYM)):
-            for table in self.sections:
-                if table.type != table_type:
-                    continue
+            # There is one of each kind (gABI, "Sections").
+            table = next((section for section in self.sections if section.type == table_type), None)
+            if table is None:
+                continue
+            try:
                 for symbol in self.symbols(table, values):
                     if symbol.vaddr not in wanted or not symbol.name or symbol.type == c.STT_SECTION:
                         continue
                     rank = table_rank + (0 if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC) else 2)
                     if symbol.vaddr not in found or rank < found[symbol.vaddr][0]:
                         found[symbol.vaddr] = (rank, symbol.name)
+            except ElfError:
+                continue
         return {vaddr: name for vaddr, (_, name) in found.items()}
-
-
-def string_at(strings: bytes, offset: int) -> str:
-    """Return the NUL-terminated string at an offset of a string table; empty when the offset leaves the table."""
-    end = strings.find(b"\0", offset)
-    raw = strings[offset:] if end < 0 else strings[offset:end]
-    return raw.decode("utf-8", "backslashreplace")
 
 
 def machine_name(machine: int, byte_order: str) -> str:

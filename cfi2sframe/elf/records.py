@@ -17,7 +17,7 @@ from cfi2sframe.elf.constants import (
     SHN_UNDEF,
     SHN_XINDEX,
 )
-from cfi2sframe.errors import ElfError
+from cfi2sframe.errors import ElfError, UnfitError
 
 Buffer = bytes | bytearray | memoryview
 ByteOrder = Literal["<", ">"]
@@ -102,14 +102,14 @@ class ProgramHeader(NamedTuple):
 def parse_file_header(data: Buffer) -> FileHeader:
     """Parse the ELF64 file header at the start of `data`.
 
-    Raises `ElfError` when it is not ELF, not 64 bits wide, truncated or of an unknown byte order.
+    Raises `UnfitError` when it is not ELF or not 64 bits wide, `ElfError` when truncated or of an unknown byte order.
     """
     if bytes(data[:4]) != ELF_MAGIC:
-        raise ElfError("not an ELF file")
+        raise UnfitError("not an ELF file")
     if len(data) < FILE_HEADER_SIZE:
         raise ElfError(f"truncated: the ELF header needs {FILE_HEADER_SIZE} bytes, the file has {len(data)}")
     if data[4] != ELFCLASS64:
-        raise ElfError("not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only")
+        raise UnfitError("not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only")
     if data[5] not in (ELFDATA2LSB, ELFDATA2MSB):
         raise ElfError(f"unknown byte order {data[5]} in the ELF header")
     order = "<" if data[5] == ELFDATA2LSB else ">"

@@ -304,4 +304,7 @@ def test_replacing_in_a_program(gcc: Tool, tmp_path: Path) -> None:
         assert version_of(path) == int(version)
         assert cli("verify", "--existing", path) == EXIT_SUCCESS
         assert subprocess.run([path], check=False).returncode == 7
-    assert cli("--in-place", path) == EXIT_UNUSABLE
+    before = path.read_bytes()
+    assert cli("--in-place", path) == EXIT_SUCCESS
+    assert cli("--in-place", path, "--sframe-version", "2") == EXIT_UNUSABLE
+    assert path.read_bytes() == before

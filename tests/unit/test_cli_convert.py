@@ -357,14 +357,19 @@ def test_no_output_is_an_error(good: Path) -> None:
         (("--min-coverage", "nan"), "argument --min-coverage: not a percentage: 'nan'"),
         (("--min-coverage", "101"), "argument --min-coverage: not a percentage: '101'"),
         (("--stric",), "unrecognized arguments: --stric"),
-        (("other",), "unrecognized arguments: other"),
     ],
 )
 def test_arguments_that_do_not_parse(files: Files, good: Path, arguments: tuple[str, ...], message: str) -> None:
     status, out, err = run(good, "-o", files.out, *arguments)
     assert (status, out, err[-1]) == (2, b"", f"cfi2sframe: error: {message}")
-    assert err[0] == "usage: cfi2sframe [convert] IN (-o OUT | --in-place) [OPTION]..."
+    assert err[0] == "usage: cfi2sframe [convert] IN -o OUT [OPTION]..."
     assert files.names() == {"in"}
+
+
+def test_several_inputs_have_no_single_output(files: Files, good: Path) -> None:
+    message = "several inputs: --in-place rewrites each of them, -o OUT takes one"
+    assert run(good, "other", "-o", files.out) == (2, b"", (f"cfi2sframe: error: {message}",))
+    assert run(good, "-o", files.out, "other") == (2, b"", (f"cfi2sframe: error: {message}",))
 
 
 def test_as_a_process(files: Files, good: Path) -> None:

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many files converted in place: a work list, a function per file, and what runs them.
+
+jobs = cfi2sframe.batch.work_list(["build/"], cfi2sframe.batch.Settings(), recurse=True)
+outcomes = list(cfi2sframe.batch.run(jobs, executor))
+
+Jobs and outcomes are immutable records that can be pickled, so any engine can run them: `run_job(job)` does all that is
+done to a file, and gives the same bytes wherever it runs. Knows files; nothing of terminals and arguments.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cfi2sframe.batch.job import run_job
+    from cfi2sframe.batch.records import FileState, Job, Outcome, Settings
+    from cfi2sframe.batch.run import run
+    from cfi2sframe.batch.worklist import work_list
+
+__all__ = ["FileState", "Job", "Outcome", "Settings", "run", "run_job", "work_list"]
+
+_HOMES = {
+    "FileState": "records",
+    "Job": "records",
+    "Outcome": "records",
+    "Settings": "records",
+    "run": "run",
+    "run_job": "job",
+    "work_list": "worklist",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: writing one file must not pay for pools of processes (PEP 562)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{home}"), name)

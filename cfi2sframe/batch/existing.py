@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a file already is what would be written: then there is nothing to do, and its times stay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME
+from cfi2sframe.elf.image import ElfImage
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.emit import Emitted
+
+_NAMES = (".sframe", ".rela.sframe")
+
+
+def has_section(image: ElfImage) -> bool:
+    """Whether there is an SFrame section, or a segment that says so."""
+    return any(section.type == SHT_GNU_SFRAME or section.name == _NAMES[0] for section in image.sections) or any(
+        segment.type == PT_GNU_SFRAME for segment in image.segments
+    )
+
+
+def is_same(image: ElfImage, emitted: Emitted) -> bool:
+    """Whether a file, rewritten so that its old section gave way, says what it said before.
+
+    A linked file has to be the same to the byte. A rewritten object has its new sections behind the old end, so that
+    its section headers, but for where they point, and the bytes of `.sframe` and `.rela.sframe` have to be the same.
+    """
+    if emitted.plan is not None:
+        return emitted.plan.strategy == "existing-section" and _is_made_of(image.data, emitted.chunks)
+    rewritten = ElfImage(b"".join(emitted.chunks), image.name)
+    return len(image.sections) == len(rewritten.sections) and all(
+        old._replace(file_offset=0) == new._replace(file_offset=0)
+        and (old.name not in _NAMES or image.section_bytes(old) == rewritten.section_bytes(new))
+        for old, new in zip(image.sections, rewritten.sections, strict=True)
+    )
+
+
+def _is_made_of(data: Buffer, chunks: list[Buffer]) -> bool:
+    position = 0
+    for chunk in chunks:
+        # Views compare byte by byte; copies as memory does.
+        if bytes(data[position : position + len(chunk)]) != bytes(chunk):
+            return False
+        position += len(chunk)
+    return position == len(data)

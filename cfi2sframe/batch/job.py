@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is done to one file: loaded, converted, compared with what it holds, and rewritten where it differs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cfi2sframe.batch.existing import has_section, is_same
+from cfi2sframe.batch.judge import account_if_needed, refusal_of, warnings_of
+from cfi2sframe.batch.records import FileState, Outcome, Problem
+from cfi2sframe.batch.write import write_file
+from cfi2sframe.elf.load import load
+from cfi2sframe.errors import Cfi2SFrameError, EmbedError, RequestError, UnfitError
+
+if TYPE_CHECKING:
+    from cfi2sframe.batch.records import Job, Status
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.emit import Emitted
+    from cfi2sframe.pipeline import Conversion
+    from cfi2sframe.report.coverage import Coverage
+
+
+def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
+    """Convert one file in place, unless it already is what would be written. Raises nothing but interrupts.
+
+    `kept`: what was made is added there, so that a process that is about to end need not take it down first.
+    """
+    problem: Problem = "unusable"
+    try:
+        return _run(job, [] if kept is None else kept)
+    except UnfitError as error:
+        if job.settings.skips_unfit:
+            return Outcome(job.name, job.other_names, "skipped", reason=str(error), state=job.state)
+        reason = str(error)
+    except RequestError as error:
+        problem, reason = "request", str(error)
+    except Cfi2SFrameError as error:
+        reason = str(error)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except MemoryError:
+        reason = "not enough memory"
+    return _failed(job, problem, reason)
+
+
+def _failed(job: Job, problem: Problem, reason: str) -> Outcome:
+    return Outcome(job.name, job.other_names, "failed", problem, reason)
+
+
+def _run(job: Job, kept: list[object]) -> Outcome:
+    from cfi2sframe.pipeline import convert_image
+
+    settings = job.settings
+    image = load(job.targets[0], job.name)
+    conversion = convert_image(image, settings.options)
+    kept.append(conversion)
+    needs_account = settings.wants_account or settings.min_coverage is not None
+    coverage = account_if_needed(conversion, is_wanted=needs_account)
+    refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, min_coverage=settings.min_coverage)
+    if refusal is not None:
+        outcome = _failed(job, refusal.problem, refusal.reason)
+    elif not conversion.data:
+        outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state)
+        outcome = outcome._replace(warnings=("nothing can be said: the file stays as it is, without a section",))
+    else:
+        outcome = _emit(job, image, conversion)
+    return _with_account(outcome, conversion, coverage, wants_account=settings.wants_account)
+
+
+def _emit(job: Job, image: ElfImage, conversion: Conversion) -> Outcome:
+    """Rewrite the file, if that makes a difference and is asked for."""
+    from cfi2sframe import emit
+
+    settings = job.settings
+    exists = has_section(image)
+    emitted = emit.emit(conversion, replace=exists, section_type=settings.section_type)
+    status: Status = "converted"
+    warnings = emitted.warnings
+    state = job.state
+    if exists and is_same(image, emitted):
+        status, warnings = "unchanged", ()
+    elif exists and not settings.replaces:
+        raise EmbedError("a different .sframe section is there already; replacing it has to be asked for")
+    elif settings.only_checks:
+        status = "would convert"
+    else:
+        warnings += _write(job, emitted)
+        state = FileState.of(os.stat(job.targets[0]))
+    where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
+    placement = "" if status == "unchanged" else f".sframe{where}: {emitted.placement}"
+    return Outcome(job.name, job.other_names, status, warnings=warnings, placement=placement, state=state)
+
+
+def _write(job: Job, emitted: Emitted) -> tuple[str, ...]:
+    """Exchange the file under all of its given names; return what has to be said about others."""
+    from cfi2sframe import emit
+
+    def check_file(path: str) -> None:
+        emit.check(emitted, load(path))
+
+    target, *others = job.targets
+    link_count = os.stat(target).st_nlink
+    write_file(
+        target,
+        emitted.chunks,
+        like=target,
+        keep_times=True,
+        check=check_file if job.settings.verifies else None,
+        more_targets=others,
+    )
+    outside = link_count - len(job.targets)
+    if outside <= 0:
+        return ()
+    return (f"{outside} hard link{'s' if outside > 1 else ''} to it that {_were(outside)} not named keep the old file",)
+
+
+def _were(count: int) -> str:
+    return "were" if count > 1 else "was"
+
+
+def _with_account(
+    outcome: Outcome, conversion: Conversion, coverage: Coverage | None, *, wants_account: bool
+) -> Outcome:
+    summary = account = ""
+    if coverage is not None and wants_account:
+        import json
+
+        from cfi2sframe.report.coverage import coverage_data
+        from cfi2sframe.report.text import summary as sentence
+
+        summary, account = sentence(coverage), json.dumps(coverage_data(coverage))
+    return outcome._replace(
+        warnings=(*warnings_of(coverage), *outcome.warnings),
+        section_size=len(conversion.data),
+        function_count=len(conversion.section.functions),
+        left_out_count=0 if conversion.is_whole else len(conversion.left_out) + len(conversion.cfi.failures),
+        summary=summary,
+        account=account,
+    )

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of files converted in place: lines of JSON for programs, sentences for people, an exit status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
+from cfi2sframe.cli.common import EXIT_OF_PROBLEM
+from cfi2sframe.report.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.batch.records import Outcome, Status
+
+#: The exit status of several files is that of the worst; from good to bad.
+_EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
+_STATUS_ORDER: Final[tuple[Status, ...]] = ("converted", "would convert", "unchanged", "skipped", "failed")
+
+
+def exit_status(outcome: Outcome) -> int:
+    """Return the exit status that a file asks for."""
+    if outcome.status == "would convert":
+        return EXIT_DIFFERENCE
+    return EXIT_OF_PROBLEM[outcome.problem] if outcome.problem else EXIT_SUCCESS
+
+
+def worse(one: int, other: int) -> int:
+    """Return the worse of two exit statuses."""
+    return max(one, other, key=_EXIT_ORDER.index)
+
+
+def json_line(outcome: Outcome) -> str:
+    """Return the object that a report has for a file, without a line end."""
+    import json
+
+    data = {
+        "file": outcome.name,
+        "other_names": list(outcome.other_names),
+        "status": outcome.status,
+        "exit_status": exit_status(outcome),
+        "reason": outcome.reason,
+        "warnings": list(outcome.warnings),
+        "section_size": outcome.section_size,
+        "functions": outcome.function_count,
+        "left_out": outcome.left_out_count,
+        "placement": outcome.placement,
+    }
+    # The account is JSON already; it was made where the file was converted.
+    return f'{json.dumps(data)[:-1]}, "account": {outcome.account or "null"}}}'
+
+
+def check_line(outcome: Outcome) -> str:
+    """Return what `--check` prints of a file."""
+    said = {"unchanged": "already right", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
+    if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
+        said = "nothing to write"
+    detail = outcome.reason or outcome.placement
+    return f"{printable(outcome.name)}: {said}{f': {printable(detail)}' if detail else ''}"
+
+
+class Tally(NamedTuple):
+    """The sums of a run."""
+
+    counts: dict[Status, int]
+    function_count: int
+    left_out_count: int
+    section_size: int
+    status: int
+
+
+def tally(outcomes: Sequence[Outcome]) -> Tally:
+    """Add up outcomes."""
+    counts: dict[Status, int] = dict.fromkeys(_STATUS_ORDER, 0)
+    status = EXIT_SUCCESS
+    for outcome in outcomes:
+        counts[outcome.status] += 1
+        status = worse(status, exit_status(outcome))
+    good = [outcome for outcome in outcomes if outcome.status != "failed"]
+    return Tally(
+        counts,
+        sum(outcome.function_count for outcome in good),
+        sum(outcome.left_out_count for outcome in good),
+        sum(outcome.section_size for outcome in good),
+        status,
+    )
+
+
+def summary_line(total: Tally, known_count: int, seconds: float) -> str:
+    """Return the one sentence about a run; `known_count` files were not looked into."""
+    count = sum(total.counts.values())
+    parts = [f"{number:,} {status}" for status, number in total.counts.items() if number]
+    if known_count:
+        parts = [f"{part} ({known_count:,} by the stamp)" if "unchanged" in part else part for part in parts]
+    return (
+        f"{count:,} file{'' if count == 1 else 's'}: {', '.join(parts) or 'none'}; {total.function_count:,} functions "
+        f"described, {total.left_out_count:,} left out, {total.section_size:,} bytes of .sframe; {seconds:.1f} s"
+    )

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files converted in place: one list, one pool, messages in the order of the list, failures last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from cfi2sframe.batch.job import run_job
+from cfi2sframe.batch.records import Outcome, Settings
+from cfi2sframe.batch.worklist import work_list
+from cfi2sframe.cli import EXIT_SUCCESS, KEPT
+from cfi2sframe.cli.batch_report import check_line, exit_status, json_line, summary_line, tally, worse
+from cfi2sframe.cli.common import conversion_options, fail, fail_early, say, section_type_of
+from cfi2sframe.errors import Cfi2SFrameError, RequestError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Executor
+    from contextlib import AbstractContextManager
+    from types import FrameType
+
+    from cfi2sframe.batch.records import Job
+    from cfi2sframe.batch.run import TaskFunction
+    from cfi2sframe.batch.stamp import Stamp
+
+#: Less input than this is done before a pool of processes has started.
+_POOL_SIZE: Final = 1 << 20
+
+
+def convert_in_place(arguments: argparse.Namespace) -> int:
+    """Convert what the arguments name; return the worst file's exit status."""
+    started = time.monotonic()
+    try:
+        names = [*arguments.inputs, *_listed(arguments.files_from)]
+        is_single = len(names) == 1 and not arguments.recursive
+        settings = _settings(arguments, is_single=is_single)
+        stamp = _stamp_of(arguments.stamp, settings)
+        jobs = work_list(names, settings, recurse=arguments.recursive)
+        known = [stamp is not None and stamp.knows(job) for job in jobs]
+        with _ended_by_signals():
+            outcomes = _single(jobs[0]) if is_single and not known[0] else _several(arguments, jobs, known)
+    except Cfi2SFrameError as error:
+        return fail_early(error, arguments.inputs)
+    except OSError as error:
+        return fail(error, arguments.files_from or arguments.stamp)
+    for outcome in outcomes:
+        if outcome.status == "failed" and not arguments.check:
+            say("error", _reason(outcome, arguments), outcome.name)
+    if arguments.verbose and is_single and not known[0]:
+        _say_single(outcomes[0])
+    elif arguments.verbose:
+        say("info", summary_line(tally(outcomes), sum(known), time.monotonic() - started))
+    status = EXIT_SUCCESS
+    for outcome in outcomes:
+        status = worse(status, exit_status(outcome))
+    return worse(status, _write_files(arguments, outcomes, stamp))
+
+
+def _settings(arguments: argparse.Namespace, *, is_single: bool) -> Settings:
+    return Settings(
+        options=conversion_options(arguments),
+        section_type=section_type_of(arguments),
+        replaces=arguments.replace,
+        verifies=not arguments.no_verify,
+        is_strict=arguments.strict,
+        min_coverage=arguments.min_coverage,
+        skips_unfit=arguments.skip_non_elf,
+        only_checks=arguments.check,
+        wants_account=bool(arguments.report or (arguments.verbose and is_single)),
+    )
+
+
+def _listed(path: str | None) -> list[str]:
+    if path is None:
+        return []
+    from cfi2sframe.cli.argument_files import names_from
+
+    return names_from(path)
+
+
+def _stamp_of(path: str | None, settings: Settings) -> Stamp | None:
+    if path is None:
+        return None
+    from cfi2sframe.batch.stamp import Stamp
+
+    return Stamp(path, settings)
+
+
+# Running
+
+
+def _single(job: Job) -> list[Outcome]:
+    """Run one job here, and leave what it made to the end of the process."""
+    outcome = run_job(job, KEPT)
+    _say_outcome(outcome, only_checks=job.settings.only_checks)
+    return [outcome]
+
+
+def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence[bool]) -> list[Outcome]:
+    """Run the jobs that are not known to be done; say what is to be said of each, in their order."""
+    from cfi2sframe.batch.run import run, size_of
+    from cfi2sframe.cli.progress import ProgressLine
+
+    to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
+    outcomes: list[Outcome] = []
+    byte_count = sum(map(size_of, to_do))
+    with (
+        _executor(arguments, len(to_do), byte_count) as (executor, function),
+        ProgressLine(len(to_do), byte_count) as line,
+    ):
+        done = run(to_do, executor, function=function, on_done=lambda job, _: line.add(size_of(job)))
+        for job, is_known in zip(jobs, known, strict=True):
+            outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state) if is_known else next(done)
+            if outcome.warnings or arguments.check:
+                line.clear()
+            _say_outcome(outcome, only_checks=arguments.check)
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _executor(
+    arguments: argparse.Namespace, job_count: int, byte_count: int
+) -> AbstractContextManager[tuple[Executor | None, TaskFunction]]:
+    """Return what runs the jobs, and the function that it is given; no executor where it would not pay."""
+    from cfi2sframe.batch.run import run_jobs
+
+    count = arguments.jobs or len(os.sched_getaffinity(0))
+    if arguments.executor:
+        return _named_executor(arguments.executor, count)
+    if count == 1 or job_count <= 1 or byte_count < _POOL_SIZE:
+        return nullcontext((None, run_jobs))
+    return _own_pool(min(count, job_count))
+
+
+@contextmanager
+def _named_executor(text: str, count: int) -> Iterator[tuple[Executor, TaskFunction]]:
+    from cfi2sframe.batch.pool import load_factory
+    from cfi2sframe.batch.run import run_jobs
+
+    factory = load_factory(text)
+    try:
+        executor = factory(max_workers=count)
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise RequestError(f"executor {text!r}: {error}") from None
+    try:
+        yield executor, run_jobs
+    except BaseException:
+        executor.shutdown(wait=True, cancel_futures=True)
+        raise
+    executor.shutdown()
+
+
+@contextmanager
+def _own_pool(count: int) -> Iterator[tuple[Executor, TaskFunction]]:
+    from cfi2sframe.batch.pool import process_pool, run_in_worker
+
+    with process_pool(count) as pool:
+        yield pool, run_in_worker
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a request to end be an exception, so that temporary files and processes go."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    try:
+        previous = signal.signal(signal.SIGTERM, end)
+    except ValueError:
+        # Only the main thread may; whoever runs this in another one has to do without.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+# Saying
+
+
+def _say_outcome(outcome: Outcome, *, only_checks: bool) -> None:
+    for warning in outcome.warnings:
+        say("warning", warning, outcome.name)
+    if only_checks:
+        sys.stdout.write(f"{check_line(outcome)}\n")
+
+
+def _reason(outcome: Outcome, arguments: argparse.Namespace) -> str:
+    if not arguments.recursive and os.path.isdir(outcome.name):
+        return f"{outcome.reason}; -r converts the ELF files in it"
+    return outcome.reason
+
+
+def _say_single(outcome: Outcome) -> None:
+    if outcome.status == "failed":
+        return
+    if outcome.summary:
+        say("info", outcome.summary, outcome.name)
+    if outcome.placement:
+        say("info", outcome.placement, outcome.name)
+    elif outcome.status == "skipped":
+        say("info", f"skipped: {outcome.reason}", outcome.name)
+    elif outcome.section_size:
+        say("info", "unchanged: the section is there already", outcome.name)
+
+
+def _write_files(arguments: argparse.Namespace, outcomes: Sequence[Outcome], stamp: Stamp | None) -> int:
+    """Write the report and the stamp."""
+    written = arguments.report
+    try:
+        if arguments.report:
+            from cfi2sframe.cli.output import write_output
+
+            write_output(arguments.report, [f"{json_line(outcome)}\n".encode() for outcome in outcomes])
+        written = arguments.stamp
+        if stamp is not None and not arguments.check:
+            stamp.write(outcomes)
+    except OSError as error:
+        if written == "-":
+            raise
+        return fail(error, written)
+    return EXIT_SUCCESS
