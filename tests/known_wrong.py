@@ -187,6 +187,19 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "older than its support of SFrame: .sframe sections are put one behind the other, each with its header",
     ),
     KnownWrong(
+        "libsframe-repeating-blocks",
+        "libsframe",
+        ("2.44",),
+        "sframe_find_fre finds rows of a PCMASK function at the start of a block only, and counts blocks from the "
+        "section's start",
+    ),
+    KnownWrong(
+        "libsframe-starts-from-section",
+        "libsframe",
+        ("2.47",),
+        "sframe_find_fre takes version 2's starts as counted from their own fields, whether the flag says so or not",
+    ),
+    KnownWrong(
         "signal-frame-expressions",
         "gas",
         ("2.47",),

@@ -370,6 +370,7 @@ __attribute__((constructor)) static void start_sampling(void)
   results.owner = getpid();
   /* The first call loads libgcc, which no handler should do.  */
   backtrace(raw_trace, MAX_TRACE);
+  sframe_modules_refresh(&modules);
   memset(&action, 0, sizeof action);
   action.sa_sigaction = on_tick;
   action.sa_flags = SA_SIGINFO | SA_RESTART;

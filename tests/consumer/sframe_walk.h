@@ -73,6 +73,7 @@ struct sframe_section {
   size_t functions_offset;
   size_t rows_offset;
   size_t rows_size;
+  void *decoder; /* of another library; sframe_section.c needs none */
 };
 
 enum { SFRAME_MAX_WORDS = 15 };

@@ -22,6 +22,8 @@ from cfi2sframe import Options, convert, load
 from cfi2sframe.dwarf.rules import AtExpression, RegisterOffset
 from cfi2sframe.emit import check, emit
 from tests.emit.support import need, run
+from tests.known_wrong import expect_failure
+from tests.oracle.tools import find_binutils, oracles_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +36,12 @@ NEVER_US = "1000000000"
 SECONDS = ["1", pytest.param("20", marks=pytest.mark.slow)]
 SAMPLES_PER_SECOND = 500
 MOST_EXAMPLES = 32
+#: Samples of steps.c: at every instruction between its two signals.
+LEAST_STEPS = 4000
+SHARED = ["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+SAMPLER = [
+    CONSUMER / f"{name}.c" for name in ("sampler", "sampler_report", "sframe_process", "sframe_start", "sframe_walk")
+]
 
 #: While they install the registers of a landing pad, they overwrite their own saved ones: CFI itself is wrong there.
 ENTERS_LANDING_PADS = {
@@ -45,7 +53,7 @@ ENTERS_LANDING_PADS = {
 #: Endings of a walk that are nobody's fault: code without a section, functions that cannot be described, and registers
 #: that only the topmost frame has.
 BLAMELESS = {"outermost", "no_module", "no_section", "no_function", "unsafe_register", "too_deep"}
-NOT_CONVERTED = re.compile(r"linux-(?:vdso|gate)|ld[-\d.]|ld-linux|ld64|sampler\.so")
+NOT_CONVERTED = re.compile(r"linux-(?:vdso|gate)|ld[-\d.]|ld-linux|ld64|sampler\w*\.so|libsframe")
 
 
 class Report(NamedTuple):
@@ -57,9 +65,9 @@ class Report(NamedTuple):
     examples: list[dict[str, Any]]
 
 
-def _convert(source: Path, target: Path, version: int) -> None:
+def _convert(source: Path, target: Path, options: Options) -> None:
     """Write a converted copy, which is read back and verified."""
-    emitted = emit(convert(load(str(source)), Options(version=version)))
+    emitted = emit(convert(load(str(source)), options))
     target.write_bytes(b"".join(emitted.chunks))
     target.chmod(0o755)
     check(emitted, load(str(target)))
@@ -75,8 +83,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sampler and the programs, not converted."""
     need("cc", "c++", "ldd")
     folder = tmp_path_factory.mktemp("consumer")
-    sampler = [CONSUMER / "sampler.c", CONSUMER / "sampler_report.c", *sorted(CONSUMER.glob("sframe_*.c"))]
-    run("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", folder / "sampler.so", *sampler)
+    run("cc", *SHARED, "-o", folder / "sampler.so", *SAMPLER, CONSUMER / "sframe_section.c")
     run("cc", "-O2", "-pthread", "-Wl,-z,lazy", "-o", folder / "workload", CONSUMER / "workload.c")
     run("c++", "-O2", "-Wl,-z,lazy", "-o", folder / "workload_cc", CONSUMER / "workload.cc")
     run("cc", "-O2", "-o", folder / "handler", HERE / "handler.c")
@@ -90,10 +97,7 @@ def version(request: pytest.FixtureRequest) -> int:
     return number
 
 
-@pytest.fixture(scope="session")
-def converted(built: Path, version: int, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
-    """`converted(program)`: a converted copy, next to converted copies of its libraries in lib/."""
-    folder = tmp_path_factory.mktemp(f"version{version}")
+def _converter(built: Path, folder: Path, options: Options) -> Callable[[Path], Path]:
     (folder / "lib").mkdir()
 
     def convert_once(program: Path) -> Path:
@@ -102,11 +106,17 @@ def converted(built: Path, version: int, tmp_path_factory: pytest.TempPathFactor
             # backtrace() loads libgcc, whether the program needs it or not.
             for soname, library in (_libraries(program) | _libraries(built / "workload_cc")).items():
                 if not (folder / "lib" / soname).exists():
-                    _convert(library, folder / "lib" / soname, version)
-            _convert(program, target, version)
+                    _convert(library, folder / "lib" / soname, options)
+            _convert(program, target, options)
         return target
 
     return convert_once
+
+
+@pytest.fixture(scope="session")
+def converted(built: Path, version: int, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """`converted(program)`: a converted copy, next to converted copies of its libraries in lib/."""
+    return _converter(built, tmp_path_factory.mktemp(f"version{version}"), Options(version=version))
 
 
 def _sample(
@@ -116,6 +126,7 @@ def _sample(
     expected: str,
     variables: dict[str, str] | None = None,
     runner: tuple[str | Path, ...] = (),
+    sampler: str = "sampler.so",
 ) -> Report:
     """Run a program under the sampler; its own output must be that of the unsampled, unconverted one.
 
@@ -126,7 +137,7 @@ def _sample(
     environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"} | (variables or {})
     sampled = {
         "LD_LIBRARY_PATH": str(program.parent / "lib"),
-        "LD_PRELOAD": str(built / "sampler.so"),
+        "LD_PRELOAD": str(built / sampler),
         "CONSUMER_OUT": str(out),
         "CONSUMER_CLOCK": "wall",
         "CONSUMER_INTERVAL_US": NEVER_US if runner else INTERVAL_US,
@@ -229,18 +240,95 @@ def test_signal_frames(built: Path, converted: Callable[[Path], Path], version: 
         assert stopped > _in_converted_code(report) * 0.9
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the stepper knows the registers of AMD64")
-def test_every_instruction(built: Path, converted: Callable[[Path], Path], version: int) -> None:
-    """Samples by the trap flag instead of a clock: no entry, exit or return code of a handler is left to chance."""
+@pytest.fixture(scope="session")
+def stepper(built: Path) -> tuple[str | Path, ...]:
+    """The words that have a program sampled at every instruction."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the stepper knows the registers of AMD64 only")
     run("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", built / "stepper", CONSUMER / "stepper.c")
     tried = subprocess.run([built / "stepper", "1", "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"no tracing of programs here: {tried.stderr.strip()}")
-    steps = converted(built / "steps")
-    report = _sample(built, steps, expected=run(built / "steps"), runner=(built / "stepper", "1"))
-    _check(report, version, 4000)
+    return (built / "stepper", "1")
+
+
+def test_every_instruction(
+    built: Path, converted: Callable[[Path], Path], version: int, stepper: tuple[str | Path, ...]
+) -> None:
+    """Samples by the trap flag instead of a clock: no entry, exit or return code of a handler is left to chance."""
+    report = _sample(built, converted(built / "steps"), expected=run(built / "steps"), runner=stepper)
+    _check(report, version, LEAST_STEPS)
     # Most of the rest is in ld.so, or (in version 2) below the return code of a handler.
     assert report.summary["equal"] > (2000 if version == 3 else 800)
+
+
+class Libsframe(NamedTuple):
+    """GNU's reader: its version, and the name of a sampler that reads sections by it."""
+
+    version: str
+    sampler: str
+    reads_version_3: bool
+
+
+@pytest.fixture(scope="session", params=["2.44", "newest"])
+def libsframe(request: pytest.FixtureRequest, built: Path) -> Libsframe:
+    """The libsframe of a binutils version, brought by make oracles."""
+    suite = {"2.44": "trixie", "newest": "sid"}[request.param]
+    root = oracles_directory() / suite / "root" / "usr"
+    found = sorted(root.glob("lib/x86_64-linux-gnu/libsframe.so.?"))
+    if platform.machine() != "x86_64" or not found or not (root / "include" / "sframe-api.h").exists():
+        pytest.skip(f"no libsframe of binutils {request.param} for this machine; fetch it with: make oracles")
+    # Beside it in its own folder is a libc of the same suite, which is not to be met.
+    library = built / found[-1].name
+    shutil.copy2(found[-1], library)
+    sampler = f"sampler_{suite}.so"
+    include: list[str | Path] = ["-isystem", root / "include", f"-Wl,-rpath,{built}"]
+    run("cc", *SHARED, *include, "-o", built / sampler, *SAMPLER, CONSUMER / "libsframe_section.c", library)
+    return Libsframe(find_binutils(request.param).version, sampler, reads_version_3=suite == "sid")
+
+
+#: libsframe 2.44 does not know that starts may count from their own fields, nor how to read repeating blocks.
+FOR_LIBSFRAME_2_44 = Options(version=2, errata=0, with_stubs=False)
+
+
+@pytest.mark.parametrize(
+    "name", ["steps", "workload_cc", *(pytest.param(name, marks=pytest.mark.slow) for name in ("workload", "handler"))]
+)
+def test_through_libsframe(
+    built: Path,
+    libsframe: Libsframe,
+    version: int,
+    name: str,
+    request: pytest.FixtureRequest,
+    stepper: tuple[str | Path, ...],
+    tmp_path: Path,
+) -> None:
+    """The same walks with GNU's own reader: functions and rows found, and their fields read, by libsframe."""
+    if libsframe.reads_version_3:
+        program = request.getfixturevalue("converted")(built / name)
+    elif version == 2:
+        program = _converter(built, tmp_path, FOR_LIBSFRAME_2_44)(built / name)
+    else:
+        pytest.skip("libsframe 2.44 does not read version 3")
+    if name == "steps":
+        report = _sample(built, program, expected=run(built / name), runner=stepper, sampler=libsframe.sampler)
+        _check(report, version, LEAST_STEPS)
+    else:
+        report = _sample(built, program, "1", expected=run(built / name, "0"), sampler=libsframe.sampler)
+        _check(report, version, SAMPLES_PER_SECOND)
+    if (name, version) != ("handler", 2):
+        assert report.summary["equal"] > SAMPLES_PER_SECOND / 2
+
+
+def test_older_sections_through_libsframe(
+    built: Path, libsframe: Libsframe, request: pytest.FixtureRequest, stepper: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    """Starts that count from the section; PLT stubs in repeating blocks, which every call of a library enters."""
+    for case in ("libsframe-repeating-blocks", "libsframe-starts-from-section"):
+        expect_failure(request, case, "libsframe", libsframe.version)
+    program = _converter(built, tmp_path, FOR_LIBSFRAME_2_44._replace(with_stubs=True))(built / "steps")
+    report = _sample(built, program, expected=run(built / "steps"), runner=stepper, sampler=libsframe.sampler)
+    _check(report, 2, LEAST_STEPS)
 
 
 @pytest.mark.parametrize("seconds", SECONDS)
@@ -258,9 +346,9 @@ def test_python(built: Path, converted: Callable[[Path], Path], version: int, se
     for path in map(Path, modules.split()):
         for soname, library in _libraries(path).items():
             if not (program.parent / "lib" / soname).exists():
-                _convert(library, program.parent / "lib" / soname, version)
+                _convert(library, program.parent / "lib" / soname, Options(version=version))
         if not (extensions / path.name).exists():
-            _convert(path, extensions / path.name, version)
+            _convert(path, extensions / path.name, Options(version=version))
     variables = {"PYTHONPATH": str(extensions), "PYTHONDONTWRITEBYTECODE": "1"}
     report = _sample(built, program, "-s", script, seconds, expected=f"{result}\n", variables=variables)
     _check(report, version, SAMPLES_PER_SECOND * int(seconds))
