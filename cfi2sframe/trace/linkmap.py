@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.space import AddressSpace
 
 _DT_DEBUG: Final = 21
-_MAX_LINK_MAPS: Final = 10_000
+_MAX_LINK_MAPS: Final = 4096
 _MAX_NAME_SIZE: Final = 4096
+_NAME_PART_SIZE: Final = 64
 _MAX_DYNAMIC_COUNT: Final = 1024
 _MAX_PROGRAM_HEADERS: Final = 128
 
@@ -45,6 +46,7 @@ def add_modules_without_list(space: AddressSpace, auxv: dict[int, int], executab
     if isinstance(file, ModuleFile):
         space.add_file(name, file, bias)
     else:
+        space.add_unusable(name or "the executable", bias, file)
         first = min((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr, default=None)
         if first is not None:
             space.add_in_memory(name or "[executable]", (first.vaddr - first.file_offset + bias) & ADDRESS_MASK)
@@ -53,6 +55,8 @@ def add_modules_without_list(space: AddressSpace, auxv: dict[int, int], executab
         library = space.open_file(entry.path)
         if isinstance(library, ModuleFile):
             space.add_file(entry.path, library, entry.bias)
+        else:
+            space.add_unusable(entry.path, entry.bias, library)
     if not listed and AT_BASE in auxv:
         space.add_in_memory("[dynamic linker]", auxv[AT_BASE])
 
@@ -123,8 +127,12 @@ def _string(read: ReadMemory, address: int) -> str:
     """Return the NUL-terminated string at an address; empty where it cannot be read."""
     found = b""
     while address and len(found) < _MAX_NAME_SIZE:
-        byte = read(address + len(found), 1)
-        if byte is None or byte == b"\0":
+        # Near the end of what can be read, bytes come one by one.
+        part = read(address + len(found), _NAME_PART_SIZE) or read(address + len(found), 1)
+        if part is None:
             break
-        found += byte
+        name, end, _ = part.partition(b"\0")
+        found += name
+        if end:
+            break
     return found.decode("utf-8", "surrogateescape")

@@ -7,6 +7,7 @@ Knows files and nothing of processes; addresses are virtual addresses of the fil
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.api import convert, decode, decode_existing, sframe_section
@@ -115,6 +116,9 @@ class FileStore:
             status = os.stat(path)
         except (OSError, ValueError) as error:
             return (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+            # A pipe or a device in a damaged core's list would keep its reader waiting.
+            return "not a regular file, or empty"
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         known = self._by_identity.get(identity)
         if known is None:
@@ -152,7 +156,10 @@ def resolve(root: str, path: str) -> str:
         if not os.path.islink(candidate):
             found = candidate
             continue
-        target = os.readlink(candidate)
+        try:
+            target = os.readlink(candidate)
+        except OSError:
+            break
         if target.startswith("/"):
             found = root
         waiting += [part for part in reversed(target.split("/")) if part]

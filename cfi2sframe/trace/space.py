@@ -7,6 +7,7 @@ ELF header in memory; each is opened when an address of it is first asked for.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PT_LOAD
@@ -64,46 +65,71 @@ class AddressSpace:
     ) -> None:
         self.arch = arch
         self.read_own = read_own
-        self.open_file = open_file
+        self._open_file = open_file
         self.open_memory = open_memory
+        #: Sorted by address; no two overlap.
         self.modules: list[Module] = []
-        self._mappings: dict[str, list[FileMapping]] = {}
+        self._by_path: dict[str, list[FileMapping]] = {}
+        self._mappings: list[FileMapping] = []
+        #: Files that are known to start somewhere, but cannot be used, so that nobody knows where they end.
+        self._unusable: list[tuple[int, str, str]] = []
 
     # Modules
+
+    def open_file(self, path: str) -> ModuleFile | str:
+        """Return a file of the traced system, or why it cannot be used for this process."""
+        file = self._open_file(path)
+        if isinstance(file, ModuleFile) and file.image.arch != self.arch:
+            return f"the file is of {file.image.arch.name}"
+        return file
+
+    def add_unusable(self, name: str, start: int, reason: str) -> None:
+        """Remember a file that cannot be used, for messages."""
+        self._unusable.append((start, name, reason))
 
     def add_mappings(self, mappings: Iterable[FileMapping]) -> None:
         """Add files by what is mapped where; they are opened when needed."""
         for mapping in mappings:
-            self._mappings.setdefault(mapping.path, []).append(mapping)
+            self._by_path.setdefault(mapping.path, []).append(mapping)
+        self._mappings = sorted(m for group in self._by_path.values() for m in group)
 
     def add_file(self, name: str, file: ModuleFile, bias: int) -> None:
         """Add a file that was loaded with a known bias."""
         loads = [p for p in file.image.segments if p.type == PT_LOAD]
         if loads:
-            start = min(p.vaddr for p in loads) + bias
-            end = max(p.end_vaddr for p in loads) + bias
-            self.modules.append(Module(name, start & ADDRESS_MASK, end & ADDRESS_MASK, bias, file))
+            start = (min(p.vaddr for p in loads) + bias) & ADDRESS_MASK
+            end = (max(p.end_vaddr for p in loads) + bias) & ADDRESS_MASK
+            self._add(Module(name, start, end, bias, file))
 
-    def add_in_memory(self, name: str, address: int) -> Module | None:
-        """Add what an ELF header in memory announces; None when there is none. Return what was added."""
+    def add_in_memory(self, name: str, address: int) -> None:
+        """Add what an ELF header in memory announces; nothing when there is none."""
         headers = headers_in_memory(self.read_own, address, self.arch.byte_order)
-        if headers is None:
-            return None
-        module = self._from_memory(name, address, headers.loads, headers.bias, "")
-        self.modules.append(module)
-        return module
+        if headers is not None:
+            self._add(self._from_memory(name, address, headers.loads, headers.bias, ""))
+
+    def _add(self, module: Module) -> None:
+        """Keep a module, as far as its addresses are no other's already."""
+        index = bisect_right(self.modules, module.start, key=_start_of)
+        start = max(module.start, self.modules[index - 1].end) if index else module.start
+        end = min(module.end, self.modules[index].start) if index < len(self.modules) else module.end
+        if start < end:
+            self.modules.insert(index, module._replace(start=start, end=end))
 
     def module_at(self, address: int) -> Module | None:
         """Return the module that holds an address."""
-        for module in self.modules:
-            if module.start <= address < module.end:
-                return module
-        for path, mappings in self._mappings.items():
-            if any(m.start <= address < m.end for m in mappings):
-                del self._mappings[path]
-                self.modules += self._open(path, sorted(mappings))
-                return self.module_at(address)
-        return None
+        index = bisect_right(self.modules, address, key=_start_of) - 1
+        if index >= 0 and address < self.modules[index].end:
+            return self.modules[index]
+        index = bisect_right(self._mappings, address, key=_start_of) - 1
+        if index < 0 or address >= self._mappings[index].end:
+            return None
+        # Its file has not been opened yet; once it has been, its mappings say no more.
+        mappings = self._by_path.pop(self._mappings[index].path, None)
+        if mappings is None:
+            return None
+        for module in self._open(mappings[0].path, sorted(mappings)):
+            self._add(module)
+        return self.module_at(address)
 
     def _open(self, path: str, mappings: list[FileMapping]) -> list[Module]:
         """Return the modules that a file's mappings make: one for each time that it was loaded."""
@@ -150,7 +176,7 @@ class AddressSpace:
         """Return what is known of an address: module, row, or an ending that says why there is no row."""
         module = self.module_at(address)
         if module is None:
-            return Located(None, None, None, Ending("no-module", f"no file is mapped at 0x{address:x}"))
+            return Located(None, None, None, Ending("no-module", self._no_module(address)))
         vaddr = (address - module.bias) & ADDRESS_MASK
         if isinstance(module.file, str):
             return Located(module.name, None, None, Ending("unusable-module", f"{module.name}: {module.file}"))
@@ -167,6 +193,14 @@ class AddressSpace:
                 Ending("no-row", f"{module.name}: version {version} has no row at 0x{vaddr:x} ({rows.source})"),
             )
         return Located(module.name, vaddr, row)
+
+    def _no_module(self, address: int) -> str:
+        below = [known for known in self._unusable if known[0] <= address]
+        text = f"no file is known at 0x{address:x}"
+        if below:
+            start, name, reason = max(below)
+            text += f"; {name}, which starts at 0x{start:x}, cannot be used: {reason}"
+        return text
 
     def symbol_at(self, address: int) -> FoundSymbol | None:
         """Return the function at an address and the distance from its start."""
@@ -188,3 +222,7 @@ class AddressSpace:
 
 def _reason(file: ModuleFile | str) -> str:
     return file if isinstance(file, str) else "none of its mappings is the start of the program"
+
+
+def _start_of(item: Module | FileMapping) -> int:
+    return item.start

@@ -69,4 +69,9 @@ def _caller(
     if row is None or row.state is None:
         return located, located.ending or Ending("no-row", "no row for this PC")
     caller = step(frame, row.state, read_memory, arch, is_signal_frame=row.is_signal_frame, pac_mask=pac_mask)
+    if row.is_signal_frame and isinstance(caller, Frame):
+        # The row says PC, SP and FP; what the kernel saved of the other registers serves an interrupted prologue.
+        interrupted = sigreturn_frame(frame, read_memory, arch)
+        if interrupted is not None and interrupted[:3] == caller[:3]:
+            return located, interrupted
     return located, caller
