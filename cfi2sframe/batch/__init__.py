@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cfi2sframe.batch.job import run_job
     from cfi2sframe.batch.records import FileState, Job, Outcome, Settings
-    from cfi2sframe.batch.run import run
+    from cfi2sframe.batch.runner import run
     from cfi2sframe.batch.worklist import work_list
 
 __all__ = ["FileState", "Job", "Outcome", "Settings", "run", "run_job", "work_list"]
@@ -25,7 +25,7 @@ _HOMES = {
     "Job": "records",
     "Outcome": "records",
     "Settings": "records",
-    "run": "run",
+    "run": "runner",
     "run_job": "job",
     "work_list": "worklist",
 }

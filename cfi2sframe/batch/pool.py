@@ -12,7 +12,7 @@ import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.batch.run import run_jobs
+from cfi2sframe.batch.runner import run_jobs
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:

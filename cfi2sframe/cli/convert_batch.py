@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from cfi2sframe.batch.records import Job
-    from cfi2sframe.batch.run import TaskFunction
+    from cfi2sframe.batch.runner import TaskFunction
     from cfi2sframe.batch.stamp import Stamp
 
 #: Less input than this is done before a pool of processes has started.
@@ -104,7 +104,7 @@ def _single(job: Job) -> list[Outcome]:
 
 def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence[bool]) -> list[Outcome]:
     """Run the jobs that are not known to be done; say what is to be said of each, in their order."""
-    from cfi2sframe.batch.run import run, size_of
+    from cfi2sframe.batch.runner import run, size_of
     from cfi2sframe.cli.progress import ProgressLine
 
     to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
@@ -128,7 +128,7 @@ def _executor(
     arguments: argparse.Namespace, job_count: int, byte_count: int
 ) -> AbstractContextManager[tuple[Executor | None, TaskFunction]]:
     """Return what runs the jobs, and the function that it is given; no executor where it would not pay."""
-    from cfi2sframe.batch.run import run_jobs
+    from cfi2sframe.batch.runner import run_jobs
 
     count = arguments.jobs or len(os.sched_getaffinity(0))
     if arguments.executor:
@@ -141,7 +141,7 @@ def _executor(
 @contextmanager
 def _named_executor(text: str, count: int) -> Iterator[tuple[Executor, TaskFunction]]:
     from cfi2sframe.batch.pool import load_factory
-    from cfi2sframe.batch.run import run_jobs
+    from cfi2sframe.batch.runner import run_jobs
 
     factory = load_factory(text)
     try:
