@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The debhelper add-on: Debian packages that are built with it, unpacked or installed, and whose programs run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.contrib.support import (
+    CONTRIB,
+    ROOT,
+    Result,
+    attempt,
+    check_section,
+    copy_recipe,
+    environment,
+    has_section,
+    need,
+    run,
+)
+from tests.contrib.walk import check_walks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.contrib.walk import Sampler
+
+ADD_ON = CONTRIB / "debhelper"
+BUILD = ("dpkg-buildpackage", "-b", "-us", "-uc")
+
+
+@pytest.fixture
+def debian(tmp_path: Path, programs: Path) -> dict[str, str]:
+    """An environment in which debhelper finds the add-on, installed as its README says."""
+    need("dpkg-buildpackage", "dh", "cc", "make", "perl")
+    perl, tools = tmp_path / "perl", tmp_path / "tools"
+    (perl / "Debian" / "Debhelper" / "Sequence").mkdir(parents=True)
+    shutil.copy(ADD_ON / "sframe.pm", perl / "Debian" / "Debhelper" / "Sequence")
+    tools.mkdir()
+    shutil.copy(ADD_ON / "dh_sframe", tools)
+    env = environment(programs, PERL5LIB=str(perl))
+    env["PATH"] = os.pathsep.join([str(tools), env["PATH"]])
+    return env
+
+
+def build_example(tmp_path: Path, env: dict[str, str]) -> tuple[Path, Result]:
+    """Build the example; return the folder that its package unpacks to."""
+    folder = copy_recipe("debhelper", tmp_path / "build" / "words-1.0")
+    result = run(*BUILD, cwd=folder, env=env)
+    root = tmp_path / "root"
+    (package,) = folder.parent.glob("words_1.0_*.deb")
+    run("dpkg", "-x", package, root)
+    return root, result
+
+
+def test_native_package(tmp_path: Path, debian: dict[str, str], sampler: Sampler) -> None:
+    root, result = build_example(tmp_path, debian)
+    steps = [line.split()[0] for line in result.out.splitlines() if line.startswith("   dh_")]
+    assert steps.index("dh_strip") < steps.index("dh_sframe") < steps.index("dh_md5sums")
+    program, library = root / "usr" / "bin" / "words", root / "usr" / "lib" / "words" / "libwords.so"
+    check_section(program)
+    check_section(library)
+    check_walks(sampler, program, libraries=library.parent)
+    assert os.path.samefile(program, root / "usr" / "bin" / "words-too")
+    assert not has_section(root / "usr" / "lib" / "words" / "words.o")
+    (debug,) = (tmp_path / "build").glob("words-dbgsym_1.0_*.deb")
+    run("dpkg", "-x", debug, tmp_path / "debug")
+    assert (tmp_path / "debug" / "usr" / "lib" / "debug" / ".build-id").is_dir()
+    assert not any(has_section(path) for path in (tmp_path / "debug").rglob("*.debug"))
+    (package,) = (tmp_path / "build").glob("words_1.0_*.deb")
+    run("dpkg", "-e", package, tmp_path / "control")
+    run("md5sum", "--check", "--strict", tmp_path / "control" / "md5sums", cwd=root)
+
+
+def test_build_option(tmp_path: Path, debian: dict[str, str]) -> None:
+    root, _ = build_example(tmp_path, {**debian, "DEB_BUILD_OPTIONS": "nosframe"})
+    assert not has_section(root / "usr" / "bin" / "words")
+
+
+def staged(tmp_path: Path, env: dict[str, str]) -> Path:
+    """Return a source tree whose package directory holds files as dh_strip leaves them."""
+    folder = copy_recipe("debhelper", tmp_path / "words-1.0")
+    run("make", "install", f"DESTDIR={folder}/debian/words", cwd=folder, env=env)
+    return folder
+
+
+def test_options(tmp_path: Path, debian: dict[str, str]) -> None:
+    from cfi2sframe import decode_existing, load
+
+    folder = staged(tmp_path, debian)
+    run("dh_sframe", "-Xlibwords", "--", "--sframe-version", "2", cwd=folder, env=debian)
+    root = folder / "debian" / "words" / "usr"
+    assert decode_existing(load(str(root / "bin" / "words"))).header.version == 2
+    assert not has_section(root / "lib" / "words" / "libwords.so")
+
+
+def test_a_file_that_cannot_be_converted(tmp_path: Path, debian: dict[str, str]) -> None:
+    folder = staged(tmp_path, debian)
+    damaged = folder / "debian" / "words" / "usr" / "bin" / "damaged"
+    damaged.write_bytes((folder / "words").read_bytes()[:5000])
+    result = run("dh_sframe", cwd=folder, env=debian)
+    assert "damaged stays without an SFrame section" in result.err
+    assert has_section(folder / "debian" / "words" / "usr" / "bin" / "words")
+    assert attempt("dh_sframe", "--require", cwd=folder, env=debian).status != 0
+
+
+def test_nothing_is_done_with_no_act(tmp_path: Path, debian: dict[str, str]) -> None:
+    folder = staged(tmp_path, debian)
+    run("dh_sframe", "--no-act", cwd=folder, env=debian)
+    assert not has_section(folder / "debian" / "words" / "usr" / "bin" / "words")
+
+
+@pytest.mark.slow
+def test_source_package_of_the_archive(tmp_path: Path, debian: dict[str, str]) -> None:
+    """Slow: reads the archive's list of sources, downloads one, and builds it twice."""
+    fetched = attempt(ROOT / "tools" / "fetch-debian-source", tmp_path / "source", "tree")
+    if fetched.status != 0:
+        pytest.skip(f"no source package to be had: {fetched.err.strip()}")
+    (folder,) = (path for path in (tmp_path / "source").iterdir() if path.is_dir())
+    plain = shutil.copytree(folder, tmp_path / "plain" / folder.name)
+    rules = folder / "debian" / "rules"
+    text = rules.read_text()
+    assert "\tdh $@\n" in text
+    rules.write_text(text.replace("\tdh $@\n", "\tdh $@ --with sframe\n"))
+    for name, source in (("plain-root", plain), ("root", folder)):
+        run(*BUILD, cwd=source, env=debian)
+        (package,) = source.parent.glob("tree_*.deb")
+        install_into(tmp_path / name, package)
+    program, before = tmp_path / "root" / "usr" / "bin" / "tree", tmp_path / "plain-root" / "usr" / "bin" / "tree"
+    check_section(program, more_functions_than=50)
+    assert not has_section(before)
+    for words in (["--version"], ["-a", "--du", "-h", ROOT / "docs"], ["-J", "-s", "-p", ROOT / "contrib"]):
+        assert run(program, *words) == run(before, *words)
+
+
+def install_into(root: Path, package: Path) -> None:
+    """Install a package into a folder with a dpkg database of its own; as another user than root, unpack it."""
+    if os.geteuid() != 0:
+        run("dpkg", "-x", package, root)
+        return
+    (root / "var" / "lib" / "dpkg" / "updates").mkdir(parents=True)
+    (root / "var" / "lib" / "dpkg" / "info").mkdir()
+    (root / "var" / "lib" / "dpkg" / "status").touch()
+    subprocess.run(
+        ["dpkg", f"--root={root}", "--force-depends", "--force-not-root", "--install", str(package)],
+        check=True,
+        capture_output=True,
+    )
