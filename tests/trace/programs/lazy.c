@@ -2,13 +2,24 @@
 /* The first call of a function of another library: its stub, the resolver and
    ld.so's search for the symbol are on the stack.  */
 
+#include <link.h>
 #include <string.h>
 
 #include "stop.h"
 
-/* Where ld.so put the resolver's address, for a debugger to read.  */
-extern void *_GLOBAL_OFFSET_TABLE_[] __attribute__((visibility("hidden")));
+/* The resolver's address, for a debugger to read.  */
 void *volatile resolver;
+
+/* ld.so puts it into the third word of the PLT's part of the GOT, whose
+   address in the dynamic section it has relocated.  */
+static NOINLINE void *find_resolver(void)
+{
+  ElfW(Dyn) *entry = _DYNAMIC;
+
+  while (entry->d_tag != DT_PLTGOT)
+    entry++;
+  return ((void **)entry->d_un.d_ptr)[2];
+}
 
 static NOINLINE long call(const char *text, long depth)
 {
@@ -20,7 +31,7 @@ static NOINLINE long call(const char *text, long depth)
 int main(int argc, char **argv)
 {
   dies = argc > 1;
-  resolver = _GLOBAL_OFFSET_TABLE_[2];
+  resolver = find_resolver();
   stop_here();
   sink += call(argv[0], 5);
   return 0;

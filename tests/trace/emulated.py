@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of other architectures under qemu's user emulation, which a gdb watches until they leave a core."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tests.trace.judges import GDB_FRAMES, TIMEOUT, Chain, gdb
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.arches.targets import Target
+
+#: Without SVE, whose signal frames gdb 13 takes for damaged; with pointer authentication, where programs use it.
+CPUS: Final = {"aarch64": "max,sve=off,sme=off", "s390x": "max"}
+#: An AArch64 CPU that signs no addresses: the instructions that do are no operations there.
+CPU_WITHOUT_PAC: Final = "cortex-a72"
+_POLL_SECONDS: Final = 0.05
+
+
+class EmulatedCore(NamedTuple):
+    """A core that qemu wrote, and what gdb saw of the process at that moment."""
+
+    core: Path
+    gdb: tuple[Chain, ...]
+
+
+def die_under_gdb(
+    target: Target, program: Path, debugger: str, commands: Sequence[str] | None = None, cpu: str = ""
+) -> EmulatedCore:
+    """Run a program to stop_here() and on by gdb's commands; let gdb look at it there, and let it die of a signal.
+
+    Without commands, not even none, the program runs until it aborts on its own.
+    """
+    folder = program.parent / f"{program.name}.died{cpu}"
+    folder.mkdir()
+    socket = folder / "gdb"
+    command: list[str | Path] = [
+        target.emulator,
+        "-L",
+        target.sysroot,
+        "-cpu",
+        cpu or CPUS[target.name],
+        "-g",
+        socket,
+        program,
+    ]
+    if commands is None:
+        command.append("die")
+        go: tuple[str, ...] = ("continue", f"source {GDB_FRAMES}", "continue")
+    else:
+        go = ("break *stop_here", "continue", *commands, f"source {GDB_FRAMES}", "signal SIGABRT")
+    emulator = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_allow_cores,  # noqa: PLW1509 - no other thread runs in a test
+    )
+    try:
+        end = time.monotonic() + TIMEOUT
+        while not socket.exists() and emulator.poll() is None and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+        text = gdb(
+            program,
+            settings=(f"set sysroot {target.sysroot}", "handle SIGABRT stop"),
+            commands=(f"target remote {socket}", *go),
+            program=debugger,
+        )
+        _, complaints = emulator.communicate(timeout=TIMEOUT)
+    finally:
+        emulator.kill()
+        emulator.wait()
+    lines = [line.removeprefix("FRAMES ") for line in text.splitlines() if line.startswith("FRAMES ")]
+    cores = list(folder.glob("qemu_*.core"))
+    assert (len(lines), len(cores)) == (1, 1), (text, complaints, os.listdir(folder))
+    found = json.loads(lines[0])
+    return EmulatedCore(
+        cores[0], tuple(sorted(Chain(t["id"], tuple(t["pcs"]), tuple(t["sps"]), t["reason"]) for t in found))
+    )
+
+
+def _allow_cores() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))

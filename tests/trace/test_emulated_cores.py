@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces of AArch64 and s390x cores, which qemu wrote, have the frames that gdb saw in the living process."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import known_wrong
+from tests.arches.targets import AARCH64, TARGETS, need
+from tests.trace.build import compile_program, named
+from tests.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
+from tests.trace.tracing import is_in_order, threads_of, trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.arches.targets import Target
+    from tests.trace.build import Program
+    from tests.trace.emulated import EmulatedCore
+    from tests.trace.judges import Chain
+
+pytestmark = pytest.mark.oracle
+
+NAMES = (
+    *("recursion", "recursion-static", "dynamic", "drap", "callback", "handler", "handler-alternate"),
+    *("exception-destructor", "exception-search", "exception-handler", "exception-rethrown", "exception-terminate"),
+    *("lazy-resolver", "lazy-search", "threads", "noreturn"),
+)
+
+
+def check(
+    target: Target,
+    program: Program,
+    binary: Path,
+    died: EmulatedCore,
+    judges: tuple[Chain, ...],
+    *,
+    is_whole: bool = True,
+) -> None:
+    """Compare the traces of a program's core with gdb's, which come to the true end where they are whole."""
+    threads = threads_of(trace(died.core, "--executable", binary, "--sysroot", target.sysroot))
+    assert len(judges) == program.thread_count == len(threads)
+    for thread, judged in zip(threads, judges, strict=True):
+        assert list(map(hex, thread.chain.pcs)) == list(map(hex, judged.pcs))
+        assert list(map(hex, thread.chain.sps)) == list(map(hex, judged.sps))
+        assert (thread.ending == "outermost", judged.reason == "outermost") == (is_whole, is_whole)
+    if not is_whole:
+        return
+    stopped = [thread for thread in threads if is_in_order(program.functions, thread.functions)]
+    assert len(stopped) == 1
+    assert len(stopped[0].functions) >= program.least_frames
+
+
+def glibc_version(target: Target) -> str:
+    """Return the version of the C library in the sysroot of a target."""
+    match = re.search(rb"GNU C Library .* release version (\d+\.\d+)", (target.sysroot / "lib/libc.so.6").read_bytes())
+    assert match is not None
+    return match[1].decode()
+
+
+def debugger() -> str:
+    """The gdb that knows the other architectures; skips the test without it."""
+    return need("gdb-multiarch")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_frames_are_those_of_gdb(target: Target, name: str, tmp_path: Path) -> None:
+    """Stopped where the program is of interest; unlike on AMD64, the search for a symbol has all of its callers."""
+    program = named(name)
+    binary = compile_program(program, tmp_path, target.triplet)
+    died = die_under_gdb(target, binary, debugger(), program.commands)
+    wrong = known_wrong.find(f"{target.name}-{program.source}", "glibc", glibc_version(target))
+    check(target, program, binary, died, died.gdb, is_whole=wrong is None)
+
+
+@pytest.mark.parametrize("name", ["recursion", "handler", "threads", "exception-terminate"])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_programs_that_abort(target: Target, name: str, tmp_path: Path) -> None:
+    binary = compile_program(named(name), tmp_path, target.triplet)
+    died = die_under_gdb(target, binary, debugger())
+    check(target, named(name), binary, died, died.gdb)
+
+
+@pytest.mark.parametrize("name", ["recursion", "dynamic", "callback", "handler", "exception-destructor", "noreturn"])
+def test_signed_return_addresses(name: str, tmp_path: Path) -> None:
+    """AArch64 code that signs its return addresses.
+
+    qemu 7.2 does not tell gdb which bits of an address are its authentication code, so gdb is asked on a CPU that signs
+    nothing; the process is the same otherwise, since the emulator's addresses do not change.
+    """
+    program = named(name)
+    program = program._replace(flags=(*program.flags, "-mbranch-protection=pac-ret"))
+    binary = compile_program(program, tmp_path, AARCH64.triplet)
+    signed = die_under_gdb(AARCH64, binary, debugger(), program.commands)
+    unsigned = die_under_gdb(AARCH64, binary, debugger(), program.commands, CPU_WITHOUT_PAC)
+    assert [c.pcs for c in signed.gdb] != [c.pcs for c in unsigned.gdb]
+    check(AARCH64, program, binary, signed, unsigned.gdb)
