@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 CfiKind = Literal["eh_frame", "debug_frame"]
 
 _ZSTD_PIECE_SIZE: Final = 1 << 20
+#: CFI of programs shrinks to a third or a tenth; small sections may be as repetitive as they like.
+_MAX_EXPANSION: Final = 100
+_SMALL_SIZE: Final = 1 << 22
 
 #: Relocation type -> (bytes, whether it is relative to its own address), for the types that occur in CFI sections.
 _RELOCATIONS: Final = {
@@ -168,6 +171,7 @@ def _decompress(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
     if len(data) < 24:
         raise ElfError("truncated compression header", section.name)
     method, _reserved, size, _alignment = struct.unpack_from(image.byte_order + "IIQQ", data)
+    _refuse_bomb(section, len(data), size)
     if method == c.ELFCOMPRESS_ZLIB:
         return _inflate(section, memoryview(data)[24:], size)
     if method == c.ELFCOMPRESS_ZSTD:
@@ -179,15 +183,20 @@ def _decompress_gnu(section: ElfSection, data: bytes) -> bytes:
     """Undo the older GNU form: "ZLIB", the size in 8 big-endian bytes, a zlib stream."""
     if data[:4] != b"ZLIB" or len(data) < 12:
         return data
-    return _inflate(section, memoryview(data)[12:], int.from_bytes(data[4:12], "big"))
+    size = int.from_bytes(data[4:12], "big")
+    _refuse_bomb(section, len(data), size)
+    return _inflate(section, memoryview(data)[12:], size)
+
+
+def _refuse_bomb(section: ElfSection, packed_size: int, size: int) -> None:
+    """A claimed size must not cost memory that has nothing to do with the file's size."""
+    if size > max(_SMALL_SIZE, packed_size * _MAX_EXPANSION):
+        raise ElfError(f"compressed section claims {size} bytes, far more than {packed_size} hold", section.name)
 
 
 def _inflate(section: ElfSection, packed: memoryview, size: int) -> bytes:
     import zlib
 
-    # Deflate cannot expand by more than 1032: a claim beyond that is a lie, and must not cost memory.
-    if size > len(packed) * 1032 + 64:
-        raise ElfError(f"compressed section claims {size} bytes, more than its content can hold", section.name)
     try:
         data = zlib.decompressobj().decompress(packed, size + 1)
     except zlib.error as error:

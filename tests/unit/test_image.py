@@ -10,7 +10,8 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.image import CodeRange, ElfImage, Place, machine_name, string_at
+from cfi2sframe.elf.image import CodeRange, ElfImage, Place, machine_name
+from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError
 from tests import cfi_asm as asm
 
@@ -211,7 +212,19 @@ def test_names_without_a_string_table(index: int) -> None:
 )
 def test_strings(offset: int, name: str) -> None:
     """The last may have no end, bytes that are no UTF-8 are spelled out, and outside of the table is nothing."""
-    assert string_at(b"abc\0d\xff\0tail", offset) == name
+    assert StringTable(b"abc\0d\xff\0tail", "").at(offset) == name
+
+
+def test_names_that_share_their_ends_are_fine() -> None:
+    table = StringTable(b"a" * 10_000 + b"\0", "")
+    assert [len(table.at(offset)) for offset in (0, 5_000, 9_999, 0)] == [10_000, 5_000, 1, 10_000]
+
+
+def test_names_that_overlap_over_and_over_are_refused() -> None:
+    """A table of one endless name would give each of n symbols a string of n bytes."""
+    table = StringTable(b"a" * 10_000, ".strtab")
+    with pytest.raises(ElfError, match=r"^\.strtab: the names in the string table overlap one another over and over$"):
+        sum(len(table.at(offset)) for offset in range(10_000))
 
 
 def test_a_section_that_leaves_the_file() -> None:
@@ -421,8 +434,9 @@ def test_a_symbol_table_that_leaves_the_file() -> None:
     data = an_object((asm.Symbol("start", 0, 4, FUNC),))
     index = next(s.index for s in image_of(data).sections if s.type == c.SHT_SYMTAB)
     image = image_of(patched(data, section_header(data, index) + SH_SIZE, "Q", 24 * 1000))
+    assert image.names_of([image.sections[1].vaddr]) == {}, "names are a courtesy"
     with pytest.raises(ElfError, match=r"^\.symtab: truncated"):
-        image.names_of([1])
+        image.symbol_vaddrs(image.sections[index])
 
 
 @pytest.mark.parametrize(

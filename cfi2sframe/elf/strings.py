@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""String tables, of files that may lie: names that overlap one another must not cost more than the table's size."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cfi2sframe.errors import ElfError
+
+#: How often each byte may be part of a name, on average. Linkers share the ends of names, which gives two or three.
+_MAX_OVERLAP: Final = 16
+_ALLOWANCE: Final = 4096
+
+
+class StringTable:
+    """The names of a string table, by offset in bytes; each is read once. `name` is the section's."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data = data
+        self._name = name
+        self._known: dict[int, str] = {}
+        self._budget = _MAX_OVERLAP * len(data) + _ALLOWANCE
+
+    def at(self, offset: int) -> str:
+        """Return the string at an offset, up to its NUL or the table's end; empty when the offset leaves the table.
+
+        Bytes that are no UTF-8 are escaped. Raises `ElfError` when names overlap far more often than they can in good
+        faith.
+        """
+        known = self._known.get(offset)
+        if known is not None:
+            return known
+        end = self._data.find(b"\0", offset)
+        raw = self._data[offset:] if end < 0 else self._data[offset:end]
+        self._budget -= len(raw)
+        if self._budget < 0:
+            raise ElfError("the names in the string table overlap one another over and over", self._name)
+        text = self._known[offset] = raw.decode("utf-8", "backslashreplace")
+        return text
