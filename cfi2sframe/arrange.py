@@ -7,7 +7,7 @@ last (as in the search table of `.eh_frame_hdr`), and to the first of those in t
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -137,10 +137,9 @@ def cut(body: FunctionBody, start_delta: int, end_delta: int) -> FunctionBody:
         return body
     first = bisect_right(rows, start_delta, key=_start_of) - 1
     kept = [rows[first]._replace(start_delta=0)]
-    for row in rows[first + 1 :]:
-        if row.start_delta >= end_delta:
-            break
-        kept.append(row._replace(start_delta=row.start_delta - start_delta))
+    # Found and not sliced: many small pieces of one long list must not copy its rest each time.
+    for number in range(first + 1, bisect_left(rows, end_delta, key=_start_of)):
+        kept.append(rows[number]._replace(start_delta=rows[number].start_delta - start_delta))
     return body._replace(rows=tuple(kept))
 
 

@@ -82,6 +82,8 @@ class _Walk:
         self.interned: dict[DwarfCie, DwarfCie] = {}
         self.fdes: list[DwarfFde] = []
         self.failures: list[CfiFailure] = []
+        #: Each CIE is read once, so those read ahead of the walk are no larger than the section; if none overlap.
+        self.ahead_size = len(section.data)
 
     def run(self) -> CfiTable:
         data = self.data
@@ -195,6 +197,9 @@ class _Walk:
         cie_id = 0 if self.is_eh_frame else (1 << (8 * id_size)) - 1
         if length < id_size or start + length > len(data) or identifier != cie_id:
             raise CfiError("the CIE pointer does not point to a CIE")
+        self.ahead_size -= length
+        if self.ahead_size < 0:
+            raise CfiError("CIEs overlap one another")
         self._cie(offset, start + id_size, start + length)
 
     def _cie(self, offset: int, body: int, end: int) -> None:
