@@ -38,6 +38,7 @@ from cfi2sframe.elf.records import (
     parse_section_headers,
     section_names_index,
 )
+from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError, EmbedError
 
 if TYPE_CHECKING:
@@ -49,6 +50,10 @@ if TYPE_CHECKING:
     FileData: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
 SFRAME_NAME = ".sframe"
+#: Linux maps no file with more than 64 KiB of program headers.
+_MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
+#: What moves keeps its alignment, so padding may grow to this size (the largest pages in use are as large as 2 MiB).
+_MAX_ALIGNMENT = 1 << 21
 
 
 class Layout(NamedTuple):
@@ -140,17 +145,17 @@ def _section_names(data: memoryview, sections: tuple[SectionHeader, ...], names_
     if names_index == 0 or table.type == SHT_NOBITS or table.file_offset + table.size > len(data):
         raise EmbedError("the section name table does not fit the file")
     strings = bytes(data[table.file_offset : table.file_offset + table.size])
-    names = []
-    for section in sections:
-        end = strings.find(b"\0", section.name_offset)
-        if end < 0:
-            raise EmbedError("a section name leaves the section name table")
-        names.append(strings[section.name_offset : end].decode("utf-8", "surrogateescape"))
-    return tuple(names)
+    last_end = strings.rfind(b"\0")
+    if any(section.name_offset > last_end for section in sections):
+        raise EmbedError("a section name leaves the section name table")
+    known = StringTable(strings, "section names")
+    return tuple(known.at(section.name_offset) for section in sections)
 
 
 def _refuse_segments(data: memoryview, segments: tuple[ProgramHeader, ...]) -> None:
     loads = [segment for segment in segments if segment.type == PT_LOAD]
+    if len(segments) > _MAX_SEGMENT_COUNT:
+        raise EmbedError(f"{len(segments)} program headers are more than Linux maps")
     if not loads:
         raise EmbedError("the file has no PT_LOAD segment: nothing of it is ever mapped")
     for segment in segments:
@@ -195,6 +200,8 @@ def _refuse_section_table(layout: Layout) -> None:
             raise EmbedError(f"section {name} has no bytes here: this is a separate debug file")
         if not layout.has_content(index):
             continue
+        if section.alignment > _MAX_ALIGNMENT:
+            raise EmbedError(f"section {name} is aligned to {section.alignment} bytes: keeping that would take as many")
         end = section.file_offset + section.size
         if end > len(layout.data):
             raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")

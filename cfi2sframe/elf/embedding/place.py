@@ -18,6 +18,7 @@ from cfi2sframe.elf.constants import (
 )
 from cfi2sframe.elf.embedding.layout import round_up
 from cfi2sframe.elf.embedding.movable import dynamic_entries
+from cfi2sframe.errors import EmbedError
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.embedding.head import Group
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 LARGEST_PAGE_SIZE: Final = 1 << 16
 SECTION_ALIGNMENT: Final = 8
 _BLOCK_ALIGNMENT: Final = 16
+_ADDRESS_END: Final = 1 << 64
 
 
 class Block(NamedTuple):
@@ -111,7 +113,10 @@ def tail_block(layout: Layout, groups: tuple[Group, ...], section_size: int) -> 
     page = tail_alignment(layout)
     end_vaddr = max(load.end_vaddr for load in layout.loads)
     vaddr = round_up(end_vaddr, page) + start % page
-    return _fill(start, vaddr, groups, section_size, None)
+    block = _fill(start, vaddr, groups, section_size, None)
+    if block.vaddr_of(block.end) > _ADDRESS_END:
+        raise EmbedError("no addresses are left behind the last segment")
+    return block
 
 
 def tail_alignment(layout: Layout) -> int:
