@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import accumulate, pairwise, repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.reasons import DropReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from cfi2sframe.sframe.model import FrameRow, FunctionBody
+    from cfi2sframe.sframe.model import FunctionBody
+
+#: Makes a record of a tuple without a call in between.
+_make: Final = tuple.__new__
 
 
 class Range(NamedTuple):
@@ -49,44 +52,54 @@ def arrange(ranges: Sequence[Range], is_code: Callable[[int, int], bool]) -> Arr
 
     `is_code(start_vaddr, end_vaddr)` says whether a range is executable.
     """
-    dropped: dict[int, DropReason] = {}
     starts = [each[0] for each in ranges]
-    order = sorted(range(len(ranges)), key=starts.__getitem__)
+    ends = [start + each[1] for start, each in zip(starts, ranges, strict=True)]
+    dropped: dict[int, DropReason] = {}
+    order: list[int] = sorted(range(len(ranges)), key=starts.__getitem__)
+    outside = [n for n in order if not is_code(starts[n], ends[n])]
+    empty = [n for n in order if starts[n] == ends[n]]
+    if outside or empty:
+        dropped.update((number, DropReason.DISCARDED) for number in outside)
+        dropped.update((number, DropReason.EMPTY) for number in empty)
+        order = [number for number in order if number not in dropped]
+    whole = list(map(_make, repeat(Piece), [(number, starts[number], ends[number]) for number in order]))
     pieces: list[Piece] = []
-    cluster: list[int] = []
-    cluster_end = 0
     overlapped: set[int] = set()
-    seen: set[Range] = set()
-    make_piece = tuple.__new__
-    for number in order:
-        current = ranges[number]
-        start, size, _content = current
-        if size == 0:
-            dropped[number] = DropReason.EMPTY
-            continue
-        if not is_code(start, start + size):
-            dropped[number] = DropReason.DISCARDED
-            continue
-        if start < cluster_end:
-            if not seen:
-                seen = {ranges[other] for other in cluster}
-            if current in seen:
-                dropped[number] = DropReason.DUPLICATE
-                continue
-            seen.add(current)
-            cluster.append(number)
-            cluster_end = max(cluster_end, start + size)
-            continue
-        if len(cluster) == 1:
-            # Nearly always: a range that touches no other.
-            pieces.append(make_piece(Piece, (cluster[0], starts[cluster[0]], cluster_end)))
-        else:
-            _close(cluster, ranges, pieces, dropped, overlapped)
-            seen = set()
-        cluster = [number]
-        cluster_end = start + size
-    _close(cluster, ranges, pieces, dropped, overlapped)
+    position = 0
+    for first, last in _clusters(whole):
+        pieces += whole[position:first]
+        cluster = _without_duplicates(order[first:last], ranges, dropped)
+        _close(cluster, ranges, pieces, dropped, overlapped)
+        position = last
+    pieces += whole[position:]
     return Arrangement(tuple(pieces), dropped, frozenset(overlapped))
+
+
+def _clusters(whole: Sequence[Piece]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of the runs of sorted ranges that touch one another; nearly always there is none."""
+    furthest = accumulate([piece[2] for piece in whole], max)
+    touched = [n for n, (end, piece) in enumerate(zip(furthest, whole[1:], strict=False)) if piece[1] < end]
+    first = last = -1
+    for number in touched:
+        if number >= last:
+            if last >= 0:
+                yield first, last
+            first = number
+        last = number + 2
+    if last >= 0:
+        yield first, last
+
+
+def _without_duplicates(cluster: list[int], ranges: Sequence[Range], dropped: dict[int, DropReason]) -> list[int]:
+    seen: set[Range] = set()
+    kept = []
+    for number in cluster:
+        if ranges[number] in seen:
+            dropped[number] = DropReason.DUPLICATE
+        else:
+            seen.add(ranges[number])
+            kept.append(number)
+    return kept
 
 
 def _close(
@@ -132,21 +145,15 @@ def _sweep(cluster: list[int], ranges: Sequence[Range]) -> list[Piece]:
 
 def cut(body: FunctionBody, start_delta: int, end_delta: int) -> FunctionBody:
     """Return what a body says of `[start_delta, end_delta)`, with row starts counted from `start_delta`."""
-    rows = body.rows
-    if start_delta == 0 and rows[-1].start_delta < end_delta:
+    starts, states = body.starts, body.states
+    if start_delta == 0 and starts[-1] < end_delta:
         return body
-    first = bisect_right(rows, start_delta, key=_start_of) - 1
-    kept = [rows[first]._replace(start_delta=0)]
-    # Found and not sliced: many small pieces of one long list must not copy its rest each time.
-    for number in range(first + 1, bisect_left(rows, end_delta, key=_start_of)):
-        kept.append(rows[number]._replace(start_delta=rows[number].start_delta - start_delta))
-    return body._replace(rows=tuple(kept))
-
-
-def _start_of(row: FrameRow) -> int:
-    return row.start_delta
+    first = bisect_right(starts, start_delta) - 1
+    last = bisect_left(starts, end_delta, first + 1)
+    kept = (0, *(start - start_delta for start in starts[first + 1 : last]))
+    return body._replace(starts=kept, states=states[first:last])
 
 
 def split_points(body: FunctionBody, max_row_count: int) -> tuple[int, ...]:
     """Return the deltas at which a body has to be cut so that no part has more than `max_row_count` rows; 0 first."""
-    return tuple(row.start_delta for row in body.rows[::max_row_count])
+    return body.starts[::max_row_count]

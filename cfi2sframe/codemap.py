@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.arrange import Arrangement, Piece, Range, arrange
@@ -32,9 +32,7 @@ class CodeMap(NamedTuple):
 def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True) -> CodeMap:
     """Decide what holds at which address. Stubs are looked for in linked files only."""
     make_range = tuple.__new__
-    ranges = [
-        make_range(Range, (fde.pc_begin_vaddr, fde.pc_range, program.number)) for fde, program, _section in cfi.entries
-    ]
+    ranges = [make_range(Range, (fde[2], fde[3], program[0])) for fde, program, _section in cfi.entries]
     arrangement = arrange(ranges, image.holds_code)
     stubs = StubScan()
     if with_stubs and not image.is_relocatable:
@@ -42,9 +40,15 @@ def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True
 
         stubs = scan_stubs(image, version, _CfiAt(arrangement.pieces, cfi).span)
     taken = sorted(_taken(stubs))
-    pieces = tuple(_without(arrangement.pieces, taken)) if taken else arrangement.pieces
-    replaced = {piece.number for piece in arrangement.pieces} - {piece.number for piece in pieces} if taken else ()
-    return CodeMap(arrangement, pieces, stubs, frozenset(replaced))
+    if not taken:
+        return CodeMap(arrangement, arrangement.pieces, stubs, frozenset())
+    # Stubs lie close together: most pieces are nowhere near.
+    pieces = arrangement.pieces
+    first = bisect_right(pieces, taken[0][0], key=lambda piece: piece.end_vaddr)
+    last = bisect_left(pieces, max(end for _, end in taken), key=lambda piece: piece.start_vaddr)
+    near = tuple(_without(pieces[first:last], taken))
+    replaced = {piece.number for piece in pieces[first:last]} - {piece.number for piece in near}
+    return CodeMap(arrangement, (*pieces[:first], *near, *pieces[last:]), stubs, frozenset(replaced))
 
 
 def _taken(stubs: StubScan) -> Iterator[tuple[int, int]]:
@@ -71,11 +75,11 @@ class _CfiAt:
             return CfiSpan(following[0].start_vaddr if following else 1 << 64, None)
         piece = self.pieces[index]
         entry = self.cfi.entries[piece.number]
-        rows = entry.program.rows.rows
+        starts, states, _ = entry.program.rows
         delta = vaddr - entry.fde.pc_begin_vaddr
-        row = bisect_right(rows, delta, key=lambda row: row.start_delta)
-        end = entry.fde.pc_begin_vaddr + rows[row].start_delta if row < len(rows) else piece.end_vaddr
-        return CfiSpan(min(end, piece.end_vaddr), rows[row - 1].state)
+        row = bisect_right(starts, delta)
+        end = entry.fde.pc_begin_vaddr + starts[row] if row < len(starts) else piece.end_vaddr
+        return CfiSpan(min(end, piece.end_vaddr), states[row - 1])
 
 
 def _without(pieces: Sequence[Piece], taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:

@@ -49,9 +49,7 @@ def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) ->
     if has_section(conversion.image.data) and not replace:
         raise EmbedError("the object has an .sframe section already; replacing it has to be asked for")
     # The relocations carry the whole value (RELA), so the fields stay 0, as assemblers leave them.
-    blank = conversion.plan._replace(
-        functions=tuple(function._replace(start_field=0) for function in conversion.plan.functions)
-    )
+    blank = conversion.plan._replace(start_fields=(0,) * len(conversion.plan.sizes))
     section = encode_section(blank)
     chunks = add_to_object(conversion.image.data, section, _relocations(conversion), section_type)
     return Emitted(chunks, conversion, "as a section with relocations")

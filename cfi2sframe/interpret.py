@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, CfiTable, DwarfCie, DwarfFde, parse_entries
@@ -90,18 +91,19 @@ class _Loader:
         programs: dict[bytes, Program | CfiError] = {}
         add, make_entry = self.entries.append, tuple.__new__
         for fde in table.fdes:
-            if fde.cie is not cie:
-                cie = fde.cie
+            _offset, fde_cie, _pc_begin, pc_range, instructions, _, _ = fde
+            if fde_cie is not cie:
+                cie = fde_cie
                 programs = self.tables.setdefault(cie, {})
-            program = programs.get(fde.instructions)
+            program = programs.get(instructions)
             if program is None:
                 program = self._run(fde, section, bases, programs)
             if isinstance(program, CfiError):
                 error = CfiError(program.reason, section.name, fde.instructions_offset + (program.offset or 0))
                 self.failures.append(Failure(CfiFailure(fde.offset, error), section, fde.pc_begin_vaddr))
                 continue
-            if not program.last_start_delta < fde.pc_range <= _MAX_FUNCTION_SIZE:
-                program = self._fit(program, fde.pc_range)
+            if not program[4] < pc_range <= _MAX_FUNCTION_SIZE:
+                program = self._fit(program, pc_range)
             add(make_entry(CfiEntry, (fde, program, section)))
 
     def _fit(self, program: Program, size: int) -> Program:
@@ -115,10 +117,11 @@ class _Loader:
         key = (program.number, size)
         known = self.cuts.get(key)
         if known is None:
-            kept = tuple(row for row in program.rows.rows if row.start_delta < max(size, 1))
-            rows = program.rows._replace(rows=kept)
-            result = self.lowering.lower(kept, program.cie)
-            known = Program(len(self.programs), program.cie, rows, result, kept[-1].start_delta)
+            starts, states, _ = program.rows
+            count = bisect_left(starts, max(size, 1))
+            rows = program.rows._replace(starts=starts[:count], states=states[:count])
+            result = self.lowering.lower(rows.starts, rows.states, program.cie)
+            known = Program(len(self.programs), program.cie, rows, result, rows.starts[-1])
             self.programs.append(known)
             self.cuts[key] = known
         return known
@@ -147,8 +150,8 @@ class _Loader:
         try:
             rows = self.machine.run(fde.cie, fde.instructions, location)
             depends_on_location = rows.depends_on_location
-            lowered = self.lowering.lower(rows.rows, fde.cie)
-            result = Program(len(self.programs), fde.cie, rows, lowered, rows.rows[-1].start_delta)
+            lowered = self.lowering.lower(rows.starts, rows.states, fde.cie)
+            result = Program(len(self.programs), fde.cie, rows, lowered, rows.starts[-1])
             self.programs.append(result)
         except CfiError as error:
             result = error

@@ -8,7 +8,7 @@ whether a version's default rows can say them, or its flexible rows, or none.
 from __future__ import annotations
 
 from operator import is_
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.describe import describe_frame_rule, describe_rule
 from cfi2sframe.dwarf.expression import Load, Sum, classify, describe
@@ -26,12 +26,15 @@ from cfi2sframe.dwarf.rules import (
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
-from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
+from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.rules import CfaRule, CfiRow, RegisterRule, RowState
+    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
+
+#: Makes a record of a tuple without a call in between.
+_make: Final = tuple.__new__
 
 
 class Target(NamedTuple):
@@ -98,48 +101,40 @@ class Lowering:
         self.target = target
         # By identity, which costs no hashing of nested records; the entry keeps its row state alive.
         self._states: dict[int, tuple[_Lowered, RowState]] = {}
-        self._plain: dict[int, FrameState] = {}
-        # Different programs often say the same of what matters here: what is made of equal bodies is made once.
-        self._bodies: dict[tuple[bool, bool, tuple[int, ...], tuple[int, ...]], FunctionBody | Skip] = {}
+        self._plain_states: dict[int, FrameState] = {}
+        self._plain = self._plain_states.__getitem__
         self._frames: dict[FrameState, FrameState] = {}
 
-    def lower(self, rows: tuple[CfiRow, ...], cie: DwarfCie) -> FunctionBody | Skip:
-        """Lower a function's rows.
+    def lower(self, starts: tuple[int, ...], states: tuple[RowState, ...], cie: DwarfCie) -> FunctionBody | Skip:
+        """Lower a function's rows: `states[N]` holds from `starts[N]` on.
 
         Equal neighbours merge; the body is flexible only where default rows cannot say it.
         """
         arch = self.target.arch
         if cie.ra_register != arch.ra_register:
             return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-        make_row = tuple.__new__
-        plain = self._plain
         try:
-            states = [plain[id(state)] for _, state in rows]
+            frames = tuple(map(self._plain, map(id, states)))
         except KeyError:
             pass
         else:
-            if not any(map(is_, states, states[1:])):
+            if not any(map(is_, frames, frames[1:])):
                 # Nearly always: states seen before that default rows can say, and none equal to its neighbour.
-                starts = tuple([row[0] for row in rows])
-                key = (cie.is_signal_frame, cie.uses_b_key, starts, tuple(map(id, states)))
-                body = self._bodies.get(key)
-                if body is None:
-                    frames = [make_row(FrameRow, pair) for pair in zip(starts, states, strict=True)]
-                    body = self._bodies[key] = self._body(tuple(frames), cie, None)
-                return body
-        lowered = [self._lower_state(state) for _, state in rows]
-        lowered_rows: list[FrameRow] = []
+                return self._body(starts, frames, cie, None)
+        kept_starts: list[int] = []
+        kept_frames: list[FrameState] = []
         limit: Skip | None = None
-        last: FrameState | None = None
-        for (start_delta, _), (state, failure, default_limit) in zip(rows, lowered, strict=True):
-            if state is not last:
-                if failure is not None:
-                    return failure._replace(start_delta=start_delta)
-                if default_limit is not None and limit is None:
-                    limit = default_limit._replace(start_delta=start_delta)
-                last = state
-                lowered_rows.append(make_row(FrameRow, (start_delta, state)))
-        return self._body(tuple(lowered_rows), cie, limit)
+        for start_delta, row_state in zip(starts, states, strict=True):
+            state, failure, default_limit = self._lower_state(row_state)
+            if failure is not None:
+                return failure._replace(start_delta=start_delta)
+            if kept_frames and state is kept_frames[-1]:
+                continue
+            if default_limit is not None and limit is None:
+                limit = default_limit._replace(start_delta=start_delta)
+            kept_starts.append(start_delta)
+            kept_frames.append(state)
+        return self._body(tuple(kept_starts), tuple(kept_frames), cie, limit)
 
     def _lower_state(self, row_state: RowState) -> _Lowered:
         known = self._states.get(id(row_state))
@@ -159,25 +154,25 @@ class Lowering:
                 lowered = _Lowered(state, None, _default_limit(state, target))
         self._states[id(row_state)] = (lowered, row_state)
         if lowered.failure is None and lowered.default_limit is None:
-            self._plain[id(row_state)] = lowered.state
+            self._plain_states[id(row_state)] = lowered.state
         return lowered
 
-    def _body(self, rows: tuple[FrameRow, ...], cie: DwarfCie, limit: Skip | None) -> FunctionBody | Skip:
+    def _body(
+        self, starts: tuple[int, ...], states: tuple[FrameState, ...], cie: DwarfCie, limit: Skip | None
+    ) -> FunctionBody | Skip:
         target = self.target
         if limit is not None:
             if not target.has_flexible_rows:
                 return limit
-            for start_delta, state in rows:
+            for start_delta, state in zip(starts, states, strict=True):
                 detail = _range_limit(state, target.arch)
                 if detail is not None:
                     return Skip(SkipReason.OFFSET_RANGE, detail, start_delta)
-        return FunctionBody(
-            rows,
-            is_flexible=limit is not None,
-            is_signal_frame=cie.is_signal_frame and target.version >= SFRAME_VERSION_3,
-            # The key matters where an RA is signed; elsewhere it would only keep equal functions apart.
-            uses_b_key=cie.uses_b_key and any(row.state.mangled_ra for row in rows),
-        )
+        is_signal_frame = cie.is_signal_frame and target.version >= SFRAME_VERSION_3
+        # The key matters where an RA is signed; elsewhere it would only keep equal functions apart.
+        uses_b_key = cie.uses_b_key and any(state.mangled_ra for state in states)
+        body: FunctionBody = _make(FunctionBody, (starts, states, limit is not None, is_signal_frame, uses_b_key, 0))
+        return body
 
 
 # Step 1: into the algebra

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -13,8 +14,9 @@ from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
 from cfi2sframe.lower import Skip, Target
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section, words_size
+from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section
 from cfi2sframe.sframe.model import Function, Section
+from cfi2sframe.sframe.rows import words_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +68,7 @@ class Conversion(NamedTuple):
     @property
     def shares(self) -> bool:
         """Whether functions refer to rows that are stored once for several."""
-        return len(self.plan.bodies) < len(self.plan.functions)
+        return len(self.plan.bodies) < len(self.plan.sizes)
 
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
@@ -153,41 +155,50 @@ def make_section(
     image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap, *, all_keep_frame_pointer: bool = False
 ) -> tuple[Section, tuple[int | None, ...]]:
     """Return the logical section, at the image's addresses, and the FDE number of each of its functions."""
-    functions: list[tuple[Function, int | None]] = [*_fde_functions(image, target, cfi, code_map)]
+    functions, numbers = _fde_functions(image, target, cfi, code_map)
     if code_map.stubs.functions:
-        functions += [(stub, None) for stub in code_map.stubs.functions]
-        functions.sort(key=lambda pair: pair[0].start_vaddr)
+        pairs = [*zip(functions, numbers, strict=True), *((stub, None) for stub in code_map.stubs.functions)]
+        pairs.sort(key=lambda pair: pair[0].start_vaddr)
+        functions, numbers = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     section = Section(
         target.version,
         target.arch.abi_id,
-        tuple(function for function, _ in functions),
+        tuple(functions),
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
         all_keep_frame_pointer=all_keep_frame_pointer,
     )
-    return section, tuple(number for _, number in functions)
+    return section, tuple(numbers)
 
 
 def _fde_functions(
     image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap
-) -> Iterator[tuple[Function, int | None]]:
-    # Linkers expect an object's functions in the order of its source, linked files are sorted by address.
+) -> tuple[list[Function], list[int | None]]:
+    """Return the functions that FDEs make, and the number of each one's FDE."""
+    functions: list[Function] = []
+    numbers: list[int | None] = []
+    entries = cfi.entries
+    max_row_count = V3_MAX_FRES if target.version >= SFRAME_VERSION_3 else sys.maxsize
     make_function = tuple.__new__
-    pieces = tuple(sorted(code_map.pieces)) if image.is_relocatable else code_map.pieces
+    # Linkers expect an object's functions in the order of its source, linked files are sorted by address.
+    pieces = sorted(code_map.pieces) if image.is_relocatable else code_map.pieces
     for number, start, end in pieces:
-        entry = cfi.entries[number]
-        body = entry.program.result
+        fde, program, _section = entries[number]
+        body = program.result
         if isinstance(body, Skip):
             continue
-        begin = entry.fde.pc_begin_vaddr
-        if start != begin or end - begin != entry.fde.pc_range:
+        begin = fde[2]
+        if start != begin or end - begin != fde[3]:
             body = cut(body, start - begin, end - begin)
         function = make_function(Function, (start, end - start, body))
-        if target.version >= SFRAME_VERSION_3 and len(body.rows) > V3_MAX_FRES:
+        if len(body[0]) > max_row_count:
             for part in _split(function):
-                yield part, number
+                functions.append(part)
+                numbers.append(number)
         else:
-            yield function, number
+            functions.append(function)
+            numbers.append(number)
+    return functions, numbers
 
 
 def _split(function: Function) -> Iterator[Function]:

@@ -210,6 +210,11 @@ def val_offset_sf(register: int, factored: int) -> Instruction:
     return _plain(0x15, ("uleb", register), ("sleb", factored))
 
 
+def aarch64_set_ra_state(state: int, pc_offset: int = 0) -> Instruction:
+    """DW_CFA_AARCH64_set_ra_state (AADWARF64, 4.4): 0 not signed, 1 signed with SP, 2 with SP and PC."""
+    return _plain(0x2B, ("uleb", state), ("sleb", pc_offset))
+
+
 def aarch64_negate_ra_state_with_pc() -> Instruction:
     """DW_CFA_AARCH64_negate_ra_state_with_pc."""
     return _plain(0x2C)

@@ -87,7 +87,7 @@ def _check_section(coverage: Coverage, conversion: Conversion) -> None:
     assert coverage.sizes.sframe == len(data)
     assert coverage.row_count == sum(len(function.body.rows) for function in conversion.section.functions)
     assert plan.fre_count == coverage.row_count
-    assert plan.fre_size == sum(body.size for body in plan.bodies)
+    assert plan.fre_size == sum(len(body.data) for body in plan.bodies)
     if not conversion.section.functions:
         assert data == b""
         return

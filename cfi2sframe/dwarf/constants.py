@@ -29,6 +29,7 @@ DW_CFA_val_offset: Final = 0x14
 DW_CFA_val_offset_sf: Final = 0x15
 DW_CFA_val_expression: Final = 0x16
 DW_CFA_MIPS_advance_loc8: Final = 0x1D
+DW_CFA_AARCH64_set_ra_state: Final = 0x2B
 DW_CFA_AARCH64_negate_ra_state_with_pc: Final = 0x2C
 DW_CFA_AARCH64_negate_ra_state: Final = 0x2D
 DW_CFA_GNU_args_size: Final = 0x2E

@@ -46,6 +46,7 @@ OPERANDS: Final[dict[int, tuple[Operand, ...]]] = {
     d.DW_CFA_val_offset_sf: ("leb", "leb"),
     d.DW_CFA_val_expression: ("leb", "block"),
     d.DW_CFA_MIPS_advance_loc8: (8,),
+    d.DW_CFA_AARCH64_set_ra_state: ("leb", "leb"),
     d.DW_CFA_AARCH64_negate_ra_state_with_pc: (),
     d.DW_CFA_AARCH64_negate_ra_state: (),
     d.DW_CFA_GNU_args_size: ("leb",),

@@ -10,6 +10,8 @@ nodes of a graph, instruction chunks its edges, and only an edge not walked befo
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import attrgetter, getitem, is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
@@ -20,6 +22,8 @@ from cfi2sframe.dwarf.rules import CfiRow
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.pointer import PointerBases
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
 
 #: The quick way to cut instruction strings pays for its preparation from about this many on.
 _QUICK_FROM: Final = 100
+_row_of: Final = attrgetter("row")
+#: Makes a record of a tuple without a call in between.
+_make: Final = tuple.__new__
 
 
 class Location(NamedTuple):
@@ -40,10 +47,19 @@ class Location(NamedTuple):
 
 
 class CfiProgram(NamedTuple):
-    """The rows of an instruction string; `depends_on_location` when another place of it may give other rows."""
+    """The rows of an instruction string, as columns: row N holds from `starts[N]` (bytes from the function's start) on.
 
-    rows: tuple[CfiRow, ...]
-    depends_on_location: bool
+    `depends_on_location` when another place of the string may give other rows.
+    """
+
+    starts: tuple[int, ...]
+    states: tuple[RowState, ...]
+    depends_on_location: bool = False
+
+    @property
+    def rows(self) -> tuple[CfiRow, ...]:
+        """The rows as records."""
+        return tuple(map(CfiRow, self.starts, self.states))
 
 
 def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> CfiProgram:
@@ -51,19 +67,42 @@ def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | Non
     return RowMachine(arch).run(cie, instructions, location)
 
 
-class _Node:
-    """A state of the machine, and the edges that lead on from it by chunk."""
+class _Node(dict[bytes, "_Node"]):
+    """A state of the machine, as the mapping that leads on from it: chunk -> node; `row` is what it says of a row.
 
-    __slots__ = ("edges", "row", "state")
+    What has not been asked for before is interpreted then. So a whole string is a chain of look-ups.
+    """
 
-    def __init__(self, state: RegisterState, row: RowState) -> None:
+    __slots__ = ("by_code", "graph", "row", "state")
+
+    def __init__(self, graph: _CieGraph, state: RegisterState, row: RowState) -> None:
+        super().__init__()
+        self.graph = graph
         self.state = state
         self.row = row
-        self.edges: dict[bytes, _Edge] = {}
+        self.by_code: dict[bytes, _Node] = {}
+
+    def __missing__(self, chunk: bytes) -> _Node:
+        code = read_chunk(chunk, self.graph.byte_order)[1]
+        # The same instructions come behind many an advance.
+        node = self.by_code.get(code)
+        if node is None:
+            node = self.by_code[code] = self.graph.follow(self, code, 0)
+        self[chunk] = node
+        return node
 
 
-#: What an edge leads to: advance in bytes; the next node's row and edges, which spare a look into the node; the node.
-_Edge = tuple[int, "RowState", dict[bytes, "_Edge"], "_Node"]
+class _Advances(dict[bytes, int]):
+    """Chunk -> its advance in bytes; 0 without one."""
+
+    def __init__(self, byte_order: str, code_alignment: int) -> None:
+        super().__init__()
+        self.byte_order = byte_order
+        self.code_alignment = code_alignment
+
+    def __missing__(self, chunk: bytes) -> int:
+        advance = self[chunk] = read_chunk(chunk, self.byte_order)[0] * self.code_alignment
+        return advance
 
 
 class _CieGraph:
@@ -74,6 +113,7 @@ class _CieGraph:
         self.byte_order = arch.byte_order
         self.rows = rows
         self.nodes: dict[RegisterState, _Node] = {}
+        self.advance_of = _Advances(arch.byte_order, cie.code_alignment).__getitem__
         self.stack = RememberStack()
         self.registers = Registers(cie, arch, self.stack)
         for chunk in walk_chunks(cie.instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
@@ -86,7 +126,7 @@ class _CieGraph:
         node = self.nodes.get(state)
         if node is None:
             row = self.registers.row_of(state)
-            node = self.nodes[state] = _Node(state, self.rows.setdefault(row, row))
+            node = self.nodes[state] = _Node(self, state, self.rows.setdefault(row, row))
         return node
 
     def follow(self, node: _Node, code: bytes, offset: int) -> _Node:
@@ -128,26 +168,16 @@ class RowMachine:
         chunks = None if self._run_count < _QUICK_FROM else quick_chunks(instructions)
         if chunks is None:
             return self._walk(graph, instructions, location)
-        node = graph.start
-        edges = node.edges
-        last = node.row
-        make_row = tuple.__new__
-        rows: list[CfiRow] = [CfiRow(0, last)]
-        delta = last_delta = 0
-        for chunk in chunks:
-            try:
-                advance, row, edges, node = edges[chunk]
-            except KeyError:
-                advance, row, edges, node = self._new_edge(graph, node, chunk, chunks)
-            delta += advance
-            if row is not last:
-                if delta == last_delta:
-                    last_delta = _replace_last(rows, row)
-                else:
-                    rows.append(make_row(CfiRow, (delta, row)))
-                    last_delta = delta
-                last = row
-        return CfiProgram(tuple(rows), depends_on_location=False)
+        try:
+            states = tuple(map(_row_of, accumulate(chunks, getitem, initial=graph.start)))
+        except CfiError:
+            # The walk meets the same damage, and knows its place in the string.
+            return self._walk(graph, instructions, location)
+        advances = list(map(graph.advance_of, chunks))
+        starts = tuple(accumulate(advances, initial=0))
+        if 0 in advances or any(map(is_, states, states[1:])):
+            return _merged(starts, states)
+        return _make(CfiProgram, (starts, states, False))
 
     def _graph(self, cie: DwarfCie) -> _CieGraph:
         graph = self._graphs.get(cie)
@@ -159,30 +189,11 @@ class RowMachine:
             self._graphs[cie] = graph
         return graph
 
-    def _new_edge(self, graph: _CieGraph, node: _Node, chunk: bytes, chunks: list[bytes]) -> _Edge:
-        units, code = read_chunk(chunk, graph.byte_order)
-        try:
-            following = graph.follow(node, code, 0)
-        except CfiError as error:
-            raise self._located(graph, error, chunks) from None
-        edge = (units * graph.cie.code_alignment, following.row, following.edges, following)
-        node.edges[chunk] = edge
-        return edge
-
-    def _located(self, graph: _CieGraph, error: CfiError, chunks: list[bytes]) -> CfiError:
-        """Return an error with its place in the whole string, which the walk finds again."""
-        try:
-            self._walk(graph, b"".join(chunks), None)
-        except CfiError as located:
-            return located
-        return error
-
     def _walk(self, graph: _CieGraph, instructions: bytes, location: Location | None) -> CfiProgram:
         """Interpret a string with expressions, DW_CFA_set_loc or damage."""
         node = graph.start
-        last = node.row
-        rows = [CfiRow(0, last)]
-        delta = last_delta = 0
+        starts, states = [0], [node.row]
+        delta = 0
         depends_on_location = False
         cie = graph.cie
         for chunk in walk_chunks(instructions, graph.byte_order, fixed_size(cie.fde_encoding)):
@@ -195,24 +206,24 @@ class RowMachine:
             else:
                 delta += chunk.advance * cie.code_alignment
             node = graph.follow(node, chunk.code, chunk.code_offset)
-            row = node.row
-            if row is not last:
-                if delta == last_delta:
-                    last_delta = _replace_last(rows, row)
-                else:
-                    rows.append(CfiRow(delta, row))
-                    last_delta = delta
-                last = row
-        return CfiProgram(tuple(rows), depends_on_location)
+            starts.append(delta)
+            states.append(node.row)
+        return _merged(starts, states, depends_on_location=depends_on_location)
 
 
-def _replace_last(rows: list[CfiRow], row: RowState) -> int:
-    """Replace a row of no length by its successor, which may be the row before it; return the last row's delta."""
-    start_delta = rows.pop().start_delta
-    if rows and rows[-1].state is row:
-        return rows[-1].start_delta
-    rows.append(CfiRow(start_delta, row))
-    return start_delta
+def _merged(starts: Sequence[int], states: Sequence[RowState], *, depends_on_location: bool = False) -> CfiProgram:
+    """Return a program without rows of no length, which their successors replace, and without equal neighbours."""
+    kept_starts, kept_states = [starts[0]], [states[0]]
+    for start, state in zip(starts, states, strict=True):
+        if start == kept_starts[-1]:
+            kept_states[-1] = state
+            # The successor may be the row before.
+            if len(kept_states) > 1 and kept_states[-2] is state:
+                del kept_starts[-1], kept_states[-1]
+        elif state is not kept_states[-1]:
+            kept_starts.append(start)
+            kept_states.append(state)
+    return CfiProgram(tuple(kept_starts), tuple(kept_states), depends_on_location)
 
 
 def _set_loc(cie: DwarfCie, instructions: bytes, position: int, location: Location | None) -> int:

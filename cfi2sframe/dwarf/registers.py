@@ -175,6 +175,11 @@ class Registers:
         elif opcode == d.DW_CFA_AARCH64_negate_ra_state and self._signs_ra:
             # Older GCC wrote it as DW_CFA_GNU_window_save, which is the same number.
             self._signing = _TOGGLED_SIGNING[self._signing]
+        elif opcode == d.DW_CFA_AARCH64_set_ra_state and self._signs_ra:
+            value, position = read_uleb(code, position)
+            self._set_signing(value)
+            # How far back the signing instruction is: of use to those who check the signature.
+            _, position = read_sleb(code, position)
         elif opcode == d.DW_CFA_AARCH64_negate_ra_state_with_pc and self._signs_ra:
             self._signing = _TOGGLED_SIGNING_WITH_PC[self._signing]
         else:
@@ -235,6 +240,11 @@ class Registers:
         if self._cfa_register is None and self._cfa_expression is None:
             raise CfiError("def_cfa_offset before any rule of the CFA")
         self._cfa_offset = offset
+
+    def _set_signing(self, value: int) -> None:
+        if value > max(RaSigning):
+            raise CfiError(f"set_ra_state to {value}, which is no state")
+        self._signing = RaSigning(value)
 
     def _set(self, register: int, rule: RegisterRule) -> None:
         slot = self._slots.get(register)

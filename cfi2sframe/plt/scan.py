@@ -14,7 +14,7 @@ from cfi2sframe.plt.model import Problem, Unit
 from cfi2sframe.plt.reconcile import contradiction
 from cfi2sframe.plt.records import StubReason, StubScan, StubSkip
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
-from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,33 +120,30 @@ def _describe(arch: Arch, version: int, piece: _Piece, cfi_at: CfiAt) -> tuple[F
 
 def _functions(arch: Arch, version: int, piece: _Piece, frame_at: tuple[Frame, ...]) -> tuple[Function, ...] | Problem:
     unit, start, block_size = piece.unit, piece.start_vaddr, piece.unit.block_size
-    rows = _rows(arch, frame_at)
+    body = _body(arch, frame_at)
     if unit.is_header or piece.size < block_size:
-        return (Function(start, piece.size, FunctionBody(rows)),)
+        return (Function(start, piece.size, body),)
     if version == SFRAME_VERSION_1:
-        wrong = first_wrong_mask(tuple(row.start_delta for row in rows), start, block_size)
+        wrong = first_wrong_mask(body.starts, start, block_size)
         if wrong is not None:
             return Problem(StubReason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}", wrong[1])
     # The specification takes PC modulo the block size, libsframe the distance from the function's start: they agree on
     # aligned starts alone. So the function starts with the first aligned address, in the middle of a block.
-    ahead = -start % block_size if len(rows) > 1 else 0
+    ahead = -start % block_size if len(body.starts) > 1 else 0
     if ahead == 0:
-        return (Function(start, piece.size, FunctionBody(rows, repeat_size=block_size)),)
+        return (Function(start, piece.size, body._replace(repeat_size=block_size)),)
     if unit.block_count == 1:
-        return (Function(start, piece.size, FunctionBody(rows)),)
-    turned = _rows(arch, frame_at[ahead:] + frame_at[:ahead])
+        return (Function(start, piece.size, body),)
+    turned = _body(arch, frame_at[ahead:] + frame_at[:ahead])
     return (
-        Function(start, ahead, FunctionBody(_rows(arch, frame_at[:ahead]))),
-        Function(start + ahead, piece.size - ahead, FunctionBody(turned, repeat_size=block_size)),
+        Function(start, ahead, _body(arch, frame_at[:ahead])),
+        Function(start + ahead, piece.size - ahead, turned._replace(repeat_size=block_size)),
     )
 
 
-def _rows(arch: Arch, frame_at: tuple[Frame, ...]) -> tuple[FrameRow, ...]:
-    return tuple(
-        FrameRow(delta, _state(arch, frame))
-        for delta, frame in enumerate(frame_at)
-        if delta == 0 or frame != frame_at[delta - 1]
-    )
+def _body(arch: Arch, frame_at: tuple[Frame, ...]) -> FunctionBody:
+    starts = tuple(n for n, frame in enumerate(frame_at) if n == 0 or frame != frame_at[n - 1])
+    return FunctionBody(starts, tuple(_state(arch, frame_at[start]) for start in starts))
 
 
 def first_wrong_mask(starts: tuple[int, ...], start_vaddr: int, block_size: int) -> tuple[int, int] | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage, ElfSection
     from cfi2sframe.interpret import CfiEntry
     from cfi2sframe.pipeline import Conversion
-    from cfi2sframe.sframe.layout import PlannedBody
+    from cfi2sframe.sframe.rows import PlannedBody
 
 NO_FUNCTIONS: Final = Functions(0, 0, (), ())
 
@@ -118,34 +118,38 @@ def written_layout(conversion: Conversion) -> Layout:
     kinds: Counter[str] = Counter()
     for _, _, body in conversion.section.functions:
         kinds["pcmask" if body.repeat_size else "flexible" if body.is_flexible else "default"] += 1
-    row_sizes = _row_sizes(plan.bodies)
+    row_sizes = _row_sizes(plan.bodies, plan.version)
     parts = Parts()
     if conversion.data:
         attributes = s.FDE_ATTRIBUTE_SIZE * len(plan.bodies) if plan.version >= s.SFRAME_VERSION_3 else 0
-        table = s.FDE_SIZE[plan.version] * len(plan.functions)
+        table = s.FDE_SIZE[plan.version] * len(plan.sizes)
         parts = Parts(s.HEADER_SIZE, table, attributes, sum(size * n for size, n in row_sizes.items()))
         parts = parts._replace(padding=len(conversion.data) - parts.total)
-    per_function = Counter(rows_class(len(function.body.starts)) for function in plan.functions)
+    per_function = Counter(rows_class(body.row_count) for body in plan.function_bodies)
     return Layout(
         parts,
         kinds["default"],
         kinds["flexible"],
         kinds["pcmask"],
         left_out_count=len(conversion.left_out),
-        row_count=sum(len(function.body.starts) for function in plan.functions),
+        row_count=sum(body.row_count for body in plan.function_bodies),
         row_sizes=dict(sorted(row_sizes.items())),
         rows_per_function={name: n for name in ROWS_CLASSES if (n := per_function[name])},
     )
 
 
-def _row_sizes(bodies: tuple[PlannedBody, ...]) -> Counter[int]:
+def _row_sizes(bodies: tuple[PlannedBody, ...], version: int) -> Counter[int]:
     """Count the rows of all bodies by their size."""
     result: Counter[int] = Counter()
+    attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
     repeats = Counter(map(id, bodies))
     for body in {id(body): body for body in bodies}.values():
-        fixed = s.FRE_START_SIZE[body.fre_type] + 1
-        for state in body.states:
-            result[fixed + (len(state.words) << state.size_code)] += repeats[id(body)]
+        start_size = s.FRE_START_SIZE[body.fre_type]
+        position, repeat = attribute_size, repeats[id(body)]
+        while position < len(body.data):
+            size = start_size + 1 + s.FRE_WORDS_SIZES[body.data[position + start_size]]
+            result[size] += repeat
+            position += size
     return result
 
 
@@ -158,7 +162,7 @@ def function_sizes(conversion: Conversion, count: int) -> Functions:
     record_size = s.FDE_SIZE[conversion.plan.version]
     for function, number in zip(conversion.plan.functions, conversion.function_entries, strict=True):
         if number is not None:
-            costs[number] += record_size + function.body.size
+            costs[number] += record_size + len(function.body.data)
     excesses: dict[int, int] = {}
     for number, cost in costs.items():
         excess = cost - fde_size(conversion.cfi.entries[number], conversion.image.byte_order)

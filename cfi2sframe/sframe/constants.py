@@ -71,3 +71,8 @@ FLEX_REG_SHIFT: Final = 3
 
 #: Version 3 stores the number of a function's rows in 16 bits.
 V3_MAX_FRES: Final = 0xFFFF
+#: Bytes of a row's data words by its info byte.
+FRE_WORDS_SIZES: Final = tuple(
+    (info >> FRE_INFO_COUNT_SHIFT & FRE_INFO_COUNT_MASK) << (info >> FRE_INFO_SIZE_SHIFT & FRE_INFO_SIZE_MASK)
+    for info in range(256)
+)

@@ -22,11 +22,6 @@ WHERE: Final = ".sframe"
 _WORD_FORMS: Final = "bhi"
 #: How often each byte of the rows may be decoded as part of another list, on average.
 _MAX_OVERLAP: Final = 16
-#: Bytes of a row's data words by its info byte.
-_WORDS_SIZE: Final = tuple(
-    (info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK) << (info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK)
-    for info in range(256)
-)
 
 
 class Header(NamedTuple):
@@ -220,7 +215,7 @@ class _Decoder:
             if words_offset > limit:
                 raise SFrameError("a row leaves the rows' bytes", WHERE, position)
             info = data[words_offset - 1]
-            end = words_offset + _WORDS_SIZE[info]
+            end = words_offset + s.FRE_WORDS_SIZES[info]
             if end > limit:
                 raise SFrameError("a row's data words leave the rows' bytes", WHERE, position)
             # What follows the start recurs all over a section: its meaning is worked out once.

@@ -48,15 +48,22 @@ class FrameRow(NamedTuple):
 class FunctionBody(NamedTuple):
     """All that an SFrame FDE says of a function but its place. Functions with equal bodies may share bytes.
 
-    `repeat_size` is 0 for PCINC; otherwise the FDE is PCMASK: the rows describe a block of that many bytes that
-    repeats, and their starts count from each block's start.
+    Rows as columns: `states[N]` holds from `starts[N]` (bytes from the function's start) to the next start or the
+    function's end. `repeat_size` is 0 for PCINC; otherwise the FDE is PCMASK: the rows describe a block of that many
+    bytes that repeats, and their starts count from each block's start.
     """
 
-    rows: tuple[FrameRow, ...]
+    starts: tuple[int, ...]
+    states: tuple[FrameState, ...]
     is_flexible: bool = False
     is_signal_frame: bool = False
     uses_b_key: bool = False
     repeat_size: int = 0
+
+    @property
+    def rows(self) -> tuple[FrameRow, ...]:
+        """The rows as records."""
+        return tuple(map(FrameRow, self.starts, self.states))
 
 
 class Function(NamedTuple):

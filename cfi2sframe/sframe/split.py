@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.sframe import constants as s
-from cfi2sframe.sframe.model import FrameRow, Function, FunctionBody
+from cfi2sframe.sframe.model import Function, FunctionBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -65,10 +65,10 @@ def split_functions(
         if chosen is None or len(chosen) == 1:
             yield function, number
             continue
-        rows = function.body.rows
+        starts = function.body.starts
         for position, (first, last, key) in enumerate(chosen):
-            start = rows[first].start_delta
-            end = rows[chosen[position + 1].first].start_delta if position + 1 < len(chosen) else function.size
+            start = starts[first]
+            end = starts[chosen[position + 1].first] if position + 1 < len(chosen) else function.size
             flags = splitter.flags(function.body)
             body = bodies.get((flags, key))
             if body is None:
@@ -77,8 +77,9 @@ def split_functions(
 
 
 def _piece(body: FunctionBody, first: int, last: int) -> FunctionBody:
-    start = body.rows[first].start_delta
-    return body._replace(rows=tuple(FrameRow(row.start_delta - start, row.state) for row in body.rows[first:last]))
+    base = body.starts[first]
+    starts = tuple(start - base for start in body.starts[first:last])
+    return body._replace(starts=starts, states=body.states[first:last])
 
 
 class _Splitter:
@@ -101,8 +102,8 @@ class _Splitter:
         return [self.shape(body, uses[key]) for key, body in distinct.items() if not body.repeat_size]
 
     def shape(self, body: FunctionBody, use_count: int) -> _Shape:
-        starts = tuple(row.start_delta for row in body.rows)
-        states = tuple(self.number(row.state, is_flexible=body.is_flexible) for row in body.rows)
+        starts = body.starts
+        states = tuple(self.number(state, is_flexible=body.is_flexible) for state in body.states)
         cuts = [0]
         cuts += [n for n in range(1, len(starts)) if starts[n] - starts[n - 1] >= _RUN_GAP]
         return _Shape(body, starts, states, (*cuts, len(starts)), use_count)

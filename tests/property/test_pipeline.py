@@ -370,7 +370,7 @@ def unused_bits(conversion: Conversion, version: int, arch: Arch) -> set[tuple[i
         else:
             info = 28 + index * (20 if version == 2 else 17) + 16
             unused |= {(info, bit) for bit in (5, 6, 7)}
-            if version == 1 and len(function.body.starts) == 1:
+            if version == 1 and function.body.row_count == 1:
                 unused.add((info, 4))  # the PC type, where the one row holds everywhere
             if version == 2:
                 unused |= {(info + byte, bit) for byte in (2, 3) for bit in range(8)}

@@ -17,6 +17,7 @@ from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.verification import check_invariants
+from tests.bodies import body_of_rows
 
 WORD_EDGES = tuple(sign * (1 << bits) + near for bits in (7, 8, 15, 16) for sign in (1, -1) for near in (-1, 0, 1))
 START_EDGES = (0xFE, 0xFF, 0x100, 0xFFFE, 0xFFFF, 0x10000, 0xFFFFFF)
@@ -76,7 +77,7 @@ def bodies(draw: st.DrawFn, arch: Arch, version: int) -> FunctionBody:
     repeat_size = draw(st.sampled_from((0, 0, 0, 8, 16, 200)))
     limit = st.integers(1, repeat_size - 1) if repeat_size else st.integers(1, 400) | st.sampled_from(START_EDGES)
     starts = [0, *sorted(draw(st.sets(limit, min_size=len(states) - 1, max_size=len(states) - 1)))]
-    return FunctionBody(
+    return body_of_rows(
         tuple(FrameRow(start, state) for start, state in zip(starts, states, strict=True)),
         is_flexible=is_flexible,
         is_signal_frame=version == 3 and draw(st.booleans()),
@@ -119,7 +120,7 @@ def encode(section: Section, arch: Arch, vaddr: int, *, share: bool = False) -> 
 def said(function: DecodedFunction) -> Function:
     """Return a decoded function as the logical section has it."""
     rows = tuple(decoded.row for decoded in function.rows)
-    body = FunctionBody(rows, function.is_flexible, function.is_signal_frame, function.uses_b_key, function.repeat_size)
+    body = body_of_rows(rows, function.is_flexible, function.is_signal_frame, function.uses_b_key, function.repeat_size)
     return Function(function.start_vaddr, function.size, body)
 
 

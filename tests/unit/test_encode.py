@@ -8,7 +8,8 @@ import pytest
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
-from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, Rule, Section
+from tests.bodies import body_of_rows
 
 RA8 = Rule(None, -8, deref=True)
 FP16 = Rule(None, -16, deref=True)
@@ -31,7 +32,7 @@ def amd64_function(start: int) -> Function:
         FrameRow(4, FrameState(Rule(6, 16, deref=False), RA8, FP16)),
         FrameRow(0x120, OUTERMOST),
     )
-    return Function(start, 0x130, FunctionBody(rows))
+    return Function(start, 0x130, body_of_rows(rows))
 
 
 AMD64_ROWS = """
@@ -87,7 +88,7 @@ def aarch64_function() -> Function:
         FrameRow(0, FrameState(Rule(31, 0, deref=False))),
         FrameRow(4, FrameState(Rule(31, 0x1000, deref=False), RA8, FP16, mangled_ra=True)),
     )
-    return Function(0x100, 8, FunctionBody(rows, uses_b_key=True))
+    return Function(0x100, 8, body_of_rows(rows, uses_b_key=True))
 
 
 AARCH64_SECTIONS = {
@@ -123,7 +124,7 @@ def test_s390x_version_2() -> None:
         FrameRow(6, FrameState(Rule(15, 1184, deref=False), Rule(17, 0, deref=False), Rule(16, 0, deref=False))),
         FrameRow(0x10000, FrameState(Rule(11, 320, deref=False), None, Rule(None, -72, deref=True))),
     )
-    data = encode(S390X, 2, Function(0x40, 0x10010, FunctionBody(rows)))
+    data = encode(S390X, 2, Function(0x40, 0x10010, body_of_rows(rows)))
     assert data == bytes_of("""
         dee2 02 05
         04 00 00 00
@@ -137,7 +138,7 @@ def test_s390x_version_2() -> None:
 
 def test_flexible_rows_and_signal_frames() -> None:
     restore_rt = FrameState(Rule(7, 160, deref=True), Rule(7, 168, deref=True), Rule(7, 120, deref=True))
-    body = FunctionBody((FrameRow(0, restore_rt),), is_flexible=True, is_signal_frame=True)
+    body = body_of_rows((FrameRow(0, restore_rt),), is_flexible=True, is_signal_frame=True)
     data = encode(AMD64, 3, Function(28, 9, body))
     assert data == bytes_of("""
         e2de 03 05
@@ -154,7 +155,7 @@ def test_pcmask() -> None:
         FrameRow(0, FrameState(Rule(7, 8, deref=False), RA8)),
         FrameRow(11, FrameState(Rule(7, 16, deref=False), RA8)),
     )
-    function = Function(0x1010, 0x40, FunctionBody(rows, repeat_size=16))
+    function = Function(0x1010, 0x40, body_of_rows(rows, repeat_size=16))
     for version in (1, 2, 3):
         data = encode(AMD64, version, function)
         record = data[28 : 28 + (17, 20, 16)[version - 1]]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What SFrame can say, in which version: a case per reason to leave a function out, and what is kept."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
@@ -26,6 +27,7 @@ from cfi2sframe.errors import RequestError
 from cfi2sframe.lower import Lowering, Skip, Target, check_target
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
+from tests.bodies import body_of_rows
 from tests.samples import parsed_cie
 
 #: CFA expressions and register expressions, with the text that messages show.
@@ -76,9 +78,14 @@ def state(
     return RowState(RegisterOffset(arch.sp_register, entry) if cfa is AT_ENTRY else cfa, ra, fp, sp, signing)
 
 
+def columns(rows: Iterable[CfiRow]) -> tuple[tuple[int, ...], tuple[RowState, ...]]:
+    kept = tuple(rows)
+    return tuple(row.start_delta for row in kept), tuple(row.state for row in kept)
+
+
 def lower(arch: Arch, version: int, *states: RowState, errata: int = 2) -> FunctionBody | Skip:
     rows = tuple(CfiRow(4 * index, row_state) for index, row_state in enumerate(states))
-    return Lowering(Target(arch, version, errata)).lower(rows, parsed_cie(arch))
+    return Lowering(Target(arch, version, errata)).lower(*columns(rows), parsed_cie(arch))
 
 
 def body_of(result: FunctionBody | Skip) -> FunctionBody:
@@ -336,7 +343,7 @@ def test_another_return_column() -> None:
     for arch in ARCHES:
         for version in range(arch.first_version, 4):
             rows = (CfiRow(0, state(arch)),)
-            result = Lowering(Target(arch, version)).lower(rows, parsed_cie(arch, ra_register=3))
+            result = Lowering(Target(arch, version)).lower(*columns(rows), parsed_cie(arch, ra_register=3))
             assert result == Skip(SkipReason.NON_DEFAULT_RA_COLUMN, "column 3", 0)
 
 
@@ -378,7 +385,7 @@ def test_another_return_column() -> None:
 )
 def test_default_rows(arch: Arch, row: RowState, said: FrameState) -> None:
     for version in range(arch.first_version, 4):
-        assert lower(arch, version, row) == FunctionBody((FrameRow(0, said),))
+        assert lower(arch, version, row) == body_of_rows((FrameRow(0, said),))
 
 
 @pytest.mark.parametrize(("register", "name"), [(0, "r0"), (16, "f0"), (17, "f2")])
@@ -386,8 +393,8 @@ def test_s390x_keeps_ra_and_fp_in_registers(register: int, name: str) -> None:
     """Version 2 has a register number in the offset's word; version 3 has flexible rows for it."""
     row = state(S390X, ra=InRegister(register), fp=InRegister(register))
     said = FrameState(at(15, 160), at(register, 0), at(register, 0))
-    assert lower(S390X, 2, row) == FunctionBody((FrameRow(0, said),))
-    assert lower(S390X, 3, row) == FunctionBody((FrameRow(0, said),), is_flexible=True)
+    assert lower(S390X, 2, row) == body_of_rows((FrameRow(0, said),))
+    assert lower(S390X, 3, row) == body_of_rows((FrameRow(0, said),), is_flexible=True)
     assert S390X.register_name(register) == name
 
 
@@ -403,10 +410,10 @@ def test_a_signal_frame_of_linux() -> None:
     rows = (CfiRow(0, row),)
     cie = parsed_cie(AMD64, is_signal_frame=True)
     said = FrameState(load(7, 160), load(7, 168), load(7, 120))
-    assert Lowering(Target(AMD64, 3)).lower(rows, cie) == FunctionBody(
+    assert Lowering(Target(AMD64, 3)).lower(*columns(rows), cie) == body_of_rows(
         (FrameRow(0, said),), is_flexible=True, is_signal_frame=True
     )
-    assert Lowering(Target(AMD64, 2)).lower(rows, cie) == Skip(SkipReason.CFA_EXPRESSION, "*(rsp+160)", 0)
+    assert Lowering(Target(AMD64, 2)).lower(*columns(rows), cie) == Skip(SkipReason.CFA_EXPRESSION, "*(rsp+160)", 0)
 
 
 def test_the_largest_register_of_a_control_word() -> None:
@@ -443,7 +450,7 @@ def test_errata(version: int, errata: int, is_said: bool, is_pcrel: bool) -> Non
 def test_an_outermost_frame_needs_nothing_else() -> None:
     """Where RA is undefined there is no caller: whatever else the row says is of no use."""
     row = RowState(None, NoRule.UNDEFINED, NoRule.UNDEFINED, InRegister(3), RaSigning.SIGNED_WITH_PC)
-    assert lower(AARCH64_LE, 3, row) == FunctionBody((FrameRow(0, OUTERMOST),))
+    assert lower(AARCH64_LE, 3, row) == body_of_rows((FrameRow(0, OUTERMOST),))
 
 
 def test_equal_neighbours_merge() -> None:
@@ -476,9 +483,11 @@ def test_a_lowering_does_not_mix_up_functions() -> None:
     lowering = Lowering(Target(AMD64, 2))
     good, bad = state(AMD64), state(AMD64, RegisterOffset(3, 8))
     cie = parsed_cie(AMD64)
-    assert isinstance(lowering.lower((CfiRow(0, bad),), cie), Skip)
-    assert isinstance(lowering.lower((CfiRow(0, good),), cie), FunctionBody)
-    assert lowering.lower((CfiRow(0, good), CfiRow(9, bad)), cie) == Skip(SkipReason.CFA_BASE_REGISTER, "rbx+8", 9)
+    assert isinstance(lowering.lower((0,), (bad,), cie), Skip)
+    assert isinstance(lowering.lower((0,), (good,), cie), FunctionBody)
+    assert lowering.lower(*columns((CfiRow(0, good), CfiRow(9, bad))), cie) == Skip(
+        SkipReason.CFA_BASE_REGISTER, "rbx+8", 9
+    )
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -486,14 +495,16 @@ def test_the_key_matters_where_ra_is_signed(version: int) -> None:
     cie = parsed_cie(AARCH64_LE)._replace(uses_b_key=True)
     lowering = Lowering(Target(AARCH64_LE, version))
     signed = state(AARCH64_LE, ra=AtCfa(-8), signing=RaSigning.SIGNED)
-    assert not body_of(lowering.lower((CfiRow(0, state(AARCH64_LE)),), cie)).uses_b_key
-    assert body_of(lowering.lower((CfiRow(0, state(AARCH64_LE)), CfiRow(4, signed)), cie)).uses_b_key
-    assert not body_of(lowering.lower((CfiRow(0, signed),), parsed_cie(AARCH64_LE))).uses_b_key
+    assert not body_of(lowering.lower((0,), (state(AARCH64_LE),), cie)).uses_b_key
+    assert body_of(lowering.lower((0, 4), (state(AARCH64_LE), signed), cie)).uses_b_key
+    assert not body_of(lowering.lower((0,), (signed,), parsed_cie(AARCH64_LE))).uses_b_key
 
 
 @pytest.mark.parametrize("version", ALL)
 def test_signal_frames_are_marked_in_version_3(version: int) -> None:
-    result = Lowering(Target(AMD64, version)).lower((CfiRow(0, state(AMD64)),), parsed_cie(AMD64, is_signal_frame=True))
+    result = Lowering(Target(AMD64, version)).lower(
+        *columns((CfiRow(0, state(AMD64)),)), parsed_cie(AMD64, is_signal_frame=True)
+    )
     assert body_of(result).is_signal_frame == (version == 3)
 
 
@@ -548,3 +559,11 @@ def test_frame_rules_in_words(rule: Rule, text: str) -> None:
 )
 def test_dwarf_rules_in_words(rule: RegisterRule | CfaRule | None, text: str) -> None:
     assert describe_rule(rule, AMD64) == text
+
+
+def test_what_cannot_be_said_behind_the_end_of_the_stack_is_not_taken_for_it() -> None:
+    outermost, bad = state(AMD64, ra=NoRule.UNDEFINED), state(AMD64, CfaExpression(DEREF_PLUS))
+    for version in (2, 3):
+        result = lower(AMD64, version, state(AMD64), outermost, bad)
+        assert isinstance(result, Skip)
+        assert (result.reason, result.start_delta) == (SkipReason.CFA_EXPRESSION, 8)

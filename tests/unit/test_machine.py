@@ -201,6 +201,7 @@ def table(arch: Arch) -> dict[str, Case]:
     }
     if arch in AARCH64:
         cases["AARCH64_negate_ra_state"] = Case(asm.aarch64_negate_ra_state(), signed)
+        cases["AARCH64_set_ra_state"] = Case(asm.aarch64_set_ra_state(2, -300), with_pc)
         cases["AARCH64_negate_ra_state_with_pc"] = Case(asm.aarch64_negate_ra_state_with_pc(), with_pc)
     return {f"DW_CFA_{name}": case for name, case in cases.items()}
 
@@ -232,10 +233,13 @@ def misuses(arch: Arch) -> dict[str, Misuse]:
     }
     if arch not in AARCH64:
         unknown = "unknown call frame instruction 0x"
+        wrong["AARCH64_set_ra_state"] = Misuse(define, (asm.aarch64_set_ra_state(1),), unknown + "2b")
         wrong["AARCH64_negate_ra_state"] = Misuse(define, (asm.aarch64_negate_ra_state(),), unknown + "2d")
         wrong["AARCH64_negate_ra_state_with_pc"] = Misuse(
             define, (asm.aarch64_negate_ra_state_with_pc(),), unknown + "2c"
         )
+    else:
+        wrong["AARCH64_set_ra_state"] = Misuse(define, (asm.aarch64_set_ra_state(3),), "set_ra_state to 3")
     return {f"DW_CFA_{name}": case for name, case in wrong.items()}
 
 

@@ -12,6 +12,7 @@ from cfi2sframe.sframe.decode import DecodedSection, decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from tests.bodies import body_of_rows
 
 VADDR = 0x100000
 
@@ -19,7 +20,7 @@ VADDR = 0x100000
 def body(*rows: tuple[int, int], is_signal_frame: bool = False) -> FunctionBody:
     """Return a function's rows as (start, CFA offset)."""
     ra = Rule(None, -8, deref=True)
-    return FunctionBody(
+    return body_of_rows(
         tuple(FrameRow(start, FrameState(Rule(7, offset, deref=False), ra)) for start, offset in rows),
         is_signal_frame=is_signal_frame,
     )

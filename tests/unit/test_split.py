@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from cfi2sframe.arch import AMD64
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import plan_section, words_size
+from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.rows import words_size
 from cfi2sframe.sframe.split import split_functions
+from tests.bodies import body_of_rows
 
 RA = Rule(None, -8, deref=True)
 STATES = {offset: FrameState(Rule(7, offset, deref=False), RA) for offset in (8, 16, 24, 32, 300)}
@@ -21,7 +23,7 @@ FUNCTION_SIZE = 0x400
 
 def body(*rows: tuple[int, int]) -> FunctionBody:
     """Return a function's rows as (start, CFA offset)."""
-    return FunctionBody(tuple(FrameRow(start, STATES[offset]) for start, offset in rows))
+    return body_of_rows(tuple(FrameRow(start, STATES[offset]) for start, offset in rows))
 
 
 def functions_of(bodies: list[FunctionBody]) -> tuple[Function, ...]:

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function's rows -> bytes: the smallest FRE type that holds its last start, the smallest data words for each row.
+
+Rows differ by their starts and little else, so what follows a start is made once for each state.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.errors import RequestError
+from cfi2sframe.sframe import constants as s
+from cfi2sframe.sframe.model import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.sframe.model import FrameState, FunctionBody
+
+_WORD_SIZES: Final = (1, 2, 4)
+_WORD_CODES: Final = ("b", "h", "i")
+_START_CODES: Final = ("B", "H", "I")
+#: Makes a record of a tuple without a call in between.
+_make: Final = tuple.__new__
+
+
+class PlannedState(NamedTuple):
+    """A row but for its start: the info byte, and words as stored, signed, of `1 << size_code` bytes."""
+
+    info: int
+    size_code: int
+    words: tuple[int, ...]
+
+
+class PlannedBody(NamedTuple):
+    """A function's rows as bytes, in version 3 behind their attribute; and what its record says of them.
+
+    `fre_type`, `info` and `info2` are the fields of the record (version 3: of the attribute) of those names.
+    """
+
+    fre_type: int
+    info: int
+    info2: int
+    repeat_size: int
+    row_count: int
+    data: bytes
+
+
+class _Starts(dict[int, bytes]):
+    """Row starts as bytes, each made once."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.pack = struct.Struct(form).pack
+
+    def __missing__(self, start: int) -> bytes:
+        data = self[start] = self.pack(start)
+        return data
+
+
+class BodyPlanner:
+    """Plans and encodes the functions of one section."""
+
+    def __init__(self, arch: Arch, version: int) -> None:
+        self.arch = arch
+        self.version = version
+        order = arch.byte_order
+        self.pack_attribute = struct.Struct(order + "HBBB").pack
+        # Starts of four bytes are too many to keep, and rare.
+        self.start_bytes: tuple[Callable[[int], bytes], ...] = (
+            _Starts(order + _START_CODES[0]).__getitem__,
+            _Starts(order + _START_CODES[1]).__getitem__,
+            struct.Struct(order + _START_CODES[2]).pack,
+        )
+        # By identity, for speed; `kept` keeps the states alive.
+        self.default: dict[int, bytes] = {}
+        self.flexible: dict[int, bytes] = {}
+        self.kept: list[FrameState] = []
+
+    def plan(self, body: FunctionBody) -> PlannedBody:
+        """Settle a function's widths and make its bytes. Raises `RequestError` when a word needs more than 32 bits."""
+        starts, states, is_flexible, _, _, repeat_size = body
+        last_start = starts[-1] if starts else 0
+        fre_type = 0 if last_start < 0x100 else 1 if last_start < 0x10000 else 2
+        known = self.flexible if is_flexible else self.default
+        try:
+            tails = list(map(known.__getitem__, map(id, states)))
+        except KeyError:
+            tails = self._tails(known, states, is_flexible=is_flexible)
+        info, info2 = self._info_bytes(body, fre_type)
+        row_count = len(starts)
+        # Starts and what follows them by turns, in version 3 behind the attribute.
+        parts = [b""] * (2 * row_count + 1)
+        if self.version >= s.SFRAME_VERSION_3:
+            parts[0] = self.pack_attribute(row_count, info, info2, repeat_size)
+        parts[1::2] = map(self.start_bytes[fre_type], starts)
+        parts[2::2] = tails
+        return _make(PlannedBody, (fre_type, info, info2, repeat_size, row_count, b"".join(parts)))
+
+    def _tails(self, known: dict[int, bytes], states: Iterable[FrameState], *, is_flexible: bool) -> list[bytes]:
+        tails = []
+        for state in states:
+            tail = known.get(id(state))
+            if tail is None:
+                tail = known[id(state)] = encode_state(plan_state(state, self.arch, is_flexible=is_flexible), self.arch)
+                self.kept.append(state)
+            tails.append(tail)
+        return tails
+
+    def _info_bytes(self, body: FunctionBody, fre_type: int) -> tuple[int, int]:
+        pc_type = s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC
+        info = fre_type | pc_type << s.FDE_INFO_PCTYPE_SHIFT
+        if body.uses_b_key:
+            info |= s.FDE_INFO_PAUTH_KEY_B
+        if body.is_signal_frame and self.version >= s.SFRAME_VERSION_3:
+            info |= s.FDE_INFO_SIGNAL
+        return info, s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
+
+
+def plan_state(state: FrameState, arch: Arch, *, is_flexible: bool) -> PlannedState:
+    """Choose a row's words and their size. Raises `RequestError` when a word needs more than 32 bits."""
+    words, code = _words(state, arch, is_flexible=is_flexible)
+    info = len(words) << s.FRE_INFO_COUNT_SHIFT | code << s.FRE_INFO_SIZE_SHIFT
+    if not is_flexible and state.cfa is not None and state.cfa.register == arch.sp_register:
+        info |= s.FRE_INFO_CFA_BASE_SP
+    if state.mangled_ra:
+        info |= s.FRE_INFO_MANGLED_RA
+    return PlannedState(info, code, words)
+
+
+def encode_state(state: PlannedState, arch: Arch) -> bytes:
+    """Return what follows a row's start: its info byte and data words."""
+    form = f"{arch.byte_order}B{len(state.words)}{_WORD_CODES[state.size_code]}"
+    return struct.pack(form, state.info, *state.words)
+
+
+def words_size(state: FrameState, arch: Arch, *, is_flexible: bool) -> int:
+    """Return the bytes that a row's data words take."""
+    words, code = _words(state, arch, is_flexible=is_flexible)
+    return len(words) << code
+
+
+def _words(state: FrameState, arch: Arch, *, is_flexible: bool) -> tuple[tuple[int, ...], int]:
+    """Return a row's data words, as signed numbers of their size, and the size's code."""
+    if is_flexible:
+        return _flexible_words(state, arch)
+    words = _default_words(state, arch)
+    return words, max(map(_signed_code, words), default=0)
+
+
+def _signed_code(word: int) -> int:
+    """Return the smallest data word size code that holds a signed number."""
+    for code, size in enumerate(_WORD_SIZES):
+        if -(1 << (8 * size - 1)) <= word < 1 << (8 * size - 1):
+            return code
+    raise RequestError(f"{word} does not fit a data word of 32 bits")
+
+
+def _unsigned_code(word: int) -> int:
+    """Return the smallest data word size code that holds an unsigned number."""
+    for code, size in enumerate(_WORD_SIZES):
+        if 0 <= word < 1 << (8 * size):
+            return code
+    raise RequestError(f"{word} does not fit a data word of 32 bits")
+
+
+def _cfa_word(rule: Rule, arch: Arch) -> int:
+    return (rule.offset - arch.cfa_offset_bias) // arch.cfa_offset_scale
+
+
+def _default_words(state: FrameState, arch: Arch) -> tuple[int, ...]:
+    """Return the words of a default row (version 3, "Default FDE Type Interpretation"); none in the outermost frame."""
+    if state.cfa is None:
+        return ()
+    cfa = _cfa_word(state.cfa, arch)
+    if arch.fixed_ra_offset:
+        return (cfa,) if state.fp is None else (cfa, state.fp.offset)
+    if state.fp is not None:
+        return (cfa, _saved_word(state.ra), _saved_word(state.fp))
+    return (cfa,) if state.ra is None else (cfa, _saved_word(state.ra))
+
+
+def _saved_word(rule: Rule | None) -> int:
+    """Return the word for a saved RA or FP; 0 is the padding, an odd one names a register (s390x, version 2)."""
+    if rule is None:
+        return 0
+    return rule.offset if rule.register is None else rule.register << 1 | 1
+
+
+def _flexible_words(state: FrameState, arch: Arch) -> tuple[tuple[int, ...], int]:
+    """Return the words of a flexible row, as signed numbers of their size, and the size's code.
+
+    Version 3, "Flexible FDE Type Interpretation": pairs of an unsigned control word and a signed offset. An RA that is
+    where the ABI has it takes no word, or the padding word when FP follows.
+    """
+    if state.cfa is None:
+        return (), 0
+    fixed_ra = Rule(None, arch.fixed_ra_offset, deref=True) if arch.fixed_ra_offset else None
+    pairs: list[tuple[int, int] | None] = [(_control_word(state.cfa), _cfa_word(state.cfa, arch))]
+    if state.ra is not None and state.ra != fixed_ra:
+        pairs.append((_control_word(state.ra), state.ra.offset))
+    elif state.fp is not None:
+        pairs.append(None)
+    if state.fp is not None:
+        pairs.append((_control_word(state.fp), state.fp.offset))
+    code = max(max(_unsigned_code(pair[0]), _signed_code(pair[1])) for pair in pairs if pair)
+    bits = 8 << code
+    words: list[int] = []
+    for pair in pairs:
+        if pair is None:
+            words.append(0)
+        else:
+            words += (pair[0] - (1 << bits) if pair[0] >> (bits - 1) else pair[0], pair[1])
+    return tuple(words), code
+
+
+def _control_word(rule: Rule) -> int:
+    word = s.FLEX_DEREF_P if rule.deref else 0
+    return word if rule.register is None else word | rule.register << s.FLEX_REG_SHIFT | s.FLEX_REG_P

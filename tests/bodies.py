@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Function bodies written row by row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi2sframe.sframe.model import FrameRow, FunctionBody
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def body_of_rows(
+    rows: Iterable[FrameRow],
+    is_flexible: bool = False,  # noqa: FBT001, FBT002 - in the order of the record's fields
+    is_signal_frame: bool = False,  # noqa: FBT001, FBT002
+    uses_b_key: bool = False,  # noqa: FBT001, FBT002
+    repeat_size: int = 0,
+) -> FunctionBody:
+    """Return a body with these rows."""
+    kept = tuple(rows)
+    starts, states = tuple(row.start_delta for row in kept), tuple(row.state for row in kept)
+    return FunctionBody(starts, states, is_flexible, is_signal_frame, uses_b_key, repeat_size)
