@@ -54,11 +54,10 @@ def changed_contents(layout: Layout, numbering: list[int], new_vaddrs: dict[int,
     for index, section in enumerate(layout.sections):
         if section.type == SHT_SYMTAB_SHNDX:
             raise EmbedError("the file has more sections than symbols can name directly")
-        if not layout.has_content(index):
+        if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or section.size % SYMBOL_SIZE or not layout.has_content(index):
             continue
-        content = section_bytes(layout, index)
-        if section.type in (SHT_SYMTAB, SHT_DYNSYM) and not section.size % SYMBOL_SIZE:
-            found[index] = with_section_indices(content, table, little_endian=layout.order == "<")
+        symbols = section_bytes(layout, index)
+        found[index] = with_section_indices(symbols, table, little_endian=layout.order == "<")
     for place in _address_fields(layout, new_vaddrs):
         content = found.get(place.holder) or section_bytes(layout, place.holder)
         found[place.holder] = content[: place.offset] + place.content + content[place.offset + 8 :]
