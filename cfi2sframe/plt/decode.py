@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.errors import InputError
 from cfi2sframe.plt.aarch64 import AARCH64_STUBS
 from cfi2sframe.plt.amd64 import AMD64_STUBS
 from cfi2sframe.plt.model import ENDS_FLOW, Block, Effect, Flow, Instruction, Problem, StubArch
@@ -52,7 +53,11 @@ class Decoder:
 
     def _open(self) -> Any:  # noqa: ANN401 - capstone has no types
         if self._disassembler is None:
-            self._disassembler = self.stubs.open_disassembler()
+            try:
+                self._disassembler = self.stubs.open_disassembler()
+            except ImportError:
+                reason = "PLT stubs are described with the Python package capstone, which cannot be loaded"
+                raise InputError(f"{reason}; --no-plt leaves them to the CFI") from None
         return self._disassembler
 
     def _decode(self, data: bytes) -> Block | Problem:
