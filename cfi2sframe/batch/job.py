@@ -112,11 +112,9 @@ def _write(job: Job, emitted: Emitted) -> tuple[str, ...]:
     outside = link_count - len(job.targets)
     if outside <= 0:
         return ()
-    return (f"{outside} hard link{'s' if outside > 1 else ''} to it that {_were(outside)} not named keep the old file",)
-
-
-def _were(count: int) -> str:
-    return "were" if count > 1 else "was"
+    if outside == 1:
+        return ("1 hard link to it that was not named keeps the old file",)
+    return (f"{outside} hard links to it that were not named keep the old file",)
 
 
 def _with_account(

@@ -47,6 +47,8 @@ _worker: Final = _Worker()
 
 def _start_worker() -> None:
     gc.disable()
+    # What is loaded stays; collections need not look at it.
+    gc.freeze()
     signal.signal(signal.SIGINT, _worker.stop)
     signal.signal(signal.SIGTERM, _worker.stop)
 
