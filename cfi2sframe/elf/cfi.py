@@ -116,7 +116,7 @@ def _debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
 
 
 def _sections(image: ElfImage, sections: list[ElfSection], kind: CfiKind) -> tuple[CfiSection, ...]:
-    """Read sections of CFI. Raises `ElfError` when they, or what relocates them, can only be so large by overlapping."""
+    """Read sections of CFI. Raises `ElfError` when they or their relocations can only be so large by overlapping."""
     _refuse_overlap(image, sections)
     tables = _relocation_tables(image, sections) if image.is_relocatable else {}
     every = [table for group in tables.values() for table in group]

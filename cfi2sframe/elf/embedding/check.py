@@ -103,6 +103,7 @@ def _sections(elf: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - pyelftools ca
     start, size = elf.header["e_shoff"], elf.header["e_shentsize"]
     count = elf.num_sections()
     names: Any = elf.get_section(elf.get_shstrndx()) if count else None
+    _expect(names is None or hasattr(names, "get_string"), "the section names are not where the header says")
     for index in range(count):
         header = dict(struct_parse(elf.structs.Elf_Shdr, elf.stream, start + index * size))
         header["name"] = names.get_string(header["sh_name"])

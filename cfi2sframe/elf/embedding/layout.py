@@ -25,6 +25,7 @@ from cfi2sframe.elf.constants import (
     SHT_GNU_SFRAME,
     SHT_NOBITS,
     SHT_NULL,
+    SHT_STRTAB,
 )
 from cfi2sframe.elf.records import (
     FILE_HEADER_SIZE,
@@ -142,7 +143,7 @@ def _section_names(data: memoryview, sections: tuple[SectionHeader, ...], names_
     if not sections:
         return ()
     table = sections[names_index]
-    if names_index == 0 or table.type == SHT_NOBITS or table.file_offset + table.size > len(data):
+    if names_index == 0 or table.type != SHT_STRTAB or table.file_offset + table.size > len(data):
         raise EmbedError("the section name table does not fit the file")
     strings = bytes(data[table.file_offset : table.file_offset + table.size])
     last_end = strings.rfind(b"\0")
@@ -180,7 +181,7 @@ def _loaded_end(sections: tuple[SectionHeader, ...], segments: tuple[ProgramHead
     ends += [
         section.file_offset + section.size
         for section in sections
-        if section.flags & SHF_ALLOC and section.type not in (SHT_NULL, SHT_NOBITS)
+        if section.flags & SHF_ALLOC and section.type not in (SHT_NULL, SHT_NOBITS) and section.size
     ]
     return max(ends, default=FILE_HEADER_SIZE)
 

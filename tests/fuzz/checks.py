@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to hold of whatever was read or made, for any input."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe import Conversion, Lookup, Options, account, convert, decode, verify
+from cfi2sframe.api import decode_existing
+from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.report.text import describe_left_out, describe_stub, summary
+from cfi2sframe.sframe.dump import dump_data, dump_text
+from cfi2sframe.verification import check_invariants
+from tests.fuzz.harness import FindingError, expect
+from tests.kernel_reader import complaints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
+
+VERSIONS: Final = (1, 2, 3)
+#: Looking up is checked at so many functions and addresses of each; decoding, at all of them.
+_FUNCTION_COUNT: Final = 32
+_PC_COUNT: Final = 8
+
+
+def check_conversions(image: ElfImage, versions: tuple[int, ...] = VERSIONS) -> None:
+    """Convert an image: an error of the project's own, or a section that says what the CFI says."""
+    for version in versions:
+        options = Options(version=version)
+        try:
+            conversion = convert(image, options)
+        except Cfi2SFrameError:
+            continue
+        check_conversion(conversion, options)
+
+
+def check_conversion(conversion: Conversion, options: Options) -> None:
+    """Account for a conversion, read it back, verify it, and show it to a reader that forgives nothing."""
+    image = conversion.image
+    coverage = account(conversion)
+    summary(coverage)
+    for left_out in islice(coverage.left_out, _FUNCTION_COUNT):
+        describe_left_out(left_out, coverage)
+    for stub in islice(coverage.stubs_left_out, _FUNCTION_COUNT):
+        describe_stub(stub)
+    if not conversion.data:
+        return
+    try:
+        found = verify(image, None, options)
+    except RequestError as error:
+        # An object's sections are compared at addresses of their own, which may be too far apart for 32 bits.
+        expect(image.is_relocatable and options.version < 3, f"converted, but not to be verified: {error}")
+        return
+    except Cfi2SFrameError as error:
+        raise FindingError(f"converted, but not to be verified: {error}") from error
+    expect(found.is_clean, f"version {options.version}: {found.differences[:3]}")
+    decoded = decode(conversion.data, conversion.section_vaddr)
+    check_decoded(decoded)
+    if not image.is_relocatable:
+        wrong = complaints(conversion.data, conversion.section_vaddr, code_of(image))
+        expect(not wrong, f"version {options.version}: {wrong[:3]}")
+
+
+def code_of(image: ElfImage) -> list[tuple[int, int]]:
+    """Return the ranges that a linked file can execute: segments, or sections where nothing else says so."""
+    segments = [(p.vaddr, p.end_vaddr) for p in image.segments if p.type == 1 and p.flags & 1]
+    return segments + [(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
+
+
+def check_existing(image: ElfImage) -> None:
+    """Decode and look into the section that a file has, if it has one."""
+    try:
+        decoded = decode_existing(image)
+    except Cfi2SFrameError:
+        return
+    check_decoded(decoded)
+    try:
+        verify(image, decoded)
+    except Cfi2SFrameError:
+        return
+
+
+def check_decoded(decoded: DecodedSection) -> None:
+    """Show a decoded section in every form, and look addresses up in it the quick way and the plain one."""
+    for _ in dump_text(decoded):
+        pass
+    dump_data(decoded)
+    for _ in check_invariants(decoded):
+        pass
+    lookup = Lookup(decoded)
+    version = decoded.header.version
+    plain_starts = sorted(function.start_vaddr for function in decoded.functions)
+    expect(lookup.starts == plain_starts, "the functions are not in order")
+    for function in islice(decoded.functions, _FUNCTION_COUNT):
+        for pc in _some_pcs(function):
+            found = lookup.find(pc)
+            if found is None:
+                # Another function starts between, or this one has no bytes.
+                continue
+            holder = found.function
+            expect(holder.start_vaddr <= pc < holder.start_vaddr + holder.size, f"0x{pc:x} is not in {holder}")
+            if _ascends(holder):
+                expect(found.row == _plain_row(holder, pc, version), f"0x{pc:x}: {found.row}")
+    for pc in (0, 1, (1 << 63) - 1, (1 << 64) - 1):
+        lookup.find(pc)
+
+
+def _some_pcs(function: DecodedFunction) -> Iterator[int]:
+    start = function.start_vaddr
+    yield from (start - 1, start, start + 1, start + function.size - 1, start + function.size)
+    for row in function.rows[:_PC_COUNT]:
+        yield start + row.row.start_delta
+        yield start + row.row.start_delta - 1
+
+
+def _ascends(function: DecodedFunction) -> bool:
+    deltas = [row.row.start_delta for row in function.rows]
+    return deltas == sorted(deltas)
+
+
+def _plain_row(function: DecodedFunction, pc: int, version: int) -> DecodedRow | None:
+    """Return the last row that is not past an address, by looking at all."""
+    distance = pc - function.start_vaddr
+    best = None
+    for row in function.rows:
+        start = row.row.start_delta
+        if function.is_pcmask and version == 1:
+            # No block size: the mask is the row's own start (version 1, "PCMASK").
+            matches = pc & start >= start
+        elif function.is_pcmask:
+            # Without a block size there is nothing to look up.
+            matches = function.repeat_size > 0 and start <= distance % function.repeat_size
+        else:
+            matches = start <= distance
+        if matches:
+            best = row
+    return best

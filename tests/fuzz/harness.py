@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every fuzz target keeps to: which failures are right ones, and how much time and memory an input may cost.
+
+A target is a module with `run(data)` and `seeds()`. `run` returns for whatever bytes, or raises `FindingError`, or what
+must never be raised: any exception outside the project's own tree. Nothing here needs a fuzzing engine.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
+#: A folder of inputs in `CORPUS` and a module in this package each.
+TARGETS: Final = ("elf", "cfi", "lowering", "sframe", "linked", "object")
+FINDING_PREFIX: Final = "finding-"
+MAX_SIZE: Final = 1 << 16
+#: CPU seconds for an input of up to `MAX_SIZE` bytes.
+MAX_SECONDS: Final = 2.0
+#: Bytes of memory: some for the program itself, and a multiple of the input.
+MAX_MEMORY_SIZE: Final = 24 << 20
+MAX_MEMORY_FACTOR: Final = 1024
+
+
+class FindingError(Exception):
+    """An input was answered wrongly, or cost too much. None of the project's own errors, so that no target eats it."""
+
+
+class Target(Protocol):
+    """What a target's module offers."""
+
+    def run(self, data: bytes) -> None:
+        """Feed one input to the code under test."""
+
+    def seeds(self) -> Iterator[tuple[str, bytes]]:
+        """Yield named inputs to start from, made by the tests' own assemblers."""
+
+
+class Cost(NamedTuple):
+    """What an input took: CPU seconds, and bytes of memory at the peak."""
+
+    seconds: float
+    memory_size: int
+
+
+def target(name: str) -> Target:
+    """Import a target."""
+    return import_module(f"tests.fuzz.target_{name}")
+
+
+def inputs(name: str) -> list[Path]:
+    """Return the kept inputs of a target: seeds, what coverage found, and findings."""
+    return sorted((CORPUS / name).iterdir())
+
+
+def expect(holds: bool, message: str) -> None:  # noqa: FBT001 - reads like an assertion
+    """Raise `FindingError` unless something holds (assertions may be compiled away)."""
+    if not holds:
+        raise FindingError(message)
+
+
+def timed(run: Callable[[bytes], None], data: bytes) -> float:
+    """Run one input; return its CPU seconds. Raises `FindingError` when they are out of proportion."""
+    start = time.process_time()
+    run(data)
+    seconds = time.process_time() - start
+    expect(seconds <= MAX_SECONDS * max(1.0, len(data) / MAX_SIZE), f"{len(data)} bytes took {seconds:.1f} s")
+    return seconds
+
+
+def measured(run: Callable[[bytes], None], data: bytes) -> Cost:
+    """Run one input twice, for its time and for its memory. Raises `FindingError` when one is out of proportion."""
+    seconds = timed(run, data)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        run(data)
+        memory_size = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    expect(
+        memory_size <= MAX_MEMORY_SIZE + MAX_MEMORY_FACTOR * len(data),
+        f"{len(data)} bytes took {memory_size:,} bytes of memory",
+    )
+    return Cost(seconds, memory_size)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs to start from, made by the tests' own assemblers: small files with a bit of everything in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from tests import cfi_asm as asm
+from tests.raw_sframe import RawFunction, RawSection
+from tests.samples import CODE, cie_of, object_file, push_fp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.arch import Arch
+
+ARCHES: Final = (AMD64, AARCH64_LE, S390X, AARCH64_BE)
+#: Addresses as a linker gives them to a small file: one page of headers and CFI, one of code.
+BASE_VADDR: Final = 0x400000
+CODE_SIZE: Final = 0x140
+PT_NULL: Final = 0
+PT_LOAD: Final = 1
+PT_GNU_EH_FRAME: Final = 0x6474E550
+ET_DYN: Final = 3
+#: Behind the file header and five program headers.
+_FRAME_OFFSET: Final = 64 + 56 * 5
+SHF_ALLOC: Final = 2
+#: `endbr64; push; jmp` and `jmp *; push; jmp`, as in `.plt`.
+_STUBS: Final = {
+    AMD64.name: bytes.fromhex("ff35e22f0000ff25e42f00000f1f4000" + "ff25e22f00006800000000e9e0ffffff" * 2),
+    AARCH64_LE.name: bytes.fromhex("f07bbfa9900000b0110247f91082389120021fd61f2003d51f2003d51f2003d5")
+    + bytes.fromhex("900000b0110647f910a2389120021fd6") * 2,
+}
+
+
+def instruction_lists(arch: Arch) -> Iterator[tuple[str, tuple[asm.Instruction, ...]]]:
+    """Yield named lists of instructions, which together use every opcode."""
+    fp, sp, ra = arch.fp_register, arch.sp_register, arch.ra_register
+    yield "plain", push_fp(arch).instructions  # type: ignore[misc]  # its instructions are records here
+    yield (
+        "defs",
+        (
+            asm.advance(1),
+            asm.def_cfa(fp, 16),
+            asm.advance1(70),
+            asm.def_cfa_sf(sp, -2),
+            asm.advance2(1),
+            asm.def_cfa_offset_sf(-4),
+            asm.advance4(1),
+            asm.def_cfa_register(3),
+            asm.advance8(1),
+            asm.gnu_args_size(16),
+            asm.nop(),
+        ),
+    )
+    yield (
+        "rules",
+        (
+            asm.offset_extended(fp, 3),
+            asm.advance(1),
+            asm.offset_extended_sf(fp, -2),
+            asm.advance(1),
+            asm.gnu_negative_offset_extended(fp, 2),
+            asm.advance(1),
+            asm.val_offset(sp, 0),
+            asm.advance(1),
+            asm.val_offset_sf(fp, 1),
+            asm.advance(1),
+            asm.register(ra, 3),
+            asm.advance(1),
+            asm.same_value(fp),
+            asm.advance(1),
+            asm.undefined(ra),
+            asm.advance(1),
+            asm.restore(min(ra, 63)),
+            asm.restore_extended(fp),
+        ),
+    )
+    yield (
+        "expressions",
+        (
+            asm.def_cfa_expression(b"\x77\x28\x06"),
+            asm.expression(fp, b"\x76\x00"),
+            asm.advance(2),
+            asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),
+            asm.val_expression(fp, b"\x77\x08"),
+            asm.advance(2),
+            asm.def_cfa(sp, 16),
+        ),
+    )
+    yield (
+        "states",
+        (
+            asm.remember_state(),
+            asm.advance(1),
+            asm.def_cfa_offset(32),
+            asm.remember_state(),
+            asm.advance(1),
+            asm.def_cfa_offset(48),
+            asm.aarch64_negate_ra_state(),
+            asm.restore_state(),
+            asm.advance(1),
+            asm.restore_state(),
+            asm.set_loc(BASE_VADDR + 0x1010),
+        ),
+    )
+
+
+def _functions(arch: Arch, code_vaddr: int) -> list[asm.Fde]:
+    return [
+        asm.Fde(cie_of(arch), code_vaddr + 0x40 * number, 0x40, tuple(i for i in instructions if i.opcode != 1))
+        for number, (_, instructions) in enumerate(instruction_lists(arch))
+    ]
+
+
+def linked_file(arch: Arch, *, section_headers: bool = True, debug_frame: bool = False) -> bytes:
+    """Return a small library with several functions, stubs, symbols and a search table."""
+    little = arch.byte_order == "<"
+    frame_vaddr = BASE_VADDR + _FRAME_OFFSET
+    stubs = _STUBS.get(arch.name, bytes(16))
+    kind = ".debug_frame" if debug_frame else ".eh_frame"
+    # The size of the CFI is needed for the address of the code, and does not depend on it.
+    code_vaddr = BASE_VADDR
+    for _ in range(2):
+        section = asm.EhFrame(
+            (*_functions(arch, code_vaddr), asm.Terminator()),
+            frame_vaddr,
+            little_endian=little,
+            debug_frame=debug_frame,
+        )
+        frame = section.assemble()
+        table = tuple(
+            (entry.pc_begin, frame_vaddr + offset)
+            for entry, offset in zip(section.all_entries(), section.offsets(), strict=True)
+            if isinstance(entry, asm.Fde)
+        )
+        hdr_vaddr = frame_vaddr + len(frame)
+        search_table = asm.eh_frame_hdr(hdr_vaddr, frame_vaddr, table, little_endian=little)
+        stubs_vaddr = hdr_vaddr + len(search_table) + 0x1000
+        code_vaddr = stubs_vaddr + len(stubs)
+    sections = (
+        asm.Section(kind, frame, 1, SHF_ALLOC, frame_vaddr, align=1),
+        asm.Section(".eh_frame_hdr", search_table, 1, SHF_ALLOC, hdr_vaddr, align=1),
+        asm.Section(".plt", stubs, 1, CODE, stubs_vaddr, entsize=16),
+        asm.Section(".text", bytes(CODE_SIZE), 1, CODE, code_vaddr),
+    )
+    return asm.elf_file(
+        arch.elf_machine,
+        sections,
+        file_type=ET_DYN,
+        little_endian=little,
+        segments=(
+            asm.Segment(PT_LOAD, 4, (kind, ".eh_frame_hdr"), headers=True),
+            asm.Segment(PT_LOAD, 5, (".plt", ".text")),
+            asm.Segment(PT_GNU_EH_FRAME, 4, (".eh_frame_hdr",), align=4),
+            # Free entries, for whoever puts a segment in.
+            *[asm.Segment(PT_NULL, 0, (kind,))] * 2,
+        ),
+        symbols=(asm.Symbol("f", code_vaddr, 0x40), asm.Symbol("g", code_vaddr + 0x40, 0x40)),
+        section_headers=section_headers,
+    )
+
+
+def small_object(arch: Arch) -> bytes:
+    """Return an object with two text sections and relocations."""
+    lists = [tuple(i for i in instructions if i.opcode != 1) for _, instructions in instruction_lists(arch)]
+    fdes = [asm.Fde(cie_of(arch), 0x40 * number, 0x40, code) for number, code in enumerate(lists)]
+    return object_file(arch, {".text": tuple(fdes[:3]), ".text.cold": tuple(fdes[:2])}, symbols=(asm.Symbol("f"),))
+
+
+def sframe_sections() -> Iterator[tuple[str, bytes]]:
+    """Yield raw sections of all versions: several functions, PCMASK, signal frames, flexible rows, outermost ones."""
+    three = b"\x00\x03\x08\x01\x05\x10\xf0\x04\x04\x10\xf0"
+    for version in (1, 2, 3):
+        functions = [RawFunction(0x20000, 0x20, three, 3), RawFunction(0x20020, 0x10)]
+        functions.append(RawFunction(0x20040, 0x40, b"\x00\x03\x08\x0b\x03\x10", 2, 0x10, 0, 16))
+        functions.append(RawFunction(0x20100, 0x400, b"\x00\x00\x03\x08\x00\x02\x23\x00\x01", 2, 1))
+        if version > 1:
+            functions.append(RawFunction(0x20500, 4, b"\x00\x00"))
+        if version > 2:
+            functions.append(RawFunction(0x20600, 4, b"\x00\x0c\x3b\x10\x02\xf8\x02\xf0", 1, 0x80, 1))
+        yield f"amd64-{version}", RawSection(tuple(functions), version).assemble()
+        rows = b"\x00\x03\x00\x04\x87\x10\xf8\xf0"
+        aarch64 = RawSection((RawFunction(0x20000, 0x20, rows, 2, 0x20),), version, abi=2, fixed_ra=0)
+        yield f"aarch64-{version}", aarch64.assemble()
+        rows = b"\x00\x03\x00\x04\x07\x14\x00\xf0\x08\x05\x14\x21"
+        s390x = RawSection((RawFunction(0x20000, 0x20, rows, 3),), version, ">", abi=4, fixed_ra=0)
+        yield f"s390x-{version}", s390x.assemble()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fuzz target: any bytes as an ELF file, through everything that reads."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from cfi2sframe import load
+from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB
+from cfi2sframe.errors import Cfi2SFrameError
+from tests.fuzz import seeds as make
+from tests.fuzz.checks import check_conversions, check_existing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.image import ElfImage
+
+_SOME = 64
+
+
+def run(data: bytes) -> None:
+    """Load a file, look at all its parts, convert it in every version."""
+    try:
+        image = load(data)
+    except Cfi2SFrameError:
+        return
+    _look_around(image)
+    check_existing(image)
+    check_conversions(image)
+
+
+def _look_around(image: ElfImage) -> None:
+    for section in islice(image.sections, _SOME):
+        try:
+            image.section_bytes(section)
+            if section.type in (SHT_SYMTAB, SHT_DYNSYM):
+                vaddrs = [s.vaddr for s in islice(image.symbols(section), _SOME) if s.vaddr is not None]
+                image.names_of(vaddrs)
+        except Cfi2SFrameError:
+            continue
+        image.place(section.vaddr)
+        image.code_range_of(section.vaddr)
+        image.bytes_at(section.vaddr, 16)
+    image.end_of_segments()
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """Yield files of every ABI, linked ones and objects, with and without section headers."""
+    for arch in make.ARCHES:
+        name = arch.name.lower().replace(" ", "-")
+        yield f"{name}-linked", make.linked_file(arch)
+        yield f"{name}-object", make.small_object(arch)
+    yield "no-section-headers", make.linked_file(make.ARCHES[0], section_headers=False)
+    yield "debug-frame", make.linked_file(make.ARCHES[0], debug_frame=True)
