@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.modules import FileStore
     from cfi2sframe.trace.run import ThreadTrace, Traced, trace_core, trace_process
     from cfi2sframe.trace.space import AddressSpace
-    from cfi2sframe.trace.step import step
-    from cfi2sframe.trace.walk import walk
+    from cfi2sframe.trace.stepping import step
+    from cfi2sframe.trace.walking import walk
 
 __all__ = [
     "AddressSpace",
@@ -49,10 +49,10 @@ _HOMES = {
     "Trace": "frame",
     "TraceEntry": "frame",
     "Traced": "run",
-    "step": "step",
+    "step": "stepping",
     "trace_core": "run",
     "trace_process": "run",
-    "walk": "walk",
+    "walk": "walking",
 }
 
 
@@ -63,7 +63,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found: object = getattr(import_module(f"{__name__}.{home}"), name)
-    # The function `step` and its module share a name; what is asked for here is the function.
-    globals()[name] = found
-    return found
+    return getattr(import_module(f"{__name__}.{home}"), name)

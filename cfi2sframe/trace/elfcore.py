@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
@@ -117,7 +118,7 @@ def _threads(notes: list[Note], arch: Arch) -> tuple[CoreThread, ...]:
     """Return the threads: each NT_PRSTATUS begins one, the notes behind it are the same thread's."""
     threads: list[CoreThread] = []
     starts = [n for n, note in enumerate(notes) if note.owner == b"CORE" and note.type == NT_PRSTATUS]
-    for start, end in zip(starts, [*starts[1:], len(notes)], strict=True):
+    for start, end in pairwise([*starts, len(notes)]):
         status, more = notes[start].data, notes[start + 1 : end]
         floats = next((n.data for n in more if n.type == NT_PRFPREG and n.owner == b"CORE"), None)
         frame = topmost_frame(status[_REGISTERS_OFFSET:], arch, floats)

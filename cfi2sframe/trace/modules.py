@@ -15,7 +15,9 @@ from cfi2sframe.elf.constants import PT_GNU_SFRAME
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import InputError
 from cfi2sframe.pipeline import Options
+from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.model import OUTERMOST
 from cfi2sframe.trace.frame import Ending, Row
 from cfi2sframe.trace.notes import build_id
 from cfi2sframe.trace.symbols import SymbolTable
@@ -35,11 +37,18 @@ class RowTable(NamedTuple):
     def find(self, vaddr: int) -> Row | None:
         """Return the row in force at an address of the file."""
         found = self.lookup.find(vaddr)
-        if found is None or found.row is None:
+        if found is None:
             return None
         function = found.function
+        if found.row is not None:
+            state = found.row.row.state
+        elif not function.rows and not function.is_flexible and self.lookup.version >= SFRAME_VERSION_3:
+            # A function without rows has no caller (version 3, 3.1).
+            state = OUTERMOST
+        else:
+            return None
         return Row(
-            found.row.row.state,
+            state,
             self.source,
             self.lookup.version,
             is_flexible=function.is_flexible,

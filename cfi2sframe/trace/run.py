@@ -11,8 +11,8 @@ from cfi2sframe.trace.linkmap import add_modules_without_list
 from cfi2sframe.trace.modules import FileStore, ModuleFile
 from cfi2sframe.trace.process import Process, Range, SnapshotReader, file_mappings
 from cfi2sframe.trace.space import AddressSpace
-from cfi2sframe.trace.step import DEFAULT_PAC_MASK
-from cfi2sframe.trace.walk import DEFAULT_LIMIT, walk
+from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK
+from cfi2sframe.trace.walking import DEFAULT_LIMIT, walk
 
 if TYPE_CHECKING:
     from cfi2sframe.trace.elfcore import Core

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
 from cfi2sframe.trace.sigreturn import sigreturn_frame
-from cfi2sframe.trace.step import DEFAULT_PAC_MASK, cfa_of, step
+from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK, cfa_of, step
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch

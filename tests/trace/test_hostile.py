@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged and hostile cores, files and sections: every one ends in a named ending or a clear error, and soon."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.elf import constants as c
+from cfi2sframe.errors import Cfi2SFrameError, InputError
+from cfi2sframe.trace import FileStore, Frame, trace_core, walk
+from cfi2sframe.trace.elfcore import parse_core
+from cfi2sframe.trace.frame import EndingKind
+from cfi2sframe.trace.modules import resolve
+from cfi2sframe.trace.run import core_space
+from tests import cli
+from tests.raw_sframe import RawFunction
+from tests.trace.core_files import (
+    BIAS,
+    NT_FILE,
+    PAGE,
+    TEXT_VADDR,
+    CoreFile,
+    Load,
+    Mapped,
+    moved,
+    program,
+    program_mappings,
+    registers,
+    stack_load,
+)
+from tests.trace.stacks import STACK, Model, make_stack, raw_section, words_row
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.trace import Traced
+
+ENDINGS: Final = set(get_args(EndingKind))
+MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False)]
+ARCHES: Final = [pytest.param(arch, id=arch.name) for arch in (AMD64, AARCH64_LE, AARCH64_BE, S390X)]
+
+
+def plain_core(arch: Arch, path: str) -> CoreFile:
+    """Return a core of a made-up program, with nothing wrong."""
+    stack = make_stack(arch, 3, MODELS)
+    return CoreFile(
+        arch,
+        ((77, moved(stack.frames[0])), (78, moved(stack.frames[0]))),
+        (stack_load(stack),),
+        program_mappings(path),
+        auxv=((3, BIAS + 64), (9, BIAS + TEXT_VADDR), (0, 0)),
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """The path of a program for AMD64."""
+    return written(tmp_path, AMD64, make_stack(AMD64, 3, MODELS).section)
+
+
+def written(folder: Path, arch: Arch, section: bytes, name: str = "program") -> str:
+    (folder / name).write_bytes(program(arch, section))
+    return str(folder / name)
+
+
+def trace_of(core: CoreFile | bytes, folder: Path) -> Traced:
+    file = folder / "core"
+    file.write_bytes(core if isinstance(core, bytes) else core.assemble())
+    return trace_core(str(file))
+
+
+def ending_of(core: CoreFile, folder: Path) -> tuple[str, str]:
+    """Return how the first thread's trace ends."""
+    return trace_of(core, folder).threads[0].trace.ending
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
+    stack = make_stack(arch, 3, MODELS)
+    core = plain_core(arch, written(tmp_path, arch, stack.section))
+    traced = trace_of(core, tmp_path)
+    assert [thread.id for thread in traced.threads] == [77, 78]
+    for thread in traced.threads:
+        found = [e.frame for e in thread.trace.entries]
+        assert [f[:3] for f in found] == [moved(f)[:3] for f in stack.frames]
+        assert thread.trace.ending.kind == "outermost"
+        assert {e.located.row.source for e in thread.trace.entries if e.located.row} == {"file"}
+    symbol = traced.space.symbol_at(moved(stack.frames[0]).pc)
+    assert symbol == ("first", 0x40)
+
+
+def test_what_is_printed(path: str, tmp_path: Path) -> None:
+    (tmp_path / "core").write_bytes(plain_core(AMD64, path).assemble())
+    done = cli.run("trace", tmp_path / "core", "--thread", "78")
+    pytest.importorskip("cxxfilt", reason="cxxfilt makes C++ names readable; pip install cxxfilt")
+    lines = done.out.decode().splitlines()
+    assert (done.status, done.err) == (0, ())
+    assert lines[:3] == [
+        "thread 78",
+        f"#0   0x0000555500100040 first+0x40 in {path} (v3 default, file)",
+        f"#1   0x0000555500101040 second::f()+0x40 in {path} (v3 default, file)",
+    ]
+    assert lines[-1] == "end: outermost: RA is undefined"
+
+
+def test_requests_that_cannot_be_met(path: str, tmp_path: Path) -> None:
+    core = tmp_path / "core"
+    core.write_bytes(plain_core(AMD64, path).assemble())
+    for words, status, text in (
+        ((core, "--thread", "5"), 2, "no thread 5; there are 77, 78"),
+        ((), 2, "one of CORE and --pid N is needed"),
+        ((core, "--pid", "1"), 2, "one of CORE and --pid N is needed"),
+        (("--pid", "1", "--executable", path), 2, "--executable belongs to CORE"),
+        ((path,), 3, "not a core file"),
+        ((core, "--executable", tmp_path / "none"), 3, "No such file"),
+        ((tmp_path / "none",), 3, "No such file"),
+        (("--pid", str(1 << 30)), 3, "no such process"),
+        (("--pid", str(os.getpid())), 3, "a process cannot trace itself"),
+    ):
+        done = cli.run("trace", *words)
+        assert done.status == status, words
+        assert len(done.err) == 1, done.err
+        assert text in done.err[0]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
+    """At every few bytes: a trace with a named ending, or an error of the project's."""
+    stack = make_stack(arch, 3, MODELS)
+    data = plain_core(arch, written(tmp_path, arch, stack.section)).assemble()
+    store = FileStore()
+    endings = set[str]()
+    for size in range(0, len(data), 4):
+        try:
+            core = parse_core(data[:size])
+        except InputError:
+            endings.add("error")
+            continue
+        space = core_space(core, store)
+        for thread in core.threads:
+            trace = walk(thread.frame, space.find_row, space.read, core.arch)
+            assert trace.ending.kind in ENDINGS
+            assert len(trace.entries) <= len(stack.frames)
+            endings.add(trace.ending.kind)
+    # Cut in the headers, in the notes behind the first thread, in the stack.
+    assert endings == {"error", "no-module", "unreadable-memory"} | ({"ra-not-saved"} & endings)
+
+
+@given(
+    arch=st.sampled_from((AMD64, AARCH64_LE, AARCH64_BE, S390X)),
+    damage=st.lists(
+        st.tuples(st.integers(0, 1 << 16), st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255)),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_cores_with_damaged_bytes(
+    arch: Arch, damage: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    stack = make_stack(arch, 3, MODELS)
+    file = folder / f"damaged-{arch.name}"
+    if not file.exists():
+        file.write_bytes(program(arch, stack.section))
+    data = bytearray(plain_core(arch, str(file)).assemble())
+    for position, byte in damage:
+        data[position % len(data)] = byte
+    try:
+        core = parse_core(bytes(data))
+        space = core_space(core, FileStore())
+    except Cfi2SFrameError:
+        return
+    for thread in core.threads:
+        trace = walk(thread.frame, space.find_row, space.read, core.arch)
+        assert trace.ending.kind in ENDINGS
+
+
+def test_counts_that_are_too_large(path: str, tmp_path: Path) -> None:
+    core = plain_core(AMD64, path)
+    for count in (0xFFFE, 0xFFFF):
+        with pytest.raises(Cfi2SFrameError, match="truncated"):
+            trace_of(core._replace(header_count=count), tmp_path)
+    huge = struct.pack("<QQ", 1 << 60, PAGE) + bytes(24)
+    assert ending_of(core._replace(mapped=(), notes=((b"CORE", NT_FILE, huge),)), tmp_path)[0] == "no-module"
+    # A note that claims to be longer than the core ends the notes, not the trace.
+    data = core._replace(mapped=(), auxv=()).assemble()
+    assert trace_of(data.replace(b"CORE\0", b"CORE\0", 1), tmp_path).threads
+    far = core._replace(loads=(Load(STACK, b"", 1 << 63), Load((1 << 64) - 8, bytes(16), 1 << 40)))
+    assert ending_of(far, tmp_path)[0] == "unreadable-memory"
+
+
+def test_no_thread(path: str, tmp_path: Path) -> None:
+    with pytest.raises(Cfi2SFrameError, match="no thread"):
+        trace_of(plain_core(AMD64, path)._replace(frames=()), tmp_path)
+
+
+def test_overlapping_segments(path: str, tmp_path: Path) -> None:
+    """Where several say what an address holds, one of them is believed, and nothing breaks."""
+    core = plain_core(AMD64, path)
+    (stack,) = core.loads
+    again = (stack, *(Load(STACK + n, b"\xff" * 64) for n in range(-200, 200, 8)))
+    trace = trace_of(core._replace(loads=again), tmp_path).threads[0].trace
+    assert trace.ending.kind in ENDINGS
+
+
+def test_a_file_that_is_missing_or_another(tmp_path: Path, path: str) -> None:
+    core = plain_core(AMD64, str(tmp_path / "gone"))
+    kind, detail = ending_of(core, tmp_path)
+    assert kind == "unusable-module"
+    assert "No such file" in detail
+    # The process's own copy of the headers tells which build it ran.
+    other = program(AMD64, b"", bytes(20))
+    core = plain_core(AMD64, path)
+    seen = core._replace(loads=(*core.loads, Load(BIAS, other[:PAGE])))
+    kind, detail = ending_of(seen, tmp_path)
+    assert kind == "unusable-module"
+    assert "build-id" in detail
+    assert bytes(20).hex() in detail
+    same = core._replace(loads=(*core.loads, Load(BIAS, Path(path).read_bytes()[:PAGE])))
+    assert ending_of(same, tmp_path)[0] == "outermost"
+
+
+def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
+    """Headers and sections that the core holds stand in for the file, and the output says so."""
+    stack = make_stack(AMD64, 3, MODELS)
+    section = stack.section
+    data = bytearray(program(AMD64, section))
+    # Sections are gone in memory: the segment is what says where the rows are.
+    struct.pack_into("<I", data, 64 + 56 * 3, c.PT_GNU_SFRAME)
+    struct.pack_into("<QQQQQ", data, 64 + 56 * 3 + 8, 0, 0x30000, 0, len(section), len(section))
+    core = plain_core(AMD64, str(tmp_path / "gone"))
+    core = core._replace(loads=(*core.loads, Load(BIAS, bytes(data[:PAGE])), Load(BIAS + 0x30000, section)))
+    traced = trace_of(core, tmp_path)
+    trace = traced.threads[0].trace
+    assert trace.ending.kind == "outermost"
+    assert {e.located.row.source for e in trace.entries if e.located.row} == {"file"}
+    assert [m.note for m in traced.space.modules] == ["read from memory: No such file or directory"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (lambda section: section[:-2], "unusable-section"),
+        (lambda section: section[:2] + b"\x09" + section[3:], "unusable-section"),
+        (lambda section: section[:4] + b"\x02" + section[5:], "unusable-section"),
+        (lambda _: b"\0" * 40, "unusable-section"),
+    ],
+    ids=["truncated", "version", "abi", "zeros"],
+)
+def test_damaged_sections(damage: object, kind: str, tmp_path: Path) -> None:
+    assert callable(damage)
+    file = written(tmp_path, AMD64, damage(make_stack(AMD64, 3, MODELS).section))
+    assert ending_of(plain_core(AMD64, file), tmp_path)[0] == kind
+
+
+def test_a_file_without_anything(tmp_path: Path) -> None:
+    file = tmp_path / "program"
+    file.write_bytes(program(AMD64, bytes(8), section_name=".rodata"))
+    kind, detail = ending_of(plain_core(AMD64, str(file)), tmp_path)
+    assert kind == "unusable-module"
+    assert "no call frame information" in detail
+
+
+def test_files_of_another_machine(tmp_path: Path) -> None:
+    file = written(tmp_path, AARCH64_LE, make_stack(AARCH64_LE, 3, MODELS).section)
+    kind, detail = ending_of(plain_core(AMD64, file), tmp_path)
+    assert kind == "unusable-module"
+    assert "the file is of AArch64" in detail
+
+
+def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
+    """A list of mapped files may name anything; reading a pipe would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path), "/proc/kmsg", "relative"):
+        kind, _ = ending_of(plain_core(AMD64, name), tmp_path)
+        assert kind == "unusable-module"
+
+
+ROWS_THAT_STAND_STILL: Final = {
+    "same-cfa": (words_row("<", 0, (0,)), 0),
+    "back": (words_row("<", 0, (-64,)), 0),
+    "far-back": (words_row("<", 0, (-0x80000000,)), 0),
+    "from-itself": (words_row("<", 0, (7 << 3 | 3, 0, 0), base_is_fp=True), 1),
+    "from-fp": (words_row("<", 0, (0,), base_is_fp=True), 0),
+}
+
+
+@pytest.mark.parametrize("name", ROWS_THAT_STAND_STILL)
+@pytest.mark.parametrize("is_signal_frame", [False, True])
+def test_rows_that_do_not_move(name: str, tmp_path: Path, *, is_signal_frame: bool) -> None:
+    """A CFA that stands still or goes back, in plain functions and in such as claim to be signal frames."""
+    rows, info2 = ROWS_THAT_STAND_STILL[name]
+    function = RawFunction(TEXT_VADDR, 0x10000, rows, 1, info=0x80 * is_signal_frame, info2=info2)
+    file = written(tmp_path, AMD64, raw_section(AMD64, 3, (function,)))
+    # What a CFA is loaded from leads back to the same place, and the word below any CFA to the program.
+    memory = Load(STACK - 0x1000, struct.pack("<QQ", STACK, BIAS + TEXT_VADDR + 0x100) * 0x200)
+    frame = Frame(BIAS + TEXT_VADDR + 0x100, STACK, STACK)
+    core = CoreFile(AMD64, ((1, frame),), (memory,), program_mappings(file))
+    traced = trace_of(core, tmp_path)
+    trace = traced.threads[0].trace
+    assert trace.ending.kind in ("stack-does-not-grow", "unreadable-memory", "loop")
+    assert len(trace.entries) < 200
+
+
+def test_a_stack_of_a_million_frames(tmp_path: Path) -> None:
+    """The limit counts, not the size of the stack."""
+    function = RawFunction(TEXT_VADDR, 0x10000, words_row("<", 0, (8,)), 1)
+    file = written(tmp_path, AMD64, raw_section(AMD64, 3, (function,)))
+    memory = Load(STACK, struct.pack("<Q", BIAS + TEXT_VADDR + 0x100) * 1_000_000)
+    core = CoreFile(AMD64, ((1, Frame(BIAS + TEXT_VADDR, STACK, 0)),), (memory,), program_mappings(file))
+    (tmp_path / "core").write_bytes(core.assemble())
+    traced = trace_core(str(tmp_path / "core"), limit=20_000)
+    assert traced.threads[0].trace.ending.kind == "limit"
+    assert len(traced.threads[0].trace.entries) == 20_000
+
+
+def linked_core(arch: Arch, entries: list[tuple[int, int, int]], names: bytes) -> CoreFile:
+    """Return a core without NT_FILE, whose dynamic linker lists `entries` (bias, name's and next entry's distance)."""
+    stack = make_stack(arch, 3, MODELS)
+    order = arch.byte_order
+    area = 0x6000_0000_0000
+    dynamic = struct.pack(order + "QQQQ", 21, area + 0x100, 0, 0)
+    debug = struct.pack(order + "QQ", 1, area + 0x200)
+    maps = b"".join(
+        struct.pack(order + "QQQQ8x", bias, area + 0x1000 + name, 0, area + 0x200 + following if following >= 0 else 0)
+        for bias, name, following in entries
+    )
+    content = dynamic.ljust(0x100, b"\0") + debug.ljust(0x100, b"\0") + maps.ljust(0xE00, b"\0") + names
+    phdr = struct.pack(order + "IIQQQQQQ", c.PT_PHDR, 4, 64, 64, 64, 112, 112, 8)
+    phdr += struct.pack(order + "IIQQQQQQ", c.PT_DYNAMIC, 4, 0, area - BIAS, 0, 32, 32, 8)
+    return CoreFile(
+        arch,
+        ((1, moved(stack.frames[0])),),
+        (stack_load(stack), Load(area, content), Load(BIAS + 64, phdr)),
+        auxv=((3, BIAS + 64), (5, 2), (31, area + 0x1000), (0, 0)),
+    )
+
+
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_BE, S390X], ids=lambda arch: arch.name)
+def test_modules_of_the_dynamic_linkers_list(arch: Arch, tmp_path: Path) -> None:
+    """The library that the frames are in is the list's second entry; the first is the executable's, without a name."""
+    library = written(tmp_path, arch, make_stack(arch, 3, MODELS).section, "library.so")
+    names = b"\0" + library.encode() + b"\0"
+    core = linked_core(arch, [(0, 0, 40), (BIAS, 1, -1)], names)
+    far = core._replace(auxv=((3, BIAS + 64), (5, 2), (0, 0)))
+    (tmp_path / "core").write_bytes(far.assemble())
+    traced = trace_core(str(tmp_path / "core"))
+    assert traced.threads[0].trace.ending.kind == "outermost"
+    assert [m.name for m in traced.space.modules] == [library]
+
+
+@pytest.mark.parametrize(
+    ("entries", "names"),
+    [
+        ([(BIAS, 1, 0)], b"\0x\0"),
+        ([(0, 0, 40), (0, 1, 0)], b"\0x\0"),
+        ([(0, 0, 0)] * 90, b"\0"),
+        ([(0, 1, 40 * n + 40) for n in range(89)], b"x" * 70_000),
+        ([(1 << 63, 1, 1 << 62)], b"x" * 100),
+        ([(0, 1 << 60, 8)] * 80, b""),
+    ],
+    ids=["itself", "circle", "first", "endless names", "far away", "no names"],
+)
+def test_lists_that_lead_nowhere(entries: list[tuple[int, int, int]], names: bytes, tmp_path: Path) -> None:
+    kind, _ = ending_of(linked_core(AMD64, entries, names), tmp_path)
+    assert kind == "no-module"
+
+
+def test_symbolic_links_stay_in_the_sysroot(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "lib").symlink_to("/usr/lib")
+    (root / "usr/lib/a").symlink_to("../../../../etc/passwd")
+    (root / "usr/lib/loop").symlink_to("loop")
+    (root / "usr/lib/b").symlink_to("a")
+    assert resolve(str(root), "/lib/x") == f"{root}/usr/lib/x"
+    assert resolve(str(root), "/lib/b") == f"{root}/etc/passwd"
+    assert resolve(str(root), "/../../etc/passwd") == f"{root}/etc/passwd"
+    assert resolve(str(root), "/lib/loop").startswith(str(root))
+
+
+def test_names_that_a_terminal_would_act_on(tmp_path: Path, path: str) -> None:
+    core = plain_core(AMD64, path)
+    named = core._replace(mapped=tuple(m._replace(path="/a\x1b[31m\n" + m.path) for m in core.mapped))
+    (tmp_path / "core").write_bytes(named.assemble())
+    done = cli.run("trace", tmp_path / "core")
+    assert done.status == 0
+    assert b"\x1b" not in done.out
+
+
+def test_mappings_without_number(path: str, tmp_path: Path) -> None:
+    """Ten thousand mapped files that do not matter are not opened."""
+    core = plain_core(AMD64, path)
+    many = tuple(Mapped(n << 20, (n << 20) + PAGE, 0, f"/none/{n}") for n in range(10_000))
+    assert ending_of(core._replace(mapped=(*many, *core.mapped)), tmp_path)[0] == "outermost"
+
+
+def test_registers_record_sizes() -> None:
+    """The made-up records are as long as the kernel's."""
+    frame = Frame(0, 0, 0)
+    assert [len(registers(arch, frame)) for arch in (AMD64, AARCH64_LE, S390X)] == [27 * 8, 34 * 8, 27 * 8]

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step and whole walks, per ABI and version, on stacks whose right trace is known."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
+from cfi2sframe.trace import Ending, Frame, step, walk
+from cfi2sframe.trace.frame import Located, Row
+from cfi2sframe.trace.stepping import strip_pac
+from tests.raw_sframe import RawFunction
+from tests.trace.stacks import PAC, Model, find_row, make_stack, raw_section, words_row
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+
+VERSIONS_BY_ARCH: Final = [
+    pytest.param(arch, version, id=f"{arch.name}-{version}")
+    for arch in (AMD64, AARCH64_LE, AARCH64_BE, S390X)
+    for version in (1, 2, 3)
+    if version >= arch.first_version
+]
+
+
+@st.composite
+def models(draw: st.DrawFn, arch: Arch) -> list[Model]:
+    """Frames as a compiler might have made them."""
+    found: list[Model] = []
+    for number in range(draw(st.integers(0, 12))):
+        keeps_ra = number == 0 and arch is not AMD64 and draw(st.booleans())
+        # AArch64's default rows cannot say an FP without its RA.
+        may_save_fp = not (keeps_ra and arch is not S390X)
+        saves_fp = may_save_fp and draw(st.booleans())
+        may_use_fp = number == 0 or found[-1].saves_fp
+        least = 0 if keeps_ra else 64
+        found.append(
+            Model(
+                16 * draw(st.integers(least // 16, 500)),
+                saves_fp,
+                base_is_fp=saves_fp and may_use_fp and draw(st.booleans()),
+                keeps_ra=keeps_ra,
+                is_signed=arch.ra_may_be_signed and draw(st.booleans()),
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize(("arch", "version"), VERSIONS_BY_ARCH)
+@given(data=st.data())
+def test_a_walk_finds_every_frame(arch: Arch, version: int, data: st.DataObject) -> None:
+    stack = make_stack(arch, version, data.draw(models(arch)))
+    trace = walk(stack.frames[0], stack.find_row, stack.read, arch)
+    assert [e.frame for e in trace.entries] == list(stack.frames)
+    assert trace.ending.kind == ("no-row" if version == 1 else "outermost")
+    cfas = [entry.cfa for entry in trace.entries]
+    assert cfas == [f.sp - arch.sp_offset_from_cfa for f in stack.frames[1:]] + [None]
+
+
+@pytest.mark.parametrize(("arch", "version"), VERSIONS_BY_ARCH)
+@given(data=st.data())
+def test_a_walk_ends_where_memory_does(arch: Arch, version: int, data: st.DataObject) -> None:
+    """Without one word of the stack, the trace has the frames up to the one that needs it, and no other."""
+    stack = make_stack(arch, version, data.draw(models(arch).filter(lambda m: any(not f.keeps_ra for f in m))))
+    gone = data.draw(st.sampled_from(sorted(stack.memory)))
+    del stack.memory[gone]
+    trace = walk(stack.frames[0], stack.find_row, stack.read, arch)
+    assert trace.ending.kind == "unreadable-memory"
+    assert f"0x{gone:x}" in trace.ending.detail
+    assert [e.frame for e in trace.entries] == [f for f in stack.frames if f.sp <= gone + 56 - 160 * (arch is S390X)][
+        : len(trace.entries)
+    ]
+    assert trace.entries[-1].frame.sp <= gone < stack.frames[len(trace.entries)].sp + 160
+
+
+def memory_of(words: dict[int, int], arch: Arch) -> dict[int, bytes]:
+    return {address: struct.pack(arch.byte_order + "Q", word) for address, word in words.items()}
+
+
+def take(
+    frame: Frame, state: FrameState, words: dict[int, int], arch: Arch = AMD64, *, is_signal_frame: bool = False
+) -> Frame | Ending:
+    """Take one step in a memory of a few words."""
+    memory = memory_of(words, arch)
+    return step(frame, state, lambda address, _: memory.get(address), arch, is_signal_frame=is_signal_frame)
+
+
+CFA_SP_16: Final = Rule(AMD64.sp_register, 16, deref=False)
+AT_CFA_8: Final = Rule(None, -8, deref=True)
+TOP: Final = Frame(0x1000, 0x8000, 0x9000)
+
+
+def test_the_caller_of_a_plain_frame() -> None:
+    caller = take(TOP, FrameState(CFA_SP_16, AT_CFA_8), {0x8008: 0x1234})
+    assert caller == Frame(0x1234, 0x8010, 0x9000, is_return_address=True)
+    assert isinstance(caller, Frame)
+    assert (caller.lookup_pc, TOP.lookup_pc) == (0x1233, 0x1000)
+
+
+def test_the_outermost_frame() -> None:
+    assert take(TOP, OUTERMOST, {}) == Ending("outermost", "RA is undefined")
+    assert take(TOP, FrameState(CFA_SP_16, AT_CFA_8), {0x8008: 0}) == Ending("outermost", "the return address is 0")
+
+
+@pytest.mark.parametrize(
+    ("cfa", "words", "sp"),
+    [
+        (Rule(3, 24, deref=False), {}, 0x8218),  # CFA = rbx + 24
+        (Rule(6, -8, deref=True), {0x8FF8: 0x9100}, 0x9100),  # CFA = *(rbp - 8)
+        (Rule(7, 160, deref=True), {0x80A0: 0x9200}, 0x9200),  # CFA = *(rsp + 160)
+    ],
+)
+def test_flexible_cfa(cfa: Rule, words: dict[int, int], sp: int) -> None:
+    frame = TOP._replace(registers={3: 0x8200})
+    assert take(frame, FrameState(cfa, AT_CFA_8), {**words, sp - 8: 0x77}) == Frame(
+        0x77, sp, 0x9000, is_return_address=True
+    )
+
+
+def test_flexible_ra_and_fp() -> None:
+    """RA = *(rsp + 168), FP = *(rsp + 120): the frame of a signal handler's return."""
+    state = FrameState(Rule(7, 160, deref=True), Rule(7, 168, deref=True), Rule(7, 120, deref=True))
+    words = {0x80A0: 0x2000, 0x80A8: 0x4444, 0x8078: 0x5555}
+    assert take(TOP, state, words, is_signal_frame=True) == Frame(0x4444, 0x2000, 0x5555)
+    in_registers = FrameState(CFA_SP_16, Rule(1, 0, deref=False), Rule(8, 0, deref=False))
+    frame = TOP._replace(registers={1: 0x66, 8: 0x88})
+    assert take(frame, in_registers, {}) == Frame(0x66, 0x8010, 0x88, is_return_address=True)
+
+
+def test_a_register_that_is_not_known_is_named() -> None:
+    ending = take(TOP, FrameState(Rule(10, 0, deref=False), AT_CFA_8), {})
+    assert ending == Ending("unknown-register", "CFA needs r10, whose value in this frame is not known")
+    ending = take(TOP, FrameState(CFA_SP_16, AT_CFA_8, Rule(3, 0, deref=True)), {0x8008: 1})
+    assert ending == Ending("unknown-register", "FP needs rbx, whose value in this frame is not known")
+
+
+def test_the_stack_has_to_grow() -> None:
+    for offset in (-8, 0):
+        state = FrameState(Rule(7, offset, deref=False), AT_CFA_8)
+        ending = take(TOP, state, {0x8000 + offset - 8: 0x1234})
+        assert isinstance(ending, Ending)
+        assert ending.kind == "stack-does-not-grow"
+    state = FrameState(Rule(7, -8, deref=False), AT_CFA_8)
+    assert isinstance(take(TOP, state, {0x7FF0: 0x1234}, is_signal_frame=True), Frame)
+
+
+@pytest.mark.parametrize("arch", [AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
+def test_ra_in_its_register_is_for_topmost_frames(arch: Arch) -> None:
+    state = FrameState(Rule(arch.sp_register, -arch.sp_offset_from_cfa, deref=False))
+    assert take(TOP._replace(ra=0x4444), state, {}, arch) == Frame(0x4444, 0x8000, 0x9000, is_return_address=True)
+    ending = take(TOP._replace(is_return_address=True), state, {}, arch)
+    assert isinstance(ending, Ending)
+    assert ending.kind == "ra-not-saved"
+
+
+@pytest.mark.parametrize("arch", [AARCH64_LE, S390X], ids=lambda arch: arch.name)
+def test_a_caller_has_a_stack_frame_of_its_own(arch: Arch) -> None:
+    """Only what has made no call yet may have its caller's SP."""
+    state = FrameState(Rule(arch.sp_register, -arch.sp_offset_from_cfa, deref=False), Rule(None, 0, deref=True))
+    words = {0x8000 - arch.sp_offset_from_cfa: 0x4444}
+    assert isinstance(take(TOP, state, words, arch), Frame)
+    ending = take(TOP._replace(is_return_address=True), state, words, arch)
+    assert isinstance(ending, Ending)
+    assert ending.kind == "stack-does-not-grow"
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_s390x_values_in_floating_point_registers(version: int) -> None:
+    """Version 2 says a register's number in the offset: RA in f0 (column 16), FP in f2 (column 17)."""
+    if version == 2:
+        row, info2 = words_row(">", 0, (0, 16 << 1 | 1, 17 << 1 | 1)), 0
+    else:
+        words = (S390X.sp_register << 3 | 1, 0, 16 << 3 | 1, 0, 17 << 3 | 1, 0)
+        row, info2 = words_row(">", 0, words, base_is_fp=True), 1
+    section = raw_section(S390X, version, (RawFunction(0x1000, 0x100, row, 1, info2=info2),))
+    found = find_row(section, 0x1040).row
+    assert found is not None
+    assert found.state is not None
+    frame = Frame(0x1040, 0x8000, 0x9000, 0x1, {16: 0x4444, 17: 0x5555})
+    assert take(frame, found.state, {}, S390X) == Frame(0x4444, 0x8000, 0x5555, is_return_address=True)
+    ending = take(frame._replace(registers={}), found.state, {}, S390X)
+    assert ending == Ending("unknown-register", "RA needs f0, whose value in this frame is not known")
+
+
+@given(st.integers(0, (1 << 48) - 1), st.integers(0, 0xFFFF))
+def test_authentication_codes_are_stripped(address: int, code: int) -> None:
+    user_code, kernel_code = code & ~0x80, code | 0x80
+    assert strip_pac(address | user_code << 48, 0xFFFF << 48) == address
+    assert strip_pac(address | kernel_code << 48, 0xFFFF << 48) == address | 0xFFFF << 48
+    # With 52-bit addresses, and what a process may keep in the topmost byte.
+    assert strip_pac(0x000F_1234_5678_9ABC | 0x5A70 << 48, 0xFF70 << 48) == 0x000F_1234_5678_9ABC
+
+
+def test_an_unsigned_ra_is_left_as_it_is() -> None:
+    state = FrameState(Rule(31, 16, deref=False), Rule(None, -8, deref=True))
+    caller = take(TOP, state, {0x8008: 0x4444 | PAC}, AARCH64_LE)
+    assert isinstance(caller, Frame)
+    assert caller.pc == 0x4444 | PAC
+    assert take(TOP, state._replace(mangled_ra=True), {0x8008: 0x4444 | PAC}, AARCH64_LE) == caller._replace(pc=0x4444)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_stubs_described_by_a_block(version: int) -> None:
+    """PCMASK: the block's first 8 bytes say SP + 8, the rest SP + 16, in every block."""
+    rows = words_row("<", 0, (8,)) + words_row("<", 8, (16,))
+    stubs = RawFunction(0x20000, 0x40, rows, 2, info=1 << 4, repeat_size=16 if version > 1 else 0)
+    section = raw_section(AMD64, version, (stubs,))
+    for distance in range(0x40):
+        located = find_row(section, 0x20000 + distance)
+        assert located.row is not None
+        assert located.row.is_pcmask
+        assert located.row.state is not None
+        caller = take(TOP, located.row.state, {0x8000: 0x1111, 0x8008: 0x2222})
+        assert isinstance(caller, Frame)
+        assert caller.pc == (0x2222 if distance % 16 >= 8 else 0x1111)
+
+
+def test_a_function_without_rows_has_no_caller() -> None:
+    section = raw_section(AMD64, 3, (RawFunction(0x1000, 0x100, b"", 0), RawFunction(0x2000, 0x100)))
+    assert find_row(section, 0x1000).row == Row(OUTERMOST, "file", 3)
+    assert find_row(section, 0x1100).row is None
+    flexible = raw_section(AMD64, 3, (RawFunction(0x1000, 0x100, b"", 0, info2=1), RawFunction(0x2000, 0x100)))
+    assert find_row(flexible, 0x1000).row is None
+
+
+def test_a_signal_on_an_alternate_stack() -> None:
+    """SP goes down across the handler's return, and the interrupted PC is looked up as it is."""
+    wait = FrameState(CFA_SP_16, AT_CFA_8)
+    restore = FrameState(Rule(7, 160, deref=True), Rule(7, 168, deref=True), Rule(7, 120, deref=True))
+    memory = memory_of(
+        {0x9008: 0x2001, 0x9010 + 160: 0x500, 0x9010 + 168: 0x3000, 0x9010 + 120: 0x77, 0x508: 0x4001}, AMD64
+    )
+    rows = {
+        0x1000: Row(wait, "file", 3),
+        0x2000: Row(restore, "file", 3, is_flexible=True, is_signal_frame=True),
+        0x3000: Row(wait, "file", 3),
+        0x4000: Row(OUTERMOST, "file", 3),
+    }
+    trace = walk(
+        Frame(0x1000, 0x9000, 1),
+        lambda address: Located("m", address, rows[address]),
+        lambda address, _: memory.get(address),
+        AMD64,
+    )
+    assert [(e.frame.pc, e.frame.sp, e.frame.fp) for e in trace.entries] == [
+        (0x1000, 0x9000, 1),
+        (0x2001, 0x9010, 1),
+        (0x3000, 0x500, 0x77),
+        (0x4001, 0x510, 0x77),
+    ]
+    assert trace.ending.kind == "outermost"
+
+
+def test_frames_that_signals_interrupt_in_a_circle() -> None:
+    state = FrameState(Rule(7, 0, deref=True), Rule(7, 8, deref=True))
+    row = Row(state, "file", 3, is_flexible=True, is_signal_frame=True)
+    memory = memory_of({0x100: 0x200, 0x108: 0x1000, 0x200: 0x100, 0x208: 0x1000}, AMD64)
+    trace = walk(Frame(0x1000, 0x100, 0), lambda _: Located("m", 0, row), lambda address, _: memory.get(address), AMD64)
+    assert trace.ending.kind == "loop"
+    assert len(trace.entries) <= 4
+
+
+def test_the_limit() -> None:
+    row = Row(FrameState(CFA_SP_16, AT_CFA_8), "file", 3)
+    trace = walk(TOP, lambda _: Located("m", 0, row), lambda _, size: b"\x11" * size, AMD64, limit=50)
+    assert (len(trace.entries), trace.ending) == (50, Ending("limit", "more than 50 frames"))
+
+
+def test_recursion_without_end_stops_at_the_top_of_the_address_space() -> None:
+    row = Row(FrameState(Rule(7, 1 << 30, deref=False), AT_CFA_8), "file", 3)
+    trace = walk(
+        Frame(0x1000, (1 << 64) - (1 << 33), 0), lambda _: Located("m", 0, row), lambda _, size: b"\x11" * size, AMD64
+    )
+    assert trace.ending.kind == "stack-does-not-grow"
+    assert len(trace.entries) == 8
