@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: size-table help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: dist zipapp generated test-lowest size-table help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,12 @@ $(STAMP): pyproject.toml
 test: venv ## run all tests; those whose tools or files are missing are skipped, with the reason
 	$(BIN)/pytest -n auto -m 'not slow'
 
+test-lowest: ## run the unit tests with the oldest dependencies that pyproject.toml allows
+	$(PYTHON) -m venv --clear build/lowest
+	$(PYTHON) tools/lowest.py > build/lowest/constraints.txt
+	build/lowest/bin/pip install --quiet --constraint build/lowest/constraints.txt --editable '.[test]'
+	build/lowest/bin/pytest -n auto -m 'not slow' tests/unit tests/property tests/golden tests/plt
+
 slow: venv ## run the tests that take minutes: large links, samples of running programs
 	$(BIN)/pytest -n auto -m slow
 
@@ -40,6 +46,15 @@ types: venv ## check the types
 	for script in $(wildcard tools/*.py bench/*.py); do $(BIN)/mypy "$$script" || exit 1; done
 
 check: lint types test ## all of the above
+
+generated: venv ## write the man page and the shells' completions again, from the parsers -> data/share
+	$(BIN)/python tools/generate.py
+
+dist: venv ## build sdist and wheel, the same bytes for the same sources -> dist
+	$(BIN)/python tools/dist.py dist
+
+zipapp: venv ## build the program as one file for Python 3.11 or later; it takes capstone from the system -> dist
+	$(BIN)/python tools/zipapp.py dist/cfi2sframe.pyz
 
 oracles: ## fetch GNU binutils 2.44 and the newest, LLVM and mold, as judges for the tests -> build/oracles
 	tools/fetch-oracles build/oracles sid=mold

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The man page and the completions: current, readable by those who read them, and whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.cli import VERBS
+from tests.contrib.support import ROOT, attempt, need, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHARE = ROOT / "data" / "share"
+PAGE = SHARE / "man" / "man1" / "cfi2sframe.1"
+BASH = SHARE / "bash-completion" / "completions" / "cfi2sframe"
+ZSH = SHARE / "zsh" / "site-functions" / "_cfi2sframe"
+FISH = SHARE / "fish" / "vendor_completions.d" / "cfi2sframe.fish"
+PYTHON = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def option_names(verb: str) -> set[str]:
+    """Return what the verb's own parser knows."""
+    parser = import_module(f"cfi2sframe.cli.{verb}").make_parser()
+    return {name for name in parser._option_string_actions if not is_hidden(parser, name)}
+
+
+def is_hidden(parser: object, name: str) -> bool:
+    action = parser._option_string_actions[name]  # type: ignore[attr-defined]
+    return bool(action.help == "==SUPPRESS==")
+
+
+def test_all_is_current() -> None:
+    run(sys.executable, ROOT / "tools" / "generate.py", "--check", env=PYTHON)
+
+
+def test_a_stale_file_is_named(tmp_path: Path) -> None:
+    """The same check, on a copy whose page has an older version."""
+    import shutil
+
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    shutil.copytree(ROOT / "data", tmp_path / "data")
+    page = tmp_path / "data" / "share" / "man" / "man1" / "cfi2sframe.1"
+    page.write_text(page.read_text().replace("--in-place", "--somewhere"))
+    page.write_text(page.read_text() + "more\n")
+    generate = tmp_path / "tools" / "generate.py"
+    result = attempt(sys.executable, generate, "--check", cwd=tmp_path, env=PYTHON)
+    assert (result.status, result.err) == (1, "data/share/man/man1/cfi2sframe.1 is not current: run make generated\n")
+    assert run(sys.executable, generate, cwd=tmp_path, env=PYTHON).out == "data/share/man/man1/cfi2sframe.1\n"
+    assert page.read_bytes() == PAGE.read_bytes()
+
+
+def test_man_page_reads_without_warnings() -> None:
+    need("mandoc")
+    result = attempt("mandoc", "-T", "lint", "-W", "warning", PAGE)
+    problems = [line for line in result.out.splitlines() if "missing date" not in line]
+    assert problems == []
+
+
+def test_man_page_has_every_option() -> None:
+    need("man")
+    text = run("man", "-l", PAGE, env={"PATH": os.environ["PATH"], "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"}).out
+    for verb in VERBS:
+        assert re.search(rf"^{verb.upper()}$", text, re.MULTILINE), verb
+        for name in option_names(verb) - {"-h", "--help"}:
+            assert re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text), (verb, name)
+
+
+def bash_choices(*words: str) -> list[str]:
+    """Return what bash would offer for the last word."""
+    need("bash")
+    script = (
+        'source "$1"; shift; COMP_WORDS=(cfi2sframe "$@"); COMP_CWORD=$#; _cfi2sframe; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    return run("bash", "--norc", "-euc", script, "bash", BASH, *words).out.split()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_bash_offers_every_option(verb: str) -> None:
+    assert set(bash_choices(verb, "-")) == option_names(verb)
+
+
+def test_bash_offers_verbs_and_values() -> None:
+    assert set(bash_choices("")) == set(VERBS)
+    assert set(bash_choices("-")) == option_names("convert") | {"--version"}
+    assert bash_choices("ver") == ["verify"]
+    assert bash_choices("verify", "file", "--sframe-version", "") == ["1", "2", "3"]
+    assert bash_choices("size", "--format", "m") == ["markdown"]
+    assert bash_choices("file", "-o", "") == []
+
+
+def test_bash_script_is_sound() -> None:
+    need("shellcheck")
+    run("shellcheck", "--shell=bash", BASH)
+
+
+def test_zsh_loads_and_lists_every_option() -> None:
+    need("zsh")
+    script = (
+        'fpath=($1 $fpath); autoload -Uz compinit; compinit -u -D; print $_comps[cfi2sframe]; source "$1/_cfi2sframe"; '
+        "for verb in ${@[2,-1]}; do print -- $verb; functions _cfi2sframe_$verb; done"
+    )
+    out = run("zsh", "-fc", script, "zsh", ZSH.parent, *VERBS).out
+    assert out.startswith("_cfi2sframe\n")
+    for verb in VERBS:
+        body = out.partition(f"\n{verb}\n")[2].partition("\n}")[0]
+        listed = {match[1].rstrip("+=") for match in re.finditer(r"'\*(-[^\[]+)\[", body)}
+        assert listed == option_names(verb)
+
+
+def fish_choices(line: str) -> list[str]:
+    """Return what fish would offer at the end of a line."""
+    need("fish")
+    script = "complete -c cfi2sframe -e; source $argv[1]; complete -C $argv[2]"
+    out = run("fish", "--no-config", "-c", script, FISH, line).out
+    return [row.partition("\t")[0] for row in out.splitlines()]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_fish_offers_every_option(verb: str) -> None:
+    # fish offers the long name where there is one.
+    offered = set(fish_choices(f"cfi2sframe {verb} --")) | set(fish_choices(f"cfi2sframe {verb} -"))
+    names = option_names(verb)
+    assert {name for name in names if name.startswith("--")} <= offered
+    assert {name for name in offered if name in names or name.startswith("--")} <= names
+
+
+def test_fish_offers_verbs_and_values() -> None:
+    assert set(VERBS) <= set(fish_choices("cfi2sframe "))
+    assert fish_choices("cfi2sframe verify --sframe-version ") == ["1", "2", "3"]
+    assert fish_choices("cfi2sframe size --format m") == ["markdown"]

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The archives: the same bytes wherever they are built, whole, and what they install works. Nothing is fetched."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import __version__
+from tests.contrib.support import PROGRAMS, PROJECT, ROOT, attempt, check_section, environment, need, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EPOCH = "1735689600"
+BUILT = shutil.ignore_patterns(
+    ".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "testdata", "fuzz"
+)
+
+
+@pytest.fixture(scope="module")
+def _backend() -> None:
+    if find_spec("flit_core") is None:
+        pytest.skip("flit_core is not here: pip install flit_core")
+
+
+def copy_of_the_tree(target: Path) -> Path:
+    shutil.copytree(ROOT, target, ignore=BUILT)
+    return target
+
+
+def build(tree: Path, target: Path, *, mask: int = 0o022) -> tuple[Path, Path]:
+    """Build both archives from a tree; return sdist and wheel."""
+    command = [sys.executable, str(tree / "tools" / "dist.py"), str(target)]
+    env = {"PATH": os.environ["PATH"], "SOURCE_DATE_EPOCH": EPOCH, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, env=env, umask=mask, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    sdist, wheel = (Path(line) for line in done.stdout.split())
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def archives(_backend: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist and the wheel of this tree."""
+    folder = tmp_path_factory.mktemp("archives")
+    return build(copy_of_the_tree(folder / "tree"), folder / "dist")
+
+
+@pytest.mark.usefixtures("_backend")
+def test_the_same_bytes_everywhere(archives: tuple[Path, Path], tmp_path: Path) -> None:
+    """Another folder, another umask, other times and modes of the files, files of the interpreter's in between."""
+    tree = copy_of_the_tree(tmp_path / "elsewhere" / "deep")
+    for path in tree.rglob("*"):
+        if path.is_file():
+            path.chmod(0o700 if os.access(path, os.X_OK) else 0o600)
+            os.utime(path, (1, 1))
+    cache = tree / "cfi2sframe" / "__pycache__"
+    cache.mkdir(exist_ok=True)
+    (cache / "api.cpython-311.pyc").write_bytes(b"stale")
+    for here, there in zip(archives, build(tree, tmp_path / "dist", mask=0o077), strict=True):
+        assert here.name == there.name
+        assert here.read_bytes() == there.read_bytes()
+
+
+def test_the_sdist_builds_the_wheel(archives: tuple[Path, Path], tmp_path: Path) -> None:
+    sdist, wheel = archives
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    again = build(tmp_path / f"cfi2sframe-{__version__}", tmp_path / "dist")
+    assert again[1].read_bytes() == wheel.read_bytes()
+    assert again[0].read_bytes() == sdist.read_bytes()
+
+
+def test_the_sdist_is_whole(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = ("Makefile", "CHANGELOG.md", "CONTRIBUTING.md", ".ci/run", "LICENSE", "tests/conftest.py", "tools/dist.py")
+    assert {
+        *wanted,
+        "contrib/cmake/CFI2SFrame.cmake",
+        "docs/format-notes.md",
+        "data/share/man/man1/cfi2sframe.1",
+    } <= names
+    assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
+
+
+def test_the_version_stands_in_one_place(archives: tuple[Path, Path]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "version" in project["dynamic"]
+    assert "version" not in project
+    with zipfile.ZipFile(archives[1]) as wheel:
+        (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        assert f"\nVersion: {__version__}\n" in wheel.read(metadata).decode()
+    sources = [path for path in (ROOT / "cfi2sframe").rglob("*.py") if "__version__ =" in path.read_text()]
+    assert [path.name for path in sources] == ["__init__.py"]
+
+
+@pytest.fixture(scope="module")
+def installed(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel alone; its dependencies are those that run this test."""
+    if find_spec("ensurepip") is None:
+        pytest.skip("no ensurepip: apt-get install python3-venv")
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", archives[1])
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    spec = find_spec("elftools")
+    assert spec is not None
+    assert spec.origin is not None
+    (packages / "dependencies.pth").write_text(f"{Path(spec.origin).parents[1]}\n")
+    return folder
+
+
+def test_what_is_installed_works(installed: Path, tmp_path: Path) -> None:
+    need("cc", "ld")
+    env = {"PATH": f"{installed / 'bin'}:{os.environ['PATH']}"}
+    assert run("cfi2sframe", "--version", env=env).out == f"cfi2sframe {__version__}\n"
+    run("cfi2sframe-cc", "-O2", "-o", tmp_path / "words", PROJECT / "main.c", PROJECT / "words.c", env=env)
+    check_section(tmp_path / "words")
+    assert run("cfi2sframe-ld", "--version", env=env).out == run("ld", "--version", env=env).out
+    for name in ("man/man1/cfi2sframe.1", "bash-completion/completions/cfi2sframe", "zsh/site-functions/_cfi2sframe"):
+        assert (installed / "share" / name).is_file()
+
+
+def test_the_tests_know_all_programs(installed: Path) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == PROGRAMS
+    assert set(PROGRAMS) <= {path.name for path in (installed / "bin").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def zipapp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program as one file."""
+    target = tmp_path_factory.mktemp("zipapp") / "cfi2sframe.pyz"
+    run(sys.executable, ROOT / "tools" / "zipapp.py", target)
+    return target
+
+
+def without_site(zipapp: Path, *words: str | Path) -> tuple[str | Path, ...]:
+    """Return a command that runs the file with nothing but the standard library."""
+    return (sys.executable, "-I", "-S", zipapp, *words)
+
+
+def test_zipapp_is_the_same_each_time(zipapp: Path, tmp_path: Path) -> None:
+    run(sys.executable, ROOT / "tools" / "zipapp.py", tmp_path / "again.pyz")
+    assert (tmp_path / "again.pyz").read_bytes() == zipapp.read_bytes()
+
+
+def test_zipapp_alone(zipapp: Path, tmp_path: Path) -> None:
+    assert run(*without_site(zipapp, "--version")).out == f"cfi2sframe {__version__}\n"
+    result = attempt(*without_site(zipapp, "/bin/ls", "-o", tmp_path / "ls.sframe"))
+    assert result.status == 3
+    assert "capstone, which cannot be loaded; --no-plt" in result.err
+    words = ("--no-plt", "--strict", ROOT / "testdata" / "golden" / "amd64-push-rbp.o", "-o", tmp_path / "out.sframe")
+    run(*without_site(zipapp, *words))
+    assert (tmp_path / "out.sframe").stat().st_size > 28
+
+
+def test_zipapp_with_the_system_s_capstone(zipapp: Path, tmp_path: Path) -> None:
+    shutil.copy("/bin/ls", tmp_path / "ls")
+    run(sys.executable, zipapp, "--in-place", tmp_path / "ls")
+    check_section(tmp_path / "ls")
+    report = run(sys.executable, zipapp, "size", "-j", "2", tmp_path / "ls", "/bin/cat").out
+    assert re.search(r"\bcat\b", report)
+
+
+def test_zipapp_as_a_linker(zipapp: Path, tmp_path: Path, programs: Path) -> None:
+    need("gcc", "ld")
+    folder = tmp_path / "sframe-ld"
+    folder.mkdir()
+    (folder / "ld").symlink_to(zipapp)
+    env = environment(programs)
+    env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
+    run("gcc", "-B", folder, "-o", tmp_path / "words", PROJECT / "main.c", PROJECT / "words.c", env=env)
+    check_section(tmp_path / "words")
+
+
+def bounds() -> Iterator[tuple[str, str]]:
+    for line in run(sys.executable, ROOT / "tools" / "lowest.py").out.splitlines():
+        name, version = line.split("==")
+        yield name, version
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    """What has none is not tried by make test-lowest."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    names = {
+        re.split(r"[<>=\[ ]", text)[0] for text in [*project["dependencies"], *extras["zstd"], *extras["packages"]]
+    }
+    assert {name for name, _ in bounds()} == names

@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Build sdist and wheel into a folder: dist.py DIR. The same bytes for the same sources, wherever and whenever.
+
+The time in the archives is SOURCE_DATE_EPOCH, or the last commit's. Nothing is fetched: the build backend is imported
+from the environment that runs this.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def source_date() -> str:
+    """Return the time that the archives carry, in seconds since 1970. Raises what `subprocess.run` does without git."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given:
+        return given
+    command = ["git", "log", "-1", "--format=%ct"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main(arguments: list[str]) -> int:
+    """Build both archives."""
+    if len(arguments) != 1:
+        print("usage: dist.py DIR", file=sys.stderr)
+        return 2
+    try:
+        os.environ["SOURCE_DATE_EPOCH"] = source_date()
+    except (OSError, subprocess.SubprocessError):
+        print("dist.py: no git here: set SOURCE_DATE_EPOCH", file=sys.stderr)
+        return 1
+    from flit_core import buildapi
+
+    folder = Path(arguments[0]).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(ROOT)
+    for build in (buildapi.build_sdist, buildapi.build_wheel):
+        print(folder / build(str(folder)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
