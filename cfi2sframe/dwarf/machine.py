@@ -68,41 +68,39 @@ def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | Non
 
 
 class _Node(dict[bytes, "_Node"]):
-    """A state of the machine, as the mapping that leads on from it: chunk -> node; `row` is what it says of a row.
+    """A state of the machine, as the mapping that leads on from it: instructions without advances -> node.
 
-    What has not been asked for before is interpreted then. So a whole string is a chain of look-ups.
+    `row` is what it says of a row. What has not been asked for before is interpreted then, so that a whole string is a
+    chain of look-ups.
     """
 
-    __slots__ = ("by_code", "graph", "row", "state")
+    __slots__ = ("graph", "row", "state")
 
     def __init__(self, graph: _CieGraph, state: RegisterState, row: RowState) -> None:
         super().__init__()
         self.graph = graph
         self.state = state
         self.row = row
-        self.by_code: dict[bytes, _Node] = {}
 
-    def __missing__(self, chunk: bytes) -> _Node:
-        code = read_chunk(chunk, self.graph.byte_order)[1]
-        # The same instructions come behind many an advance.
-        node = self.by_code.get(code)
-        if node is None:
-            node = self.by_code[code] = self.graph.follow(self, code, 0)
-        self[chunk] = node
+    def __missing__(self, code: bytes) -> _Node:
+        node = self[code] = self.graph.follow(self, code, 0)
         return node
 
 
-class _Advances(dict[bytes, int]):
-    """Chunk -> its advance in bytes; 0 without one."""
+class _Codes(dict[bytes, bytes]):
+    """Chunk -> its instructions behind the advance; what it advances by is noted in `advances` then, in bytes."""
 
     def __init__(self, byte_order: str, code_alignment: int) -> None:
         super().__init__()
         self.byte_order = byte_order
         self.code_alignment = code_alignment
+        self.advances: dict[bytes, int] = {}
 
-    def __missing__(self, chunk: bytes) -> int:
-        advance = self[chunk] = read_chunk(chunk, self.byte_order)[0] * self.code_alignment
-        return advance
+    def __missing__(self, chunk: bytes) -> bytes:
+        units, code = read_chunk(chunk, self.byte_order)
+        self.advances[chunk] = units * self.code_alignment
+        self[chunk] = code
+        return code
 
 
 class _CieGraph:
@@ -113,7 +111,7 @@ class _CieGraph:
         self.byte_order = arch.byte_order
         self.rows = rows
         self.nodes: dict[RegisterState, _Node] = {}
-        self.advance_of = _Advances(arch.byte_order, cie.code_alignment).__getitem__
+        self.code_of = _Codes(arch.byte_order, cie.code_alignment)
         self.stack = RememberStack()
         self.registers = Registers(cie, arch, self.stack)
         for chunk in walk_chunks(cie.instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
@@ -169,11 +167,12 @@ class RowMachine:
         if chunks is None:
             return self._walk(graph, instructions, location)
         try:
-            states = tuple(map(_row_of, accumulate(chunks, getitem, initial=graph.start)))
+            codes = map(graph.code_of.__getitem__, chunks)
+            states = tuple(map(_row_of, accumulate(codes, getitem, initial=graph.start)))
         except CfiError:
             # The walk meets the same damage, and knows its place in the string.
             return self._walk(graph, instructions, location)
-        advances = list(map(graph.advance_of, chunks))
+        advances = list(map(graph.code_of.advances.__getitem__, chunks))
         starts = tuple(accumulate(advances, initial=0))
         if 0 in advances or any(map(is_, states, states[1:])):
             return _merged(starts, states)
