@@ -47,6 +47,7 @@ are more frames than asked for.
 class Frame(NamedTuple):
     """A frame: what is known of the registers at its PC.
 
+    `fp` is None where a callee's row does not lead to its value; only rows that are based on FP are lost then.
     `ra` is the value of the RA register (AArch64 x30, s390x r14), where the ABI has one and the value is known: in the
     topmost frame, and in one that a signal interrupted. `registers` are further known values by DWARF number. In any
     other frame both are empty. `is_return_address`: the PC is behind the call, which may be another function's start.
@@ -54,7 +55,7 @@ class Frame(NamedTuple):
 
     pc: int
     sp: int
-    fp: int
+    fp: int | None
     ra: int | None = None
     registers: Mapping[int, int] = NO_REGISTERS
     is_return_address: bool = False

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
@@ -91,6 +92,11 @@ class Process:
 
         Raises `InputError` when that is not permitted.
         """
+        # A tracer is a thread to the kernel. With one of its own, whatever could not be let go is let go at its end.
+        with ThreadPoolExecutor(max_workers=1) as tracer:
+            return tracer.submit(self._copy, thread_id, tuple(extra)).result()
+
+    def _copy(self, thread_id: int | None, extra: tuple[Range, ...]) -> Snapshot:
         with StoppedThreads(self.pid, thread_id) as stopped:
             threads = tuple(self._thread(stopped, thread) for thread in stopped.threads)
             mappings = read_mappings(self.pid)

@@ -47,9 +47,7 @@ def step(
         return ra
     if state.mangled_ra:
         ra = strip_pac(ra, pac_mask)
-    fp = frame.fp if state.fp is None else _value(state.fp, cfa, frame, read_memory, arch, "FP")
-    if isinstance(fp, Ending):
-        return fp
+    fp = frame.fp if state.fp is None else _known(_value(state.fp, cfa, frame, read_memory, arch, "FP"))
     sp = (cfa + arch.sp_offset_from_cfa) & ADDRESS_MASK
     if ra == 0:
         return Ending("outermost", "the return address is 0")
@@ -58,6 +56,16 @@ def step(
     if not (has_room or is_signal_frame):
         return Ending("stack-does-not-grow", f"SP of the caller is 0x{sp:x}, this frame's is 0x{frame.sp:x}")
     return Frame(ra, sp, fp, is_return_address=not is_signal_frame)
+
+
+def _known(value: int | Ending) -> int | None:
+    """Return a value, or None where it cannot be had.
+
+    FP may be any number in code without frame pointers, and CFI may look for it where it no longer is: GCC's epilogues
+    of realigned stacks go on to read it from where FP points to when FP has its caller's value again. A caller that is
+    not based on FP can be found all the same.
+    """
+    return None if isinstance(value, Ending) else value
 
 
 def cfa_of(caller: Frame, arch: Arch) -> int:

@@ -380,8 +380,10 @@ def test_symbolic_links_stay_in_the_sysroot(tmp_path: Path) -> None:
     (root / "usr/lib/a").symlink_to("../../../../etc/passwd")
     (root / "usr/lib/loop").symlink_to("loop")
     (root / "usr/lib/b").symlink_to("a")
+    (root / "usr/lib/c").symlink_to("/opt/c")
     assert resolve(str(root), "/lib/x") == f"{root}/usr/lib/x"
     assert resolve(str(root), "/lib/b") == f"{root}/etc/passwd"
+    assert resolve(str(root), "/lib/c/d") == f"{root}/opt/c/d"
     assert resolve(str(root), "/../../etc/passwd") == f"{root}/etc/passwd"
     assert resolve(str(root), "/lib/loop").startswith(str(root))
 

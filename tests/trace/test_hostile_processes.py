@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live processes that are stopped, busy, crowded or gone: each is traced or refused, and left as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.errors import InputError
+from cfi2sframe.trace import FileStore, trace_process
+from cfi2sframe.trace.ptrace import StoppedThreads
+from tests import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cfi2sframe.trace import Traced
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="traces processes of Linux on AMD64"
+)
+
+#: Says "ready" when it is where it shall be traced, then waits for its input to end.
+DEEP = """
+#include <stdio.h>
+#include <unistd.h>
+#include <string.h>
+static int dive(int depth) {
+  char room[4096];
+  memset(room, depth, sizeof room);
+  __asm__ volatile("" : : "r"(room) : "memory");
+  if (depth == 0) { char c; puts("ready"); fflush(stdout); return read(0, &c, 1); }
+  return dive(depth - 1) + room[5];
+}
+int main(void) { return dive(5000) & 1; }
+"""
+ALTERNATE = """
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void handler(int number) { char c; puts("ready"); fflush(stdout); if (read(0, &c, 1)) return; }
+static int inner(int x) { raise(SIGUSR1); return x + 1; }
+int main(void) {
+  stack_t stack = {.ss_sp = malloc(1 << 17), .ss_size = 1 << 17};
+  struct sigaction action = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
+  sigaltstack(&stack, NULL);
+  sigaction(SIGUSR1, &action, NULL);
+  return inner(5) & 1;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def store() -> FileStore:
+    """What is converted for one test serves the others."""
+    return FileStore()
+
+
+def started(*words: str | Path) -> subprocess.Popen[bytes]:
+    """Start a program and wait until it says that it is ready."""
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    if process.stdout.readline() != b"ready\n":
+        process.kill()
+        process.communicate()
+        pytest.skip(f"{words[0]} does not run here")
+    return process
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of three threads that wait."""
+    script = (
+        "import sys, threading\n"
+        "lock = threading.Lock(); lock.acquire()\n"
+        "for _ in range(2): threading.Thread(target=lock.acquire, daemon=True).start()\n"
+        "print('ready', flush=True)\nsys.stdin.read()\n"
+    )
+    process = started(sys.executable, "-c", script)
+    yield process
+    ended(process)
+
+
+def compiled(source: str, folder: Path) -> Path:
+    gcc = shutil.which("gcc")
+    if gcc is None:
+        pytest.skip("needs gcc")
+    (folder / "program.c").write_text(source)
+    program = folder / "program"
+    subprocess.run([gcc, "-O1", "-fomit-frame-pointer", "-o", program, folder / "program.c"], check=True)
+    return program
+
+
+def traced_or_skip(pid: int, store: FileStore) -> Traced:
+    """Trace a process; where the machine forbids that for all, there is nothing to test."""
+    try:
+        return trace_process(pid, store=store)
+    except InputError as error:
+        if "not permitted" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+def state_of(pid: int) -> str:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def wait_for_state(pid: int, states: str) -> str:
+    deadline = time.monotonic() + 10
+    while (state := state_of(pid)) not in states and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return state
+
+
+def functions_of(traced: Traced) -> list[str | None]:
+    """Return the names of the first thread's functions."""
+    return [
+        symbol.name if symbol else None
+        for entry in traced.threads[0].trace.entries
+        for symbol in [traced.space.symbol_at(entry.frame.lookup_pc)]
+    ]
+
+
+def test_all_threads_and_one(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
+    traced = traced_or_skip(sleeper.pid, store)
+    ids = [thread.id for thread in traced.threads]
+    assert len(ids) == 3
+    assert ids[0] == sleeper.pid
+    assert {thread.trace.ending.kind for thread in traced.threads} == {"outermost"}
+    one = trace_process(sleeper.pid, threads=ids[2], store=store)
+    assert [thread.id for thread in one.threads] == [ids[2]]
+    # A wait that was interrupted begins again: the inner frames may have moved, the outer ones have not.
+    outer = [[e.frame[:2] for e in t.trace.entries[-4:]] for t in (one.threads[0], traced.threads[2])]
+    assert outer[0] == outer[1]
+    assert len(outer[0]) == 4
+    with pytest.raises(InputError, match="no thread 1 in this process"):
+        trace_process(sleeper.pid, threads=1, store=store)
+    assert wait_for_state(sleeper.pid, "S") == "S"
+
+
+def test_a_stopped_process_stays_stopped(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    assert wait_for_state(sleeper.pid, "T") == "T"
+    first = traced_or_skip(sleeper.pid, store)
+    second = trace_process(sleeper.pid, store=store)
+    assert [[e.frame for e in t.trace.entries] for t in first.threads] == [
+        [e.frame for e in t.trace.entries] for t in second.threads
+    ]
+    assert wait_for_state(sleeper.pid, "T") == "T"
+    os.kill(sleeper.pid, signal.SIGCONT)
+    assert wait_for_state(sleeper.pid, "S") == "S"
+
+
+def test_a_busy_process_receives_its_signals(store: FileStore) -> None:
+    """Signals that arrive while it is traced over and over are neither lost nor doubled."""
+    script = (
+        "import signal, sys\ncount = 0\n"
+        "def handler(*_):\n    global count\n    count += 1\n"
+        "signal.signal(signal.SIGUSR1, handler)\nprint('ready', flush=True)\n"
+        "while count < 40:\n    for n in range(100): str(n)\n"
+        "print(count, flush=True)\nsys.stdin.read()\nprint(count, flush=True)\n"
+    )
+    process = started(sys.executable, "-c", script)
+    try:
+        for _ in range(40):
+            os.kill(process.pid, signal.SIGUSR1)
+            for thread in traced_or_skip(process.pid, store).threads:
+                assert thread.trace.ending.kind in ("outermost", "no-row", "unknown-register")
+            # Signals of a kind do not queue: the next may come when this one has been taken.
+            deadline = time.monotonic() + 10
+            while _pending(process.pid) and time.monotonic() < deadline:
+                time.sleep(0.001)
+        out, _ = process.communicate(b"", timeout=30)
+        assert out.split() == [b"40", b"40"]
+    finally:
+        ended(process)
+
+
+def _pending(pid: int) -> bool:
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        fields = dict(line.split(":", 1) for line in file)
+    return any(int(fields[name], 16) for name in ("SigPnd", "ShdPnd"))
+
+
+def test_a_stack_larger_than_a_copy(tmp_path: Path, store: FileStore) -> None:
+    """20 MB of frames: the process is stopped again for what the first copy lacks."""
+    process = subprocess.Popen(
+        ["sh", "-c", 'ulimit -s unlimited 2>/dev/null || ulimit -s 65536; exec "$0"', compiled(DEEP, tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline() != b"ready\n":
+            pytest.skip("needs a stack of 20 MB; the limit is hard")
+        traced = traced_or_skip(process.pid, store)
+        names = functions_of(traced)
+        assert names.count("dive") == 5001
+        assert names[-1] == "_start"
+        assert traced.threads[0].trace.ending.kind == "outermost"
+    finally:
+        ended(process)
+
+
+def test_an_alternate_signal_stack(tmp_path: Path, store: FileStore) -> None:
+    process = started(compiled(ALTERNATE, tmp_path))
+    try:
+        names = functions_of(traced_or_skip(process.pid, store))
+    finally:
+        ended(process)
+    assert [name for name in names if name in ("handler", "inner", "main", "_start")] in (
+        ["handler", "inner", "main", "_start"],
+        ["handler", "main", "_start"],
+    )
+
+
+def test_a_deleted_program_is_read_from_memory(tmp_path: Path, store: FileStore) -> None:
+    program = compiled(ALTERNATE, tmp_path)
+    process = started(program)
+    try:
+        program.unlink()
+        traced = traced_or_skip(process.pid, store)
+    finally:
+        ended(process)
+    assert traced.threads[0].trace.ending.kind == "outermost"
+    notes = [module.note for module in traced.space.modules if module.name == f"{program} (deleted)"]
+    assert notes == ["read from memory: No such file or directory"]
+
+
+def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
+    traced_or_skip(sleeper.pid, store)
+    # ptrace belongs to the thread that has seized, so the tracer is another process.
+    script = (
+        "import sys\nfrom cfi2sframe.trace.ptrace import StoppedThreads\n"
+        f"with StoppedThreads({sleeper.pid}):\n    print('ready', flush=True)\n    sys.stdin.read()\n"
+    )
+    tracer = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cli.ROOT
+    )
+    try:
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == b"ready\n"
+        done = cli.run("trace", "--pid", str(sleeper.pid))
+        assert (done.status, done.out) == (3, b"")
+        assert done.err == (
+            f"cfi2sframe: process {sleeper.pid}: error: another process traces it already: {tracer.pid}",
+        )
+    finally:
+        ended(tracer)
+    # A tracer that dies lets go.
+    assert wait_for_state(sleeper.pid, "S") == "S"
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    try:
+        assert wait_for_state(gone.pid, "Z") == "Z"
+        with pytest.raises(InputError, match=r"no such process|has ended"):
+            trace_process(gone.pid, store=store)
+    finally:
+        gone.wait()
+    with pytest.raises(InputError, match="no such process"):
+        trace_process(gone.pid, store=store)
+
+
+def test_an_error_lets_the_threads_go(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
+    traced_or_skip(sleeper.pid, store)
+
+    def interrupted() -> None:
+        with StoppedThreads(sleeper.pid) as stopped:
+            assert len(stopped.threads) == 3
+            assert wait_for_state(sleeper.pid, "t") == "t"
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert wait_for_state(sleeper.pid, "S") == "S"
+
+
+def test_a_parent_that_waits_for_its_vfork_child(tmp_path: Path, store: FileStore) -> None:
+    """It cannot be stopped: an error, soon, and the process goes on as before."""
+    source = """
+    #include <stdio.h>
+    #include <unistd.h>
+    int main(void) {
+      puts("ready"); fflush(stdout);
+      if (vfork() == 0) { char c; if (read(0, &c, 1) < 0) _exit(2); _exit(0); }
+      puts("on"); fflush(stdout);
+      return 0;
+    }
+    """
+    process = started(compiled(source, tmp_path))
+    try:
+        assert wait_for_state(process.pid, "D") == "D"
+        with pytest.raises(InputError, match=r"does not stop|not permitted"):
+            trace_process(process.pid, store=store)
+        out, _ = process.communicate(b"x", timeout=20)
+        assert (out, process.returncode) == (b"on\n", 0)
+    finally:
+        ended(process)
