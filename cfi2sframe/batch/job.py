@@ -74,7 +74,9 @@ def _emit(job: Job, image: ElfImage, conversion: Conversion) -> Outcome:
 
     settings = job.settings
     exists = has_section(image)
-    emitted = emit.emit(conversion, replace=exists, section_type=settings.section_type)
+    emitted = emit.emit(
+        conversion, replace=exists, section_type=settings.section_type, may_move_table=settings.may_move_table
+    )
     status: Status = "converted"
     warnings = emitted.warnings
     state = job.state

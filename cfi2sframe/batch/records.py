@@ -22,10 +22,12 @@ class Settings(NamedTuple):
     `replaces`: a different `.sframe` gives way. `verifies`: the written file is read back before it is renamed.
     `is_strict` and `min_coverage` (percent of the functions) forbid what is left out. `skips_unfit`: files that have
     nothing to convert are passed over. `only_checks`: nothing is written. `wants_account`: outcomes carry the account.
+    `may_move_table`: see `cfi2sframe.emit.emit`.
     """
 
     options: Options = Options()
     section_type: int = SHT_GNU_SFRAME
+    may_move_table: bool = False
     replaces: bool = False
     verifies: bool = True
     is_strict: bool = False

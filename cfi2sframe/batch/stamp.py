@@ -62,7 +62,7 @@ class Stamp:
         if state is None:
             return False
         if outcome.status == "unchanged":
-            return max(state.mtime_ns, state.ctime_ns) < self._made_ns - _TICK_NS
+            return _line(state) in self._known or max(state.mtime_ns, state.ctime_ns) < self._made_ns - _TICK_NS
         # Its modification time was set back to what it had been: a further change would bring a newer one.
         return outcome.status == "converted" and state.mtime_ns < state.ctime_ns - _TICK_NS
 

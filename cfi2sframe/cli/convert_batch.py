@@ -44,7 +44,8 @@ def convert_in_place(arguments: argparse.Namespace) -> int:
         jobs = work_list(names, settings, recurse=arguments.recursive)
         known = [stamp is not None and stamp.knows(job) for job in jobs]
         with _ended_by_signals():
-            outcomes = _single(jobs[0]) if is_single and not known[0] else _several(arguments, jobs, known)
+            runs_here = is_single and not known[0] and not arguments.executor
+            outcomes = _single(jobs[0]) if runs_here else _several(arguments, jobs, known)
     except Cfi2SFrameError as error:
         return fail_early(error, arguments.inputs)
     except OSError as error:
@@ -66,6 +67,7 @@ def _settings(arguments: argparse.Namespace, *, is_single: bool) -> Settings:
     return Settings(
         options=conversion_options(arguments),
         section_type=section_type_of(arguments),
+        may_move_table=arguments.header_table == "end",
         replaces=arguments.replace,
         verifies=not arguments.no_verify,
         is_strict=arguments.strict,
