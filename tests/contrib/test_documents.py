@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents: their links lead somewhere, their tests exist, their examples run, their schemas describe."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli import run as run_cli
+from tests.contrib.support import PROJECT, ROOT, environment, need, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "contrib").rglob("*.md")])
+TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code."""
+    text = re.sub(r"^(?: {4}|\t).*$", "", page.read_text(), flags=re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = [
+        link
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose(page))
+        if not re.match(r"[a-z]+:", link) and not (page.parent / link).exists()
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_exist(page: Path) -> None:
+    """Paths from the root of the project, in backquotes."""
+    named = re.findall(r"`((?:tests|docs|tools|contrib|bench|cfi2sframe)/[\w./-]+)(?:::\w+)?`", page.read_text())
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def names_of_tests(path: Path) -> set[str]:
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+
+
+def rows_of_format_notes() -> list[list[str]]:
+    lines = [line for line in (DOCS / "format-notes.md").read_text().splitlines() if line.startswith("| ")]
+    return [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if not line.startswith("| sentence or gap")]
+
+
+def test_every_reading_is_pinned_by_tests_that_exist() -> None:
+    rows = rows_of_format_notes()
+    assert len(rows) > 30
+    for sentence, _reading, pinned in rows:
+        names = TEST_NAME.findall(pinned)
+        assert names, sentence
+        assert not TEST_NAME.sub("", pinned).strip(", "), sentence
+        for file, test in names:
+            assert test in names_of_tests(ROOT / file), (sentence, file, test)
+
+
+def test_the_library_page(tmp_path: Path) -> None:
+    """Its examples, on a small program."""
+    need("cc")
+    from cfi2sframe import load
+    from cfi2sframe.arch import AMD64
+
+    program = tmp_path / "program"
+    run("cc", "-O2", "-o", program, PROJECT / "main.c", PROJECT / "words.c")
+    if load(str(program)).arch != AMD64:
+        pytest.skip("the page shows AMD64")
+    text = (DOCS / "library.md").read_text()
+    names = {
+        "program": str(program),
+        "target": str(tmp_path / "target"),
+        "open_bytes": lambda path: (tmp_path / path).read_bytes(),
+    }
+    test = doctest.DocTestParser().get_doctest(text, names, "library.md", str(DOCS / "library.md"), 0)
+    assert len(test.examples) > 15
+    said: list[str] = []
+    results = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(test, out=said.append)
+    assert results.failed == 0, "".join(said)
+
+
+def test_the_library_page_names_all_that_is_public() -> None:
+    import cfi2sframe
+
+    text = (DOCS / "library.md").read_text()
+    missing = [name for name in cfi2sframe.__all__ if not re.search(rf"\b{name}\b", text)]
+    assert missing == ["Conversion", "__version__"]
+
+
+def validate(name: str, data: Any) -> None:  # noqa: ANN401 - JSON
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((DOCS / name).read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(data)
+
+
+GOLDEN = sorted((ROOT / "testdata" / "golden").glob("*.o"))
+
+
+@pytest.mark.parametrize("version", ["1", "2", "3"])
+def test_schema_of_coverage(version: str) -> None:
+    assert len(GOLDEN) > 10
+    objects = [path for path in GOLDEN if version != "1" or "s390x" not in path.name]
+    accounts = json.loads(run_cli("coverage", "--json", "--sframe-version", version, *objects, "/bin/ls").out)
+    validate("coverage.schema.json", accounts)
+    validate("coverage.schema.json", accounts[0])
+    assert any(account["left_out"] for account in accounts)
+
+
+@pytest.mark.parametrize("version", ["1", "2", "3"])
+def test_schema_of_dump(version: str, tmp_path: Path) -> None:
+    seen = 0
+    for path in GOLDEN:
+        target = tmp_path / f"{path.stem}.sframe"
+        if run_cli(path, "--sframe-version", version, "-o", target).status == 0:
+            data = json.loads(run_cli("dump", "--raw", target, "--json").out)
+            validate("dump.schema.json", data)
+            seen += len(data["functions"])
+    assert seen > 10
+
+
+def test_schemas_refuse_what_is_not_described() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    (account,) = (json.loads(run_cli("coverage", "--json", GOLDEN[0]).out),)
+    for wrong in ({**account, "more": 1}, {**account, "rows": -1}, {k: v for k, v in account.items() if k != "bytes"}):
+        with pytest.raises(jsonschema.ValidationError):
+            validate("coverage.schema.json", wrong)
+
+
+def test_reasons_of_the_report_page_are_those_of_the_program() -> None:
+    """Each row of the page's table begins with words of the reasons' own."""
+    from cfi2sframe.reasons import SkipReason
+
+    text = (DOCS / "reading-reports.md").read_text()
+    table = text.partition("| reason |")[2].partition("\n\n")[0]
+    firsts = [line.split(" | ")[0].strip("| ") for line in table.splitlines()[2:]]
+    reasons = {reason.value for reason in SkipReason}
+    whole = [first for first in firsts if first in reasons]
+    assert len(whole) >= 6
+    assert {reason.value for reason in (SkipReason.CFA_EXPRESSION, SkipReason.SP_RULE)} <= set(whole)
+
+
+def test_the_shell_of_the_linker_page(tmp_path: Path, programs: Path) -> None:
+    """The lines for GCC, clang and CC are run as they stand."""
+    need("gcc", "clang", "sh")
+    from tests.contrib.support import check_section
+
+    text = (ROOT / "contrib" / "linker" / "README.md").read_text()
+    lines = [line.strip() for line in re.findall(r"^ {4}(.+)$", text, re.MULTILINE)]
+    commands = [line for line in lines if re.match(r"(mkdir|gcc|clang) ", line)]
+    assert len(commands) == 3
+    for source in PROJECT.iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    for command in commands:
+        (tmp_path / "words").unlink(missing_ok=True)
+        run("sh", "-c", command, cwd=tmp_path, env=environment(programs))
+        if not command.startswith("mkdir"):
+            check_section(tmp_path / "words")
