@@ -102,11 +102,16 @@ class Located(NamedTuple):
 
 
 class TraceEntry(NamedTuple):
-    """A frame of a trace. `cfa` is None where it could not be worked out: in the last frame, at most."""
+    """A frame of a trace.
+
+    `cfa` is None where no row led to a caller: in the last frame and at signal trampolines. `recovered` are the
+    registers that the row needed and SFrame does not follow, whose values CFI led to.
+    """
 
     frame: Frame
     located: Located
     cfa: int | None
+    recovered: tuple[int, ...] = ()
 
 
 class Trace(NamedTuple):

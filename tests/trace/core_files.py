@@ -96,13 +96,13 @@ def registers(arch: Arch, frame: Frame) -> bytes:
     """Return the general registers: those of the frame, the others 0."""
     if arch is AMD64:
         words = [0] * 27
-        words[4], words[16], words[19] = frame.fp, frame.pc, frame.sp
+        words[4], words[16], words[19] = frame.fp or 0, frame.pc, frame.sp
     elif arch is S390X:
         words = [0, frame.pc] + [0] * 25
-        words[2 + 11], words[2 + 14], words[2 + 15] = frame.fp, frame.ra or 0, frame.sp
+        words[2 + 11], words[2 + 14], words[2 + 15] = frame.fp or 0, frame.ra or 0, frame.sp
     else:
         words = [0] * 34
-        words[29], words[30], words[31], words[32] = frame.fp, frame.ra or 0, frame.sp, frame.pc
+        words[29], words[30], words[31], words[32] = frame.fp or 0, frame.ra or 0, frame.sp, frame.pc
     return struct.pack(f"{arch.byte_order}{len(words)}Q", *words)
 
 

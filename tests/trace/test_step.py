@@ -66,9 +66,9 @@ def test_a_walk_finds_every_frame(arch: Arch, version: int, data: st.DataObject)
 @pytest.mark.parametrize(("arch", "version"), VERSIONS_BY_ARCH)
 @given(data=st.data())
 def test_a_walk_ends_where_memory_does(arch: Arch, version: int, data: st.DataObject) -> None:
-    """Without one word of the stack, the trace has the frames up to the one that needs it, and no other."""
+    """Without one RA of the stack, the trace has the frames up to the one that needs it, and no other."""
     stack = make_stack(arch, version, data.draw(models(arch).filter(lambda m: any(not f.keeps_ra for f in m))))
-    gone = data.draw(st.sampled_from(sorted(stack.memory)))
+    gone = data.draw(st.sampled_from(sorted(address for address, word in stack.memory.items() if not is_fp(word))))
     del stack.memory[gone]
     trace = walk(stack.frames[0], stack.find_row, stack.read, arch)
     assert trace.ending.kind == "unreadable-memory"
@@ -77,6 +77,34 @@ def test_a_walk_ends_where_memory_does(arch: Arch, version: int, data: st.DataOb
         : len(trace.entries)
     ]
     assert trace.entries[-1].frame.sp <= gone < stack.frames[len(trace.entries)].sp + 160
+
+
+@pytest.mark.parametrize(("arch", "version"), VERSIONS_BY_ARCH)
+@given(data=st.data())
+def test_a_walk_goes_on_without_fp(arch: Arch, version: int, data: st.DataObject) -> None:
+    """Without one FP of the stack, all frames are found, unless the next one is based on it."""
+    drawn = data.draw(models(arch).filter(lambda m: any(f.saves_fp for f in m)))
+    stack = make_stack(arch, version, drawn)
+    gone = data.draw(st.sampled_from(sorted(address for address, word in stack.memory.items() if is_fp(word))))
+    first = stack.frames.index(next(f for f in stack.frames if f.fp == stack.memory[gone]))
+    del stack.memory[gone]
+    trace = walk(stack.frames[0], stack.find_row, stack.read, arch)
+    expected = list(stack.frames)
+    for number in range(first, len(expected)):
+        if number > first and drawn[number - 1].saves_fp:
+            break
+        expected[number] = expected[number]._replace(fp=None)
+    if first < len(drawn) and drawn[first].base_is_fp:
+        expected = expected[: first + 1]
+        assert trace.ending.kind == "unknown-register"
+    else:
+        assert trace.ending.kind == ("no-row" if version == 1 else "outermost")
+    assert [e.frame for e in trace.entries] == expected
+
+
+def is_fp(word: int) -> bool:
+    """Tell a saved FP of a made-up stack from a return address."""
+    return not 0x100000 <= word & 0xFFFF_FFFF_FFFF < 0x1000_0000
 
 
 def memory_of(words: dict[int, int], arch: Arch) -> dict[int, bytes]:
@@ -136,8 +164,18 @@ def test_flexible_ra_and_fp() -> None:
 def test_a_register_that_is_not_known_is_named() -> None:
     ending = take(TOP, FrameState(Rule(10, 0, deref=False), AT_CFA_8), {})
     assert ending == Ending("unknown-register", "CFA needs r10, whose value in this frame is not known")
-    ending = take(TOP, FrameState(CFA_SP_16, AT_CFA_8, Rule(3, 0, deref=True)), {0x8008: 1})
-    assert ending == Ending("unknown-register", "FP needs rbx, whose value in this frame is not known")
+
+
+def test_an_fp_that_is_not_known_is_missed_where_it_is_needed() -> None:
+    """The row's FP cannot be had: it needs an unknown register, or is where no memory is."""
+    caller = Frame(1, 0x8010, None, is_return_address=True)
+    for fp in (Rule(3, 0, deref=True), Rule(None, -16, deref=True)):
+        assert take(TOP, FrameState(CFA_SP_16, AT_CFA_8, fp), {0x8008: 1}) == caller
+    from_sp = FrameState(CFA_SP_16, AT_CFA_8)
+    assert take(caller, from_sp, {0x8018: 2}) == Frame(2, 0x8020, None, is_return_address=True)
+    from_fp = FrameState(Rule(6, 16, deref=False), AT_CFA_8)
+    ending = Ending("unknown-register", "CFA needs rbp, whose value in this frame is not known")
+    assert take(caller, from_fp, {0x8018: 2}) == ending
 
 
 def test_the_stack_has_to_grow() -> None:
