@@ -48,6 +48,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="{1,2,3}",
         help="the version that CFI is converted to (default 3)",
     )
+    parser.add_argument(
+        "--with-cfi-registers",
+        action="store_true",
+        help="where a row needs a register that SFrame does not follow, ask the CFI of the frames below where they "
+        "saved it; else the trace ends there",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -92,10 +98,13 @@ def _trace(arguments: argparse.Namespace) -> Traced:
     if (arguments.core is None) == (arguments.pid is None):
         raise RequestError("one of CORE and --pid N is needed")
     store = FileStore(arguments.sysroot, arguments.sframe_version)
+    options = {
+        "threads": arguments.thread,
+        "limit": arguments.limit,
+        "with_cfi_registers": arguments.with_cfi_registers,
+    }
     if arguments.pid is not None:
         if arguments.executable is not None:
             raise RequestError("--executable belongs to CORE; a process says which program it runs")
-        return trace_process(arguments.pid, threads=arguments.thread, store=store, limit=arguments.limit)
-    return trace_core(
-        arguments.core, executable=arguments.executable, threads=arguments.thread, store=store, limit=arguments.limit
-    )
+        return trace_process(arguments.pid, store=store, **options)
+    return trace_core(arguments.core, executable=arguments.executable, store=store, **options)

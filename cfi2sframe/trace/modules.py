@@ -18,6 +18,7 @@ from cfi2sframe.pipeline import Options
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import OUTERMOST
+from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.trace.frame import Ending, Row
 from cfi2sframe.trace.notes import build_id
 from cfi2sframe.trace.symbols import SymbolTable
@@ -65,6 +66,7 @@ class ModuleFile:
         self._version = version
         self._rows: RowTable | Ending | None = None
         self._symbols: SymbolTable | None = None
+        self._cfi: CfiRules | None = None
         self.build_id = build_id(image)
 
     @property
@@ -73,6 +75,13 @@ class ModuleFile:
         if self._rows is None:
             self._rows = _read_rows(self.image, self._version)
         return self._rows
+
+    @property
+    def cfi(self) -> CfiRules:
+        """The file's CFI, for registers that SFrame does not follow."""
+        if self._cfi is None:
+            self._cfi = CfiRules(self.image)
+        return self._cfi
 
     @property
     def symbols(self) -> SymbolTable:

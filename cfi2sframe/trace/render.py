@@ -37,6 +37,9 @@ def _entry_line(index: int, entry: TraceEntry, space: AddressSpace) -> str:
         line += f" {printable(demangled(symbol[0]))}+0x{symbol[1]:x}"
     if entry.located.module is not None:
         line += f" in {printable(entry.located.module)}"
+    if entry.recovered:
+        names = ", ".join(space.arch.register_name(number) for number in entry.recovered)
+        return f"{line} ({_row_text(entry.located.row)}; {names} by CFI)"
     return f"{line} ({_row_text(entry.located.row)})"
 
 
@@ -97,6 +100,7 @@ def _entry_data(index: int, entry: TraceEntry, space: AddressSpace) -> dict[str,
         "symbol": None if symbol is None else symbol[0],
         "offset": None if symbol is None else symbol[1],
         "row": _row_data(entry.located.row),
+        "recovered": [space.arch.register_name(number) for number in entry.recovered],
     }
 
 

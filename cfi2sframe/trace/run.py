@@ -15,9 +15,9 @@ from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK
 from cfi2sframe.trace.walking import DEFAULT_LIMIT, walk
 
 if TYPE_CHECKING:
-    from cfi2sframe.trace.elfcore import Core
+    from cfi2sframe.trace.elfcore import Core, CoreThread
     from cfi2sframe.trace.frame import Trace
-    from cfi2sframe.trace.process import Snapshot
+    from cfi2sframe.trace.process import LiveThread, Snapshot
 
 Threads = Literal["all"] | int
 
@@ -47,12 +47,14 @@ def trace_core(
     threads: Threads = "all",
     store: FileStore | None = None,
     limit: int = DEFAULT_LIMIT,
+    with_cfi_registers: bool = False,
 ) -> Traced:
     """Trace the threads of a core file.
 
     `executable` is the program's file, where it is not at its own path. `store` opens the mapped files and keeps them
-    for further calls; its `sysroot` is where they are looked for. Raises `InputError` when the core or the executable
-    cannot be used, `RequestError` when there is no such thread.
+    for further calls; its `sysroot` is where they are looked for. `with_cfi_registers`: where a row needs a register
+    that SFrame does not follow, CFI is asked where its value was saved. Raises `InputError` when the core or the
+    executable cannot be used, `RequestError` when there is no such thread.
     """
     store = store or FileStore()
     core = read_core(path)
@@ -60,12 +62,23 @@ def trace_core(
     wanted = [t for t in core.threads if threads in ("all", t.id)]
     if not wanted:
         raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
-    traces = []
-    for thread in wanted:
-        pac_mask = DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask
-        trace = walk(thread.frame, space.find_row, space.read, core.arch, limit=limit, pac_mask=pac_mask)
-        traces.append(ThreadTrace(thread.id, trace))
+    traces = (_trace_thread(thread, space, limit, with_cfi_registers=with_cfi_registers) for thread in wanted)
     return Traced(space, tuple(traces))
+
+
+def _trace_thread(
+    thread: CoreThread | LiveThread, space: AddressSpace, limit: int, *, with_cfi_registers: bool
+) -> ThreadTrace:
+    trace = walk(
+        thread.frame,
+        space.find_row,
+        space.read,
+        space.arch,
+        limit=limit,
+        pac_mask=DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask,
+        saved_rule=space.saved_rule if with_cfi_registers else None,
+    )
+    return ThreadTrace(thread.id, trace)
 
 
 def core_space(core: Core, store: FileStore, executable: str | None = None) -> AddressSpace:
@@ -98,7 +111,12 @@ def core_space(core: Core, store: FileStore, executable: str | None = None) -> A
 
 
 def trace_process(
-    pid: int, *, threads: Threads = "all", store: FileStore | None = None, limit: int = DEFAULT_LIMIT
+    pid: int,
+    *,
+    threads: Threads = "all",
+    store: FileStore | None = None,
+    limit: int = DEFAULT_LIMIT,
+    with_cfi_registers: bool = False,
 ) -> Traced:
     """Trace the threads of a live process.
 
@@ -117,15 +135,14 @@ def trace_process(
             snapshot = process.copy(thread_id, extra)
             reader = SnapshotReader(process, snapshot)
             space = _process_space(process, snapshot, reader, store)
-            traces = []
-            for thread in snapshot.threads:
-                pac_mask = DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask
-                trace = walk(thread.frame, space.find_row, space.read, space.arch, limit=limit, pac_mask=pac_mask)
-                traces.append(ThreadTrace(thread.id, trace))
+            traces = tuple(
+                _trace_thread(thread, space, limit, with_cfi_registers=with_cfi_registers)
+                for thread in snapshot.threads
+            )
             missed = [wanted for wanted in reader.missed if wanted not in extra]
             stops += 1
             if not missed or stops == _MAX_STOPS:
-                return Traced(space, tuple(traces))
+                return Traced(space, traces)
             extra += missed
 
 

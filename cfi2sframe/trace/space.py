@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.dwarf.rules import RegisterRule
     from cfi2sframe.elf.records import ProgramHeader
     from cfi2sframe.trace.frame import ReadMemory
     from cfi2sframe.trace.symbols import FoundSymbol
@@ -208,6 +209,13 @@ class AddressSpace:
         if module is None or isinstance(module.file, str):
             return None
         return module.file.symbols.find((address - module.bias) & ADDRESS_MASK)
+
+    def saved_rule(self, address: int, register: int) -> RegisterRule | None:
+        """Return what CFI says of a register at an address; None where there is no CFI."""
+        module = self.module_at(address)
+        if module is None or isinstance(module.file, str):
+            return None
+        return module.file.cfi.rule((address - module.bias) & ADDRESS_MASK, register)
 
     def read(self, address: int, size: int) -> bytes | None:
         """Read memory: the process's own, or a mapped file's bytes where a core does not repeat them."""

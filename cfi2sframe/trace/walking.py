@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import EM_X86_64
+from cfi2sframe.trace.callee_saved import CalleeSaved, recovered
 from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
 from cfi2sframe.trace.sigreturn import sigreturn_frame
 from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK, cfa_of, step
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
+    from cfi2sframe.trace.callee_saved import SavedRule
     from cfi2sframe.trace.frame import ReadMemory
 
 #: Says what is known of an address: its module and its row, or an ending.
@@ -31,11 +33,13 @@ def walk(
     *,
     limit: int = DEFAULT_LIMIT,
     pac_mask: int = DEFAULT_PAC_MASK,
+    saved_rule: SavedRule | None = None,
 ) -> Trace:
     """Return the frames from `frame` outwards, at most `limit` of them, and why there are no more.
 
     `find_row` is asked for `Frame.lookup_pc`, once per frame. SP has to grow from frame to frame, but for those that
     signals interrupted, which may be on another stack; of these, none may come up twice. So every walk ends.
+    `saved_rule` makes up for registers that SFrame does not follow, see `callee_saved`; None: rows alone count.
     """
     entries: list[TraceEntry] = []
     interrupted: set[tuple[int, int]] = set()
@@ -43,7 +47,7 @@ def walk(
         located = find_row(frame.lookup_pc)
         located, caller = _caller(frame, located, read_memory, arch, pac_mask)
         cfa = cfa_of(caller, arch) if isinstance(caller, Frame) and located.row not in (None, _TRAMPOLINE) else None
-        entries.append(TraceEntry(frame, located, cfa))
+        entries.append(TraceEntry(frame, located, cfa, recovered(frame)))
         if isinstance(caller, Ending):
             return Trace(tuple(entries), caller)
         if not caller.is_return_address:
@@ -53,6 +57,8 @@ def walk(
             interrupted.add(place)
         if len(entries) >= limit:
             return Trace(tuple(entries), Ending("limit", f"more than {limit:,} frames"))
+        if saved_rule is not None and not caller.registers:
+            caller = caller._replace(registers=CalleeSaved(entries[-1], saved_rule, read_memory, arch))
         frame = caller
 
 

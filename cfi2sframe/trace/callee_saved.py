@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers that SFrame does not follow, from the CFI of the frames that saved them.
+
+A row may need a register that is neither SP nor FP, in a frame that is not the topmost: glibc's resolver on AMD64 finds
+its CFA from rbx, which whatever it calls may have saved anywhere. CFI says where. To use it is the caller's choice,
+since such a trace is no longer SFrame's alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.dwarf.entries import parse_entries
+from cfi2sframe.dwarf.machine import Location, run
+from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule
+from cfi2sframe.elf.cfi import find_cfi
+from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.errors import InputError
+from cfi2sframe.trace.frame import ADDRESS_MASK
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.dwarf.entries import DwarfFde
+    from cfi2sframe.dwarf.rules import RegisterRule
+    from cfi2sframe.elf.cfi import CfiSection
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.trace.frame import Frame, ReadMemory, TraceEntry
+
+#: What CFI says of a register at an address of the process: (address, DWARF number) -> rule, None without CFI.
+SavedRule = Callable[[int, int], "RegisterRule | None"]
+
+#: Registers that a function hands back as it got them: those whose rule is "same value" where CFI says nothing.
+_CALLEE_SAVED: Final = {
+    EM_X86_64: frozenset((3, 6, 12, 13, 14, 15)),
+    EM_AARCH64: frozenset(range(19, 30)),
+    # r6 to r13, f8 to f15.
+    EM_S390: frozenset((*range(6, 14), *range(24, 32))),
+}
+
+
+class CfiRules:
+    """An image's CFI, for the rules of any register."""
+
+    def __init__(self, image: ElfImage) -> None:
+        self._arch = image.arch
+        self._fdes: list[tuple[DwarfFde, CfiSection, PointerBases]] = []
+
+        def load_word(vaddr: int) -> int | None:
+            data = image.bytes_at(vaddr, 8)
+            return None if data is None else int.from_bytes(data, "little" if image.byte_order == "<" else "big")
+
+        try:
+            for section in find_cfi(image):
+                bases = PointerBases(image.byte_order, section.table_vaddr, load_word)
+                self._fdes += [(fde, section, bases) for fde in parse_entries(section, bases).fdes]
+        except InputError:
+            # What has been read counts; without any, no register can be followed through this file.
+            pass
+        self._fdes.sort(key=_begin_of)
+
+    def rule(self, vaddr: int, register: int) -> RegisterRule | None:
+        """Return the rule of a register at an address of the file; None where no usable CFI covers it."""
+        index = bisect_right(self._fdes, vaddr, key=_begin_of) - 1
+        if index < 0:
+            return None
+        fde, section, bases = self._fdes[index]
+        delta = vaddr - fde.pc_begin_vaddr
+        if delta >= fde.pc_range:
+            return None
+        location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
+        # The row machine follows CFA, RA, SP and one more register, which the ABI's record names.
+        follower = self._arch._replace(fp_register=register)
+        try:
+            rows = run(fde.cie, fde.instructions, follower, location).rows
+        except InputError:
+            return None
+        return next((row.state.fp for row in reversed(rows) if row.start_delta <= delta), None)
+
+
+def _begin_of(item: tuple[DwarfFde, CfiSection, PointerBases]) -> int:
+    return item[0].pc_begin_vaddr
+
+
+class CalleeSaved(Mapping[int, int]):
+    """The registers of a frame's caller, found when they are asked for. `used` are the numbers of those that were."""
+
+    def __init__(self, callee: TraceEntry, saved_rule: SavedRule, read_memory: ReadMemory, arch: Arch) -> None:
+        self._callee = callee
+        self._saved_rule = saved_rule
+        self._read_memory = read_memory
+        self._arch = arch
+        self.used: list[int] = []
+
+    def __getitem__(self, number: int) -> int:
+        value = self._find(number)
+        if value is None:
+            raise KeyError(number)
+        self.used.append(number)
+        return value
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield nothing: what can be found is not known beforehand."""
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def _find(self, number: int) -> int | None:
+        """Look for a register's value from callee to callee, until one saved it or the topmost frame has it."""
+        where: CalleeSaved = self
+        while True:
+            callee = where._callee
+            rule = where._rule(number)
+            if isinstance(rule, AtCfa) and callee.cfa is not None:
+                data = self._read_memory((callee.cfa + rule.offset) & ADDRESS_MASK, 8)
+                return (
+                    None if data is None else int.from_bytes(data, "little" if self._arch.byte_order == "<" else "big")
+                )
+            if isinstance(rule, InRegister):
+                number = rule.register
+            elif rule is not NoRule.SAME_VALUE:
+                return None
+            if number == self._arch.fp_register:
+                return callee.frame.fp
+            registers = callee.frame.registers
+            if not isinstance(registers, CalleeSaved):
+                return registers.get(number)
+            where = registers
+
+    def _rule(self, number: int) -> RegisterRule | None:
+        """Return the rule in the callee, with the ABI's answer where CFI has none."""
+        row = self._callee.located.row
+        if row is not None and row.is_pcmask:
+            # Stubs use up only what no caller counts on, and their CFI may be missing.
+            return NoRule.SAME_VALUE
+        rule = self._saved_rule(self._callee.frame.lookup_pc, number)
+        if rule is NoRule.UNSPECIFIED and number in _CALLEE_SAVED[self._arch.elf_machine]:
+            return NoRule.SAME_VALUE
+        return rule
+
+
+def recovered(frame: Frame) -> tuple[int, ...]:
+    """Return the registers of a frame that were found by CFI and used."""
+    return tuple(sorted(set(frame.registers.used))) if isinstance(frame.registers, CalleeSaved) else ()
