@@ -33,14 +33,22 @@ class Emitted(NamedTuple):
     plan: EmbeddingPlan | None = None
 
 
-def emit(conversion: Conversion, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME) -> Emitted:
+def emit(
+    conversion: Conversion,
+    *,
+    replace: bool = False,
+    section_type: int = SHT_GNU_SFRAME,
+    may_move_table: bool = False,
+) -> Emitted:
     """Put the section into a copy of the file. `replace`: a section that is there already gives way.
+
+    `may_move_table`: the program headers of a linked file may go to its end where nothing else is possible.
 
     Raises `EmbedError` when the file is better left alone, `RequestError` when a start does not fit its field.
     """
     if conversion.image.is_relocatable:
         return _emit_object(conversion, replace=replace, section_type=section_type)
-    return _emit_linked(conversion, replace=replace, section_type=section_type)
+    return _emit_linked(conversion, replace=replace, section_type=section_type, may_move_table=may_move_table)
 
 
 def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
@@ -80,11 +88,13 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
     return relocations
 
 
-def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
+def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, may_move_table: bool) -> Emitted:
     from cfi2sframe.elf.embed import plan_embedding, write_embedding
 
     data = conversion.image.data
-    plan = plan_embedding(data, conversion.plan.size, replace=replace, section_type=section_type)
+    plan = plan_embedding(
+        data, conversion.plan.size, replace=replace, section_type=section_type, may_move_table=may_move_table
+    )
     placed = place_again(conversion, plan.section_vaddr)
     chunks = write_embedding(data, plan, placed.data)
     return Emitted(chunks, placed, plan.description, plan.warnings, plan)

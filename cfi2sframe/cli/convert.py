@@ -113,6 +113,13 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
         help="SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45 (default gnu)",
     )
     parser.add_argument(
+        "--header-table",
+        choices=("start", "end"),
+        default="start",
+        help="end: where a linked file has no room for more program headers, they may go to its end; strip must have "
+        "run before (default start: such a file is refused)",
+    )
+    parser.add_argument(
         "--no-verify", action="store_true", help="do not read the written file back and check it before the rename"
     )
 

@@ -88,7 +88,12 @@ def _write_elf(
         say("warning", "nothing can be said: the copy is the input, without a section", conversion.image.name)
         write_output(output, [conversion.image.data], like=like)
         return conversion, ""
-    emitted = emit(conversion, replace=arguments.replace, section_type=section_type_of(arguments))
+    emitted = emit(
+        conversion,
+        replace=arguments.replace,
+        section_type=section_type_of(arguments),
+        may_move_table=arguments.header_table == "end",
+    )
     for warning in emitted.warnings:
         say("warning", warning, conversion.image.name)
 

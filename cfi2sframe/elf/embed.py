@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME
 from cfi2sframe.elf.embedding.assemble import assemble
-from cfi2sframe.elf.embedding.check import check_rewritten
-from cfi2sframe.elf.embedding.draft import HeaderSource, make_draft
+from cfi2sframe.elf.embedding.check import Expected, check_rewritten
+from cfi2sframe.elf.embedding.draft import Draft, HeaderSource, make_draft
 from cfi2sframe.elf.embedding.layout import parse_or_refuse
 from cfi2sframe.elf.embedding.remove import removal_splices
 from cfi2sframe.elf.embedding.splice import Splice, apply, ordered, overwrite
@@ -42,6 +42,7 @@ _HEADERS_TEXT: dict[HeaderSource, str] = {
     "repeated-note": "the PT_NOTE that repeats PT_GNU_PROPERTY gave its program header",
     "table-entry": "PT_PHDR, which a static executable does not need, gave its program header",
     "moved-sections": "small sections gave way to the program headers",
+    "table-at-end": "the program headers went there too",
 }
 
 
@@ -58,7 +59,8 @@ class EmbeddingPlan(NamedTuple):
 
     `section_vaddr` is its link-time address, `section_file_offset` its place in the new file,
     `section_size` in bytes. `strategy` names where the bytes go, `headers` where the program headers came
-    from. When `removes_existing`, the splices apply to the file without its old section.
+    from; `table_file_offset` is their new place, None when they stay. When `removes_existing`, the splices apply to
+    the file without its old section.
     """
 
     section_vaddr: int
@@ -71,6 +73,7 @@ class EmbeddingPlan(NamedTuple):
     warnings: tuple[str, ...]
     removes_existing: bool
     splices: tuple[Splice, ...]
+    table_file_offset: int | None = None
 
     @property
     def description(self) -> str:
@@ -82,30 +85,36 @@ class EmbeddingPlan(NamedTuple):
 
 
 def plan_embedding(
-    data: FileData, section_size: int, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME
+    data: FileData,
+    section_size: int,
+    *,
+    replace: bool = False,
+    section_type: int = SHT_GNU_SFRAME,
+    may_move_table: bool = False,
 ) -> EmbeddingPlan:
     """Plan to put a section of `section_size` bytes into the linked file `data`.
 
     `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. With `replace` an
-    existing section is overwritten when it is large enough, and taken out first when it is not. Raises
-    `EmbedError` with the reason when the file is better left alone.
+    existing section is overwritten when it is large enough, and taken out first when it is not. With
+    `may_move_table` the program headers may go to the end where nothing else is possible, which GNU strip and
+    objcopy do not survive. Raises `EmbedError` with the reason when the file is better left alone.
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
     layout = parse_or_refuse(data)
     exists = layout.sframe_index() is not None or layout.sframe_segment() is not None
     if not exists:
-        return _fresh_plan(layout, section_size, section_type, removes_existing=False)
+        return _fresh_plan(layout, make_draft(layout, section_size, may_move_table=may_move_table), section_type)
     if not replace:
         raise EmbedError("the file has an .sframe section already; replacing it has to be asked for")
     if plan := _plan_in_place(layout, section_size, section_type):
         return plan
-    without = b"".join(remove_section(data))
-    return _fresh_plan(parse_or_refuse(without), section_size, section_type, removes_existing=True)
+    bare = parse_or_refuse(b"".join(remove_section(data)))
+    draft = make_draft(bare, section_size, may_move_table=may_move_table)
+    return _fresh_plan(bare, draft, section_type)._replace(removes_existing=True)
 
 
-def _fresh_plan(layout: Layout, section_size: int, section_type: int, *, removes_existing: bool) -> EmbeddingPlan:
-    draft = make_draft(layout, section_size)
+def _fresh_plan(layout: Layout, draft: Draft, section_type: int) -> EmbeddingPlan:
     block = draft.block
     moved = tuple(
         MovedSection(layout.names[index], layout.sections[index].vaddr, vaddr)
@@ -114,14 +123,15 @@ def _fresh_plan(layout: Layout, section_size: int, section_type: int, *, removes
     return EmbeddingPlan(
         section_vaddr=block.vaddr_of(block.section_file_offset),
         section_file_offset=block.section_file_offset,
-        section_size=section_size,
+        section_size=block.section_size,
         section_type=section_type,
         strategy="new-segment" if block.load_index is None else "slack",
         headers=draft.sources,
         moved=moved,
         warnings=draft.warnings,
-        removes_existing=removes_existing,
+        removes_existing=False,
         splices=assemble(layout, draft, section_type),
+        table_file_offset=draft.table_file_offset,
     )
 
 
@@ -202,4 +212,5 @@ def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, sec
     moved = {section.name: section.new_vaddr for section in plan.moved}
     if plan.removes_existing:
         original = b"".join(remove_section(original))
-    check_rewritten(original, rewritten, moved, plan.section_vaddr, plan.section_size, section)
+    place = Expected(plan.section_vaddr, plan.section_size, plan.table_file_offset)
+    check_rewritten(original, rewritten, moved, place, section)

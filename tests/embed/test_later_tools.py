@@ -52,7 +52,8 @@ COMMANDS = (
 PATCHELF_WRONG = "patchelf writes .dynamic into a read-only segment when there is room behind the program headers"
 
 
-def _run_command(command: Command, source: Path, target: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> bool:
+def run_command(command: Command, source: Path, target: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> bool:
+    """Apply a tool; say whether it succeeded. Skips when it is not here."""
     if command.version == "machine":
         need(command.words[0])
         tool = command.words[0]
@@ -87,14 +88,14 @@ def test_survives(
         pytest.skip("no room for two program headers in a static program of gold")
     expected = run(original)
     plain = tmp_path / "plain"
-    if not _run_command(command, original, plain, binutils) or run(plain) != expected:
+    if not run_command(command, original, plain, binutils) or run(plain) != expected:
         pytest.skip("the unmodified program does not survive this either")
     converted, changed = tmp_path / "converted", tmp_path / "changed"
     plan = embed(original, converted, size)
     dynsym_moved = ".dynsym" in [section.name for section in plan.moved] and linker != "mold"
     if command.words[:2] == ("patchelf", "--set-rpath") and kind == "nopie" and dynsym_moved:
         request.applymarker(pytest.mark.xfail(reason=PATCHELF_WRONG, strict=True))
-    assert _run_command(command, converted, changed, binutils)
+    assert run_command(command, converted, changed, binutils)
     assert run(changed) == expected
     assert mapped(changed) == [("main", size, checksum(sframe(size)))]
     write(tmp_path / "removed", b"".join(remove_section(changed.read_bytes())))
@@ -115,12 +116,12 @@ def test_library_survives(
     library, converted, changed = (tmp_path / name for name in ("library.so", "converted.so", "changed.so"))
     compile_program(library, "library.cpp", ["-shared", "-fPIC", f"-fuse-ld={linker}"])
     expected = run(program(), library)
-    if not _run_command(command, library, tmp_path / "plain.so", binutils):
+    if not run_command(command, library, tmp_path / "plain.so", binutils):
         pytest.skip("the unmodified library does not survive this either")
     if run(program(), tmp_path / "plain.so") != expected:
         pytest.skip("the unmodified library does not survive this either")
     embed(library, converted, size)
-    assert _run_command(command, converted, changed, binutils)
+    assert run_command(command, converted, changed, binutils)
     assert run(program(), changed) == expected
     assert mapped(program(), changed) == [("changed.so", size, checksum(sframe(size)))]
 

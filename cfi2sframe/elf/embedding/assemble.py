@@ -46,6 +46,8 @@ def assemble(layout: Layout, draft: Draft, section_type: int) -> tuple[Splice, .
     block_splices, insertions = _block(layout, draft, contents)
     splices += block_splices
     header = layout.header._replace(program_header_count=len(draft.segments))
+    if draft.table_file_offset is not None:
+        header = header._replace(program_headers_offset=draft.table_file_offset)
     if layout.sections:
         insertions += _table_growth(layout)
         names, name_offset, insertions = _names(layout, insertions)
@@ -80,6 +82,8 @@ def _section_header(draft: Draft, name_offset: int, section_type: int) -> Sectio
 
 def _head(layout: Layout, draft: Draft, contents: dict[int, bytes]) -> list[Splice]:
     """Rebuild the program headers and, where sections gave way to them, all up to the first that stays."""
+    if draft.table_file_offset is not None:
+        return []
     start = layout.header.program_headers_offset
     table = b"".join(segment.pack(layout.order) for segment in draft.segments)
     if not draft.moved:
@@ -127,8 +131,12 @@ def _block(layout: Layout, draft: Draft, contents: dict[int, bytes]) -> tuple[li
         return splices, []
     place = layout.loaded_end
     growth = round_up(block.end - place, behind_alignment(layout, place))
+    front = bytes(block.section_file_offset - place)
+    if draft.table_file_offset is not None:
+        table = b"".join(segment.pack(layout.order) for segment in draft.segments)
+        front = (front[: draft.table_file_offset - place] + table).ljust(len(front), b"\0")
     return [
-        Splice(place, 0, bytes(block.section_file_offset - place)),
+        Splice(place, 0, front),
         Splice(place, 0, None, block.section_size),
         Splice(place, 0, bytes(behind) + bytes(place + growth - block.end)),
     ], [_Insertion(place, growth)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 from itertools import pairwise
-from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from cfi2sframe.elf.constants import PF_R, PF_W, PT_GNU_SFRAME, SHF_INFO_LINK
 from cfi2sframe.errors import EmbedError
@@ -19,6 +19,14 @@ _STEP = 1 << 20
 _BOOKKEEPING = frozenset({".shstrtab", ".sframe"})
 _KEPT_SEGMENTS = frozenset({"PT_LOAD", "PT_DYNAMIC", "PT_TLS", "PT_GNU_RELRO", "PT_GNU_EH_FRAME"})
 _FOLLOWING = frozenset({"SHT_DYNAMIC", "SHT_SYMTAB", "SHT_DYNSYM"})
+
+
+class Expected(NamedTuple):
+    """Where `.sframe` has to be, its size in bytes, and where the program headers are if they moved."""
+
+    section_vaddr: int
+    section_size: int
+    table_file_offset: int | None = None
 
 
 class _View(io.RawIOBase):
@@ -53,11 +61,10 @@ def check_rewritten(
     original: FileData,
     rewritten: FileData,
     moved: dict[str, int],
-    section_vaddr: int,
-    section_size: int,
+    place: Expected,
     section: Buffer | None,
 ) -> None:
-    """Raise `EmbedError` unless `rewritten` is `original` with `.sframe` mapped at `section_vaddr`.
+    """Raise `EmbedError` unless `rewritten` is `original` with `.sframe` mapped at its place.
 
     `moved` maps names of sections to the addresses that they were moved to; `section` is what `.sframe`
     must hold.
@@ -73,8 +80,10 @@ def check_rewritten(
         new_sections = _sections(after)
         old_segments, segments = _segments(before), _segments(after)
         old_ids, new_ids = _build_ids(before, old_segments), _build_ids(after, segments)
-        for field in ("e_type", "e_machine", "e_entry", "e_flags", "e_phoff"):
+        for field in ("e_type", "e_machine", "e_entry", "e_flags"):
             _expect(before.header[field] == after.header[field], f"the header's {field} changed")
+        table = before.header["e_phoff"] if place.table_file_offset is None else place.table_file_offset
+        _expect(after.header["e_phoff"] == table, "the program headers are elsewhere")
         _expect(before.header["e_ident"] == after.header["e_ident"], "e_ident changed")
     except (ELFError, ConstructError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise EmbedError(f"the rewritten file does not parse: {error}") from error
@@ -84,10 +93,11 @@ def check_rewritten(
         memoryview(original), memoryview(rewritten), old_segments, segments, has_sections=bool(old_sections)
     )
     _expect(old_ids == new_ids, "the build-id differs")
-    start = _check_sframe(segments, new_sections, section_vaddr, section_size)
+    _check_table(after.header, segments)
+    start = _check_sframe(segments, new_sections, place.section_vaddr, place.section_size)
     if section is not None:
-        same = _equal(memoryview(section), 0, memoryview(rewritten), start, section_size)
-        _expect(same and len(section) == section_size, "the bytes of .sframe are others")
+        same = _equal(memoryview(section), 0, memoryview(rewritten), start, place.section_size)
+        _expect(same and len(section) == place.section_size, "the bytes of .sframe are others")
 
 
 def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
@@ -237,6 +247,24 @@ def _check_loads(segments: list[dict[str, Any]], file_size: int) -> None:
     for before, after in pairwise(loads):
         end = before["p_vaddr"] + before["p_memsz"]
         _expect(end <= after["p_vaddr"], "PT_LOAD segments overlap or are out of order")
+
+
+def _check_table(header: Any, segments: list[dict[str, Any]]) -> None:  # noqa: ANN401 - pyelftools carries no types
+    """The program headers are loaded, PT_PHDR leads to them, and programs of old kernels find them too.
+
+    Kernels before 5.18 count from the first segment, wherever the table is.
+    """
+    start, size = header["e_phoff"], header["e_phentsize"] * header["e_phnum"]
+    loads = [segment for segment in segments if segment["p_type"] == "PT_LOAD"]
+    holder = next((s for s in loads if s["p_offset"] <= start and start + size <= s["p_offset"] + s["p_filesz"]), None)
+    for entry in (segment for segment in segments if segment["p_type"] == "PT_PHDR"):
+        _expect((entry["p_offset"], entry["p_filesz"]) == (start, size), "PT_PHDR leads elsewhere")
+        same = holder is not None and holder["p_vaddr"] - holder["p_offset"] == entry["p_vaddr"] - entry["p_offset"]
+        _expect(same, "PT_PHDR gives another address than its segment")
+    is_program = header["e_type"] == "ET_EXEC" or any(segment["p_type"] == "PT_INTERP" for segment in segments)
+    if holder is not None and is_program:
+        first = loads[0]["p_vaddr"] - loads[0]["p_offset"]
+        _expect(holder["p_vaddr"] - holder["p_offset"] == first, "old kernels would look for the headers elsewhere")
 
 
 def _check_old_segments(

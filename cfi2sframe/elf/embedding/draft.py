@@ -21,6 +21,7 @@ from cfi2sframe.elf.constants import (
     PT_NULL,
     PT_PHDR,
 )
+from cfi2sframe.elf.embedding.end_table import end_block, warnings_for, with_table_at
 from cfi2sframe.elf.embedding.head import FIRST_PAGE_SIZE, HeadRegion, Repacking, head_region, repack
 from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, following_types
 from cfi2sframe.elf.embedding.place import (
@@ -38,13 +39,16 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.embedding.layout import Layout
 
 
-HeaderSource = Literal["existing-entries", "free-entries", "repeated-note", "table-entry", "moved-sections"]
+HeaderSource = Literal[
+    "existing-entries", "free-entries", "repeated-note", "table-entry", "moved-sections", "table-at-end"
+]
 
 
 class Draft(NamedTuple):
     """One way to put the section in: the new program headers, the block, and what else moves.
 
-    `moved` maps section indices to their new (address, file offset).
+    `moved` maps section indices to their new (address, file offset). `table_file_offset` is where the program
+    headers go, None when they stay where they are.
     """
 
     region: HeadRegion
@@ -53,6 +57,7 @@ class Draft(NamedTuple):
     moved: dict[int, tuple[int, int]]
     sources: tuple[HeaderSource, ...]
     warnings: tuple[str, ...]
+    table_file_offset: int | None = None
 
 
 class _Headers(NamedTuple):
@@ -62,13 +67,13 @@ class _Headers(NamedTuple):
     sources: tuple[HeaderSource, ...]
 
 
-def make_draft(layout: Layout, section_size: int) -> Draft:
+def make_draft(layout: Layout, section_size: int, *, may_move_table: bool = False) -> Draft:
     """Return the first draft that fits, from the most harmless on.
 
     Slack needs one program header, a new segment two. Entries that mean nothing (PT_NULL, or a gap behind
     the table) are taken first, then the PT_NOTE that repeats PT_GNU_PROPERTY; then the table grows and
-    small sections move; last goes the PT_PHDR of a static executable. Raises `EmbedError` when nothing
-    fits.
+    small sections move; last goes the PT_PHDR of a static executable. With `may_move_table` there is one
+    more: the table goes to the end. Raises `EmbedError` when nothing fits.
     """
     region = head_region(layout)
     unchanged = _Headers(tuple(s for s in layout.segments if s.type != PT_NULL), ())
@@ -87,7 +92,22 @@ def make_draft(layout: Layout, section_size: int) -> Draft:
                 return draft
     if against_tail:
         raise EmbedError(f"there is no room without a new last segment, and {against_tail}")
-    raise EmbedError("the program headers cannot grow in place: what follows them may not move")
+    if may_move_table:
+        return _with_table_at_end(layout, region, section_size)
+    raise EmbedError(
+        "the program headers cannot grow in place: what follows them may not move "
+        "(where strip has run already, the table may go to the end: --header-table end)"
+    )
+
+
+def _with_table_at_end(layout: Layout, region: HeadRegion, section_size: int) -> Draft:
+    """Leave the head of the file as it is, with the old table, and write a new one in front of the section."""
+    block, table = end_block(layout, section_size)
+    segments = list(layout.segments)
+    _insert_load(segments, _tail_load(layout, block))
+    segments.append(_sframe_entry(block))
+    segments = with_table_at(segments, table, block.vaddr_of(table))
+    return Draft(region, block, tuple(segments), {}, ("table-at-end",), warnings_for(layout), table)
 
 
 def _without_repeated_note(headers: _Headers) -> _Headers | None:

@@ -22,6 +22,8 @@ FIRST_PAGE_SIZE: Final = 4096
 #: Larger sections are not worth leaving a hole of their size in the file, unless that is this part of the file.
 _LARGEST_MOVED_SIZE: Final = 1 << 18
 _LARGEST_MOVED_SHARE: Final = 64
+#: The smallest section that patchelf moves and overwrites: an entry of a table, a short name.
+_SHORTEST_X_RUN: Final = 8
 
 
 class Group(NamedTuple):
@@ -81,7 +83,7 @@ def head_region(layout: Layout) -> HeadRegion:
     movable = movable_sections(layout, start, load_end)
     position, limit, found = start, load_end, []
     for file_offset, index in _contents_behind(layout, start):
-        if any(layout.data[position : min(file_offset, load_end)]):
+        if not _is_unused(bytes(layout.data[position : min(file_offset, load_end)])):
             limit = position
             break
         if index not in movable:
@@ -90,6 +92,13 @@ def head_region(layout: Layout) -> HeadRegion:
         found.append(index)
         position = file_offset + layout.sections[index].size
     return _without_half_notes(layout, HeadRegion(start, limit, load, tuple(found)))
+
+
+def _is_unused(content: bytes) -> bool:
+    """Say whether bytes that no header describes are zeros or, as patchelf leaves where a section was, runs of X."""
+    return not content.translate(None, b"\0X") and all(
+        len(run) >= _SHORTEST_X_RUN for run in content.split(b"\0") if run
+    )
 
 
 def _contents_behind(layout: Layout, start: int) -> list[tuple[int, int]]:

@@ -22,13 +22,14 @@ from cfi2sframe.elf.constants import (
     SHT_NOTE,
 )
 from cfi2sframe.elf.embedding.assemble import behind_alignment
+from cfi2sframe.elf.embedding.end_table import segments_before, table_is_in
 from cfi2sframe.elf.embedding.head import FIRST_PAGE_SIZE, HeadRegion, groups_of, head_region
 from cfi2sframe.elf.embedding.layout import Layout, described_end, round_up
 from cfi2sframe.elf.embedding.movable import following_types, movable_sections
 from cfi2sframe.elf.embedding.renumber import changed_contents, section_bytes
 from cfi2sframe.elf.embedding.splice import Splice, ordered, overwrite
 from cfi2sframe.elf.embedding.untable import without_section_header
-from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE, ProgramHeader, SectionHeader
+from cfi2sframe.elf.records import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, ProgramHeader, SectionHeader
 from cfi2sframe.errors import EmbedError
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def removal_splices(layout: Layout) -> tuple[Splice, ...]:
     Raises `EmbedError` when there is neither.
     """
     target = _find(layout)
+    if table_is_in(layout, target.load) and _is_own_segment(layout, target, ()):
+        return _with_table_in_front(layout, target)
     region = head_region(layout)
     home = _way_home(layout, region, target)
     own = _is_own_segment(layout, target, home)
@@ -80,6 +83,23 @@ def removal_splices(layout: Layout) -> tuple[Splice, ...]:
     splices += [Splice(cut.file_offset, cut.removed_size, b"") for cut in cuts]
     splices.append(overwrite(0, header.pack()))
     return ordered(splices)
+
+
+def _with_table_in_front(layout: Layout, target: _Target) -> tuple[Splice, ...]:
+    """Return the splices that take out the section's segment with the program headers, which go to their old place."""
+    kept = [s for s in layout.segments if s.type != PT_GNU_SFRAME and s is not target.load]
+    segments = segments_before(layout, kept)
+    numbering = _new_numbering(layout, target, {})
+    splices = [overwrite(FILE_HEADER_SIZE, b"".join(segment.pack(layout.order) for segment in segments))]
+    contents = changed_contents(layout, numbering, {})
+    splices += [overwrite(layout.sections[index].file_offset, content) for index, content in contents.items()]
+    cuts = [cut] if (cut := _cut(layout, target)) else []
+    header = layout.header._replace(program_header_count=len(segments), program_headers_offset=FILE_HEADER_SIZE)
+    if layout.sections:
+        splices, header = without_section_header(layout, header, target.section_index, {}, numbering, cuts, splices)
+    return ordered(
+        [*splices, *(Splice(cut.file_offset, cut.removed_size, b"") for cut in cuts), overwrite(0, header.pack())]
+    )
 
 
 def _find(layout: Layout) -> _Target:
