@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Returns from signal handlers, with the kernel's records laid out as the C library's headers say."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.elf.load import load
+from cfi2sframe.trace.frame import Ending, Frame, Located
+from cfi2sframe.trace.registers import topmost_frame
+from cfi2sframe.trace.sigreturn import sigreturn_frame
+from cfi2sframe.trace.walking import walk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cfi2sframe.arch import Arch
+
+SP: Final = 0x7000_0000
+PC: Final = 0x40_0000
+
+
+class Kernel(NamedTuple):
+    """What an ABI's kernel leaves at SP: C text for the distances of PC and of the registers by DWARF number."""
+
+    arch: Arch
+    compilers: tuple[str, ...]
+    code: bytes
+    pc: str
+    registers: dict[int, str]
+
+
+def context(text: str, before: str = "0") -> str:
+    """Return C for the distance from SP of a ucontext_t's member."""
+    return f"{before} + __builtin_offsetof(ucontext_t, uc_mcontext.{text})"
+
+
+_AMD64_NAMES: Final = ("RAX", "RDX", "RCX", "RBX", "RSI", "RDI", "RBP", "RSP", *(f"R{n}" for n in range(8, 16)))
+#: siginfo comes first; s390x has its register save area, the instruction and padding before that.
+_AARCH64_BEFORE: Final = "sizeof(siginfo_t)"
+_S390X_BEFORE: Final = "160 + 8 + sizeof(siginfo_t)"
+_S390X_FLOATS: Final = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
+
+KERNELS: Final = (
+    Kernel(
+        AMD64,
+        ("x86_64-linux-gnu-gcc",),
+        bytes.fromhex("48c7c00f000000 0f05"),
+        context("gregs[REG_RIP]"),
+        {number: context(f"gregs[REG_{name}]") for number, name in enumerate(_AMD64_NAMES)},
+    ),
+    Kernel(
+        AARCH64_LE,
+        ("aarch64-linux-gnu-gcc",),
+        bytes.fromhex("681180d2 010000d4"),
+        context("pc", _AARCH64_BEFORE),
+        {
+            **{number: context(f"regs[{number}]", _AARCH64_BEFORE) for number in range(31)},
+            31: context("sp", _AARCH64_BEFORE),
+        },
+    ),
+    Kernel(
+        S390X,
+        ("s390x-linux-gnu-gcc",),
+        bytes.fromhex("0aad"),
+        context("psw.addr", _S390X_BEFORE),
+        {
+            **{number: context(f"gregs[{number}]", _S390X_BEFORE) for number in range(16)},
+            **{16 + n: context(f"fpregs.fprs[{number}]", _S390X_BEFORE) for n, number in enumerate(_S390X_FLOATS)},
+        },
+    ),
+)
+
+
+def distances(kernel: Kernel, folder: Path) -> list[int]:
+    """Return the distances of PC and of the registers, from an object that the ABI's compiler makes."""
+    compiler = next(filter(None, map(shutil.which, kernel.compilers)), None)
+    if compiler is None:
+        pytest.skip(f"needs {kernel.compilers[0]}")
+    values = ", ".join((kernel.pc, *kernel.registers.values()))
+    (folder / "a.c").write_text(
+        "#define _GNU_SOURCE\n#include <signal.h>\n#include <ucontext.h>\n"
+        f'__attribute__((section(".distances"))) const unsigned long long distances[] = {{{values}}};\n'
+    )
+    subprocess.run([compiler, "-c", "-o", folder / "a.o", folder / "a.c"], check=True)
+    image = load(str(folder / "a.o"))
+    (section,) = image.sections_named(".distances")
+    data = image.section_bytes(section)
+    return list(struct.unpack(f"{image.byte_order}{len(data) // 8}Q", data))
+
+
+class Bytes:
+    """Memory of single bytes."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[int, int] = {}
+
+    def write(self, address: int, data: bytes) -> None:
+        self.bytes.update(enumerate(data, address))
+
+    def read(self, address: int, size: int) -> bytes | None:
+        found = [self.bytes.get(a) for a in range(address, address + size)]
+        return None if None in found else bytes(b for b in found if b is not None)
+
+
+def memory_at_trampoline(kernel: Kernel, arch: Arch, folder: Path) -> Bytes:
+    """Return a memory with a record in which register N holds 0x1000 + N, and PC 0x9000."""
+    memory = Bytes()
+    memory.write(PC, kernel.code)
+    for value, distance in zip(
+        (0x9000, *(0x1000 + n for n in kernel.registers)), distances(kernel, folder), strict=True
+    ):
+        memory.write(SP + distance, struct.pack(arch.byte_order + "Q", value))
+    return memory
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.arch.name)
+def test_every_register_comes_back(kernel: Kernel, tmp_path: Path) -> None:
+    arch = kernel.arch
+    memory = memory_at_trampoline(kernel, arch, tmp_path)
+    frame = sigreturn_frame(Frame(PC, SP, 0, is_return_address=True), memory.read, arch)
+    assert frame is not None
+    assert dict(frame.registers) == {number: 0x1000 + number for number in kernel.registers}
+    assert frame._replace(registers={}) == Frame(
+        0x9000,
+        0x1000 + arch.sp_register,
+        0x1000 + arch.fp_register,
+        None if arch is AMD64 else 0x1000 + arch.ra_register,
+        registers={},
+    )
+    # One byte less, one instruction further: no trampoline.
+    for address in list(memory.bytes):
+        short = Bytes()
+        short.bytes = {a: b for a, b in memory.bytes.items() if a != address}
+        assert sigreturn_frame(Frame(PC, SP, 0), short.read, arch) is None
+    assert sigreturn_frame(Frame(PC + 2, SP, 0), memory.read, arch) is None
+
+
+def test_instructions_of_big_endian_aarch64(tmp_path: Path) -> None:
+    """Data are big-endian there, instructions are not."""
+    memory = memory_at_trampoline(KERNELS[1], AARCH64_BE, tmp_path)
+    frame = sigreturn_frame(Frame(PC, SP, 0), memory.read, AARCH64_BE)
+    assert frame is not None
+    assert (frame.pc, frame.ra) == (0x9000, 0x1000 + 30)
+
+
+def test_the_older_record_of_s390x(tmp_path: Path) -> None:
+    """A handler without SA_SIGINFO: the registers are where a pointer says."""
+    memory = memory_at_trampoline(KERNELS[2], S390X, tmp_path)
+    registers = SP + distances(KERNELS[2], tmp_path)[0] - 8
+    memory.write(PC, bytes.fromhex("0a77"))
+    memory.write(SP - 0x1000 + 168, struct.pack(">Q", registers))
+    frame = sigreturn_frame(Frame(PC, SP - 0x1000, 0), memory.read, S390X)
+    assert frame is not None
+    assert (frame.pc, frame.sp, frame.ra) == (0x9000, 0x1000 + 15, 0x1000 + 14)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.arch.name)
+def test_a_walk_across_a_trampoline_without_a_row(kernel: Kernel, tmp_path: Path) -> None:
+    memory = memory_at_trampoline(kernel, kernel.arch, tmp_path)
+    none = Located(None, None, None, Ending("no-module", "none"))
+    trace = walk(Frame(PC, SP, 0), lambda _: none, memory.read, kernel.arch)
+    first, second = trace.entries
+    assert first.located.row is not None
+    assert (first.located.row.source, first.located.row.is_signal_frame, first.cfa) == ("trampoline", True, None)
+    assert (second.frame.pc, second.frame.lookup_pc, trace.ending.kind) == (0x9000, 0x9000, "no-module")
+
+
+def test_records_of_a_core() -> None:
+    """In struct user_regs_struct and its like, each register is at its place in the kernel's order."""
+    amd64 = topmost_frame(struct.pack("<27Q", *range(100, 127)), AMD64)
+    assert amd64 is not None
+    # r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp
+    assert amd64[:4] == (116, 119, 104, None)
+    wanted = {
+        15: 0,
+        14: 1,
+        13: 2,
+        12: 3,
+        6: 4,
+        3: 5,
+        11: 6,
+        10: 7,
+        9: 8,
+        8: 9,
+        0: 10,
+        2: 11,
+        1: 12,
+        4: 13,
+        5: 14,
+        7: 19,
+    }
+    assert dict(amd64.registers) == {number: 100 + place for number, place in wanted.items()}
+    aarch64 = topmost_frame(struct.pack("<34Q", *range(100, 134)), AARCH64_LE)
+    assert aarch64 is not None
+    assert aarch64[:4] == (132, 131, 129, 130)
+    assert dict(aarch64.registers) == {number: 100 + number for number in range(32)}
+    floats = struct.pack(">17Q", 0, *range(200, 216))
+    s390x = topmost_frame(struct.pack(">27Q", *range(100, 127)), S390X, floats)
+    assert s390x is not None
+    assert s390x[:4] == (101, 117, 113, 116)
+    assert [s390x.registers[16 + n] for n in range(16)] == [200 + number for number in _S390X_FLOATS]
+    for arch in (AMD64, AARCH64_LE, S390X):
+        assert topmost_frame(bytes(100), arch) is None
