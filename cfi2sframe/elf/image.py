@@ -162,7 +162,8 @@ class ElfImage:
                 for index, p in enumerate(self.segments)
                 if p.type == c.PT_LOAD and p.flags & c.PF_X
             ]
-        return tuple(sorted(ranges, key=lambda r: r.start_vaddr))
+        ranges.sort(key=lambda r: r.start_vaddr)
+        return tuple(_without_overlap(ranges))
 
     # Bytes
 
@@ -333,6 +334,26 @@ class ElfImage:
             except ElfError:
                 continue
         return {vaddr: name for vaddr, (_, name) in found.items()}
+
+
+def _without_overlap(ranges: Iterable[CodeRange]) -> Iterator[CodeRange]:
+    """Yield pieces of ascending ranges so that each address is in one of them: the range that starts last has it."""
+    open_ranges: list[CodeRange] = []
+    position = 0
+    for current in ranges:
+        while open_ranges and open_ranges[-1].end_vaddr <= current.start_vaddr:
+            last = open_ranges.pop()
+            if position < last.end_vaddr:
+                yield last._replace(start_vaddr=position)
+                position = last.end_vaddr
+        if open_ranges and position < current.start_vaddr:
+            yield open_ranges[-1]._replace(start_vaddr=position, end_vaddr=current.start_vaddr)
+        open_ranges.append(current)
+        position = current.start_vaddr
+    for last in reversed(open_ranges):
+        if position < last.end_vaddr:
+            yield last._replace(start_vaddr=position)
+            position = last.end_vaddr
 
 
 def machine_name(machine: int, byte_order: str) -> str:

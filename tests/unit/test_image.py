@@ -10,7 +10,7 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.image import CodeRange, ElfImage, Place, machine_name
+from cfi2sframe.elf.image import CodeRange, ElfImage, Place, _without_overlap, machine_name
 from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError
 from tests import cfi_asm as asm
@@ -225,6 +225,24 @@ def test_names_that_overlap_over_and_over_are_refused() -> None:
     table = StringTable(b"a" * 10_000, ".strtab")
     with pytest.raises(ElfError, match=r"^\.strtab: the names in the string table overlap one another over and over$"):
         sum(len(table.at(offset)) for offset in range(10_000))
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([(0, 4), (4, 8)], [(0, 4, 0), (4, 8, 1)]),
+        ([(0, 9), (2, 4)], [(0, 2, 0), (2, 4, 1), (4, 9, 0)]),
+        ([(0, 9), (2, 4), (6, 7)], [(0, 2, 0), (2, 4, 1), (4, 6, 0), (6, 7, 2), (7, 9, 0)]),
+        ([(0, 4), (2, 9)], [(0, 2, 0), (2, 9, 1)]),
+        ([(0, 9), (2, 7), (3, 4)], [(0, 2, 0), (2, 3, 1), (3, 4, 2), (4, 7, 1), (7, 9, 0)]),
+        ([(0, 4), (0, 4)], [(0, 4, 1)]),
+        ([(0, 4), (1, 9), (5, 6)], [(0, 1, 0), (1, 5, 1), (5, 6, 2), (6, 9, 1)]),
+    ],
+)
+def test_overlapping_code_is_in_one_range(spans: list[tuple[int, int]], expected: list[tuple[int, int, int]]) -> None:
+    ranges = [CodeRange("", index, start, end) for index, (start, end) in enumerate(spans)]
+    found = [(r.start_vaddr, r.end_vaddr, r.section_index) for r in _without_overlap(ranges)]
+    assert found == expected
 
 
 def test_a_section_that_leaves_the_file() -> None:
