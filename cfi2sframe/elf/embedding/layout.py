@@ -162,6 +162,8 @@ def _refuse_segments(data: memoryview, segments: tuple[ProgramHeader, ...]) -> N
     for segment in segments:
         if segment.file_size and segment.file_offset + segment.file_size > len(data):
             raise EmbedError(f"the segment at file offset 0x{segment.file_offset:x} leaves the file")
+        if segment.type != PT_LOAD and segment.alignment > _MAX_ALIGNMENT:
+            raise EmbedError(f"a segment is aligned to {segment.alignment} bytes: keeping that would take as many")
     for segment in loads:
         if segment.memory_size < segment.file_size:
             raise EmbedError(f"the segment at 0x{segment.vaddr:x} is smaller in memory than in the file")
