@@ -41,6 +41,12 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "R_390_PC32 of an object is not applied, so pc_begin is the address of its own field",
     ),
     KnownWrong(
+        "cfa-gnu-negative-offset",
+        "llvm-dwarfdump",
+        ("14", "23"),
+        "does not know DW_CFA_GNU_negative_offset_extended (0x2f), and reads no further in the section",
+    ),
+    KnownWrong(
         "register-after-cfa-expression",
         "llvm-dwarfdump",
         ("23",),

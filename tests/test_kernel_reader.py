@@ -159,7 +159,7 @@ def test_what_is_made_of_real_files(name: CorpusArch, version: int, corpus: Call
         pytest.skip(f"no {path}")
     image = load(path)
     for level in (1, 2):
-        conversion = convert(image, Options(version=version, level=level))  # type: ignore[arg-type]
+        conversion = convert(image, Options(version=version, level=level))
         assert len(conversion.section.functions) > 3_000
         assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
 

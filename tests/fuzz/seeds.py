@@ -24,7 +24,7 @@ PT_LOAD: Final = 1
 PT_GNU_EH_FRAME: Final = 0x6474E550
 ET_DYN: Final = 3
 #: Behind the file header and five program headers.
-_FRAME_OFFSET: Final = 64 + 56 * 5
+_FRAME_VADDR: Final = BASE_VADDR + 64 + 56 * 5
 SHF_ALLOC: Final = 2
 #: `endbr64; push; jmp` and `jmp *; push; jmp`, as in `.plt`.
 _STUBS: Final = {
@@ -114,33 +114,33 @@ def _functions(arch: Arch, code_vaddr: int) -> list[asm.Fde]:
     ]
 
 
+def _unwind_tables(arch: Arch, code_vaddr: int, *, debug_frame: bool) -> tuple[bytes, bytes]:
+    """Return the CFI of functions at an address, and its search table."""
+    little = arch.byte_order == "<"
+    entries: tuple[asm.Entry, ...] = (*_functions(arch, code_vaddr), asm.Terminator())
+    section = asm.EhFrame(entries, _FRAME_VADDR, little_endian=little, debug_frame=debug_frame)
+    frame = section.assemble()
+    table = tuple(
+        (entry.pc_begin, _FRAME_VADDR + offset)
+        for entry, offset in zip(section.all_entries(), section.offsets(), strict=True)
+        if isinstance(entry, asm.Fde)
+    )
+    return frame, asm.eh_frame_hdr(_FRAME_VADDR + len(frame), _FRAME_VADDR, table, little_endian=little)
+
+
 def linked_file(arch: Arch, *, section_headers: bool = True, debug_frame: bool = False) -> bytes:
     """Return a small library with several functions, stubs, symbols and a search table."""
     little = arch.byte_order == "<"
-    frame_vaddr = BASE_VADDR + _FRAME_OFFSET
-    stubs = _STUBS.get(arch.name, bytes(16))
     kind = ".debug_frame" if debug_frame else ".eh_frame"
-    # The size of the CFI is needed for the address of the code, and does not depend on it.
-    code_vaddr = BASE_VADDR
-    for _ in range(2):
-        section = asm.EhFrame(
-            (*_functions(arch, code_vaddr), asm.Terminator()),
-            frame_vaddr,
-            little_endian=little,
-            debug_frame=debug_frame,
-        )
-        frame = section.assemble()
-        table = tuple(
-            (entry.pc_begin, frame_vaddr + offset)
-            for entry, offset in zip(section.all_entries(), section.offsets(), strict=True)
-            if isinstance(entry, asm.Fde)
-        )
-        hdr_vaddr = frame_vaddr + len(frame)
-        search_table = asm.eh_frame_hdr(hdr_vaddr, frame_vaddr, table, little_endian=little)
-        stubs_vaddr = hdr_vaddr + len(search_table) + 0x1000
-        code_vaddr = stubs_vaddr + len(stubs)
+    stubs = _STUBS.get(arch.name, bytes(16))
+    # The sizes of the tables are needed for the address of the code, and do not depend on it.
+    frame, search_table = _unwind_tables(arch, BASE_VADDR, debug_frame=debug_frame)
+    hdr_vaddr = _FRAME_VADDR + len(frame)
+    stubs_vaddr = hdr_vaddr + len(search_table) + 0x1000
+    code_vaddr = stubs_vaddr + len(stubs)
+    frame, search_table = _unwind_tables(arch, code_vaddr, debug_frame=debug_frame)
     sections = (
-        asm.Section(kind, frame, 1, SHF_ALLOC, frame_vaddr, align=1),
+        asm.Section(kind, frame, 1, SHF_ALLOC, _FRAME_VADDR, align=1),
         asm.Section(".eh_frame_hdr", search_table, 1, SHF_ALLOC, hdr_vaddr, align=1),
         asm.Section(".plt", stubs, 1, CODE, stubs_vaddr, entsize=16),
         asm.Section(".text", bytes(CODE_SIZE), 1, CODE, code_vaddr),
