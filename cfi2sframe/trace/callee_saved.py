@@ -24,7 +24,7 @@ from cfi2sframe.trace.frame import ADDRESS_MASK
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfFde
-    from cfi2sframe.dwarf.rules import RegisterRule
+    from cfi2sframe.dwarf.rules import CfiRow, RegisterRule
     from cfi2sframe.elf.cfi import CfiSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.trace.frame import Frame, ReadMemory, TraceEntry
@@ -47,6 +47,7 @@ class CfiRules:
     def __init__(self, image: ElfImage) -> None:
         self._arch = image.arch
         self._fdes: list[tuple[DwarfFde, CfiSection, PointerBases]] = []
+        self._rows: dict[tuple[int, int], tuple[CfiRow, ...]] = {}
 
         def load_word(vaddr: int) -> int | None:
             data = image.bytes_at(vaddr, 8)
@@ -66,18 +67,25 @@ class CfiRules:
         index = bisect_right(self._fdes, vaddr, key=_begin_of) - 1
         if index < 0:
             return None
-        fde, section, bases = self._fdes[index]
+        fde = self._fdes[index][0]
         delta = vaddr - fde.pc_begin_vaddr
         if delta >= fde.pc_range:
             return None
+        rows = self._rows.get((index, register))
+        if rows is None:
+            rows = self._rows[index, register] = self._run(index, register)
+        return next((row.state.fp for row in reversed(rows) if row.start_delta <= delta), None)
+
+    def _run(self, index: int, register: int) -> tuple[CfiRow, ...]:
+        """Return the rows of an FDE, with the rules of a register in the place of FP's; none when it is damaged."""
+        fde, section, bases = self._fdes[index]
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
         # The row machine follows CFA, RA, SP and one more register, which the ABI's record names.
         follower = self._arch._replace(fp_register=register)
         try:
-            rows = run(fde.cie, fde.instructions, follower, location).rows
+            return run(fde.cie, fde.instructions, follower, location).rows
         except InputError:
-            return None
-        return next((row.state.fp for row in reversed(rows) if row.start_delta <= delta), None)
+            return ()
 
 
 def _begin_of(item: tuple[DwarfFde, CfiSection, PointerBases]) -> int:

@@ -52,8 +52,8 @@ def rows_of_readelf(path: str) -> list[tuple[int, int, dict[str, str]]]:
         elif line.startswith("   LOC"):
             columns = line.split()[2:]
         elif (row := _ROW.match(line)) and end:
-            words = row[2].split()
-            # An expression's name has no blank in it.
+            # A register is followed by its name in brackets.
+            words = re.sub(r" \([a-z0-9]+\)", "", row[2]).split()
             rows.append((int(row[1], 16), dict(zip(columns, words[1:], strict=False))))
     close()
     return found
