@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: dist zipapp generated test-lowest size-table help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: fuzz fuzz-differential dist zipapp generated test-lowest size-table help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,16 @@ oracles: ## fetch GNU binutils 2.44 and the newest, LLVM and mold, as judges for
 
 corpus-files: ## fetch real ELF files of three architectures -> build/corpus
 	tools/fetch-corpus build/corpus
+
+FUZZ_SECONDS  ?= 60
+FUZZ_PROGRAMS ?= 100000
+
+fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under testdata/fuzz
+	$(BIN)/pip install --quiet --editable '.[fuzz]'
+	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+
+fuzz-differential: venv ## compare FUZZ_PROGRAMS random CFI programs with readelf and llvm-dwarfdump
+	$(BIN)/python tools/fuzz_differential.py --programs $(FUZZ_PROGRAMS)
 
 corpus: venv ## convert every ELF file of this machine and count what happens
 	$(BIN)/python tools/corpus.py /usr/bin /usr/lib /usr/sbin

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from cfi2sframe.elf.image import ElfImage
+
 _MAGIC: Final = 0xDEE2
+_PT_LOAD, _PF_X = 1, 1
 _HEADER_SIZE: Final = 28
 _ATTRIBUTE_SIZE: Final = 5
 _SORTED, _PCREL = 1, 4
@@ -98,6 +101,12 @@ def complaints(data: bytes, section_vaddr: int, code: Iterable[tuple[int, int]],
     except BadSectionError as error:
         reader.found.append(str(error))
     return reader.found[:limit]
+
+
+def code_of(image: ElfImage) -> list[tuple[int, int]]:
+    """Return the ranges that a linked file can execute: segments, or sections where nothing else says so."""
+    segments = [(p.vaddr, p.end_vaddr) for p in image.segments if p.type == _PT_LOAD and p.flags & _PF_X]
+    return segments + [(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
 
 
 def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads like an assertion

@@ -12,8 +12,7 @@ from cfi2sframe import Options, convert, load
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
-from tests.fuzz.checks import code_of
-from tests.kernel_reader import complaints
+from tests.kernel_reader import code_of, complaints
 from tests.raw_sframe import RawFunction, RawSection
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@
 corpus.py [--version {1,2,3}]... [--jobs N] [--json | --markdown] ROOT...
 
 A file with several hard links counts once; symbolic links are not followed. What is verified are the bytes that
-`cfi2sframe convert` would write. Exit status 1 when verification finds a difference, or when anything raises what it
-must not: an exception that is none of the package's own, or a worker that dies.
+`cfi2sframe convert` would write; a strict reader, as a kernel's would be, reads those of linked files besides. Exit
+status 1 when verification finds a difference, when the strict reader complains, or when anything raises what it must
+not: an exception that is none of the package's own, or a worker that dies.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ from cfi2sframe.api import verify
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
 from cfi2sframe.pipeline import convert_image
 from cfi2sframe.report.coverage import account
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from tests.kernel_reader import code_of
+from tests.kernel_reader import complaints as strict_complaints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -156,14 +162,19 @@ def _convert_version(image: ElfImage, version: int) -> VersionResult:
     differences: tuple[str, ...] = ()
     refusal = ""
     points = 0
+    strict: Counter[str] = Counter()
     if conversion.data:
         decoded = decode_raw(image, conversion.data, conversion.section_vaddr, options)
         verification = verify(image, decoded, options)
         points = verification.point_count
         differences = tuple(f"0x{d.vaddr:x}: {d.kind}: {d.message}" for d in verification.differences)
+        if not image.is_relocatable:
+            complaints = strict_complaints(conversion.data, conversion.section_vaddr, code_of(image))
+            differences += tuple(f"strict reader: {text}" for text in complaints)
+            strict = Counter(sections_read_strictly=1, strict_complaints=len(complaints))
     else:
         refusal = "none of the functions can be said"
-    counts = {**_counts(coverage), "points": points, "differences": len(differences)}
+    counts = {**_counts(coverage), "points": points, "differences": len(differences), **strict}
     return VersionResult(version, counts, coverage.reasons, coverage.dropped, differences, refusal)
 
 
@@ -271,6 +282,8 @@ def table_of(report: Report) -> list[tuple[str, ...]]:
     table += [shares("share described", "described", "wanted"), line("functions written", "records")]
     table.append(line("- of them PLT stubs", "stub_records"))
     table += [line("rows written", "rows"), line("PCs compared", "points"), line("differences", "differences")]
+    table.append(line("sections shown to the strict reader", "sections_read_strictly"))
+    table.append(line("- its complaints", "strict_complaints"))
     table += [line("CFI + search table, bytes", "cfi_bytes"), line(".sframe, bytes", "sframe_bytes")]
     ratios = (f"{c['sframe_bytes'] / c['cfi_bytes']:.3f}" if c["cfi_bytes"] else "" for c in counts)
     table.append(("ratio", *ratios))

@@ -13,7 +13,7 @@ from cfi2sframe.report.text import describe_left_out, describe_stub, summary
 from cfi2sframe.sframe.dump import dump_data, dump_text
 from cfi2sframe.verification import check_invariants
 from tests.fuzz.harness import FindingError, expect
-from tests.kernel_reader import complaints
+from tests.kernel_reader import code_of, complaints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,12 +63,6 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
     if not image.is_relocatable:
         wrong = complaints(conversion.data, conversion.section_vaddr, code_of(image))
         expect(not wrong, f"version {options.version}: {wrong[:3]}")
-
-
-def code_of(image: ElfImage) -> list[tuple[int, int]]:
-    """Return the ranges that a linked file can execute: segments, or sections where nothing else says so."""
-    segments = [(p.vaddr, p.end_vaddr) for p in image.segments if p.type == 1 and p.flags & 1]
-    return segments + [(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
 
 
 def check_existing(image: ElfImage) -> None:
