@@ -41,7 +41,13 @@ class Chain(NamedTuple):
     reason: str = ""
 
 
-def gdb(*words: str | Path, settings: Sequence[str] = (), commands: Sequence[str] = (), program: str = "gdb") -> str:
+def gdb(
+    *words: str | Path,
+    settings: Sequence[str] = (),
+    commands: Sequence[str] = (),
+    program: str = "gdb",
+    timeout: int = TIMEOUT,
+) -> str:
     """Run gdb over commands; return what it and the program that it ran printed on either stream."""
     line = [program, "-batch", "-nx"]
     for setting in (*_GDB_SETTINGS, *settings):
@@ -50,7 +56,7 @@ def gdb(*words: str | Path, settings: Sequence[str] = (), commands: Sequence[str
     for command in commands:
         line += ["-ex", command]
     done = subprocess.run(
-        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT
+        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=timeout
     )
     return done.stdout.decode(errors="replace")
 

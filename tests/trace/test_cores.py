@@ -87,7 +87,7 @@ def test_frames_are_those_of_gdb_and_eu_stack(core_of: Callable[[Program], Core]
 
 
 def test_the_search_for_a_symbol_ends_at_the_resolver(core_of: Callable[[Program], Core]) -> None:
-    """What the search is called from cannot be found, for a reason that is named."""
+    """What the search is called from cannot be found by rows alone, for a reason that is named."""
     core = core_of(named("lazy-search"))
     (thread,) = threads_of(trace(core.core, "--executable", core.program))
     assert (thread.ending, thread.rows[-1]) == (
@@ -101,6 +101,8 @@ def test_the_search_for_a_symbol_ends_at_the_resolver(core_of: Callable[[Program
     assert 0 < thread.chain.pcs[-1] - stopped.chain.pcs[0] < 0x100
     assert thread.modules[-1] == stopped.modules[0]
     assert stopped.ending == "outermost"
+    helped = threads_of(trace(core.core, "--executable", core.program, "--with-cfi-registers"))
+    _check(helped, core.gdb, named("lazy-search")._replace(ending="outermost", functions=("call", "main")))
 
 
 @pytest.mark.parametrize("number", [2, 3])
