@@ -103,7 +103,8 @@ def test_a_file_that_cannot_be_converted(tmp_path: Path, debian: dict[str, str])
     damaged = folder / "debian" / "words" / "usr" / "bin" / "damaged"
     damaged.write_bytes((folder / "words").read_bytes()[:5000])
     result = run("dh_sframe", cwd=folder, env=debian)
-    assert "damaged stays without an SFrame section" in result.err
+    assert "debian/words/usr/bin/damaged: error: " in result.err
+    assert "the files named above stay without an SFrame section" in result.err
     assert has_section(folder / "debian" / "words" / "usr" / "bin" / "words")
     assert attempt("dh_sframe", "--require", cwd=folder, env=debian).status != 0
 

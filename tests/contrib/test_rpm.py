@@ -96,7 +96,8 @@ def test_script_on_what_cannot_be_converted(build_root: Path, programs: Path) ->
     damaged.write_bytes((build_root / "usr" / "words").read_bytes()[:5000])
     env = environment(programs, RPM_BUILD_ROOT=str(build_root), RPM_ARCH="x86_64")
     result = run(SCRIPT, env=env)
-    assert f"brp-sframe: {damaged} stays without an SFrame section" in result.err
+    assert f"cfi2sframe: {damaged}: error: " in result.err
+    assert "brp-sframe: the files named above stay without an SFrame section" in result.err
     check_section(build_root / "usr" / "words")
     assert attempt(SCRIPT, env={**env, "BRP_SFRAME_REQUIRE": "1"}).status == 1
 

@@ -67,7 +67,10 @@ def check_walks(sampler: Sampler, program: Path, *words: str, libraries: Path | 
     assert summary["frames"] > summary["samples"]
     parted = {kind: summary[kind] for kind in ("different", "longer", "unaligned", "faulted")}
     assert not any(parted.values()), [record for record in records if record["record"] == "example"]
-    assert summary["equal"] > 0.9 * summary["samples"], summary
+    # A busy machine stays in the vDSO, which has no section, for many ticks at times.
+    inside = summary["samples"] - summary["endings"].get("no_section", 0)
+    assert inside > summary["samples"] / 2, summary
+    assert summary["equal"] > 0.95 * inside, summary
     modules = [record for record in records if record["record"] == "module"]
     states = {m["module"]: m["state"] for m in modules if not _NOT_CONVERTED.match(m["module"].rpartition("/")[2])}
     assert len(states) >= 2
