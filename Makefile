@@ -86,7 +86,8 @@ demo: venv ## show a conversion from start to end
 	$(BIN)/python tools/demo.py
 
 bench: venv ## measure speed, memory and size
-	$(BIN)/python bench/convert.py
+	$(BIN)/python bench/speed.py
+	$(BIN)/python bench/batch.py
 
 clean: ## remove what was built, fetched and cached
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
