@@ -22,7 +22,8 @@ EXIT_INCOMPLETE: Final = 4
 VERBS: Final = ("convert", "remove", "dump", "verify", "coverage", "size", "trace")
 
 _USAGE: Final = f"""\
-usage: {PROGRAM} [convert] IN (-o OUT | --in-place) [OPTION]...
+usage: {PROGRAM} [convert] IN -o OUT [OPTION]...
+       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...
        {PROGRAM} remove IN (-o OUT | --in-place)
        {PROGRAM} dump FILE [OPTION]...
        {PROGRAM} verify IN [SECTION] [OPTION]...
@@ -49,13 +50,15 @@ examples:
   {PROGRAM} /bin/ls -o ls.sframe
   {PROGRAM} in.o -o out.o
   {PROGRAM} --in-place program
+  {PROGRAM} --in-place -r -j 4 --report report.jsonl debian/tmp
   {PROGRAM} dump --raw ls.sframe --section-address 0x30000
   {PROGRAM} verify /bin/ls
   {PROGRAM} coverage --json /usr/lib/x86_64-linux-gnu/libc.so.6
   {PROGRAM} trace core
 
-exit status: 0 success; 1 verify found a difference; 2 usage; 3 a file cannot be used;
-4 functions were left out and --strict or --min-coverage forbids it.
+exit status: 0 success; 1 verify found a difference, or --check would change a file; 2 usage;
+3 a file cannot be used; 4 functions were left out and --strict or --min-coverage forbids it.
+Of several files the worst counts: 3, 2, 4, 1, 0.
 """
 
 

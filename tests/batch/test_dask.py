@@ -59,7 +59,7 @@ def test_a_cluster_gives_the_same_bytes(tmp_path: Path, *, is_running: bool) -> 
 
         # The workers have what this process has: the paths of the repository.
         with (
-            LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+            dask.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
             dask.Client(cluster) as client,
         ):
             client.run(sys.path.insert, 0, str(ROOT))
