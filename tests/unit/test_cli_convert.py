@@ -361,7 +361,8 @@ def test_no_output_is_an_error(good: Path) -> None:
 )
 def test_arguments_that_do_not_parse(files: Files, good: Path, arguments: tuple[str, ...], message: str) -> None:
     status, out, err = run(good, "-o", files.out, *arguments)
-    assert (status, out, err[-1]) == (2, b"", f"cfi2sframe: error: {message}")
+    # Which words argparse quotes depends on Python's version.
+    assert (status, out, err[-1].replace("'", "")) == (2, b"", f"cfi2sframe: error: {message}".replace("'", ""))
     assert err[0] == "usage: cfi2sframe [convert] IN -o OUT [OPTION]..."
     assert files.names() == {"in"}
 
