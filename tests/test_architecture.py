@@ -165,7 +165,8 @@ def test_a_conversion_loads_no_heavy_package() -> None:
         "import argparse, sys\nargparse.ArgumentParser().add_argument('x')\nbefore = set(sys.modules)\n"
         "from cfi2sframe.cli import main\n"
         f"status = main([{str(ROOT / 'testdata/golden/amd64-push-rbp.o')!r}, '-o', '/dev/null', '--emit', 'raw'])\n"
-        f"print(status, [name for name in {HEAVY!r} + ('dataclasses', 'json', 'inspect') if name in sys.modules.keys() - before])\n"
+        f"names = {HEAVY!r} + ('dataclasses', 'json', 'inspect')\n"
+        "print(status, [name for name in names if name in sys.modules.keys() - before])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "0 []\n"
