@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: The exit status of several files is that of the worst; from good to bad.
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
+#: Raised whenever a field of the report changes its meaning or goes away.
+SCHEMA_VERSION: Final = 1
 _STATUS_ORDER: Final[tuple[Status, ...]] = ("converted", "would convert", "unchanged", "skipped", "failed")
 
 
@@ -36,6 +38,7 @@ def json_line(outcome: Outcome) -> str:
     import json
 
     data = {
+        "schema": SCHEMA_VERSION,
         "file": outcome.name,
         "other_names": list(outcome.other_names),
         "status": outcome.status,

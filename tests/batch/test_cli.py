@@ -20,7 +20,7 @@ from tests.batch.support import (
     object_with_gap,
     tree,
 )
-from tests.cli import run, run_process
+from tests.cli import ROOT, run, run_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +149,28 @@ def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
     assert lines[1]["warnings"] == [f"function at 0x40: {GAP}"]
     assert (lines[3]["account"], lines[3]["reason"]) == (None, DAMAGED)
     assert run("--in-place", paths[0], "--report", "-").out.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("words", [("--in-place",), ("--check",), ("--in-place", "--strict", "--skip-non-elf")])
+def test_the_schema_of_reports(folder: Path, words: tuple[str, ...]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schemas = [json.loads((ROOT / "docs" / f"{name}.schema.json").read_text()) for name in ("batch-report", "coverage")]
+    jsonschema.Draft202012Validator.check_schema(schemas[0])
+    validators = [jsonschema.Draft202012Validator(schema) for schema in schemas]
+    (folder / "1.o").write_bytes(object_with_gap())
+    (folder / "2.o").write_bytes(TRUNCATED)
+    (folder / "3.o").write_bytes(b"text")
+    out = run(*words, *sorted(folder.iterdir()), "--report", "-").out.decode()
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert len(lines) == 5
+    for line in lines:
+        validators[0].validate(line)
+        if line["account"] is not None:
+            validators[1].validate(line["account"])
+    assert [line["account"] is None for line in lines] == [False, False, True, True, False]
+    for wrong in ({**lines[0], "more": 1}, {**lines[0], "exit_status": 3}, {**lines[2], "reason": ""}):
+        with pytest.raises(jsonschema.ValidationError):
+            validators[0].validate(wrong)
 
 
 def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
