@@ -72,15 +72,18 @@ fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under t
 fuzz-differential: venv ## compare FUZZ_PROGRAMS random CFI programs with readelf and llvm-dwarfdump
 	$(BIN)/python tools/fuzz_differential.py --programs $(FUZZ_PROGRAMS)
 
+installations: ## fetch the ELF files of a whole Debian installation for three architectures (2 GB) -> build/installations
+	tools/fetch-corpus --installation build/installations
+
 corpus: venv ## convert every ELF file of this machine and count what happens
 	$(BIN)/python tools/corpus.py /usr/bin /usr/lib /usr/sbin
 
 tree: venv ## convert a copy of 200 programs and their libraries, and see whether all still run
 	$(BIN)/python tools/tree.py
 
-size-table: venv ## measure whole installations of three architectures and this machine's, for the README
-	$(BIN)/python tools/size_table.py "this machine=/usr/bin,/usr/sbin,/usr/lib" \
-	  amd64=build/corpus/amd64 arm64=build/corpus/arm64 s390x=build/corpus/s390x
+size-table: venv installations ## measure whole installations of three architectures, for the README
+	$(BIN)/python tools/size_table.py amd64=build/installations/amd64 arm64=build/installations/arm64 \
+	  s390x=build/installations/s390x
 
 demo: venv ## show a conversion from start to end
 	$(BIN)/python tools/demo.py
