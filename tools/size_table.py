@@ -2,85 +2,252 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure whole installations and put their sums side by side, as the README's table of sizes.
 
-size_table.py [--jobs N] NAME=PATH[,PATH...]...
+size_table.py [--jobs N] [--split] [--json FILE] NAME=PATH[,PATH...]...
 
-Each NAME is a column; its paths are folders or files. The report is Markdown on standard output.
+Each NAME is a column; its paths are folders or files. The report is Markdown on standard output; files that cannot be
+measured are named on standard error, unless they have nothing to measure. Symbolic links are not followed, and a file
+with several hard links counts once.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
+import multiprocessing
 import os
+import resource
 import sys
-from typing import TYPE_CHECKING
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.progress import with_progress
-from cfi2sframe.collect import find_sources
+from cfi2sframe.collect import Unusable, find_sources, open_source
+from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.pipeline import Options, convert_image
 from cfi2sframe.report.render_markdown import markdown_table
 from cfi2sframe.report.size_build import build_report
-from cfi2sframe.report.size_records import MAKERS
-from cfi2sframe.report.size_run import Request, measure_all, split_found
+from cfi2sframe.report.size_records import MAKERS, Failure, FileSizes
+from cfi2sframe.report.size_run import Measured, Request, measure_source, split_found
 from cfi2sframe.report.size_tables import MAKER_NAMES, Column, Table, quotient
-from cfi2sframe.sframe.constants import VERSIONS
+from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from cfi2sframe.report.size_records import SizeReport, Totals
+    from cfi2sframe.collect import Source
+    from cfi2sframe.report.size_records import Maker, SizeReport, VersionTotal
+
+_MIB = 1 << 20
 
 
-def measure_roots(roots: list[str], jobs: int) -> SizeReport:
+class Task(NamedTuple):
+    """What a worker found in a source.
+
+    `split_size` is the bytes of version 3 at -O2, 0 where that was not asked for; `cpu_seconds` what everything but
+    -O2 took, `split_cpu_seconds` what -O2 took; `peak_size` the resident bytes of the worker at its largest so far.
+    """
+
+    measured: Measured
+    split_size: int
+    cpu_seconds: float
+    split_cpu_seconds: float
+    peak_size: int
+
+
+class Cost(NamedTuple):
+    """What a column took: seconds of wall clock, of processors without and for -O2, and bytes of the largest worker."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    split_cpu_seconds: float
+    peak_size: int
+
+
+class Installation(NamedTuple):
+    """A column. `split_size` is None where -O2 was not asked for."""
+
+    report: SizeReport
+    split_size: int | None
+    cost: Cost
+
+    def larger_count(self, version: int, maker: Maker) -> int:
+        """Return how many files' sections are larger than their CFI with its search table."""
+        return sum((file.ratio(version, maker) or 0) > 1 for file in self.report.files)
+
+
+# Measuring
+
+
+def measure_task(source: Source, *, with_split: bool) -> Task:
+    """Measure a source in every version, and in version 3 at -O2."""
+    start = time.process_time()
+    measured = measure_source(source, Request())
+    middle = time.process_time()
+    # What cannot be measured is a failure already; converting it once more would say the same.
+    has_sizes = any(isinstance(result, FileSizes) for result in measured.results)
+    split_size = _split_size(source) if with_split and has_sizes else 0
+    gc.collect()
+    peak_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Task(measured, split_size, middle - start, time.process_time() - middle, peak_size)
+
+
+def _split_size(source: Source) -> int:
+    size = 0
+    for image in open_source(source):
+        if isinstance(image, Unusable):
+            continue
+        try:
+            size += len(convert_image(image, Options(version=SFRAME_VERSION_3, level=2)).data)
+        except Cfi2SFrameError:
+            continue
+    return size
+
+
+def run_tasks(sources: Sequence[Source], jobs: int, *, with_split: bool) -> Iterator[Task]:
+    """Measure sources, several at once with the largest first; a process that dies is a failure of its source."""
+    if jobs <= 1:
+        yield from (measure_task(source, with_split=with_split) for source in sources)
+        return
+    # Forked workers would start as large as this process has become.
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(jobs, context, gc.disable) as pool:
+        tasks = {
+            pool.submit(measure_task, source, with_split=with_split): source
+            for source in sorted(sources, key=lambda source: -source.size)
+        }
+        for task in as_completed(tasks):
+            source = tasks.pop(task)
+            try:
+                yield task.result()
+            except BrokenProcessPool:
+                failure = Failure(source.name, "the process that measured it died")
+                yield Task(Measured(source, (failure,)), 0, 0.0, 0.0, 0)
+
+
+def measure_installation(roots: list[str], jobs: int, *, with_split: bool) -> Installation:
     """Measure everything under the roots."""
+    start = time.monotonic()
     sources, failures = split_found(find_sources(roots))
-    measured = with_progress(measure_all(sources, Request(), jobs), len(sources), sum(s.size for s in sources))
-    results = [result for _, results in measured for result in results]
-    return build_report([*failures, *results], version=3)
+    tasks: list[Task] = []
+
+    def measured() -> Iterator[Measured]:
+        for task in run_tasks(sources, jobs, with_split=with_split):
+            tasks.append(task)
+            yield task.measured
+
+    shown = with_progress(measured(), len(sources), sum(source.size for source in sources))
+    results = [result for _, results in shown for result in results]
+    cost = Cost(
+        time.monotonic() - start,
+        sum(task.cpu_seconds for task in tasks),
+        sum(task.split_cpu_seconds for task in tasks),
+        max((task.peak_size for task in tasks), default=0),
+    )
+    split_size = sum(task.split_size for task in tasks) if with_split else None
+    return Installation(build_report([*failures, *results], version=SFRAME_VERSION_3), split_size, cost)
 
 
-def summary_table(reports: dict[str, SizeReport]) -> Table:
+# Showing
+
+
+def summary_table(installations: dict[str, Installation]) -> Table:
     """Return the sums of all installations, one per column."""
-    totals = [report.totals for report in reports.values()]
-    rows: list[tuple[str, ...]] = [
-        ("ELF files with CFI", *(f"{t.file_count:,}" for t in totals)),
-        ("functions (FDEs)", *(f"{t.fde_count:,}" for t in totals)),
-        (".text", *(_size(t.sizes.text) for t in totals)),
-        (".eh_frame", *(_size(t.sizes.cfi) for t in totals)),
-        (".eh_frame_hdr", *(_size(t.sizes.eh_frame_hdr) for t in totals)),
-    ]
+    every = list(installations.values())
+    rows = list(_base_rows(every))
     for version in VERSIONS:
-        rows.append((f"version {version}: left out", *(_left_out(t, version) for t in totals)))
-        for maker in MAKERS:
-            cells = (_layout(t, version, maker == "gnu") for t in totals)
-            rows.append((f"version {version} by {MAKER_NAMES[maker]}", *cells))
-    columns = (Column("", "text"), *(Column(name) for name in reports))
-    return Table("Sizes", columns, tuple(rows))
+        rows += _version_rows(every, version)
+    if any(i.split_size is not None for i in every):
+        rows.append(_row(f"version {SFRAME_VERSION_3} by {MAKER_NAMES['cfi2sframe']} -O2", every, _split))
+    rows.append(_row("CPU time of the above", every, lambda i: _minutes(i.cost.cpu_seconds)))
+    if any(i.split_size is not None for i in every):
+        rows.append(_row("CPU time of -O2", every, lambda i: _minutes(i.cost.split_cpu_seconds)))
+    rows.append(_row("wall clock", every, lambda i: _minutes(i.cost.wall_seconds)))
+    rows.append(_row("peak memory of a process", every, lambda i: f"{i.cost.peak_size / _MIB:,.0f} MiB"))
+    return Table("Sizes", (Column("", "text"), *(Column(name) for name in installations)), tuple(rows))
+
+
+def _base_rows(every: list[Installation]) -> Iterator[tuple[str, ...]]:
+    yield _row("ELF files with CFI", every, lambda i: f"{i.report.totals.file_count:,}")
+    yield _row("functions (FDEs)", every, lambda i: f"{i.report.totals.fde_count:,}")
+    yield _row(".text", every, lambda i: _size(i.report.totals.sizes.text))
+    yield _row(".eh_frame", every, lambda i: _size(i.report.totals.sizes.cfi))
+    yield _row(".eh_frame_hdr", every, lambda i: _size(i.report.totals.sizes.eh_frame_hdr))
+
+
+def _version_rows(every: list[Installation], version: int) -> Iterator[tuple[str, ...]]:
+    yield _row(f"version {version}: left out", every, lambda i: _left_out(_total(i, version)))
+    for maker in MAKERS:
+        yield from _maker_rows(every, version, maker)
+
+
+def _maker_rows(every: list[Installation], version: int, maker: Maker) -> Iterator[tuple[str, ...]]:
+    name = f"version {version} by {MAKER_NAMES[maker]}"
+    yield _row(name, every, lambda i: _layout(_total(i, version), maker))
+    yield _row("files where that is more", every, lambda i: _larger(i, version, maker))
+
+
+def _row(name: str, every: list[Installation], cell: Callable[[Installation], str]) -> tuple[str, ...]:
+    return (name, *(cell(installation) for installation in every))
+
+
+def _total(installation: Installation, version: int) -> VersionTotal:
+    return installation.report.totals.version(version)
 
 
 def _size(size: int) -> str:
-    return f"{size / (1 << 20):,.1f} MiB"
+    return f"{size / _MIB:,.1f} MiB"
 
 
-def _left_out(totals: Totals, version: int) -> str:
-    layout = totals.version(version).cfi2sframe
-    if not totals.version(version).file_count:
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f} min"
+
+
+def _left_out(total: VersionTotal) -> str:
+    if not total.file_count:
         return "not defined"
+    layout = total.cfi2sframe
     share = quotient(layout.left_out_count, layout.left_out_count + layout.function_count, 100)
     return f"{layout.left_out_count:,} ({share or 0:.3f} %)"
 
 
-def _layout(totals: Totals, version: int, is_gnu: bool) -> str:  # noqa: FBT001 - which of two
-    total = totals.version(version)
+def _layout(total: VersionTotal, maker: Maker) -> str:
     if not total.file_count:
         return ""
-    ratio = total.ratio("gnu" if is_gnu else "cfi2sframe")
-    return f"{_size((total.gnu if is_gnu else total.cfi2sframe).size)} ({ratio or 0:.2f})"
+    return f"{_size(total.layout(maker).size)} ({total.ratio(maker) or 0:.2f})"
 
 
-def lines_of(reports: dict[str, SizeReport]) -> Iterator[str]:
+def _larger(installation: Installation, version: int, maker: Maker) -> str:
+    if not _total(installation, version).file_count:
+        return ""
+    return f"{installation.larger_count(version, maker):,}"
+
+
+def _split(installation: Installation) -> str:
+    size = installation.split_size or 0
+    ratio = quotient(size, _total(installation, SFRAME_VERSION_3).sizes.base)
+    return f"{_size(size)} ({ratio or 0:.2f})"
+
+
+def lines_of(installations: dict[str, Installation]) -> Iterator[str]:
     """Yield the report."""
-    yield from markdown_table(summary_table(reports))
+    yield from markdown_table(summary_table(installations))
     yield ""
     yield "In brackets: the share of functions, and the ratio to `.eh_frame` + `.eh_frame_hdr`."
+
+
+def reasons_of(installations: dict[str, Installation]) -> dict[str, object]:
+    """Return what was left out and what could not be measured, by column, for JSON."""
+    return {
+        name: {
+            "left_out": {str(total.version): total.left_out for total in installation.report.totals.versions},
+            "failures": [failure._asdict() for failure in installation.report.failures],
+            "cost": installation.cost._asdict(),
+        }
+        for name, installation in installations.items()
+    }
 
 
 def main() -> int:
@@ -88,23 +255,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("columns", metavar="NAME=PATH[,PATH...]", nargs="+")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--split", action="store_true", help="also version 3 at -O2, which takes longest")
+    parser.add_argument("--json", metavar="FILE", help="write reasons, unusable files and costs here")
     arguments = parser.parse_args()
-    reports = {}
+    if arguments.jobs < 1:
+        parser.error("--jobs takes a number from 1")
+    installations = {}
     for column in arguments.columns:
         name, _, paths = column.partition("=")
         if not paths:
             parser.error(f"{column!r} is not NAME=PATH")
         roots = [path for path in paths.split(",") if os.path.exists(path)]
         if not roots:
-            print(f"size_table: {paths} is not here; fetch it with: make corpus-files", file=sys.stderr)
+            print(f"size_table: {paths} is not here; fetch it with: make installations", file=sys.stderr)
             continue
-        reports[name] = measure_roots(roots, arguments.jobs)
-        for failure in reports[name].failures:
+        installations[name] = measure_installation(roots, arguments.jobs, with_split=arguments.split)
+        for failure in installations[name].report.failures:
             if not failure.is_expected:
                 print(f"size_table: {failure.name}: {failure.reason}", file=sys.stderr)
-    if not reports:
+    if not installations:
         return 1
-    print("\n".join(lines_of(reports)))
+    print("\n".join(lines_of(installations)))
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(reasons_of(installations), file, indent=2, sort_keys=True)
     return 0
 
 
