@@ -105,6 +105,19 @@ def test_a_static_program_without_room_is_left_alone(target: Target, tmp_path: P
     assert run([target.emulator, program]) == "789 7 4999\n"
 
 
+def test_program_headers_at_the_end(target: Target, tmp_path: Path) -> None:
+    """Such a program gets its section when its program headers may leave the file's start, and is restored."""
+    program = tmp_path / "program"
+    run([target.compiler, "-O1", "-static", "-o", program, PROGRAM])
+    before = program.read_bytes()
+    assert main(["--in-place", "--header-table", "end", str(program)]) == 0
+    assert run([target.emulator, program]) == "789 7 4999\n"
+    assert main(["verify", "--existing", str(program)]) == 0
+    _check_segments(load(str(program)), PAGE_SIZES[target])
+    assert main(["remove", "--in-place", str(program)]) == 0
+    assert program.read_bytes() == before
+
+
 @pytest.fixture(scope="module", params=[2, 3])
 def converted(request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the converted workload, and the converted libraries of the sysroot in lib/."""
