@@ -19,7 +19,8 @@ from cfi2sframe.trace import FileStore, Frame, trace_core, walk
 from cfi2sframe.trace.elfcore import parse_core
 from cfi2sframe.trace.frame import EndingKind
 from cfi2sframe.trace.modules import resolve
-from cfi2sframe.trace.run import core_space
+from cfi2sframe.trace.render import trace_lines
+from cfi2sframe.trace.run import ThreadTrace, Traced, core_space
 from tests import cli
 from tests.raw_sframe import RawFunction
 from tests.trace.core_files import (
@@ -36,14 +37,18 @@ from tests.trace.core_files import (
     registers,
     stack_load,
 )
-from tests.trace.stacks import STACK, Model, make_stack, raw_section, words_row
+from tests.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, raw_section, words_row
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.trace import Traced
 
 ENDINGS: Final = set(get_args(EndingKind))
 MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False)]
+DAMAGE: Final = st.lists(
+    st.tuples(st.integers(0, 1 << 16), st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255)),
+    min_size=1,
+    max_size=6,
+)
 ARCHES: Final = [pytest.param(arch, id=arch.name) for arch in (AMD64, AARCH64_LE, AARCH64_BE, S390X)]
 
 
@@ -153,14 +158,7 @@ def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
     assert endings == {"error", "no-module", "unreadable-memory"} | ({"ra-not-saved"} & endings)
 
 
-@given(
-    arch=st.sampled_from((AMD64, AARCH64_LE, AARCH64_BE, S390X)),
-    damage=st.lists(
-        st.tuples(st.integers(0, 1 << 16), st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255)),
-        min_size=1,
-        max_size=6,
-    ),
-)
+@given(arch=st.sampled_from((AMD64, AARCH64_LE, AARCH64_BE, S390X)), damage=DAMAGE)
 def test_cores_with_damaged_bytes(
     arch: Arch, damage: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -169,17 +167,59 @@ def test_cores_with_damaged_bytes(
     file = folder / f"damaged-{arch.name}"
     if not file.exists():
         file.write_bytes(program(arch, stack.section))
-    data = bytearray(plain_core(arch, str(file)).assemble())
-    for position, byte in damage:
-        data[position % len(data)] = byte
+    data = plain_core(arch, str(file)).assemble()
     try:
-        core = parse_core(bytes(data))
+        core = parse_core(damaged(data, damage, len(data)))
         space = core_space(core, FileStore())
     except Cfi2SFrameError:
         return
     for thread in core.threads:
         trace = walk(thread.frame, space.find_row, space.read, core.arch)
         assert trace.ending.kind in ENDINGS
+
+
+def damaged(data: bytes, damage: list[tuple[int, int]], size: int) -> bytes:
+    """Return the bytes with some of the first `size` replaced."""
+    found = bytearray(data)
+    for position, byte in damage:
+        found[position % size] = byte
+    return bytes(found)
+
+
+@pytest.mark.parametrize("arch", [AMD64, S390X], ids=lambda arch: arch.name)
+@given(header_damage=DAMAGE, section_damage=DAMAGE)
+def test_programs_with_damaged_bytes(
+    arch: Arch,
+    header_damage: list[tuple[int, int]],
+    section_damage: list[tuple[int, int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """In the file, and in what memory has of a file that is missing: headers, notes, section, symbols."""
+    folder = tmp_path_factory.getbasetemp()
+    stack = make_stack(arch, 3, MODELS)
+    section = damaged(stack.section, section_damage, len(stack.section))
+    data = damaged(program(arch, section), header_damage, 64 + 56 * 4)
+    (folder / "damaged-program").write_bytes(data)
+    for name in ("damaged-program", "missing-program"):
+        core = plain_core(arch, str(folder / name))
+        in_memory = (Load(BIAS, in_memory_headers(data, len(section))), Load(BIAS + SECTION_VADDR, section))
+        if name == "missing-program":
+            core = core._replace(loads=(*core.loads, *in_memory))
+        parsed = parse_core(core.assemble())
+        space = core_space(parsed, FileStore())
+        for thread in parsed.threads:
+            trace = walk(thread.frame, space.find_row, space.read, arch, limit=100)
+            assert trace.ending.kind in ENDINGS
+            assert len(list(trace_lines(Traced(space, (ThreadTrace(1, trace),))))) >= 3
+
+
+def in_memory_headers(data: bytes, section_size: int) -> bytes:
+    """Return a program's first page, in which the segment that was PT_NOTE leads to the section."""
+    page = bytearray(data[:PAGE])
+    order = "<" if data[5] == 1 else ">"
+    struct.pack_into(order + "I", page, 64 + 56 * 3, c.PT_GNU_SFRAME)
+    struct.pack_into(order + "QQQQQ", page, 64 + 56 * 3 + 8, 0, SECTION_VADDR, 0, section_size, section_size)
+    return bytes(page)
 
 
 def test_counts_that_are_too_large(path: str, tmp_path: Path) -> None:
@@ -231,12 +271,10 @@ def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
     """Headers and sections that the core holds stand in for the file, and the output says so."""
     stack = make_stack(AMD64, 3, MODELS)
     section = stack.section
-    data = bytearray(program(AMD64, section))
     # Sections are gone in memory: the segment is what says where the rows are.
-    struct.pack_into("<I", data, 64 + 56 * 3, c.PT_GNU_SFRAME)
-    struct.pack_into("<QQQQQ", data, 64 + 56 * 3 + 8, 0, 0x30000, 0, len(section), len(section))
+    headers = in_memory_headers(program(AMD64, section), len(section))
     core = plain_core(AMD64, str(tmp_path / "gone"))
-    core = core._replace(loads=(*core.loads, Load(BIAS, bytes(data[:PAGE])), Load(BIAS + 0x30000, section)))
+    core = core._replace(loads=(*core.loads, Load(BIAS, headers), Load(BIAS + SECTION_VADDR, section)))
     traced = trace_of(core, tmp_path)
     trace = traced.threads[0].trace
     assert trace.ending.kind == "outermost"
