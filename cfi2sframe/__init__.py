@@ -6,6 +6,8 @@ conversion = cfi2sframe.convert(image, cfi2sframe.Options(version=3))
 assert cfi2sframe.verify(image).is_clean
 section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
 found = cfi2sframe.Lookup(section).find(pc)
+
+Stack traces that use such sections are in `cfi2sframe.trace`.
 """
 
 from __future__ import annotations
