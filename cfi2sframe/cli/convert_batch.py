@@ -36,20 +36,27 @@ _POOL_SIZE: Final = 1 << 20
 def convert_in_place(arguments: argparse.Namespace) -> int:
     """Convert what the arguments name; return the worst file's exit status."""
     started = time.monotonic()
+    read = arguments.files_from
     try:
-        names = [*arguments.inputs, *_listed(arguments.files_from)]
+        names = [*arguments.inputs, *_listed(read)]
         is_single = len(names) == 1 and not arguments.recursive
         settings = _settings(arguments, is_single=is_single)
-        stamp = _stamp_of(arguments.stamp, settings)
-        jobs = work_list(names, settings, recurse=arguments.recursive)
-        known = [stamp is not None and stamp.knows(job) for job in jobs]
-        with _ended_by_signals():
-            runs_here = is_single and not known[0] and not arguments.executor
-            outcomes = _single(jobs[0]) if runs_here else _several(arguments, jobs, known)
+        read = arguments.stamp
+        stamp = _stamp_of(read, settings)
+        for read in (arguments.stamp, arguments.report):
+            _check_folder(read)
     except Cfi2SFrameError as error:
         return fail_early(error, arguments.inputs)
     except OSError as error:
-        return fail(error, arguments.files_from or arguments.stamp)
+        return fail(error, read)
+    jobs = work_list(names, settings, recurse=arguments.recursive)
+    known = [stamp is not None and stamp.knows(job) for job in jobs]
+    runs_here = is_single and not known[0] and not arguments.executor
+    try:
+        with _ended_by_signals():
+            outcomes = _single(jobs[0]) if runs_here else _several(arguments, jobs, known)
+    except RequestError as error:
+        return fail_early(error, arguments.inputs)
     for outcome in outcomes:
         if outcome.status == "failed" and not arguments.check:
             say("error", _reason(outcome, arguments), outcome.name)
@@ -76,6 +83,12 @@ def _settings(arguments: argparse.Namespace, *, is_single: bool) -> Settings:
         only_checks=arguments.check,
         wants_account=bool(arguments.report or (arguments.verbose and is_single)),
     )
+
+
+def _check_folder(path: str | None) -> None:
+    """Raise `OSError` when what is to be written after a long run has no folder to be written to."""
+    if path is not None and path != "-":
+        os.stat(os.path.dirname(os.path.realpath(path)))
 
 
 def _listed(path: str | None) -> list[str]:

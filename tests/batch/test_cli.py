@@ -6,6 +6,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -237,6 +240,55 @@ def test_lists_that_cannot_be_read(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     message = (f"cfi2sframe: {missing}: error: No such file or directory",)
     assert run("--in-place", "--files-from", missing) == (3, b"", message)
+
+
+@pytest.mark.parametrize("word", ["--stamp", "--report"])
+def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path, word: str) -> None:
+    missing = folder / "missing" / "file"
+    before = tree(folder)
+    message = (f"cfi2sframe: {missing}: error: No such file or directory",)
+    assert run("--in-place", "-r", folder, word, missing) == (3, b"", message)
+    assert tree(folder) == before
+
+
+def test_a_reader_that_leaves(folder: Path) -> None:
+    """More lines than a pipe holds back, and nobody who reads them."""
+    link = folder.parent / "many"
+    link.mkdir()
+    for number in range(300):
+        (link / f"{number:03}{'x' * 200}.o").write_bytes(b"text")
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "cfi2sframe", "--check", *sorted(link.iterdir())],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
+    (folder / "2.o").write_bytes(object_with_gap())
+    terminal, end = os.openpty()
+    with os.fdopen(end, "wb") as stream:
+        subprocess.run(
+            [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", str(folder)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=stream,
+            check=True,
+            timeout=60,
+        )
+        shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert "] 1 of 5 files, " in shown
+    warning = f"cfi2sframe: {folder}/2.o: warning: function at 0x40: {GAP}\r\n"
+    assert warning in shown
+    assert shown[: shown.index(warning)].endswith("\r\x1b[K")
+    assert shown.endswith("\r\x1b[K")
 
 
 def test_a_folder_needs_a_word(folder: Path) -> None:
