@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: fuzz fuzz-differential dist zipapp generated test-lowest size-table help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: fuzz fuzz-differential dist zipapp generated test-lowest size-table installations help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
