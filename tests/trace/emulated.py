@@ -8,12 +8,13 @@ import os
 import resource
 import subprocess
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.trace.judges import GDB_FRAMES, TIMEOUT, Chain, gdb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tests.arches.targets import Target
@@ -25,11 +26,44 @@ CPU_WITHOUT_PAC: Final = "cortex-a72"
 _POLL_SECONDS: Final = 0.05
 
 
+class Emulator(NamedTuple):
+    """A running emulator, and the socket where it talks to gdb."""
+
+    process: subprocess.Popen[bytes]
+    socket: Path
+
+
 class EmulatedCore(NamedTuple):
     """A core that qemu wrote, and what gdb saw of the process at that moment."""
 
     core: Path
     gdb: tuple[Chain, ...]
+
+
+@contextmanager
+def emulated(target: Target, program: Path, folder: Path, *words: str, cpu: str = "") -> Iterator[Emulator]:
+    """Run a program in a folder, under an emulator that waits for a gdb at a socket."""
+    socket = folder / "gdb"
+    options = ["-L", str(target.sysroot), "-cpu", cpu or CPUS[target.name], "-g", str(socket)]
+    with subprocess.Popen(
+        [target.emulator, *options, str(program), *words],
+        cwd=folder,
+        # The addresses on the stack, and so the traces, do not depend on who runs the tests.
+        env={},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=_allow_cores,  # noqa: PLW1509 - no other thread runs in a test
+    ) as process:
+        try:
+            end = time.monotonic() + TIMEOUT
+            while not socket.exists():
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(_POLL_SECONDS)
+            yield Emulator(process, socket)
+        finally:
+            process.kill()
 
 
 def die_under_gdb(
@@ -41,48 +75,23 @@ def die_under_gdb(
     """
     folder = program.parent / f"{program.name}.died{cpu}"
     folder.mkdir()
-    socket = folder / "gdb"
-    command: list[str | Path] = [
-        target.emulator,
-        "-L",
-        target.sysroot,
-        "-cpu",
-        cpu or CPUS[target.name],
-        "-g",
-        socket,
-        program,
-    ]
+    words: tuple[str, ...]
+    go: tuple[str, ...]
     if commands is None:
-        command.append("die")
-        go: tuple[str, ...] = ("continue", f"source {GDB_FRAMES}", "continue")
+        words, go = ("die",), ("continue", f"source {GDB_FRAMES}", "continue")
     else:
-        go = ("break *stop_here", "continue", *commands, f"source {GDB_FRAMES}", "signal SIGABRT")
-    emulator = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_allow_cores,  # noqa: PLW1509 - no other thread runs in a test
-    )
-    try:
-        end = time.monotonic() + TIMEOUT
-        while not socket.exists() and emulator.poll() is None and time.monotonic() < end:
-            time.sleep(_POLL_SECONDS)
+        words, go = (), ("break *stop_here", "continue", *commands, f"source {GDB_FRAMES}", "signal SIGABRT")
+    with emulated(target, program, folder, *words, cpu=cpu) as emulator:
         text = gdb(
             program,
             settings=(f"set sysroot {target.sysroot}", "handle SIGABRT stop"),
-            commands=(f"target remote {socket}", *go),
+            commands=(f"target remote {emulator.socket}", *go),
             program=debugger,
         )
-        _, complaints = emulator.communicate(timeout=TIMEOUT)
-    finally:
-        emulator.kill()
-        emulator.wait()
-    lines = [line.removeprefix("FRAMES ") for line in text.splitlines() if line.startswith("FRAMES ")]
+        emulator.process.wait(TIMEOUT)
     cores = list(folder.glob("qemu_*.core"))
-    assert (len(lines), len(cores)) == (1, 1), (text, complaints, os.listdir(folder))
+    lines = [line.removeprefix("FRAMES ") for line in text.splitlines() if line.startswith("FRAMES ")]
+    assert (len(lines), len(cores)) == (1, 1), (text, os.listdir(folder))
     found = json.loads(lines[0])
     return EmulatedCore(
         cores[0], tuple(sorted(Chain(t["id"], tuple(t["pcs"]), tuple(t["sps"]), t["reason"]) for t in found))

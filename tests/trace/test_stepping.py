@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.trace import FileStore
+from tests.arches.targets import TARGETS
+from tests.arches.targets import need as need_program
 from tests.emit.support import need
 from tests.trace.build import Program, compile_program
+from tests.trace.emulated import emulated
 from tests.trace.steps import Steps, write_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cfi2sframe.trace import Trace
+    from tests.arches.targets import Target
     from tests.trace.steps import Step
 
-pytestmark = [
-    pytest.mark.oracle,
-    pytest.mark.skipif(os.uname().machine != "x86_64", reason="gdb steps a program of an AMD64 machine"),
-]
+pytestmark = pytest.mark.oracle
+only_on_amd64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="gdb steps a program of an AMD64 machine")
 
 RBX = 3
 LAZY = Program("stepped", "stepped.c")
@@ -97,7 +99,29 @@ def account_of(program: Program, folder: Path, count: int) -> Account:
     binary = compile_program(program, folder)
     file = folder / "steps"
     write_steps(binary, file, count)
-    steps = Steps(file, FileStore())
+    return compare(binary, file)
+
+
+def emulated_account_of(target: Target, folder: Path, count: int) -> Account:
+    """Step a program of another architecture under its emulator, and compare all steps; signals are left out."""
+    debugger = need_program("gdb-multiarch")
+    binary = compile_program(NOW, folder, target.triplet)
+    file = folder / "steps"
+    with emulated(target, binary, folder) as emulator:
+        write_steps(
+            binary,
+            file,
+            count,
+            settings=(f"set sysroot {target.sysroot}", "handle SIGUSR1 nopass"),
+            start=(f"target remote {emulator.socket}", "break *stop_here", "continue"),
+            debugger=debugger,
+        )
+    return compare(binary, file)
+
+
+def compare(binary: Path, file: Path) -> Account:
+    """Compare all steps of a file."""
+    steps = Steps(binary, file, FileStore())
     account = Account()
     for step in steps:
         account.add(steps, step)
@@ -108,6 +132,7 @@ def account_of(program: Program, folder: Path, count: int) -> Account:
     return account
 
 
+@only_on_amd64
 def test_lazy_binding(tmp_path: Path) -> None:
     """First calls: stubs, the resolver, and ld.so's search, whose callers only CFI's registers lead to."""
     account = account_of(LAZY, tmp_path, 1200)
@@ -117,6 +142,7 @@ def test_lazy_binding(tmp_path: Path) -> None:
     assert account.met["flexible"] > 20
 
 
+@only_on_amd64
 def test_steps(tmp_path: Path) -> None:
     """A realigned stack with its epilogue, a signal handler, and the start of snprintf."""
     account = account_of(NOW, tmp_path, 2000)
@@ -128,6 +154,7 @@ def test_steps(tmp_path: Path) -> None:
     assert account.met["below resolver"] == 0
 
 
+@only_on_amd64
 @pytest.mark.slow
 def test_many_steps(tmp_path: Path) -> None:
     """More: formatting numbers, sorting with a callback, reading numbers, dates, memory management."""
@@ -137,3 +164,15 @@ def test_many_steps(tmp_path: Path) -> None:
     assert account.met["stub"] > 100
     assert account.met["handler"] >= 5
     assert 1000 < account.met["below resolver"] < account.steps / 3
+
+
+@pytest.mark.parametrize("count", [600, pytest.param(6000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_emulated_steps(target: Target, count: int, tmp_path: Path) -> None:
+    """AArch64 and s390x: RA is in its register until a prologue has saved it, and again behind an epilogue."""
+    account = emulated_account_of(target, tmp_path, count)
+    assert account.steps == count
+    assert len(account.pcs) > count / 3
+    assert account.met["stub"] >= 4
+    assert account.met["below resolver"] == 0
+    assert max(account.depths) >= 8
