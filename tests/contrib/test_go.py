@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.contrib.support import check_section, copy_recipe, environment, need, run
+import pytest
+
+from tests.contrib.support import check_section, copy_recipe, environment, has_section, need, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,12 +16,26 @@ if TYPE_CHECKING:
 MANY_FUNCTIONS = 1000
 
 
-def test_go(tmp_path: Path, programs: Path) -> None:
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of Go's own: the runtime is compiled once."""
+    return {name: str(tmp_path_factory.mktemp(name)) for name in ("GOCACHE", "GOPATH")}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["-buildmode=pie"],
+        ["-ldflags=-linkmode=external"],
+    ],
+    ids=["go's linker", "pie", "c linker"],
+)
+def test_go(tmp_path: Path, programs: Path, caches: dict[str, str], flags: list[str]) -> None:
     need("go", "cc", "strip")
     folder = copy_recipe("go", tmp_path / "words", with_project=False)
-    caches = {name: str(tmp_path / name) for name in ("GOCACHE", "GOPATH")}
     env = environment(programs, GOPROXY="off", GOFLAGS="-mod=readonly", GOTOOLCHAIN="local", **caches)
-    build = ["go", "build", "-trimpath", "-ldflags=-linkmode=external", "-o", "words", "."]
+    build = ["go", "build", "-trimpath", *flags, "-o", "words", "."]
     run(*build, cwd=folder, env=env)
     program = folder / "words"
     result = run(program).out
@@ -29,8 +45,10 @@ def test_go(tmp_path: Path, programs: Path) -> None:
     converted = program.read_bytes()
     run(*build, cwd=folder, env=env)
     assert program.read_bytes() == converted
-    run("cfi2sframe", "dump", program, env=env)
     before = run("cfi2sframe", "dump", program, env=env).out
     run("strip", program)
     assert run("cfi2sframe", "dump", program, env=env).out == before
+    assert run(program, "0.1").out == result
+    run("cfi2sframe", "remove", "--in-place", program, env=env)
+    assert not has_section(program)
     assert run(program, "0.1").out == result

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import SHF_ALLOC
+from cfi2sframe.elf.embedding.head import vacated_end
 from cfi2sframe.elf.embedding.layout import SFRAME_NAME, round_up
 from cfi2sframe.elf.embedding.place import SECTION_ALIGNMENT
 from cfi2sframe.elf.embedding.renumber import changed_contents, renumbered_header, section_bytes
@@ -87,8 +88,9 @@ def _head(layout: Layout, draft: Draft, contents: dict[int, bytes]) -> list[Spli
     start = layout.header.program_headers_offset
     table = b"".join(segment.pack(layout.order) for segment in draft.segments)
     if not draft.moved:
-        return [overwrite(start, table.ljust(layout.table_end - start, b"\0"))]
+        return [overwrite(start, table.ljust(vacated_end(layout) - start, b"\0"))]
     head = bytearray(layout.data[start : draft.region.limit])
+    head[: vacated_end(layout) - start] = bytes(vacated_end(layout) - start)
     for index in draft.moved:
         section = layout.sections[index]
         head[section.file_offset - start : section.file_offset - start + section.size] = bytes(section.size)

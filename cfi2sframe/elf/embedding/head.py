@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.embedding.layout import round_up
 from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, following_types, movable_sections
+from cfi2sframe.elf.records import SECTION_HEADER_SIZE
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.embedding.layout import Layout
@@ -81,7 +82,7 @@ def head_region(layout: Layout) -> HeadRegion:
         return HeadRegion(start, start, load, ())
     load_end = load.file_offset + load.file_size
     movable = movable_sections(layout, start, load_end)
-    position, limit, found = start, load_end, []
+    position, limit, found = vacated_end(layout), load_end, []
     for file_offset, index in _contents_behind(layout, start):
         if not _is_unused(bytes(layout.data[position : min(file_offset, load_end)])):
             limit = position
@@ -108,9 +109,21 @@ def _contents_behind(layout: Layout, start: int) -> list[tuple[int, int]]:
         if layout.has_content(index) and section.file_offset >= start
     ]
     table = layout.header.section_headers_offset
-    if table >= start:
+    if table >= vacated_end(layout):
         contents.append((table, -1))
     return sorted(contents)
+
+
+def vacated_end(layout: Layout) -> int:
+    """Return the end of the bytes right behind the program headers that are free in any case.
+
+    Go's linker puts the section headers there. They go to the end of the file, as all that lie before loaded bytes do.
+    """
+    table = layout.header.section_headers_offset
+    end = table + SECTION_HEADER_SIZE * len(layout.sections)
+    if not layout.sections or end > layout.loaded_end or not layout.table_end <= table:
+        return layout.table_end
+    return layout.table_end if any(layout.data[layout.table_end : table]) else end
 
 
 def _without_half_notes(layout: Layout, region: HeadRegion) -> HeadRegion:
