@@ -32,8 +32,10 @@ def work_list(paths: Iterable[str], settings: Settings = Settings(), *, recurse:
             continue
         if recurse and stat.S_ISDIR(status.st_mode):
             inside = settings._replace(skips_unfit=True)
+            # Nothing below is a symbolic link, so this is the only one that has to be resolved.
+            real_root = os.path.realpath(path)
             for file, state in _elf_files(path):
-                found.add(file, os.path.realpath(file), state, inside)
+                found.add(file, os.path.join(real_root, file[len(path) :].lstrip(os.sep)), state, inside)
         else:
             found.add(path, os.path.realpath(path), FileState.of(status), settings)
     return found.jobs()

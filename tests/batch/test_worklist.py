@@ -95,6 +95,17 @@ def test_what_is_named_must_be_fit_even_if_a_folder_holds_it(tmp_path: Path, *, 
     assert job.targets == (path,)
 
 
+@pytest.mark.parametrize("name", ["link", "link/", "./link//", "../{0}/link"])
+def test_a_folder_by_any_name_has_the_same_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    root = tmp_path / "root"
+    targets = fill(root, "a.o", "b/c.o")
+    (tmp_path / "link").symlink_to("root", target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    jobs = work_list([name.format(tmp_path.name)], recurse=True)
+    assert [job.targets for job in jobs] == [(target,) for target in targets]
+    assert [os.path.realpath(job.name) for job in jobs] == targets
+
+
 def test_what_is_not_there_is_a_job_that_fails(tmp_path: Path) -> None:
     missing, dangling = tmp_path / "missing", tmp_path / "dangling"
     dangling.symlink_to("nowhere")
