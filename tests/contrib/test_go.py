@@ -26,7 +26,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     "flags",
     [
         [],
-        ["-buildmode=pie"],
+        pytest.param(["-buildmode=pie"], marks=pytest.mark.slow),
         ["-ldflags=-linkmode=external"],
     ],
     ids=["go's linker", "pie", "c linker"],

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONSUMER: Final = ROOT / "tests" / "consumer"
-SECONDS: Final = "0.6"
+SECONDS: Final = "1"
 INTERVAL_US: Final = "499"
-MIN_SAMPLES: Final = 200
+MIN_SAMPLES: Final = 100
 #: Modules that nobody gave a section: the kernel's, the loader, the sampler itself.
 _NOT_CONVERTED: Final = re.compile(r"linux-(?:vdso|gate)|ld[-\d.]|ld-linux|ld64|sampler\.so")
 
