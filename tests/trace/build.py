@@ -55,6 +55,7 @@ PROGRAMS: Final = (
     ),
     Program("handler", "handler.c", functions=_HANDLED, least_frames=18),
     Program("handler-alternate", "handler.c", ("-DON_ALTERNATE_STACK=1",), functions=_HANDLED, least_frames=18),
+    Program("handler-above", "handler.c", ("-DON_ALTERNATE_STACK=2",), functions=_HANDLED, least_frames=18),
     Program("handler-static-pie", "handler.c", ("-static-pie",), functions=_HANDLED, least_frames=18),
     Program("exception-destructor", "exception.cpp", ("-DSTAGE=0",), least_frames=10),
     Program(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.oracle
 
 NAMES = (
-    *("recursion", "recursion-static", "dynamic", "drap", "callback", "handler", "handler-alternate"),
+    *("recursion", "recursion-static", "dynamic", "drap", "callback", "handler", "handler-above"),
     *("exception-destructor", "exception-search", "exception-handler", "exception-rethrown", "exception-terminate"),
     *("lazy-resolver", "lazy-search", "threads", "noreturn"),
 )

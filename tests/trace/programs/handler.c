@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Signal handlers, one in another: on the normal stack, on an alternate one
-   (ON_ALTERNATE_STACK), and after a fault in a function's first instruction,
+   (ON_ALTERNATE_STACK 1: below the normal one, 2: above), and after a fault in a function's first instruction,
    where PC - 1 is in another function.  */
 
 #define _GNU_SOURCE
@@ -67,7 +67,8 @@ int main(int argc, char **argv)
 {
   static const int numbers[] = {SIGUSR1, SIGUSR2, SIGILL};
   static void (*const handlers[])(int) = {first, second, third};
-  stack_t alternate = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+  char above[ON_ALTERNATE_STACK == 2 ? 1 << 16 : 16];
+  stack_t alternate = {.ss_sp = ON_ALTERNATE_STACK == 2 ? above : malloc(1 << 16), .ss_size = 1 << 16};
   unsigned index;
 
   (void)argv;
