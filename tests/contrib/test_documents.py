@@ -7,15 +7,14 @@ import ast
 import doctest
 import json
 import re
-from typing import TYPE_CHECKING, Any
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli import run as run_cli
 from tests.contrib.support import PROJECT, ROOT, environment, need, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "contrib").rglob("*.md")])
@@ -126,6 +125,51 @@ def test_schema_of_dump(version: str, tmp_path: Path) -> None:
             validate("dump.schema.json", data)
             seen += len(data["functions"])
     assert seen > 10
+
+
+def test_schema_of_trace(tmp_path: Path) -> None:
+    need("cc")
+    program = tmp_path / "program"
+    run("cc", "-O2", "-o", program, PROJECT / "main.c", PROJECT / "words.c")
+    with subprocess.Popen([program, "600"], stdout=subprocess.DEVNULL) as process:
+        try:
+            result = run_cli("trace", "--pid", str(process.pid), "--json")
+        finally:
+            process.kill()
+    if "permit" in " ".join(result.err):
+        pytest.skip(result.err[-1])
+    assert result.status == 0, result.err
+    data = json.loads(result.out)
+    validate("trace.schema.json", data)
+    assert data["threads"][0]["frames"]
+
+
+def test_schema_of_batch_reports(tmp_path: Path) -> None:
+    """A file that is converted, one that is right already, one that is no ELF file; with and without --check."""
+    report = tmp_path / "report.jsonl"
+    for name in ("ls", "cat"):
+        (tmp_path / name).write_bytes(Path("/bin", name).read_bytes())
+    (tmp_path / "text").write_text("text")
+    run_cli("--in-place", tmp_path / "cat")
+    files = [tmp_path / name for name in ("ls", "cat", "text")]
+    statuses = []
+    for mode in ("--check", "--in-place"):
+        run_cli(mode, *files, "--report", report)
+        lines = [json.loads(line) for line in report.read_text().splitlines()]
+        statuses += [line["status"] for line in lines]
+        for line in lines:
+            validate("batch-report.schema.json", line)
+            if line["account"] is not None:
+                validate("coverage.schema.json", line["account"])
+    assert statuses == ["would convert", "unchanged", "failed", "converted", "unchanged", "failed"]
+
+
+def test_every_schema_is_tried_and_linked() -> None:
+    page = (DOCS / "reading-reports.md").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    schemas = [path.name for path in DOCS.glob("*.schema.json")]
+    assert len(schemas) >= 5
+    assert [name for name in schemas if f"]({name})" not in page or name not in tests] == []
 
 
 def test_schemas_refuse_what_is_not_described() -> None:
