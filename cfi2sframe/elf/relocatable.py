@@ -63,7 +63,9 @@ class _Object:
     def find(self) -> int | None:
         """Return the index of the SFrame section, if there is one."""
         for index, section in enumerate(self.sections):
-            if section.type == c.SHT_GNU_SFRAME or self.name(section) == SECTION_NAME.encode():
+            # Another kind of section by that name, a symbol table say, is not ours to replace.
+            is_named = section.type == c.SHT_PROGBITS and self.name(section) == SECTION_NAME.encode()
+            if section.type == c.SHT_GNU_SFRAME or is_named:
                 return index
         return None
 

@@ -25,6 +25,7 @@ from cfi2sframe.elf.constants import (
     SHT_GNU_SFRAME,
     SHT_NOBITS,
     SHT_NULL,
+    SHT_PROGBITS,
     SHT_STRTAB,
 )
 from cfi2sframe.elf.records import (
@@ -55,6 +56,7 @@ SFRAME_NAME = ".sframe"
 _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
 #: What moves keeps its alignment, so padding may grow to this size (the largest pages in use are as large as 2 MiB).
 _MAX_ALIGNMENT = 1 << 21
+_MAX_FILE_OFFSET = 1 << 63
 
 
 class Layout(NamedTuple):
@@ -87,7 +89,7 @@ class Layout(NamedTuple):
     def sframe_index(self) -> int | None:
         """Return the index of the section that holds SFrame data, by type or by name."""
         for index, section in enumerate(self.sections):
-            if section.type == SHT_GNU_SFRAME or (self.names[index] == SFRAME_NAME and section.type != SHT_NULL):
+            if section.type == SHT_GNU_SFRAME or (self.names[index] == SFRAME_NAME and section.type == SHT_PROGBITS):
                 return index
         return None
 
@@ -201,6 +203,9 @@ def _refuse_section_table(layout: Layout) -> None:
         name = layout.names[index] or f"number {index}"
         if section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS:
             raise EmbedError(f"section {name} has no bytes here: this is a separate debug file")
+        if section.file_offset >= _MAX_FILE_OFFSET:
+            # It may have no bytes there, yet the offset is to be moved with those of others.
+            raise EmbedError(f"section {name} is at file offset 0x{section.file_offset:x}, where no file has bytes")
         if not layout.has_content(index):
             continue
         if section.alignment > _MAX_ALIGNMENT:
