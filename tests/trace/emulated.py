@@ -41,10 +41,16 @@ class EmulatedCore(NamedTuple):
 
 
 @contextmanager
-def emulated(target: Target, program: Path, folder: Path, *words: str, cpu: str = "") -> Iterator[Emulator]:
-    """Run a program in a folder, under an emulator that waits for a gdb at a socket."""
+def emulated(
+    target: Target, program: Path, folder: Path, *words: str, cpu: str = "", variable: str = ""
+) -> Iterator[Emulator]:
+    """Run a program in a folder, under an emulator that waits for a gdb at a socket.
+
+    `variable` is NAME=VALUE for the program's environment, which is empty else.
+    """
     socket = folder / "gdb"
     options = ["-L", str(target.sysroot), "-cpu", cpu or CPUS[target.name], "-g", str(socket)]
+    options += ["-E", variable] if variable else []
     with subprocess.Popen(
         [target.emulator, *options, str(program), *words],
         cwd=folder,
