@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 #: Wrappers that have run already, by path: each looks for a program that is none of them, and the first one converts.
 _RUNNING: Final = "CFI2SFRAME_RUNNING"
+_LINKER: Final = "CFI2SFRAME_LD"
 _EXIT_NOT_FOUND: Final = 127
 _EXIT_NOT_STARTED: Final = 126
 _SIGNALLED: Final = 128
@@ -75,17 +76,20 @@ def kind_of(name: str, words: Sequence[str]) -> Kind:
     base = os.path.basename(name).removeprefix(f"{PROGRAM}-")
     is_linker = base == "ld" or base.startswith("ld.") or base.endswith("-ld") or "-ld." in base
     if is_linker and not is_for_driver(words):
-        return Kind("CFI2SFRAME_LD", (base,))
+        return Kind(_LINKER, (base,))
     if is_linker or base == "cc":
         return Kind("CFI2SFRAME_CC", ("cc", "gcc", "clang"))
     return Kind("CFI2SFRAME_CC", (base,))
 
 
 def _real_program(kind: Kind, wrappers: set[str]) -> str | None:
-    """Return the path of the real program: the one that the variable names, or the next in PATH that is no wrapper."""
+    """Return the path of the real program: the one that the variable names, or the next one that is no wrapper."""
     chosen = os.environ.get(kind.variable)
+    path_folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    # GCC says where its own tools are: a cross compiler's `ld` is not the one in PATH.
+    own_folders = os.environ.get("COMPILER_PATH", "").split(os.pathsep) if kind.variable == _LINKER else []
     for name in (chosen,) if chosen else kind.names:
-        folders = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
+        folders = [""] if "/" in name else [*filter(None, own_folders), *path_folders]
         for folder in folders:
             path = shutil.which(os.path.join(folder or ".", name))
             if path is not None and os.path.realpath(path) not in wrappers:

@@ -95,6 +95,15 @@ def test_gcc_with_a_folder(tmp_path: Path, programs: Path, sampler: Sampler) -> 
     check_walks(sampler, program)
 
 
+@pytest.mark.parametrize("target", ["aarch64-linux-gnu", "s390x-linux-gnu"])
+def test_a_cross_compiler_gets_its_own_linker(tmp_path: Path, programs: Path, target: str) -> None:
+    need(f"{target}-gcc", f"{target}-ld")
+    folder = linker_folder(programs, tmp_path / "sframe-ld")
+    program = tmp_path / "words"
+    run(f"{target}-gcc", "-B", folder, "-O2", "-o", program, *SOURCES, env=environment(programs))
+    check_section(program)
+
+
 def test_gcc_with_link_time_optimisation(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("gcc", "ld")
     folder = linker_folder(programs, tmp_path / "sframe-ld")
