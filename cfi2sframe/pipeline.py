@@ -34,9 +34,9 @@ class Options(NamedTuple):
     """What the caller may choose.
 
     `section_vaddr` None: the first 64 KiB boundary past the last PT_LOAD (objects: 0). `with_stubs`: describe PLT
-    stubs by their instructions. `level`: 0 gives every function rows of its own, 1 shares equal ones, 2 also
-    splits functions so that more rows are equal; None is 1 in little-endian sections, 0 in big-endian ones (libsframe
-    flips those in place, function by function). Objects are always at 0: GNU ld cannot merge shared rows.
+    stubs by their instructions. `level`: 0 gives every function rows of its own, 1 shares equal ones, 2 also cuts and
+    joins functions so that fewer bytes do; None is 1 in little-endian sections, 0 in big-endian ones (libsframe flips
+    those in place, function by function). Objects are always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -51,8 +51,9 @@ class Options(NamedTuple):
 class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
-    `function_entries` gives for each function of `section` the number of its FDE in `cfi.entries`, None for stubs.
-    `section_vaddr` is what starts are relative to. `data` is empty when there is nothing to say.
+    `function_entries` gives for each function of `section` the number of its FDE in `cfi.entries`, None for stubs; at
+    level 2, where a function may reach over several FDEs and stubs, that of the one it begins in. `section_vaddr` is
+    what starts are relative to. `data` is empty when there is nothing to say.
     """
 
     image: ElfImage
@@ -130,13 +131,13 @@ def _level(image: ElfImage, options: Options) -> int:
 def _split_to_share(
     section: Section, entries: tuple[int | None, ...], arch: Arch
 ) -> tuple[Section, tuple[int | None, ...]]:
-    """Cut functions into ranges whose rows recur."""
+    """Cut and join functions into ranges whose rows recur."""
     from cfi2sframe.sframe.split import split_functions
 
     def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
         return words_size(state, arch, is_flexible=is_flexible)
 
-    ranges = list(split_functions(section.functions, section.version, size_of))
+    ranges = split_functions(section.functions, section.version, size_of)
     functions = tuple(function for function, _ in ranges)
     return section._replace(functions=functions), tuple(entries[number] for _, number in ranges)
 

@@ -1,0 +1,274 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measure how large sections are at every level, and how long they take, over files and trees.
+
+sizes.py [--version {1,2,3}]... [--level {0,1,2}]... [--jobs N] [--sample N] [--max-file-size MB]
+         [--worst N] [--json] ROOT...
+
+A ratio is the section's size to `.eh_frame` + `.eh_frame_hdr` (where there is none, to the CFI there is). Time is CPU
+time of reading and converting, without embedding. A file with several hard links counts once; symbolic links are not
+followed; objects are always at level 0, and left out. `--max-file-size`: larger files are converted at levels 0 and 1
+only, and count for the totals of no level. `--sample`: every so many-th file, so that about N are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import stat
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import pairwise
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe import Options, load
+from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.pipeline import convert_image
+from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.pipeline import Conversion
+
+GOAL_RATIO = {2: 1.0}
+GOAL_TOTAL = {1: 0.75}
+GOAL_TIME = 5.0
+
+
+class Made(NamedTuple):
+    """A section of one version and level: its size and what it is made of, in bytes, and the seconds it took."""
+
+    version: int
+    level: int
+    size: int
+    function_count: int
+    stub_count: int
+    list_count: int
+    list_size: int
+    seconds: float
+
+
+class FileSizes(NamedTuple):
+    """A file, its FDEs, the bytes of its CFI with the search table, and its sections."""
+
+    path: str
+    fde_count: int
+    cfi_size: int
+    hdr_size: int
+    sections: tuple[Made, ...]
+
+    @property
+    def whole_size(self) -> int:
+        """`.eh_frame` + `.eh_frame_hdr`, in bytes."""
+        return self.cfi_size + self.hdr_size
+
+    def section(self, version: int, level: int) -> Made | None:
+        """The section of a version and level, if it was made."""
+        return next((made for made in self.sections if (made.version, made.level) == (version, level)), None)
+
+
+# Finding
+
+
+def elf_files(roots: Iterable[str], sample: int | None) -> list[tuple[int, str]]:
+    """Return (size, path) of the ELF files under the roots, largest first."""
+    seen: set[tuple[int, int]] = set()
+    found: list[tuple[int, str]] = []
+    for path in _files(roots):
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        try:
+            with open(path, "rb") as file:
+                if file.read(4) == b"\x7fELF":
+                    found.append((status.st_size, path))
+        except OSError as error:
+            sys.stderr.write(f"sizes: {path}: {error.strerror}\n")
+    found.sort(key=lambda each: (-each[0], each[1]))
+    step = max(1, len(found) // sample) if sample else 1
+    return found[step // 2 :: step]
+
+
+def _files(roots: Iterable[str]) -> Iterator[str]:
+    for root in roots:
+        if os.path.isfile(root):
+            yield os.path.realpath(root)
+        for folder, _, names in os.walk(root):
+            yield from (os.path.join(folder, name) for name in sorted(names))
+
+
+# One file
+
+
+def measure(path: str, versions: tuple[int, ...], levels: tuple[int, ...]) -> FileSizes | None:
+    """Return a file's sizes; None when it is an object, has no CFI, or cannot be read."""
+    sections = []
+    last: Conversion | None = None
+    for version in versions:
+        for level in levels:
+            last = None
+            gc.collect()
+            begin = time.process_time()
+            try:
+                image: ElfImage = load(path)
+                if image.is_relocatable:
+                    return None
+                last = convert_image(image, Options(version=version, level=level))  # type: ignore[arg-type]
+            except Cfi2SFrameError:
+                return None
+            sections.append(_made(last, version, level, time.process_time() - begin))
+    if last is None or not last.data:
+        return None
+    cfi_size = sum(len(section.data) for section in last.cfi.sections)
+    hdr_size = sum(section.size for section in last.image.sections_named(".eh_frame_hdr"))
+    return FileSizes(path, len(last.cfi.entries), cfi_size, hdr_size, tuple(sections))
+
+
+def _made(conversion: Conversion, version: int, level: int, seconds: float) -> Made:
+    plan = conversion.plan
+    stub_count = conversion.function_entries.count(None)
+    return Made(
+        version, level, len(conversion.data), len(plan.sizes), stub_count, len(plan.bodies), plan.fre_size, seconds
+    )
+
+
+def measure_all(
+    files: list[tuple[int, str]], versions: tuple[int, ...], levels: tuple[int, ...], jobs: int, max_size: int
+) -> Iterator[FileSizes]:
+    """Yield the files' sizes in the order in which they are ready."""
+    low = tuple(level for level in levels if level < max(GOAL_RATIO))
+    with ProcessPoolExecutor(jobs, get_context("forkserver"), gc.disable) as pool:
+        tasks = [pool.submit(measure, path, versions, levels if size <= max_size else low) for size, path in files]
+        for task in as_completed(tasks):
+            result = task.result()
+            if result is not None:
+                yield result
+
+
+# Showing
+
+
+def why(file: FileSizes, made: Made) -> str:
+    """Return what a section is made of, in bytes."""
+    attributes = FDE_ATTRIBUTE_SIZE * made.list_count if made.version >= SFRAME_VERSION_3 else 0
+    parts = [f"header {HEADER_SIZE}", f"records {FDE_SIZE[made.version] * made.function_count}"]
+    if attributes:
+        parts.append(f"attributes {attributes}")
+    parts.append(f"rows {made.list_size - attributes}")
+    return (
+        f"{' + '.join(parts)} = {made.size}, to {file.cfi_size} + {file.hdr_size}; "
+        f"{file.fde_count} FDEs, {made.function_count} functions ({made.stub_count} of stubs), "
+        f"{made.list_count} row lists"
+    )
+
+
+class Summary(NamedTuple):
+    """All files at one version and level: bytes, seconds, and the files that outgrow their CFI, worst first."""
+
+    version: int
+    level: int
+    file_count: int
+    whole_size: int
+    size: int
+    seconds: float
+    larger_count: int
+    worst: tuple[tuple[float, str, str], ...]
+
+    @property
+    def ratio(self) -> float:
+        """All sections to all CFI."""
+        return self.size / max(self.whole_size, 1)
+
+
+def summarize(files: list[FileSizes], version: int, level: int, worst_count: int) -> Summary:
+    """Add the files up."""
+    pairs = [(file, made) for file in files if (made := file.section(version, level)) is not None]
+    ranked = sorted(pairs, key=lambda pair: (-pair[1].size / max(pair[0].whole_size, 1), pair[0].path))
+    return Summary(
+        version,
+        level,
+        len(pairs),
+        sum(file.whole_size for file, _ in pairs),
+        sum(made.size for _, made in pairs),
+        sum(made.seconds for _, made in pairs),
+        sum(made.size > file.whole_size for file, made in pairs),
+        tuple((made.size / max(file.whole_size, 1), file.path, why(file, made)) for file, made in ranked[:worst_count]),
+    )
+
+
+def verdicts(summaries: list[Summary]) -> Iterator[str]:
+    """Yield each goal of version 3 with what was measured."""
+    for summary in summaries:
+        if summary.version != SFRAME_VERSION_3:
+            continue
+        if summary.level in GOAL_TOTAL:
+            goal = GOAL_TOTAL[summary.level]
+            yield f"-O{summary.level} total {summary.ratio:.4f}, goal {goal}: {_verdict(is_met=summary.ratio <= goal)}"
+        if summary.level in GOAL_RATIO:
+            count = summary.larger_count
+            yield f"-O{summary.level} files larger than their CFI: {count}, goal 0: {_verdict(is_met=not count)}"
+    for one, other in pairwise(summaries):
+        if one.version == other.version and (one.level, other.level) == (1, 2) and one.seconds:
+            times = other.seconds / one.seconds
+            verdict = _verdict(is_met=times <= GOAL_TIME)
+            yield f"-O2 to -O1, version {one.version}, time {times:.2f}, goal {GOAL_TIME}: {verdict}"
+
+
+def _verdict(*, is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
+
+
+def lines_of(summaries: list[Summary], worst_level: int) -> Iterator[str]:
+    """Yield the report's lines."""
+    yield "version  level   files     CFI bytes  .sframe bytes   ratio  larger  seconds"
+    for s in summaries:
+        yield (
+            f"{s.version:7}  {s.level:5}  {s.file_count:6,}  {s.whole_size:12,}  {s.size:13,}  {s.ratio:6.4f}"
+            f"  {s.larger_count:6}  {s.seconds:7.1f}"
+        )
+    yield from verdicts(summaries)
+    for s in summaries:
+        if s.level == worst_level and s.worst:
+            yield f"worst of version {s.version} at -O{s.level}:"
+            yield from (f"  {ratio:.3f}  {path}\n         {reason}" for ratio, path, reason in s.worst)
+
+
+def main() -> int:
+    """Run the command line; return its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("roots", metavar="ROOT", nargs="+", help="a folder, or a file")
+    parser.add_argument("--version", type=int, choices=(1, 2, 3), action="append", help="default: 3")
+    parser.add_argument("--level", type=int, choices=(0, 1, 2), action="append", help="default: all")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--sample", type=int, metavar="N", help="measure about N files")
+    parser.add_argument("--max-file-size", type=int, default=40, metavar="MB", help="default: 40")
+    parser.add_argument("--worst", type=int, default=20, metavar="N", help="files to name (default: 20)")
+    parser.add_argument("--json", action="store_true", help="files and all, as JSON")
+    arguments = parser.parse_args()
+    versions = tuple(sorted(set(arguments.version or (3,))))
+    levels = tuple(sorted(set(arguments.level or (0, 1, 2))))
+    paths = elf_files(arguments.roots, arguments.sample)
+    max_size = arguments.max_file_size << 20
+    large = [path for size, path in paths if size > max_size and max(levels) in GOAL_RATIO]
+    files = list(measure_all(paths, versions, levels, arguments.jobs, max_size))
+    summaries = [summarize(files, version, level, arguments.worst) for version in versions for level in levels]
+    if arguments.json:
+        data = {"summaries": [s._asdict() for s in summaries], "files": [f._asdict() for f in files], "large": large}
+        print(json.dumps(data, indent=1))
+        return 0
+    for line in lines_of(summaries, levels[-1]):
+        print(line)
+    if large:
+        print(f"not at -O2, larger than {arguments.max_file_size} MB: {' '.join(large)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

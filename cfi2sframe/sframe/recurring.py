@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ranges of code have rows that recur elsewhere, and how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.sframe.chains import Columns, Stretch
+
+#: The most cuts that a range which recurs may reach over; few are longer.
+_MAX_REACH: Final = 24
+
+
+class Recurring:
+    """The row lists that several ranges have, by number.
+
+    `options[C]`: (last cut, list) of the ranges that begin at cut C; `sizes`: a list's bytes with its attribute;
+    `use_counts`: how many ranges have it.
+    """
+
+    def __init__(self, columns: Columns, stretches: Sequence[Stretch], attribute_size: int) -> None:
+        self.options: list[list[tuple[int, int]]] = [[] for _ in columns.cut_rows]
+        self.sizes: list[int] = []
+        self.use_counts: list[int] = []
+        more_uses = {
+            cut: stretch.use_count - 1
+            for stretch in stretches
+            if stretch.use_count > 1
+            for cut in range(stretch.first_cut, stretch.last_cut)
+        }
+        last_cuts = columns.last_cuts
+        plain = [cut for cut, last in enumerate(last_cuts) if cut != last and cut not in columns.inner_cuts]
+        inner = [cut for cut in sorted(columns.inner_cuts) if cut != last_cuts[cut]]
+        # What does not recur does not recur with more behind it either.
+        for reach in range(1, _MAX_REACH + 1):
+            plain = [cut for cut in plain if cut + reach <= last_cuts[cut]]
+            inner = [cut for cut in inner if cut + reach <= last_cuts[cut]]
+            if not plain and not inner:
+                break
+            keys = columns.keys(plain, [cut + reach for cut in plain])
+            inner_keys = [columns.key(cut, cut + reach) for cut in inner]
+            counts = Counter(keys)
+            counts.update(inner_keys)
+            lists = self._new_lists(counts)
+            plain = self._options_at(plain, keys, lists, reach)
+            inner = self._options_at(inner, inner_keys, lists, reach)
+            for cut in (*plain, *inner):
+                last, number = self.options[cut][-1]
+                self.use_counts[number] += more_uses.get(cut, 0)
+                if not self.sizes[number]:
+                    self.sizes[number] = attribute_size + columns.rows_size(cut, last)
+
+    def _new_lists(self, counts: Counter[bytes]) -> dict[bytes, int]:
+        """Number the lists that recur."""
+        shared = [(key, count) for key, count in counts.items() if count > 1]
+        lists = {key: number for number, (key, _) in enumerate(shared, len(self.sizes))}
+        self.use_counts += [count for _, count in shared]
+        self.sizes += [0] * len(shared)
+        return lists
+
+    def _options_at(self, cuts: list[int], keys: list[bytes], lists: dict[bytes, int], reach: int) -> list[int]:
+        """Note the ranges whose list recurs; return the cuts that they begin at."""
+        found = [(cut, lists[key]) for cut, key in zip(cuts, keys, strict=True) if key in lists]
+        for cut, number in found:
+            self.options[cut].append((cut + reach, number))
+        return [cut for cut, _ in found]
