@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from cfi2sframe.report.size_records import Maker, SizeReport, VersionTotal
 
 _MIB = 1 << 20
+#: Behind sections of that size memory that refers to itself is given back, as `measure_source` does behind large files.
+_COLLECT_FROM = 1 << 18
 
 
 class Task(NamedTuple):
@@ -89,7 +91,8 @@ def measure_task(source: Source, *, with_split: bool) -> Task:
     # What cannot be measured is a failure already; converting it once more would say the same.
     has_sizes = any(isinstance(result, FileSizes) for result in measured.results)
     split_size = _split_size(source) if with_split and has_sizes else 0
-    gc.collect()
+    if split_size >= _COLLECT_FROM:
+        gc.collect()
     peak_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return Task(measured, split_size, middle - start, time.process_time() - middle, peak_size)
 
