@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.codemap import CodeMap
+    from cfi2sframe.dwarf.machine import CfiProgram
     from cfi2sframe.dwarf.rules import CfiRow, RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.interpret import Cfi, CfiEntry
@@ -161,7 +162,7 @@ class _Comparison:
                 last = found.function
                 self.compare_attributes(entry, last)
             state = None if found.row is None else found.row.row.state
-            problem = judge(_state_at(entry.program.rows.rows, pc - begin), state, self.arch)
+            problem = judge(_program_state_at(entry.program.rows, pc - begin), state, self.arch)
             if problem is not None:
                 self.report_wrong(entry, pc, problem)
         if is_missing:
@@ -176,7 +177,7 @@ class _Comparison:
         for other in self.entries_at(pc):
             if other is not entry:
                 delta = pc - other.fde.pc_begin_vaddr
-                if judge(_state_at(other.program.rows.rows, delta), state, self.arch) is None:
+                if judge(_program_state_at(other.program.rows, delta), state, self.arch) is None:
                     return
         self.differences.append(Difference("wrong", pc, message))
 
@@ -316,6 +317,11 @@ def _boundaries(function: DecodedFunction, begin: int, end: int, version: int) -
     for block in range(first, min(size, end - start), step) if step else (0,):
         for row in function.rows:
             yield start + block + row.row.start_delta
+
+
+def _program_state_at(program: CfiProgram, delta: int) -> RowState:
+    """Return the state at a delta without making all rows of the program, as asking for them would."""
+    return program.states[bisect_right(program.starts, delta) - 1]
 
 
 def _state_at(rows: tuple[CfiRow, ...], delta: int) -> RowState:
