@@ -41,6 +41,10 @@ class ElfError(InputError):
     """The ELF structure is damaged, or of a kind that this program does not read."""
 
 
+class ChangedError(InputError):
+    """The file was changed by somebody else while it was being converted; nothing is written."""
+
+
 class UnfitError(ElfError):
     """Nothing is wrong with the file, but there is nothing to convert: no ELF file, another kind or machine, no CFI."""
 

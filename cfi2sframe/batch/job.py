@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.batch.existing import has_section, is_same
 from cfi2sframe.batch.judge import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.batch.records import FileState, Outcome, Problem
-from cfi2sframe.batch.write import write_file
+from cfi2sframe.batch.write import Watched, write_file
 from cfi2sframe.elf.load import load
-from cfi2sframe.errors import Cfi2SFrameError, EmbedError, RequestError, UnfitError
+from cfi2sframe.errors import Cfi2SFrameError, ChangedError, EmbedError, RequestError, UnfitError
+
+#: How often a file is converted again that somebody else has changed in the meantime.
+_ATTEMPT_COUNT: Final = 3
 
 if TYPE_CHECKING:
     from cfi2sframe.batch.records import Job, Status
@@ -28,7 +31,7 @@ def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
     """
     problem: Problem = "unusable"
     try:
-        return _run(job, [] if kept is None else kept)
+        return _run_repeatedly(job, [] if kept is None else kept)
     except UnfitError as error:
         if job.settings.skips_unfit:
             return Outcome(job.name, job.other_names, "skipped", reason=str(error), state=job.state)
@@ -48,10 +51,21 @@ def _failed(job: Job, problem: Problem, reason: str) -> Outcome:
     return Outcome(job.name, job.other_names, "failed", problem, reason)
 
 
+def _run_repeatedly(job: Job, kept: list[object]) -> Outcome:
+    """Start over when the file has been changed under way: two runs at once then both succeed."""
+    for _ in range(1, _ATTEMPT_COUNT):
+        try:
+            return _run(job, kept)
+        except ChangedError:
+            continue
+    return _run(job, kept)
+
+
 def _run(job: Job, kept: list[object]) -> Outcome:
     from cfi2sframe.pipeline import convert_image
 
     settings = job.settings
+    watched = Watched.of(job.targets[0])
     image = load(job.targets[0], job.name)
     conversion = convert_image(image, settings.options)
     kept.append(conversion)
@@ -64,11 +78,11 @@ def _run(job: Job, kept: list[object]) -> Outcome:
         outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state)
         outcome = outcome._replace(warnings=("nothing can be said: the file stays as it is, without a section",))
     else:
-        outcome = _emit(job, image, conversion)
+        outcome = _emit(job, image, conversion, watched)
     return _with_account(outcome, conversion, coverage, wants_account=settings.wants_account)
 
 
-def _emit(job: Job, image: ElfImage, conversion: Conversion) -> Outcome:
+def _emit(job: Job, image: ElfImage, conversion: Conversion, watched: Watched | None) -> Outcome:
     """Rewrite the file, if that makes a difference and is asked for."""
     from cfi2sframe import emit
 
@@ -87,14 +101,14 @@ def _emit(job: Job, image: ElfImage, conversion: Conversion) -> Outcome:
     elif settings.only_checks:
         status = "would convert"
     else:
-        warnings += _write(job, emitted)
+        warnings += _write(job, emitted, watched)
         state = FileState.of(os.stat(job.targets[0]))
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
     placement = "" if status == "unchanged" else f".sframe{where}: {emitted.placement}"
     return Outcome(job.name, job.other_names, status, warnings=warnings, placement=placement, state=state)
 
 
-def _write(job: Job, emitted: Emitted) -> tuple[str, ...]:
+def _write(job: Job, emitted: Emitted, watched: Watched | None) -> tuple[str, ...]:
     """Exchange the file under all of its given names; return what has to be said about others."""
     from cfi2sframe import emit
 
@@ -110,6 +124,7 @@ def _write(job: Job, emitted: Emitted) -> tuple[str, ...]:
         keep_times=True,
         check=check_file if job.settings.verifies else None,
         more_targets=others,
+        source=watched,
     )
     outside = link_count - len(job.targets)
     if outside <= 0:

@@ -18,6 +18,8 @@ EXIT_DIFFERENCE: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 3
 EXIT_INCOMPLETE: Final = 4
+#: The number that `signal` knows by name; this module is loaded before anything can be caught, so it loads little.
+_SIGINT: Final = 2
 
 VERBS: Final = ("convert", "remove", "dump", "verify", "coverage", "size", "trace")
 
@@ -66,13 +68,17 @@ def run() -> NoReturn:
     """Run the command line as a process: leave without taking down, one by one, the millions of records of a run."""
     import os
 
-    status = main()
+    status = EXIT_UNUSABLE
     try:
+        status = main()
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
         # Nobody reads them any more; `main` has said what there was to say.
         status = status or EXIT_UNUSABLE
+    except KeyboardInterrupt:
+        # In an import, say, before anything has begun.
+        os._exit(128 + _SIGINT)
     os._exit(status)
 
 

@@ -8,8 +8,9 @@ import gc
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
@@ -25,7 +26,8 @@ EXIT_OF_PROBLEM: Final[dict[Problem, int]] = {
 ADDRESS_BELONGS_TO_RAW: Final = "--section-address belongs to raw bytes; in a file the section's place decides"
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from cfi2sframe.batch.records import Problem
     from cfi2sframe.elf.image import ElfImage
@@ -89,6 +91,35 @@ def _open_missing_streams() -> None:
 def _discard_output() -> None:
     """Keep the interpreter from writing to standard output once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let a request to end be an exception, so that temporary files and processes go; further ones change nothing.
+
+    What the caller has chosen to ignore stays ignored.
+    """
+    previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        for other in previous:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    try:
+        for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(ending)
+            if handler in (signal.SIG_DFL, signal.default_int_handler):
+                previous[ending] = handler
+                signal.signal(ending, end)
+    except ValueError:
+        # Only the main thread may; whoever runs this in another one has to do without.
+        previous.clear()
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.batch.job import run_job
 from cfi2sframe.batch.records import Outcome, Settings
 from cfi2sframe.batch.worklist import work_list
 from cfi2sframe.cli import EXIT_SUCCESS, KEPT
 from cfi2sframe.cli.batch_report import check_line, exit_status, json_line, summary_line, tally, worse
-from cfi2sframe.cli.common import conversion_options, fail, fail_early, say, section_type_of
+from cfi2sframe.cli.common import conversion_options, ended_by_signals, fail, fail_early, say, section_type_of
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor
     from contextlib import AbstractContextManager
-    from types import FrameType
 
     from cfi2sframe.batch.records import Job
     from cfi2sframe.batch.runner import TaskFunction
@@ -53,7 +51,7 @@ def convert_in_place(arguments: argparse.Namespace) -> int:
     known = [stamp is not None and stamp.knows(job) for job in jobs]
     runs_here = is_single and not known[0] and not arguments.executor
     try:
-        with _ended_by_signals():
+        with ended_by_signals():
             outcomes = _single(jobs[0]) if runs_here else _several(arguments, jobs, known)
     except RequestError as error:
         return fail_early(error, arguments.inputs)
@@ -179,25 +177,6 @@ def _own_pool(count: int) -> Iterator[tuple[Executor, TaskFunction]]:
         yield pool, run_in_worker
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let a request to end be an exception, so that temporary files and processes go."""
-
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    try:
-        previous = signal.signal(signal.SIGTERM, end)
-    except ValueError:
-        # Only the main thread may; whoever runs this in another one has to do without.
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
 # Saying
 
 
@@ -237,7 +216,8 @@ def _write_files(arguments: argparse.Namespace, outcomes: Sequence[Outcome], sta
             write_output(arguments.report, [f"{json_line(outcome)}\n".encode() for outcome in outcomes])
         written = arguments.stamp
         if stamp is not None and not arguments.check:
-            stamp.write(outcomes)
+            with ended_by_signals():
+                stamp.write(outcomes)
     except OSError as error:
         if written == "-":
             raise

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.batch.judge import account_if_needed, refusal_of, warnings_of
+from cfi2sframe.batch.write import Watched
 from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, KEPT
 from cfi2sframe.cli.common import (
     ADDRESS_BELONGS_TO_RAW,
@@ -34,6 +35,7 @@ def convert_file(arguments: argparse.Namespace, source: str, output: str) -> int
     written = output
     try:
         emits_raw = _emits_raw(arguments, output)
+        watched = None if source == "-" else Watched.of(source)
         conversion = convert_image(read_image(source), conversion_options(arguments))
         KEPT.append(conversion)
         wants_account = bool(arguments.report or arguments.verbose or arguments.min_coverage is not None)
@@ -50,9 +52,9 @@ def convert_file(arguments: argparse.Namespace, source: str, output: str) -> int
             return EXIT_OF_PROBLEM[refusal.problem]
         placement = ""
         if not emits_raw:
-            conversion, placement = _write_elf(arguments, conversion, source, output)
+            conversion, placement = _write_elf(arguments, conversion, watched, output)
         elif conversion.data:
-            write_output(output, [conversion.data])
+            write_output(output, [conversion.data], source=watched)
         else:
             reason = f"SFrame version {conversion.target.version} can say none of the functions; there is no section"
             say("error", reason, conversion.image.name)
@@ -78,15 +80,15 @@ def _emits_raw(arguments: argparse.Namespace, output: str) -> bool:
 
 
 def _write_elf(
-    arguments: argparse.Namespace, conversion: Conversion, source: str, output: str
+    arguments: argparse.Namespace, conversion: Conversion, source: Watched | None, output: str
 ) -> tuple[Conversion, str]:
     """Write a copy of the input with the section in it; return the conversion as placed, and how that was done."""
     from cfi2sframe.emit import check, emit
 
-    like = None if source == "-" else source
+    like = None if source is None else source.path
     if not conversion.data:
         say("warning", "nothing can be said: the copy is the input, without a section", conversion.image.name)
-        write_output(output, [conversion.image.data], like=like)
+        write_output(output, [conversion.image.data], like=like, source=source)
         return conversion, ""
     emitted = emit(
         conversion,
@@ -100,7 +102,8 @@ def _write_elf(
     def check_file(path: str) -> None:
         check(emitted, load(path))
 
-    write_output(output, emitted.chunks, like=like, check=None if arguments.no_verify else check_file)
+    checked = None if arguments.no_verify else check_file
+    write_output(output, emitted.chunks, like=like, check=checked, source=source)
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
     return emitted.conversion, f".sframe{where}: {emitted.placement}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.batch.write import Watched
 from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.common import fail, output_of, parser_of, read_image
 from cfi2sframe.cli.output import write_output
@@ -34,10 +35,10 @@ def execute(arguments: argparse.Namespace) -> int:
 
     try:
         output = output_of(arguments)
+        source = None if arguments.input == "-" else Watched.of(arguments.input)
         chunks = remove(read_image(arguments.input))
-        write_output(
-            output, chunks, like=None if arguments.input == "-" else arguments.input, keep_times=arguments.in_place
-        )
+        like = None if source is None else source.path
+        write_output(output, chunks, like=like, keep_times=arguments.in_place, source=source)
     except BrokenPipeError:
         raise
     except (Cfi2SFrameError, OSError) as error:

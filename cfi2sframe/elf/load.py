@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import InputError
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
     """Load an ELF file from a path, or from its bytes. `name` is what messages call it.
 
-    A regular file is mapped, not read. Raises `InputError` when the file cannot be read or is no ELF file that SFrame
-    is defined for.
+    A large file is mapped, not read, and must not be truncated while it is in use. Raises `InputError` when the file
+    cannot be read or is no ELF file that SFrame is defined for.
     """
     if isinstance(source, bytes):
         return ElfImage(source, name or "<bytes>")
@@ -25,14 +25,19 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
     return ElfImage(map_file(path), path if name is None else name)
 
 
-def map_file(path: str) -> Buffer:
-    """Return a file's bytes, mapped where that is possible. Raises `InputError` when it cannot be read."""
-    import mmap
+#: From this size on (bytes) a file is mapped. A smaller one is read: whoever truncates a mapped file while it is
+#: looked at ends the process with SIGBUS.
+_MAPPED_FROM: Final = 1 << 24
 
+
+def map_file(path: str) -> Buffer:
+    """Return a file's bytes, mapped if there are many. Raises `InputError` when it cannot be read."""
     try:
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return file.read()
+            if os.fstat(file.fileno()).st_size < _MAPPED_FROM:
+                return memoryview(file.read())
+            import mmap
+
             try:
                 # A memory map is a buffer in all that matters here; its type is just not one of the named ones.
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -6,7 +6,16 @@ import pickle
 import pytest
 
 from cfi2sframe import errors
-from cfi2sframe.errors import Cfi2SFrameError, CfiError, ElfError, InputError, RequestError, SFrameError, UnfitError
+from cfi2sframe.errors import (
+    Cfi2SFrameError,
+    CfiError,
+    ChangedError,
+    ElfError,
+    InputError,
+    RequestError,
+    SFrameError,
+    UnfitError,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +32,7 @@ def test_messages_say_where(error: InputError, text: str) -> None:
     assert str(error) == text
 
 
-@pytest.mark.parametrize("kind", [InputError, ElfError, UnfitError, CfiError, SFrameError])
+@pytest.mark.parametrize("kind", [InputError, ElfError, UnfitError, ChangedError, CfiError, SFrameError])
 def test_input_errors_survive_pickling(kind: type[InputError]) -> None:
     error = kind("damaged", ".eh_frame", 12)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
