@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.sframe.model import FrameState, FunctionBody
 
-#: A row that holds for at least as many bytes may end a range: what comes before it and what comes after recur apart.
-_LEAST_GAP: Final = 2
 #: The rows at which a stretch ends: version 3 counts a range's rows with 16 bits.
 _MAX_ROWS: Final = 60_000
 #: A range's size has 32 bits.
@@ -54,11 +52,13 @@ class Columns:
     all rows before row N. Cuts, each stretch's end among them: `cut_rows`, the first row of a range that begins there;
     `cut_ends`, the end of the rows of a range that ends there; `cut_deltas` from the stretch's start; `last_cuts`, the
     last cut of the same stretch. A cut may lie inside a row, where a function begins with the state in which the one
-    before it ends: `inner_cuts`.
+    before it ends: `inner_cuts`. Other cuts lie where functions begin, and behind rows that hold for `least_gap` bytes
+    or more.
     """
 
-    def __init__(self, words_size: Callable[[FrameState, bool], int]) -> None:
+    def __init__(self, words_size: Callable[[FrameState, bool], int], least_gap: int) -> None:
         self.words_size = words_size
+        self.least_gap = least_gap
         self.states: list[int] = []
         self.deltas: list[int] = []
         self.cut_rows: list[int] = []
@@ -87,7 +87,7 @@ class Columns:
     def _add_function(self, body: FunctionBody, begin: int, last_state: int) -> int:
         """Add a function's rows and cuts; return the number of its last state."""
         numbers = self._state_numbers(body)
-        starts = body.starts
+        starts, least_gap = body.starts, self.least_gap
         if numbers[0] == last_state:
             self.inner_cuts.add(len(self.cut_rows))
             self._add_cut(len(self.states) - 1, begin, is_inner=True)
@@ -98,7 +98,7 @@ class Columns:
         row = len(self.states) - 1
         previous = 0
         for number, start in enumerate(starts):
-            if start - previous >= _LEAST_GAP:
+            if start - previous >= least_gap:
                 self._add_cut(row + number, begin + start)
             previous = start
         self.states += numbers[1:]

@@ -26,7 +26,8 @@ class Recurring:
         self.options: list[list[tuple[int, int]]] = [[] for _ in columns.cut_rows]
         self.sizes: list[int] = []
         self.use_counts: list[int] = []
-        more_uses = {
+        #: Cuts of stretches that the section has several times, and how many times more.
+        self.more_uses = {
             cut: stretch.use_count - 1
             for stretch in stretches
             if stretch.use_count > 1
@@ -41,30 +42,27 @@ class Recurring:
             inner = [cut for cut in inner if cut + reach <= last_cuts[cut]]
             if not plain and not inner:
                 break
+            cuts = plain + inner
             keys = columns.keys(plain, [cut + reach for cut in plain])
-            inner_keys = [columns.key(cut, cut + reach) for cut in inner]
-            counts = Counter(keys)
-            counts.update(inner_keys)
-            lists = self._new_lists(counts)
-            plain = self._options_at(plain, keys, lists, reach)
-            inner = self._options_at(inner, inner_keys, lists, reach)
-            for cut in (*plain, *inner):
-                last, number = self.options[cut][-1]
-                self.use_counts[number] += more_uses.get(cut, 0)
-                if not self.sizes[number]:
-                    self.sizes[number] = attribute_size + columns.rows_size(cut, last)
+            keys += [columns.key(cut, cut + reach) for cut in inner]
+            found = self._lists_of(cuts, keys)
+            # Any range that has a list tells its size.
+            for number, cut in {number: cut for cut, number in found}.items():
+                self.sizes[number] = attribute_size + columns.rows_size(cut, cut + reach)
+            for cut, number in found:
+                self.options[cut].append((cut + reach, number))
+            plain = [cut for cut, _ in found if cut not in columns.inner_cuts]
+            inner = [cut for cut, _ in found if cut in columns.inner_cuts]
 
-    def _new_lists(self, counts: Counter[bytes]) -> dict[bytes, int]:
-        """Number the lists that recur."""
-        shared = [(key, count) for key, count in counts.items() if count > 1]
+    def _lists_of(self, cuts: list[int], keys: list[bytes]) -> list[tuple[int, int]]:
+        """Number the lists that recur; return (cut, list) of the ranges that have one."""
+        shared = [(key, count) for key, count in Counter(keys).items() if count > 1]
         lists = {key: number for number, (key, _) in enumerate(shared, len(self.sizes))}
         self.use_counts += [count for _, count in shared]
         self.sizes += [0] * len(shared)
-        return lists
-
-    def _options_at(self, cuts: list[int], keys: list[bytes], lists: dict[bytes, int], reach: int) -> list[int]:
-        """Note the ranges whose list recurs; return the cuts that they begin at."""
         found = [(cut, lists[key]) for cut, key in zip(cuts, keys, strict=True) if key in lists]
+        more_uses = self.more_uses
         for cut, number in found:
-            self.options[cut].append((cut + reach, number))
-        return [cut for cut, _ in found]
+            if cut in more_uses:
+                self.use_counts[number] += more_uses[cut]
+        return found

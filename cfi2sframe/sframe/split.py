@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: How often all ranges are chosen by what their lists cost one use, before each is held to what it costs in truth.
 _ROUNDS: Final = 2
+#: In sections of as many distinct rows ranges may be cut behind every row; in larger ones that costs too much time,
+#: and rows that hold for a single byte belong together more often than not.
+_FEW_ROWS: Final = 20_000
 
 
 def split_functions(
@@ -35,7 +38,8 @@ def split_functions(
     before and after, and no range holds an address that no function has. Of functions whose blocks repeat (PCMASK),
     those of a few blocks become plain ones; the others stay as they are.
     """
-    columns = Columns(words_size)
+    row_count = sum(map(len, {id(body): body.starts for _, _, body in functions}.values()))
+    columns = Columns(words_size, least_gap=1 if row_count <= _FEW_ROWS else 2)
     plain = unroll_stubs(functions)
     groups, stretches = make_stretches(plain, columns)
     choices = _choose(columns, stretches, version)
