@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from cfi2sframe import convert, load
 from cfi2sframe.trace import FileStore, trace_process
 from tests import cli
 from tests.emit.support import need
@@ -107,13 +108,43 @@ def _places(pcs: tuple[int, ...], sps: tuple[int, ...]) -> list[str]:
     return [f"{pc:#x} {sp:#x}" for pc, sp in zip(pcs, sps, strict=True)]
 
 
-def _check_sample(threads: tuple[ThreadTrace, ...], judged: tuple[Chain, ...]) -> None:
+def _is_made_at_run_time(pid: int, pc: int) -> bool:
+    """Return whether an address is in code of no file: libffi writes a stub for each callback, without any CFI."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        addresses, permissions, *rest = line.split()
+        start, end = (int(word, 16) for word in addresses.split("-"))
+        if start <= pc < end:
+            return "x" in permissions and not Path(" ".join(rest[3:]) or "none").is_file()
+    return False
+
+
+def _is_left_out(detail: str, module: str | None) -> bool:
+    """Return whether an ending names an address in a function that no row can hold, as in libcrypto's assembly."""
+    match = re.search(r" no row at 0x([0-9a-f]+)", detail)
+    if match is None or module is None:
+        return False
+    vaddr = int(match[1], 16)
+    starts = [(entry.fde.pc_begin_vaddr, entry.fde.pc_range) for entry, _ in convert(load(module)).left_out]
+    return any(start <= vaddr < start + size for start, size in starts)
+
+
+def _check_sample(pid: int, threads: tuple[ThreadTrace, ...], judged: tuple[Chain, ...]) -> int:
+    """Compare a sample; return how many traces end, by rights, in code that was made at run time or is left out."""
+    ended = 0
     assert [thread.id for thread in threads] == [chain.thread_id for chain in judged]
     assert len(judged) == 2
     for thread, chain in zip(threads, judged, strict=True):
         frames = [entry.frame for entry in thread.trace.entries]
-        assert _places(tuple(f.pc for f in frames), tuple(f.sp for f in frames)) == _places(chain.pcs, chain.sps)
-        assert (thread.trace.ending.kind, chain.reason) == ("outermost", "outermost")
+        places, whole = _places(tuple(f.pc for f in frames), tuple(f.sp for f in frames)), _places(chain.pcs, chain.sps)
+        ending, module = thread.trace.ending, thread.trace.entries[-1].located.module
+        is_made = ending.kind == "no-module" and _is_made_at_run_time(pid, frames[-1].pc)
+        if is_made or (ending.kind == "no-row" and _is_left_out(ending.detail, module)):
+            ended += 1
+            assert places == whole[: len(places)]
+            continue
+        assert (ending.kind, chain.reason) == ("outermost", "outermost"), ending
+        assert places == whole
+    return ended
 
 
 @pytest.mark.parametrize("number", range(CORE_COUNT))
@@ -129,7 +160,13 @@ def test_cores(python: Python, tmp_path: Path, number: int) -> None:
     assert [t.chain.thread_id for t in threads] == [chain.thread_id for chain in judged]
     assert len(judged) == 2
     for thread, chain in zip(threads, judged, strict=True):
-        assert _places(thread.chain.pcs, thread.chain.sps) == _places(chain.pcs, chain.sps)
+        places, whole = _places(thread.chain.pcs, thread.chain.sps), _places(chain.pcs, chain.sps)
+        is_made = thread.ending == "no-module" and thread.modules[-1] is None
+        if is_made or (thread.ending == "no-row" and _is_left_out(thread.chain.reason, thread.modules[-1])):
+            # See _is_made_at_run_time() and _is_left_out().
+            assert places == whole[: len(places)]
+            continue
+        assert places == whole
         assert (thread.ending, chain.reason) == ("outermost", "outermost")
         for row, module in zip(thread.rows, thread.modules, strict=True):
             assert row is not None
@@ -145,19 +182,20 @@ def test_live_samples(python: Python, count: int) -> None:
     pause = random.Random(count)  # noqa: S311 - only lengths of pauses
     pcs: set[int] = set()
     modules: set[str] = set()
-    frame_count = 0
+    frame_count = ended = 0
     with working(python) as pid:
         for _ in range(count):
             time.sleep(pause.random() * LONGEST_PAUSE_SECONDS)
             with stopped(pid):
                 threads = tuple(sorted(trace_process(pid, store=store).threads, key=lambda thread: thread.id))
                 judged = gdb_chains(python.program, "-p", str(pid))
-            _check_sample(threads, judged)
+                ended += _check_sample(pid, threads, judged)
             frame_count += sum(len(chain.pcs) for chain in judged)
             pcs |= {chain.pcs[0] for chain in judged}
             modules |= {entry.located.module or "" for t in threads for entry in t.trace.entries}
-    print(f"{count} samples, {frame_count} frames, {len(pcs)} innermost PCs")  # noqa: T201 - for pytest -rP
+    print(f"{count} samples, {frame_count} frames, {len(pcs)} innermost PCs, {ended} end early")  # noqa: T201 - for pytest -rP
     assert frame_count > count * 16
+    assert ended <= count / 20
     assert len(pcs) > count / 5
     if count == 200:
         assert any("libffi" in module for module in modules)
