@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: fuzz fuzz-differential dist zipapp generated test-lowest size-table installations help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,7 +81,14 @@ corpus: venv ## convert every ELF file of this machine and count what happens
 tree: venv ## convert a copy of 200 programs and their libraries, and see whether all still run
 	$(BIN)/python tools/tree.py
 
-size-table: venv installations ## measure whole installations of three architectures, for the README
+standard-systems: ## fetch the ELF files of the standard Debian system for three architectures -> build/standard
+	tools/fetch-corpus --standard build/standard
+
+size-table: venv standard-systems ## measure the standard system of three architectures, for the README
+	$(BIN)/python tools/size_table.py --split amd64=build/standard/amd64 arm64=build/standard/arm64 \
+	  s390x=build/standard/s390x
+
+size-table-installations: venv installations ## the same for whole installations; takes long
 	$(BIN)/python tools/size_table.py amd64=build/installations/amd64 arm64=build/installations/arm64 \
 	  s390x=build/installations/s390x
 

@@ -97,6 +97,12 @@ def test_installation(environment: dict[str, str], tmp_path: Path) -> None:
     assert any(call.endswith("download base tool") for call in calls)
 
 
+def test_standard_system(environment: dict[str, str], tmp_path: Path) -> None:
+    assert _fetch(environment, "--standard", str(tmp_path / "out"), "amd64").returncode == 0
+    calls = Path(environment["FAKE"], "calls").read_text().splitlines()
+    assert "-s install base" in calls
+
+
 def test_what_is_there_is_not_fetched_again(environment: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert _fetch(environment, "--installation", str(out), "amd64").returncode == 0
