@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Truncation at every byte, and changes of every single byte: a clear error, or a right conversion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe.arch import AMD64, S390X
+from tests.fuzz import seeds, target_elf, target_linked, target_object, target_sframe
+from tests.fuzz.harness import timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: Values that a byte is replaced by, and masks that change it.
+VALUES: Final = (0x00, 0xFF, 0x7F)
+MASKS: Final = (0x01, 0x80, 0x10)
+#: Of all changes, the ordinary run makes one in so many; `make slow` makes them all.
+SAMPLE: Final = 29
+CUT_SAMPLE: Final = 17
+
+FILES: Final = {
+    "amd64-object": (seeds.small_object(AMD64), target_object.run),
+    "s390x-object": (seeds.small_object(S390X), target_object.run),
+    "amd64-linked": (seeds.linked_file(AMD64), target_linked.run),
+    "s390x-linked": (seeds.linked_file(S390X), target_linked.run),
+    "amd64-no-sections": (seeds.linked_file(AMD64, section_headers=False), target_linked.run),
+}
+SECTIONS: Final = dict(seeds.sframe_sections())
+
+
+def changed(data: bytes) -> Iterator[bytes]:
+    """Yield the data with each byte changed in each way."""
+    for place, byte in enumerate(data):
+        for value in {*VALUES, *(byte ^ mask for mask in MASKS)} - {byte}:
+            yield data[:place] + bytes((value,)) + data[place + 1 :]
+
+
+def cut(data: bytes) -> Iterator[bytes]:
+    """Yield every beginning of the data."""
+    return (data[:size] for size in range(len(data)))
+
+
+def feed(inputs: Iterator[bytes], *runs: Callable[[bytes], None], step: int = 1) -> int:
+    count = 0
+    for number, data in enumerate(inputs):
+        if number % step == 0:
+            count += 1
+            for run in runs:
+                timed(run, data)
+    return count
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_some_truncated_files(name: str) -> None:
+    data, rewrite = FILES[name]
+    assert feed(cut(data), target_elf.run, rewrite, step=CUT_SAMPLE) > 50
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_some_changed_bytes(name: str) -> None:
+    data, rewrite = FILES[name]
+    assert feed(changed(data), target_elf.run, rewrite, step=SAMPLE) > 150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_every_truncated_file(name: str) -> None:
+    data, rewrite = FILES[name]
+    assert feed(cut(data), target_elf.run, rewrite) == len(data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_every_changed_byte(name: str) -> None:
+    data, rewrite = FILES[name]
+    assert feed(changed(data), target_elf.run, rewrite) > 4 * len(data)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_truncated_section(name: str) -> None:
+    assert feed(cut(SECTIONS[name]), target_sframe.run) == len(SECTIONS[name])
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_changed_byte_of_a_section(name: str) -> None:
+    assert feed(changed(SECTIONS[name]), target_sframe.run) > 4 * len(SECTIONS[name])
