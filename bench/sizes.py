@@ -28,7 +28,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe import Options, load
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.pipeline import convert_image
+from cfi2sframe.sframe.chains import Columns, make_stretches, unroll_stubs
+from cfi2sframe.sframe.cheapest import OWN_LIST, Programme
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
+from cfi2sframe.sframe.recurring import Recurring
+from cfi2sframe.sframe.rows import words_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,13 +59,17 @@ class Made(NamedTuple):
 
 
 class FileSizes(NamedTuple):
-    """A file, its FDEs, the bytes of its CFI with the search table, and its sections."""
+    """A file, its FDEs, the bytes of its CFI with the search table, and its sections.
+
+    `bound`: bytes that no choice of ranges can undercut, where version 3 outgrows the CFI at -O2; else 0.
+    """
 
     path: str
     fde_count: int
     cfi_size: int
     hdr_size: int
     sections: tuple[Made, ...]
+    bound: int = 0
 
     @property
     def whole_size(self) -> int:
@@ -128,7 +136,37 @@ def measure(path: str, versions: tuple[int, ...], levels: tuple[int, ...]) -> Fi
         return None
     cfi_size = sum(len(section.data) for section in last.cfi.sections)
     hdr_size = sum(section.size for section in last.image.sections_named(".eh_frame_hdr"))
-    return FileSizes(path, len(last.cfi.entries), cfi_size, hdr_size, tuple(sections))
+    is_larger = versions[-1] == SFRAME_VERSION_3 and levels[-1] in GOAL_RATIO and len(last.data) > cfi_size + hdr_size
+    bound = lower_bound(path) if is_larger else 0
+    return FileSizes(path, len(last.cfi.entries), cfi_size, hdr_size, tuple(sections), bound)
+
+
+def lower_bound(path: str) -> int:
+    """Return bytes that a version 3 section cannot undercut, however functions are cut at their rows and joined.
+
+    Every range is charged its record, and its list divided by all ranges of the file that could have it, as if all of
+    them did: whatever is chosen, a list is charged no more than its bytes.
+    """
+    conversion = convert_image(load(path), Options(level=1))
+    arch = conversion.image.arch
+    columns = Columns(lambda state, is_flexible: words_size(state, arch, is_flexible=is_flexible), least_gap=1)
+    functions = unroll_stubs(conversion.section.functions)
+    groups, stretches = make_stretches(functions, columns)
+    recurring = Recurring(columns, stretches, FDE_ATTRIBUTE_SIZE, max_reach=len(columns.cut_rows))
+    programme = Programme(columns, recurring, FDE_SIZE[3], FDE_ATTRIBUTE_SIZE)
+    costs = [FDE_SIZE[3] + size / uses for size, uses in zip(recurring.sizes, recurring.use_counts, strict=True)]
+    stubs = {id(body): body for group in groups if group.stretch is None for body in [functions[group.first].body]}
+    total = HEADER_SIZE + FDE_SIZE[3] * sum(group.stretch is None for group in groups)
+    total += sum(FDE_ATTRIBUTE_SIZE + columns.body_size(body) for body in stubs.values())
+    bound = float(total)
+    for stretch in stretches:
+        for first, last, number in programme.cheapest(stretch, costs):
+            if number == OWN_LIST:
+                own = FDE_ATTRIBUTE_SIZE + columns.rows_size(first, last)
+                bound += stretch.use_count * FDE_SIZE[3] + own
+            else:
+                bound += stretch.use_count * costs[number]
+    return int(bound)
 
 
 def _made(conversion: Conversion, version: int, level: int, seconds: float) -> Made:
@@ -265,6 +303,8 @@ def main() -> int:
         return 0
     for line in lines_of(summaries, levels[-1]):
         print(line)
+    hopeless = sum(file.bound > file.whole_size for file in files)
+    print(f"version 3 at -O2: of the files larger than their CFI, {hopeless} would be so for any choice of ranges")
     if large:
         print(f"not at -O2, larger than {arguments.max_file_size} MB: {' '.join(large)}")
     return 0

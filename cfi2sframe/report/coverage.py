@@ -83,7 +83,7 @@ class FunctionCounts(NamedTuple):
 
     `replaced`: PLT stubs, which are described by their instructions. `overlapping` are those of the first three that
     lost a part of their range to other FDEs. `records` are the functions in the section, `stub_records` of them for
-    stubs: more than the FDEs described where one is cut or split.
+    stubs: more than the FDEs described where one is cut or split, fewer where level 2 joins neighbours.
     """
 
     fdes: int
@@ -206,7 +206,7 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
         damaged=len(conversion.cfi.failures),
         overlapping=len(conversion.code_map.arrangement.overlapped),
         records=len(conversion.section.functions),
-        stub_records=len(conversion.code_map.stubs.functions),
+        stub_records=conversion.function_entries.count(None),
     )
 
 

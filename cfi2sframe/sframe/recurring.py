@@ -22,7 +22,9 @@ class Recurring:
     `use_counts`: how many ranges have it.
     """
 
-    def __init__(self, columns: Columns, stretches: Sequence[Stretch], attribute_size: int) -> None:
+    def __init__(
+        self, columns: Columns, stretches: Sequence[Stretch], attribute_size: int, max_reach: int = _MAX_REACH
+    ) -> None:
         self.options: list[list[tuple[int, int]]] = [[] for _ in columns.cut_rows]
         self.sizes: list[int] = []
         self.use_counts: list[int] = []
@@ -37,7 +39,7 @@ class Recurring:
         plain = [cut for cut, last in enumerate(last_cuts) if cut != last and cut not in columns.inner_cuts]
         inner = [cut for cut in sorted(columns.inner_cuts) if cut != last_cuts[cut]]
         # What does not recur does not recur with more behind it either.
-        for reach in range(1, _MAX_REACH + 1):
+        for reach in range(1, max_reach + 1):
             plain = [cut for cut in plain if cut + reach <= last_cuts[cut]]
             inner = [cut for cut in inner if cut + reach <= last_cuts[cut]]
             if not plain and not inner:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 #: How often all ranges are chosen by what their lists cost one use, before each is held to what it costs in truth.
 _ROUNDS: Final = 2
-#: In sections of as many distinct rows ranges may be cut behind every row; in larger ones that costs too much time,
-#: and rows that hold for a single byte belong together more often than not.
-_FEW_ROWS: Final = 20_000
+#: (distinct rows, bytes): in sections of as many rows, a row that holds for as many bytes may end a range. More places
+#: to cut take more time, and rows close to one another belong together more often than not.
+_LEAST_GAPS: Final = ((20_000, 1), (100_000, 2))
+_LEAST_GAP: Final = 3
 
 
 def split_functions(
@@ -39,7 +40,7 @@ def split_functions(
     those of a few blocks become plain ones; the others stay as they are.
     """
     row_count = sum(map(len, {id(body): body.starts for _, _, body in functions}.values()))
-    columns = Columns(words_size, least_gap=1 if row_count <= _FEW_ROWS else 2)
+    columns = Columns(words_size, next((gap for limit, gap in _LEAST_GAPS if row_count <= limit), _LEAST_GAP))
     plain = unroll_stubs(functions)
     groups, stretches = make_stretches(plain, columns)
     choices = _choose(columns, stretches, version)

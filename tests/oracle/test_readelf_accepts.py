@@ -95,7 +95,7 @@ def _lines(text: Iterable[str], tools: Binutils) -> list[str]:
     return normal
 
 
-def _check(path: Path, reader: tuple[Binutils, Options], directory: Path) -> int:
+def check_file(path: Path, reader: tuple[Binutils, Options], directory: Path) -> int:
     """Convert a file, have readelf read the result, and compare with the dump; return the number of rows."""
     tools, options = reader
     conversion = convert(load(path), options)
@@ -118,7 +118,7 @@ def _check(path: Path, reader: tuple[Binutils, Options], directory: Path) -> int
 def test_large_files(
     name: str, reader: tuple[Binutils, Options], tmp_path: Path, corpus: Callable[[CorpusArch], Path]
 ) -> None:
-    assert _check(corpus("amd64") / name, reader, tmp_path) > 10_000
+    assert check_file(corpus("amd64") / name, reader, tmp_path) > 10_000
 
 
 def test_objects(reader: tuple[Binutils, Options], gcc: Tool, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_objects(reader: tuple[Binutils, Options], gcc: Tool, tmp_path: Path) ->
             [gcc.path, *(build[1].split() if build else ["-c"]), source, "-o", made], capture_output=True, check=True
         )
         try:
-            count += _check(made, reader, tmp_path) > 0
+            count += check_file(made, reader, tmp_path) > 0
         except InputError:
             continue
     assert count >= FEWEST_SECTIONS
