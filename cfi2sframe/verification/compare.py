@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cfi2sframe.describe import describe_frame_rule
@@ -11,6 +12,7 @@ from cfi2sframe.lower import Skip
 from cfi2sframe.plt.records import StubReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup, row_at
+from cfi2sframe.verification.holders import find_holdings
 from cfi2sframe.verification.invariants import check_invariants
 from cfi2sframe.verification.judge import judge
 from cfi2sframe.verification.records import Difference, Verification
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.codemap import CodeMap
-    from cfi2sframe.dwarf.machine import CfiProgram
     from cfi2sframe.dwarf.rules import CfiRow, RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.interpret import Cfi, CfiEntry
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
     from cfi2sframe.sframe.model import FrameState, Function
+    from cfi2sframe.verification.holders import Holding
 
 
 def verify_section(image: ElfImage, cfi: Cfi, code_map: CodeMap, decoded: DecodedSection) -> Verification:
@@ -56,35 +58,47 @@ class _Comparison:
         self.version = decoded.header.version
         self.lookup = Lookup(decoded)
         self.truth = sorted((e for e in cfi.entries if _describes_code(e, image)), key=lambda e: e.fde.pc_begin_vaddr)
-        self.truth_starts = [e.fde.pc_begin_vaddr for e in self.truth]
-        self.furthest_ends: list[int] = []
-        furthest = 0
-        for entry in self.truth:
-            furthest = max(furthest, entry.fde.pc_begin_vaddr + entry.fde.pc_range)
-            self.furthest_ends.append(furthest)
         self.differences: list[Difference] = []
         self.point_count = 0
         self.left_out_count = 0
         #: States of either side that agree, by identity: both sides keep equal ones as one object, and keep them alive.
         self.agreeing: set[tuple[int, int]] = set()
+        #: Blocks that may still be looked at: a damaged section may claim far more than there is code in the file, and
+        #: a file more code than it has bytes. CFI and stubs each look at those there are once.
+        self.block_budget = 4 * len(image.data)
+        #: Whether a list of rows, by identity, has one whose RA is signed.
+        self.signing: dict[int, bool] = {}
+        #: Ascending starts of a list of rows, by identity.
+        self.row_starts: dict[int, list[int]] = {}
         #: (program, rows, size) -> points compared, and (delta, message) of what differs
         self.memo: dict[tuple[int, int, int], tuple[int, tuple[tuple[int, str], ...]]] = {}
 
     def compare_all(self) -> None:
-        functions, starts = self.lookup.functions, self.lookup.starts
-        for entry in self.truth:
-            fde = entry.fde
-            index = bisect_left(starts, fde.pc_begin_vaddr)
-            if index < len(functions):
-                function = functions[index]
-                if (
-                    function.start_vaddr == fde.pc_begin_vaddr
-                    and function.size == fde.pc_range
-                    and not function.is_pcmask
-                ):
-                    self.compare_whole(entry, function)
-                    continue
-            self.compare_pieces(entry)
+        truth = self.truth
+        starts = [entry.fde.pc_begin_vaddr for entry in truth]
+        ends = [start + entry.fde.pc_range for start, entry in zip(starts, truth, strict=True)]
+        first = 0
+        while first < len(truth):
+            end, last = ends[first], first + 1
+            while last < len(truth) and starts[last] < end:
+                end = max(end, ends[last])
+                last += 1
+            function = self.function_of(truth[first]) if last == first + 1 else None
+            if function is None:
+                self.compare_pieces(truth[first:last], starts[first], end)
+            else:
+                self.compare_whole(truth[first], function)
+            first = last
+
+    def function_of(self, entry: CfiEntry) -> DecodedFunction | None:
+        """Return the first function that starts with an FDE, if it has the FDE's range."""
+        begin = entry.fde.pc_begin_vaddr
+        index = bisect_left(self.lookup.starts, begin)
+        if index == len(self.lookup.starts):
+            return None
+        function = self.lookup.functions[index]
+        is_same = function.start_vaddr == begin and function.size == entry.fde.pc_range
+        return function if is_same and not function.is_pcmask else None
 
     def compare_whole(self, entry: CfiEntry, function: DecodedFunction) -> None:
         """Compare an FDE with the function of the same range; equal pairs are compared once."""
@@ -97,17 +111,40 @@ class _Comparison:
         count, problems = known
         self.point_count += count
         for delta, message in problems:
-            self.report_wrong(entry, fde.pc_begin_vaddr + delta, message)
-        self.compare_attributes(entry, function)
+            self.differences.append(Difference("wrong", fde.pc_begin_vaddr + delta, message))
+        self.compare_attributes((entry,), function)
 
-    def compare_attributes(self, entry: CfiEntry, function: DecodedFunction) -> None:
-        """Compare what holds for a whole function: RA's column, the mark of signal frames, the key of a signed RA."""
-        problem = _judge_attributes(entry, function, self.version, self.arch)
-        if problem is None:
-            return
-        pc = max(entry.fde.pc_begin_vaddr, function.start_vaddr)
-        if all(_judge_attributes(other, function, self.version, self.arch) for other in self.entries_at(pc)):
-            self.differences.append(Difference("wrong", pc, problem))
+    def compare_attributes(self, entries: Sequence[CfiEntry], function: DecodedFunction) -> None:
+        """Compare what holds for a whole function: RA's column, the mark of signal frames, the key of a signed RA.
+
+        Of several FDEs that hold its addresses, one has to say the same.
+        """
+        problems = [self.judge_attributes(entry, function) for entry in entries]
+        if None not in problems:
+            pc = max(entries[0].fde.pc_begin_vaddr, function.start_vaddr)
+            self.differences += [Difference("wrong", pc, problem) for problem in problems if problem is not None]
+
+    def judge_attributes(self, entry: CfiEntry, function: DecodedFunction) -> str | None:
+        """Return how a function's attributes differ from what its CIE says; None when they say the same."""
+        cie = entry.fde.cie
+        if cie.ra_register != self.arch.ra_register:
+            name = self.arch.register_name(self.arch.ra_register)
+            return f"the return address is in column {cie.ra_register}, rows speak of {name}"
+        if self.version >= SFRAME_VERSION_3 and cie.is_signal_frame != function.is_signal_frame:
+            if cie.is_signal_frame:
+                return "a signal frame that is not marked as one"
+            return "marked as a signal frame, which it is not"
+        # Where no RA is signed, the key is of no use, and assemblers differ.
+        if cie.uses_b_key != function.uses_b_key and self.has_signed_ra(function):
+            keys = ("B", "A") if cie.uses_b_key else ("A", "B")
+            return f"RA is signed with key {keys[0]}, the function says {keys[1]}"
+        return None
+
+    def has_signed_ra(self, function: DecodedFunction) -> bool:
+        known = self.signing.get(id(function.rows))
+        if known is None:
+            known = self.signing[id(function.rows)] = any(row.row.state.mangled_ra for row in function.rows)
+        return known
 
     def compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> tuple[int, tuple[tuple[int, str], ...]]:
         rows, size = entry.program.rows.rows, entry.fde.pc_range
@@ -139,55 +176,63 @@ class _Comparison:
                 agreeing.add(pair)
         return True
 
-    def compare_pieces(self, entry: CfiEntry) -> None:
-        """Compare an FDE whose range is not one function's: left out, cut, or split."""
-        begin = entry.fde.pc_begin_vaddr
-        end = begin + entry.fde.pc_range
-        points = {begin + row.start_delta for row in entry.program.rows.rows}
-        points = {point for point in points if point < end} | self.boundaries_in(begin, end)
-        points |= self.edges_in(begin, end)
-        is_absent = is_missing = False
+    def compare_pieces(self, entries: Sequence[CfiEntry], begin: int, end: int) -> None:
+        """Compare FDEs that overlap, or one that is left out, cut or split: they have `[begin, end)` together."""
+        boundaries = sorted(self.boundaries_in(begin, end))
+        absent: list[int] = []
+        missing: list[int] = []
+        for holding in find_holdings(entries):
+            gaps = self.compare_holding(holding, boundaries)
+            absent += gaps
+            # Where FDEs overlap, one that cannot be said may hold, and is rightly absent.
+            missing += () if holding.may_be_absent else gaps
+        for entry in entries:
+            fde = entry.fde
+            if _has_any(missing, fde.pc_begin_vaddr, fde.pc_range):
+                message = "no SFrame FDE, though it can be said"
+                self.differences.append(Difference("missing", fde.pc_begin_vaddr, message))
+            elif isinstance(entry.program.result, Skip) and _has_any(absent, fde.pc_begin_vaddr, fde.pc_range):
+                self.left_out_count += 1
+
+    def compare_holding(self, holding: Holding, boundaries: Sequence[int]) -> list[int]:
+        """Compare what some FDEs hold with the section; return the addresses of which the section says nothing."""
+        begin, end, entries, _ = holding
+        points = {begin, *boundaries[bisect_right(boundaries, begin) : bisect_left(boundaries, end)]}
+        points.update(_row_starts_in(entries[0], begin, end))
+        absent: list[int] = []
         last: DecodedFunction | None = None
-        for pc in sorted(points):
+        for pc, next_pc in pairwise((*sorted(points), end)):
             if _holds(self.not_for_cfi, pc):
                 continue
             self.point_count += 1
             found = self.lookup.find(pc)
             if found is None:
-                is_absent = True
-                # Where FDEs overlap, one that cannot be said may hold, and is rightly absent.
-                is_missing |= not any(isinstance(other.program.result, Skip) for other in self.entries_at(pc))
+                absent.append(pc)
                 continue
             if found.function is not last:
                 last = found.function
-                self.compare_attributes(entry, last)
-            state = None if found.row is None else found.row.row.state
-            problem = judge(_program_state_at(entry.program.rows, pc - begin), state, self.arch)
-            if problem is not None:
-                self.report_wrong(entry, pc, problem)
-        if is_missing:
-            self.differences.append(Difference("missing", begin, "no SFrame FDE, though it can be said"))
-        elif is_absent and isinstance(entry.program.result, Skip):
-            self.left_out_count += 1
+                self.compare_attributes(entries, last)
+            self.compare_states(entries, None if found.row is None else found.row.row.state, pc, next_pc)
+        return absent
 
-    def report_wrong(self, entry: CfiEntry, pc: int, message: str) -> None:
-        """Report a difference, unless another FDE covers the address and agrees: two FDEs leave the truth open."""
-        found = self.lookup.find(pc)
-        state = None if found is None or found.row is None else found.row.row.state
-        for other in self.entries_at(pc):
-            if other is not entry:
-                delta = pc - other.fde.pc_begin_vaddr
-                if judge(_program_state_at(other.program.rows, delta), state, self.arch) is None:
-                    return
-        self.differences.append(Difference("wrong", pc, message))
+    def compare_states(self, entries: Sequence[CfiEntry], said: FrameState | None, pc: int, end: int) -> None:
+        """Compare a state that is said of `[pc, end)` with FDEs, the first of which has one state there.
 
-    def entries_at(self, pc: int) -> Iterator[CfiEntry]:
-        index = bisect_right(self.truth_starts, pc) - 1
-        while index >= 0 and self.furthest_ends[index] > pc:
-            entry = self.truth[index]
-            if pc < entry.fde.pc_begin_vaddr + entry.fde.pc_range:
-                yield entry
-            index -= 1
+        It is a difference unless one of them agrees at each address: two FDEs over one address leave the truth open.
+        """
+        while pc < end:
+            problems: list[str] = []
+            for entry in entries:
+                problem = judge(_state_in_force(entry, pc), said, self.arch)
+                if problem is None:
+                    break
+                problems.append(problem)
+            else:
+                self.differences += [Difference("wrong", pc, problem) for problem in problems]
+                return
+            if entry is entries[0]:
+                return
+            pc = next(_row_starts_in(entry, pc, end), end)
 
     def compare_stubs(self) -> None:
         """Compare the stubs that can be described with the rows that the section has for them."""
@@ -217,29 +262,59 @@ class _Comparison:
         """Return where functions of the section and their rows start or end in a range."""
         first = max(0, bisect_right(self.lookup.starts, begin) - 1)
         last = bisect_left(self.lookup.starts, end)
-        functions = self.lookup.functions[first:last]
-        return {
-            point
-            for function in functions
-            for point in _boundaries(function, begin, end, self.version)
-            if begin <= point < end
-        }
+        points: set[int] = set()
+        for index in range(first, last):
+            # Where the next function starts, this one is no longer found, whatever its size.
+            limit = min(end, self.lookup.starts[index + 1]) if index + 1 < last else end
+            points.update(self.boundaries_of(self.lookup.functions[index], begin, limit))
+        return {point for point in points if begin <= point < end}
 
-    def edges_in(self, begin: int, end: int) -> set[int]:
-        """Return where the FDEs that have addresses in a range start or end."""
-        first, last = bisect_right(self.truth_starts, begin), bisect_left(self.truth_starts, end)
-        edges = set()
-        for entry in (*self.entries_at(begin), *self.truth[first:last]):
-            edges |= {entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range}
-        return {edge for edge in edges if begin <= edge < end}
+    def boundaries_of(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
+        """Yield where a function and its rows start and end; of repeating blocks, those that meet `[begin, end)`."""
+        start, size = function.start_vaddr, function.size
+        yield start
+        yield start + size
+        end = min(end, start + size)
+        if function.is_pcmask and not self.may_look_at(function, begin, end):
+            return
+        if function.is_pcmask and self.version == SFRAME_VERSION_1:
+            # Rows hold wherever the PC has their bits: there are no blocks to go by.
+            yield from range(max(start, begin), end)
+            return
+        deltas = self.row_starts.get(id(function.rows))
+        if deltas is None:
+            deltas = self.row_starts[id(function.rows)] = sorted(row.row.start_delta for row in function.rows)
+        step = function.repeat_size if function.is_pcmask else 0
+        block = max(0, begin - start) // step * step if step else 0
+        while block < end - start:
+            first, last = bisect_left(deltas, begin - start - block), bisect_left(deltas, end - start - block)
+            for delta in deltas[first:last]:
+                yield start + block + delta
+            if not step:
+                return
+            block += step
+
+    def may_look_at(self, function: DecodedFunction, begin: int, end: int) -> bool:
+        """Take a function's blocks in a range from the budget; report it and return False when they are too many."""
+        step = 1 if self.version == SFRAME_VERSION_1 else function.repeat_size
+        if step:
+            self.block_budget -= max(0, end - max(begin, function.start_vaddr)) // step
+        if self.block_budget >= 0:
+            return True
+        self.differences.append(
+            Difference("wrong", function.start_vaddr, "more blocks than the file can have code for")
+        )
+        return False
 
     def find_extra(self) -> None:
         """Report functions that hold addresses of which neither CFI nor stubs say anything."""
         known = [(e.fde.pc_begin_vaddr, e.fde.pc_begin_vaddr + e.fde.pc_range) for e in self.truth]
         covered = _merged(sorted(known + self.stub_ranges))
         starts = [start for start, _ in covered]
-        for function in self.lookup.functions:
-            position, end = function.start_vaddr, function.start_vaddr + function.size
+        next_starts = (*self.lookup.starts[1:], 1 << 64)
+        for function, next_start in zip(self.lookup.functions, next_starts, strict=False):
+            # What another function holds is that one's: of functions that overlap, each would have all their gaps.
+            position, end = function.start_vaddr, min(function.start_vaddr + function.size, next_start)
             while position < end:
                 index = bisect_right(starts, position) - 1
                 if index >= 0 and position < covered[index][1]:
@@ -284,44 +359,25 @@ def _describes_code(entry: CfiEntry, image: ElfImage) -> bool:
     return size > 0 and image.holds_code(begin, begin + size)
 
 
-def _judge_attributes(entry: CfiEntry, function: DecodedFunction, version: int, arch: Arch) -> str | None:
-    """Return how a function's attributes differ from what its CIE says; None when they say the same."""
-    cie = entry.fde.cie
-    if cie.ra_register != arch.ra_register:
-        return (
-            f"the return address is in column {cie.ra_register}, rows speak of {arch.register_name(arch.ra_register)}"
-        )
-    if version >= SFRAME_VERSION_3 and cie.is_signal_frame != function.is_signal_frame:
-        if cie.is_signal_frame:
-            return "a signal frame that is not marked as one"
-        return "marked as a signal frame, which it is not"
-    # Where no RA is signed, the key is of no use, and assemblers differ.
-    if cie.uses_b_key != function.uses_b_key and any(row.row.state.mangled_ra for row in function.rows):
-        keys = ("B", "A") if cie.uses_b_key else ("A", "B")
-        return f"RA is signed with key {keys[0]}, the function says {keys[1]}"
-    return None
+def _has_any(points: Sequence[int], begin: int, size: int) -> bool:
+    """Whether one of ascending points lies in a range."""
+    index = bisect_left(points, begin)
+    return index < len(points) and points[index] < begin + size
 
 
-def _boundaries(function: DecodedFunction, begin: int, end: int, version: int) -> Iterator[int]:
-    """Yield where a function and its rows start and end; of repeating blocks, those that meet `[begin, end)`."""
-    start, size = function.start_vaddr, function.size
-    yield start
-    yield start + size
-    if function.is_pcmask and version == SFRAME_VERSION_1:
-        # Rows hold wherever the PC has their bits: there are no blocks to go by.
-        yield from range(max(start, begin), min(start + size, end))
-        return
-    step = function.repeat_size if function.is_pcmask else 0
-    # A damaged section may claim far more blocks than there is code.
-    first = max(0, begin - start) // step * step if step else 0
-    for block in range(first, min(size, end - start), step) if step else (0,):
-        for row in function.rows:
-            yield start + block + row.row.start_delta
+def _row_starts_in(entry: CfiEntry, after: int, end: int) -> Iterator[int]:
+    """Yield the addresses of an FDE's rows that start behind one address and in front of another."""
+    # Rows are not asked for: a program would make them all.
+    begin, starts = entry.fde.pc_begin_vaddr, entry.program.rows.starts
+    for index in range(bisect_right(starts, after - begin), len(starts)):
+        if begin + starts[index] >= end:
+            return
+        yield begin + starts[index]
 
 
-def _program_state_at(program: CfiProgram, delta: int) -> RowState:
-    """Return the state at a delta without making all rows of the program, as asking for them would."""
-    return program.states[bisect_right(program.starts, delta) - 1]
+def _state_in_force(entry: CfiEntry, pc: int) -> RowState:
+    starts, states, _ = entry.program.rows
+    return states[bisect_right(starts, pc - entry.fde.pc_begin_vaddr) - 1]
 
 
 def _state_at(rows: tuple[CfiRow, ...], delta: int) -> RowState:
