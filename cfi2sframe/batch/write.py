@@ -118,7 +118,8 @@ class _NewFile:
         is_unnamed = not self._made
         links = list(self._made)
         if is_unnamed:
-            if len(self._targets) == 1 and _took_free_name(path, self._targets[0], descriptor):
+            is_free = len(self._targets) == 1 and not os.path.lexists(self._targets[0])
+            if is_free and _took_free_name(path, self._targets[0], descriptor):
                 return
             links.append(self._name_beside(self._targets[0]))
             try:

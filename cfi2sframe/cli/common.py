@@ -25,9 +25,14 @@ EXIT_OF_PROBLEM: Final[dict[Problem, int]] = {
 #: What is said where the address of a section cannot be chosen.
 ADDRESS_BELONGS_TO_RAW: Final = "--section-address belongs to raw bytes; in a file the section's place decides"
 
+#: The first two bytes of a section in either byte order; what does not begin so is not read to its end.
+_SECTION_MAGICS: Final = (b"\xe2\xde", b"\xde\xe2")
+_SECTION_HEAD_SIZE: Final = 64
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
+    from typing import BinaryIO
 
     from cfi2sframe.batch.records import Problem
     from cfi2sframe.elf.image import ElfImage
@@ -250,11 +255,17 @@ def section_type_of(arguments: argparse.Namespace) -> int:
 
 def read_image(path: str) -> ElfImage:
     """Load a file, or standard input for `-`."""
-    from cfi2sframe.elf.load import load
+    from cfi2sframe.elf.load import load, read_stream
 
     if path == "-":
-        return load(sys.stdin.buffer.read(), "<stdin>")
+        return load(read_stream(sys.stdin.buffer), "<stdin>")
     return load(path)
+
+
+def read_section(stream: BinaryIO) -> bytes:
+    """Return the bytes of a section; only the first where they are none, since some devices never end."""
+    head = stream.read(_SECTION_HEAD_SIZE)
+    return head + stream.read() if head[:2] in _SECTION_MAGICS else head
 
 
 def say(kind: str, text: str, file: str = "") -> None:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.common import address, fail, parser_of, read_image
+from cfi2sframe.cli.common import address, fail, parser_of, read_image, read_section
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, Callable[[in
 
     if arguments.raw:
         if arguments.file == "-":
-            data = sys.stdin.buffer.read()
+            data = read_section(sys.stdin.buffer)
         else:
             with open(arguments.file, "rb") as file:
-                data = file.read()
+                data = read_section(file)
         return decode_section(data, arguments.section_address or 0), lambda vaddr: vaddr
     image = read_image(arguments.file)
     return decode_existing(image), lambda vaddr: image.place(vaddr).offset

@@ -13,6 +13,7 @@ from cfi2sframe.cli.common import (
     fail,
     parser_of,
     read_image,
+    read_section,
     say,
 )
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, SFrameError
@@ -78,7 +79,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
-        return file.read()
+        return read_section(file)
 
 
 def _verify(image: ElfImage, data: bytes | None, options: Options, *, is_existing: bool) -> Verification:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders, file systems and the shim; what cannot be had here skips the test and says why."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.support import Faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="session")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library to preload."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler to build the shim with")
+    library = tmp_path_factory.mktemp("shim") / "shim.so"
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-Wall",
+        "-Werror",
+        "-o",
+        str(library),
+        str(HERE / "shim.c"),
+        "-ldl",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+@pytest.fixture
+def faults(shim: Path, tmp_path: Path) -> Faults:
+    place = tmp_path / "marks"
+    place.mkdir()
+    return Faults(shim, place)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "folder"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """`mounted("size=16k")`: an empty file system in memory."""
+    made: list[Path] = []
+
+    def mount(options: str) -> Path:
+        point = tmp_path / f"mounted{len(made)}"
+        point.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(point)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+        made.append(point)
+        return point
+
+    try:
+        if shutil.which("mount") is None:
+            pytest.skip("no mount")
+        yield mount
+    finally:
+        for point in made:
+            subprocess.run(["umount", point], check=True)

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the command line in a folder of their own, with faults, and what may be left of the folder behind them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.batch.support import object_of
+from tests.cli import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TIMEOUT_SECONDS = 120
+#: What lies in the place of the output before it is written.
+OLD = b"what was there before\n"
+
+
+class Done(NamedTuple):
+    """How a process ended (as a shell says it: 128 and the signal's number), and what it said."""
+
+    status: int
+    out: bytes
+    err: str
+
+
+class Form(NamedTuple):
+    """A way to call the program: its arguments in a folder with these files.
+
+    `moments`: the system calls of its writing, where names are free or are to be exchanged.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    files: tuple[tuple[str, bytes], ...]
+    moments: tuple[str, ...]
+
+
+_EXCHANGE = ("tmpfile", "write", "close", "fchmod", "link", "rename")
+_FREE_NAME = ("tmpfile", "write", "close", "fchmod", "link")
+_INPUT = ("in.o", object_of(3))
+_BATCH = ("--in-place", "a.o", "b.o", "c.o", "--report", "report")
+FORMS = (
+    Form("raw", ("in.o", "-o", "out.sframe"), (_INPUT, ("out.sframe", OLD)), _EXCHANGE),
+    Form("raw-new", ("in.o", "-o", "out.sframe"), (_INPUT,), _FREE_NAME),
+    Form("copy", ("in.o", "-o", "out.o"), (_INPUT, ("out.o", OLD)), _EXCHANGE),
+    Form("copy-new", ("in.o", "-o", "out.o"), (_INPUT,), _FREE_NAME),
+    Form("in-place", ("--in-place", "in.o"), (_INPUT,), _EXCHANGE),
+    Form("batch", _BATCH, tuple((f"{name}.o", object_of(n)) for n, name in enumerate("abc")), _EXCHANGE),
+)
+BY_NAME = {form.name: form for form in FORMS}
+
+
+def fill(form: Form, folder: Path) -> None:
+    """Put the form's files into a folder."""
+    for name, data in form.files:
+        (folder / name).write_bytes(data)
+
+
+def run(
+    folder: Path,
+    *arguments: str | bytes,
+    prefix: Sequence[str] = (),
+    stdout: int = subprocess.PIPE,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Done:
+    """Run the program in a folder."""
+    process = start(folder, *arguments, prefix=prefix, stdout=stdout, variables=variables)
+    with process:
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    code = process.returncode
+    return Done(code if code >= 0 else 128 - code, out or b"", err.decode(errors="replace"))
+
+
+def start(
+    folder: Path,
+    *arguments: str | bytes,
+    prefix: Sequence[str] = (),
+    stdout: int = subprocess.PIPE,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> subprocess.Popen[bytes]:
+    """Start the program in a folder."""
+    # -I would hide the package; without byte code in files, what is written is the program's own.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    command = [*prefix, sys.executable, "-m", "cfi2sframe", *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=stdout, stderr=subprocess.PIPE)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return all files in a folder, with names beginning with a dot."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@cache
+def expected(form: Form) -> dict[str, bytes]:
+    """Return what a run without faults leaves."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        fill(form, folder)
+        done = run(folder, *form.arguments)
+        assert done == (0, b"", ""), done
+        return contents(folder)
+
+
+def check_left(form: Form, folder: Path) -> None:
+    """Every file is the old one or the new one, and there is no other."""
+    before, after = dict(form.files), expected(form)
+    left = contents(folder)
+    # What the report says depends on what happened; it is there as a whole.
+    lines = left.pop("report", b"").splitlines(keepends=True)
+    assert [json.loads(line)["file"] for line in lines] in ([], [name for name, _ in form.files])
+    assert left.keys() <= before.keys() | after.keys()
+    for name in (before.keys() | after.keys()) - {"report"}:
+        # A file that was not there may still be missing.
+        assert left.get(name) in (before.get(name), after.get(name)), name
+
+
+class Faults(NamedTuple):
+    """The shim, and a place for its marks outside of the folders that are looked at."""
+
+    library: Path
+    place: Path
+
+    def of(self, *faults: str, file: Path | None = None) -> dict[str, str]:
+        """Return the environment that brings the faults: `CALL:ACTION:NUMBER`."""
+        self.mark.unlink(missing_ok=True)
+        self.word.unlink(missing_ok=True)
+        variables = {"FAULTS": ",".join(faults), "FAULTS_MARK": str(self.mark), "FAULTS_GO": str(self.word)}
+        if file is not None:
+            variables["FAULTS_FILE"] = str(file)
+        return {"LD_PRELOAD": str(self.library), **variables}
+
+    @property
+    def mark(self) -> Path:
+        """The file that says that a fault has come."""
+        return self.place / "mark"
+
+    @property
+    def word(self) -> Path:
+        """The file that a waiting process waits for."""
+        return self.place / "go"

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that change while they are converted, and several runs at once."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.batch.support import has_section, object_of
+from tests.faults.support import (
+    BY_NAME,
+    OLD,
+    TIMEOUT_SECONDS,
+    Faults,
+    check_left,
+    contents,
+    expected,
+    fill,
+    run,
+    start,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHANGED = "the file was changed while it was being converted"
+OTHER = object_of(5)
+#: Files of this size are mapped.
+MAPPED_SIZE = 1 << 24
+
+
+def converted(data: bytes, folder: Path) -> bytes:
+    """Return what conversion in place makes of a file."""
+    path = folder / "apart.o"
+    path.write_bytes(data)
+    assert run(folder, "--in-place", path.name).status == 0
+    result = path.read_bytes()
+    path.unlink()
+    return result
+
+
+@pytest.mark.parametrize("name", ["raw", "raw-new", "copy", "copy-new"])
+@pytest.mark.parametrize("call", ["tmpfile", "write", "close", "fchmod"])
+@pytest.mark.parametrize("action", ["cut:100", "cut:0", "swap:0"])
+def test_an_input_that_changes(folder: Path, faults: Faults, name: str, call: str, action: str) -> None:
+    form = BY_NAME[name]
+    fill(form, folder)
+    if action == "swap:0":
+        (folder / "in.o.other").write_bytes(OTHER)
+    done = run(folder, *form.arguments, variables=faults.of(f"{call}:{action}", file=folder / "in.o"))
+    assert faults.mark.exists()
+    assert done == (3, b"", f"cfi2sframe: in.o: error: {CHANGED}\n")
+    left, before = contents(folder), dict(form.files)
+    output = form.arguments[-1]
+    assert left.keys() == before.keys()
+    assert left.get(output) == before.get(output)
+
+
+@pytest.mark.parametrize("call", ["tmpfile", "write", "fchmod"])
+def test_another_file_in_its_place_is_converted_instead(folder: Path, faults: Faults, call: str) -> None:
+    form = BY_NAME["in-place"]
+    fill(form, folder)
+    new = converted(OTHER, folder)
+    (folder / "in.o.other").write_bytes(OTHER)
+    done = run(folder, *form.arguments, variables=faults.of(f"{call}:swap:0", file=folder / "in.o"))
+    assert faults.mark.exists()
+    assert done == (0, b"", "")
+    assert contents(folder) == {"in.o": new}
+
+
+def test_a_file_that_is_truncated_in_place_stays_so(folder: Path, faults: Faults) -> None:
+    """What somebody else did to it is not undone."""
+    form = BY_NAME["in-place"]
+    fill(form, folder)
+    done = run(folder, *form.arguments, variables=faults.of("write:cut:100", file=folder / "in.o"))
+    assert faults.mark.exists()
+    assert done.status == 3
+    assert done.err.startswith("cfi2sframe: in.o: error: ")
+    assert contents(folder) == {"in.o": dict(form.files)["in.o"][:100]}
+
+
+def test_a_file_that_is_removed(folder: Path, faults: Faults) -> None:
+    form = BY_NAME["in-place"]
+    fill(form, folder)
+    with start(folder, *form.arguments, variables=faults.of("write:wait:0")) as process:
+        wait_for(faults.mark)
+        (folder / "in.o").unlink()
+        faults.word.touch()
+        _, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    assert (process.returncode, err) == (3, b"cfi2sframe: in.o: error: No such file or directory\n")
+    assert contents(folder) == {}
+
+
+@pytest.mark.parametrize("call", ["tmpfile", "write"])
+def test_a_mapped_input_that_is_truncated(folder: Path, faults: Faults, call: str) -> None:
+    """The kernel may end the process; what is there stays, and nothing else is left."""
+    data = object_of(3) + bytes(MAPPED_SIZE)
+    (folder / "in.o").write_bytes(data)
+    (folder / "out.o").write_bytes(OLD)
+    done = run(folder, "in.o", "-o", "out.o", variables=faults.of(f"{call}:cut:100", file=folder / "in.o"))
+    assert faults.mark.exists()
+    assert done.status in (3, 128 + signal.SIGBUS)
+    assert done.status != 3 or done.err.startswith("cfi2sframe: ")
+    assert contents(folder) == {"in.o": data[:100], "out.o": OLD}
+
+
+# Several runs
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("call", ["tmpfile", "write", "fchmod", "link"])
+def test_a_second_run_in_the_midst_of_the_first(folder: Path, faults: Faults, call: str) -> None:
+    """Both succeed: the one that comes late finds the section there already, unless it has looked before."""
+    form = BY_NAME["in-place"]
+    fill(form, folder)
+    with start(folder, *form.arguments, variables=faults.of(f"{call}:wait:0")) as first:
+        wait_for(faults.mark)
+        assert run(folder, *form.arguments) == (0, b"", "")
+        inode = (folder / "in.o").stat().st_ino
+        faults.word.touch()
+        _, err = first.communicate(timeout=TIMEOUT_SECONDS)
+    assert (first.returncode, err) == (0, b"")
+    assert contents(folder) == expected(form)
+    assert call == "link" or (folder / "in.o").stat().st_ino == inode
+
+
+def test_a_second_run_that_wants_something_else(folder: Path, faults: Faults) -> None:
+    """The first one's file is what the second asked for; the first says that it is not what it would have written."""
+    form = BY_NAME["in-place"]
+    fill(form, folder)
+    with start(folder, *form.arguments, variables=faults.of("write:wait:0")) as first:
+        wait_for(faults.mark)
+        assert run(folder, *form.arguments, "--sframe-version", "2") == (0, b"", "")
+        left = contents(folder)
+        faults.word.touch()
+        _, err = first.communicate(timeout=TIMEOUT_SECONDS)
+    assert first.returncode == 3
+    assert b"a different .sframe section is there already" in err
+    assert contents(folder) == left
+
+
+@pytest.mark.parametrize("name", ["in-place", "copy", "batch"])
+def test_runs_at_once(folder: Path, name: str) -> None:
+    form = BY_NAME[name]
+    fill(form, folder)
+    processes = [start(folder, *form.arguments) for _ in range(4)]
+    ends = [process.communicate(timeout=TIMEOUT_SECONDS) for process in processes]
+    assert [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)] == [(0, b"", b"")] * 4
+    check_left(form, folder)
+    assert all(has_section(data) for path, data in contents(folder).items() if path.endswith(".o") and path != "in.o")

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing that fails: full disks, limits, read-only file systems, errors of every call. The old file stays, alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.batch.support import object_of
+from tests.faults.support import BY_NAME, FORMS, OLD, Faults, Form, check_left, contents, expected, fill, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Larger than the pages that the file systems here have left.
+LARGE = object_of(400)
+ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+
+
+def untouched(form: Form, folder: Path) -> bool:
+    return contents(folder) == dict(form.files)
+
+
+# Full disks
+
+
+def fill_up(path: Path) -> None:
+    """Write to a file until nothing more fits."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target"),
+    [
+        (("in.o", "-o", "out.sframe"), "out.sframe"),
+        (("in.o", "-o", "out.o"), "out.o"),
+        (("--in-place", "out.o"), "out.o"),
+        (("--in-place", "out.o", "in.o"), "out.o"),
+    ],
+)
+def test_a_full_disk(mounted: Callable[[str], Path], arguments: tuple[str, ...], target: str) -> None:
+    """Not a single page is left for anything new."""
+    folder = mounted("size=512k")
+    (folder / "in.o").write_bytes(LARGE)
+    is_input = "--in-place" in arguments
+    (folder / target).write_bytes(LARGE + b"\0" if is_input else OLD)
+    fill_up(folder / "filler")
+    before = contents(folder)
+    done = run(folder, *arguments)
+    message = f"cfi2sframe: {target}: error: No space left on device\n"
+    if len(arguments) == 3 and is_input:
+        message += "cfi2sframe: in.o: error: No space left on device\n"
+    assert done == (3, b"", message)
+    assert contents(folder) == before
+    (folder / "filler").unlink()
+    assert run(folder, *arguments).status == 0
+    assert contents(folder)[target] != before[target]
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.name != "batch"], ids=lambda form: form.name)
+def test_a_limit_of_file_size(folder: Path, form: Form) -> None:
+    """SIGXFSZ is not what ends the process: the message does."""
+    if shutil.which("prlimit") is None:
+        pytest.skip("no prlimit")
+    fill(form, folder)
+    done = run(folder, *form.arguments, prefix=["prlimit", "--fsize=64"])
+    target = form.arguments[-1]
+    assert done == (3, b"", f"cfi2sframe: {target}: error: File too large\n")
+    assert untouched(form, folder)
+
+
+def test_a_limit_that_the_report_meets_first(folder: Path) -> None:
+    """The files are converted; that their report could not be written is said."""
+    if shutil.which("prlimit") is None:
+        pytest.skip("no prlimit")
+    fill(BY_NAME["batch"], folder)
+    sizes = {name: len(data) for name, data in expected(BY_NAME["batch"]).items()}
+    arguments = ("--in-place", "a.o", "a.o", *(["a.o"] * 20), "--report", "report")
+    limit = sizes["a.o"]
+    names = tuple(f"n{number}.o" for number in range(limit // 100))
+    for name in names:
+        (folder / name).write_bytes(object_of(0))
+    arguments = ("--in-place", *names, "--report", "report")
+    done = run(folder, *arguments, prefix=["prlimit", f"--fsize={limit}"])
+    assert done == (3, b"", "cfi2sframe: report: error: File too large\n")
+    assert {contents(folder)[name] for name in names} == {expected(BY_NAME["batch"])["a.o"]}
+    assert "report" not in contents(folder)
+
+
+# Read-only
+
+
+@ALL
+def test_a_read_only_file_system(mounted: Callable[[str], Path], form: Form) -> None:
+    """Permissions do not bind root; a mount does."""
+    folder = mounted("size=1m")
+    fill(form, folder)
+    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    done = run(folder, *form.arguments)
+    names = [name for name in form.arguments if name.endswith(".o")] if form.name == "batch" else [form.arguments[-1]]
+    lines = [f"cfi2sframe: {name}: error: Read-only file system" for name in names]
+    if form.name == "batch":
+        lines.append("cfi2sframe: report: error: Read-only file system")
+    assert (done.status, done.err.splitlines()) == (3, lines)
+    assert untouched(form, folder)
+
+
+@ALL
+def test_a_folder_without_permission(folder: Path, form: Form) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("permissions do not bind root")
+    fill(form, folder)
+    folder.chmod(0o500)
+    try:
+        done = run(folder, *form.arguments)
+        assert done.status == 3
+        assert set(done.err.splitlines()) > set()
+        assert all(line.endswith(": error: Permission denied") for line in done.err.splitlines())
+        assert untouched(form, folder)
+    finally:
+        folder.chmod(0o700)
+
+
+# Errors of each call
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        ("write", errno.ENOSPC),
+        ("write", errno.EIO),
+        ("write", errno.EDQUOT),
+        ("close", errno.EIO),
+        ("close", errno.EDQUOT),
+        ("fchmod", errno.EPERM),
+        ("rename", errno.ENOSPC),
+        ("rename", errno.EIO),
+        ("rename", errno.EROFS),
+    ],
+    ids=lambda value: errno.errorcode[value] if isinstance(value, int) else value,
+)
+@pytest.mark.parametrize("way", ["unnamed", "named"])
+def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, number: int, way: str) -> None:
+    """With and without files that have no name."""
+    if call not in form.moments and way == "unnamed":
+        pytest.skip("a free name needs no exchange")
+    fill(form, folder)
+    more = ["tmpfile:error:95"] * 3 if way == "named" else []
+    done = run(folder, *form.arguments, variables=faults.of(f"{call}:error:{number}", *more))
+    assert faults.mark.exists()
+    assert done.status == 3
+    (line,) = done.err.splitlines()
+    first = "a.o" if form.name == "batch" else form.arguments[-1]
+    assert line == f"cfi2sframe: {first}: error: {os.strerror(number)}"
+    check_left(form, folder)
+    if form.name != "batch":
+        assert untouched(form, folder)
+    else:
+        # The others are converted nevertheless.
+        left, after = contents(folder), expected(form)
+        assert (left["a.o"], left["b.o"], left["c.o"]) == (dict(form.files)["a.o"], after["b.o"], after["c.o"])
+
+
+@ALL
+@pytest.mark.parametrize("fault", ["tmpfile:error:95", "tmpfile:error:21", "link:error:18", "link:error:1"])
+def test_file_systems_that_cannot_do_it_the_good_way(folder: Path, faults: Faults, form: Form, fault: str) -> None:
+    """No files without names (EOPNOTSUPP, EISDIR), no names for them (EXDEV, EPERM): the other way leads there too."""
+    fill(form, folder)
+    done = run(folder, *form.arguments, variables=faults.of(fault))
+    assert faults.mark.exists()
+    assert done == (0, b"", "")
+    assert contents(folder).keys() == expected(form).keys()
+    report = {"report"} if form.name == "batch" else set()
+    assert {name: data for name, data in contents(folder).items() if name not in report} == {
+        name: data for name, data in expected(form).items() if name not in report
+    }
+
+
+def test_a_temporary_file_that_cannot_be_removed_does_not_hide_the_reason(folder: Path, faults: Faults) -> None:
+    form = BY_NAME["in-place"]
+    fill(form, folder)
+    variables = faults.of("tmpfile:error:95", f"write:error:{errno.ENOSPC}", f"unlink:error:{errno.EIO}")
+    done = run(folder, *form.arguments, variables=variables)
+    assert done == (3, b"", "cfi2sframe: in.o: error: No space left on device\n")
+    assert contents(folder)["in.o"] == dict(form.files)["in.o"]
+
+
+# Standard output and devices
+
+
+@pytest.mark.parametrize("output", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_a_pipe_that_closes(folder: Path, output: str) -> None:
+    fill(BY_NAME["raw"], folder)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = run(folder, "in.o", "-o", output, "--emit", "raw", stdout=write_end)
+    finally:
+        os.close(write_end)
+    assert done == (141, b"", "")
+    assert untouched(BY_NAME["raw"], folder)
+
+
+@pytest.mark.parametrize("output", ["-", "/dev/stdout", "/dev/fd/1"])
+@pytest.mark.parametrize("emitted", ["raw", "elf"])
+def test_a_pipe_by_any_name(folder: Path, output: str, emitted: str) -> None:
+    fill(BY_NAME["raw"], folder)
+    done = run(folder, "in.o", "-o", output, "--emit", emitted)
+    wanted = expected(BY_NAME["raw"])["out.sframe"] if emitted == "raw" else expected(BY_NAME["copy"])["out.o"]
+    assert done == (0, wanted, "")
+
+
+@pytest.mark.parametrize("output", ["-", "/dev/full"])
+def test_a_device_that_is_full(folder: Path, output: str) -> None:
+    fill(BY_NAME["raw"], folder)
+    with Path("/dev/full").open("wb") as full:
+        done = run(folder, "in.o", "-o", output, "--emit", "raw", stdout=full.fileno())
+    shown = "<stdout>" if output == "-" else output
+    assert done == (3, b"", f"cfi2sframe: {shown}: error: No space left on device\n")
+    assert untouched(BY_NAME["raw"], folder)

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Outputs of every kind: the input itself, links, folders, devices, odd names; and a file's attributes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.batch.support import object_of
+from tests.faults.support import BY_NAME, OLD, TIMEOUT_SECONDS, Faults, contents, expected, run
+
+COPY = BY_NAME["copy"]
+RAW = BY_NAME["raw"]
+DATA = dict(COPY.files)["in.o"]
+
+
+@pytest.fixture
+def source(folder: Path) -> Path:
+    path = folder / "in.o"
+    path.write_bytes(DATA)
+    return path
+
+
+# The input is the output
+
+
+@pytest.mark.parametrize("emitted", ["raw", "elf"])
+@pytest.mark.parametrize("output", ["in.o", "./in.o", "../folder/in.o", "symbolic.o", "hard.o"])
+def test_the_input_is_the_output(source: Path, emitted: str, output: str) -> None:
+    """A symbolic link stays one; of hard links, only the name that is written to becomes the new file."""
+    folder = source.parent
+    if output == "symbolic.o":
+        (folder / output).symlink_to("in.o")
+    if output == "hard.o":
+        os.link(source, folder / output)
+    names = set(contents(folder))
+    assert run(folder, "in.o", "-o", output, "--emit", emitted) == (0, b"", "")
+    wanted = expected(COPY)["out.o"] if emitted == "elf" else expected(RAW)["out.sframe"]
+    assert (folder / output).read_bytes() == wanted
+    assert source.read_bytes() == (DATA if output == "hard.o" else wanted)
+    assert (folder / output).is_symlink() == (output == "symbolic.o")
+    assert set(contents(folder)) == names
+
+
+@pytest.mark.parametrize("words", [("--in-place",), ("remove", "--in-place")])
+def test_a_symbolic_link_in_place(source: Path, words: tuple[str, ...]) -> None:
+    folder = source.parent
+    (folder / "elsewhere").mkdir()
+    link = folder / "elsewhere" / "link.o"
+    link.symlink_to("../in.o")
+    if words[0] == "remove":
+        assert run(folder, "--in-place", "in.o").status == 0
+    assert run(folder, *words, "elsewhere/link.o") == (0, b"", "")
+    assert link.is_symlink()
+    assert (source.read_bytes() == expected(COPY)["out.o"]) == (words[0] != "remove")
+    assert [path.name for path in link.parent.iterdir()] == ["link.o"]
+    assert {path.name for path in folder.iterdir()} == {"in.o", "elsewhere"}
+
+
+def test_a_hard_link_in_place(source: Path) -> None:
+    folder = source.parent
+    os.link(source, folder / "kept.o")
+    done = run(folder, "--in-place", "in.o")
+    warning = "cfi2sframe: in.o: warning: 1 hard link to it that was not named keeps the old file\n"
+    assert done == (0, b"", warning)
+    assert contents(folder) == {"in.o": expected(COPY)["out.o"], "kept.o": DATA}
+
+
+def test_an_output_that_is_a_hard_link(source: Path) -> None:
+    """The other name keeps what it had."""
+    folder = source.parent
+    (folder / "out.o").write_bytes(OLD)
+    os.link(folder / "out.o", folder / "kept")
+    assert run(folder, "in.o", "-o", "out.o") == (0, b"", "")
+    assert contents(folder) == {"in.o": DATA, "out.o": expected(COPY)["out.o"], "kept": OLD}
+
+
+# What is no file
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("directory", "directory: error: Is a directory"),
+        ("directory/", "directory/: error: Is a directory"),
+        ("to-directory", "to-directory: error: Is a directory"),
+        ("new/", "new/: error: Is a directory"),
+        ("in.o/", "in.o/: error: Not a directory"),
+        ("in.o/out.o", "in.o/out.o: error: Not a directory"),
+        ("missing/out.o", "missing/out.o: error: No such file or directory"),
+        ("loop", "loop: error: Too many levels of symbolic links"),
+        ("socket", "socket: error: No such device or address"),
+        ("", "error: No such file or directory"),
+        ("n" * 300, "n" * 300 + ": error: File name too long"),
+    ],
+)
+@pytest.mark.parametrize("emitted", ["raw", "elf"])
+def test_what_cannot_be_written_to(source: Path, output: str, message: str, emitted: str) -> None:
+    folder = source.parent
+    (folder / "directory").mkdir()
+    (folder / "to-directory").symlink_to("directory")
+    (folder / "loop").symlink_to("loop")
+    names = {path.name for path in folder.iterdir()}
+    if output == "socket":
+        # The names of sockets are short: it is bound from within its folder.
+        program = "import socket; socket.socket(socket.AF_UNIX).bind('socket')"
+        subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
+        assert stat.S_ISSOCK((folder / "socket").stat().st_mode)
+        names.add("socket")
+    assert run(folder, "in.o", "-o", output, "--emit", emitted) == (3, b"", f"cfi2sframe: {message}\n")
+    assert {path.name for path in folder.iterdir()} == names
+    assert source.read_bytes() == DATA
+    assert list((folder / "directory").iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("--in-place",), ("remove", "--in-place"), ("--in-place", "in.o")])
+@pytest.mark.parametrize("name", ["directory", "/dev/null", "/dev/full", "missing"])
+def test_what_cannot_be_converted_in_place(source: Path, words: tuple[str, ...], name: str) -> None:
+    (source.parent / "directory").mkdir()
+    done = run(source.parent, *words, name)
+    assert done.status == 3
+    assert done.err.startswith(f"cfi2sframe: {name}: error: ")
+    assert source.read_bytes() == (expected(COPY)["out.o"] if "in.o" in words else DATA)
+    assert {path.name for path in source.parent.iterdir()} == {"in.o", "directory"}
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--in-place", "/dev/zero"),
+        ("/dev/zero", "-o", "out"),
+        ("-", "-o", "out"),
+        ("coverage", "/dev/zero"),
+        ("verify", "/dev/zero"),
+        ("verify", "in.o", "/dev/zero"),
+        ("dump", "/dev/zero"),
+        ("dump", "--raw", "/dev/zero"),
+        ("dump", "--raw", "-"),
+    ],
+    ids=" ".join,
+)
+def test_inputs_without_an_end(source: Path, words: tuple[str, ...]) -> None:
+    """They are told from ELF files and sections by their first bytes, and not read further."""
+    limits = 'ulimit -v 4000000; exec "$@" < /dev/zero'
+    done = run(source.parent, *words, prefix=["sh", "-c", limits, "sh"])
+    assert done.status == 3
+    assert done.err.startswith("cfi2sframe: ")
+    assert set(contents(source.parent)) == {"in.o"}
+
+
+@pytest.mark.parametrize("emitted", ["raw", "elf"])
+def test_devices_stay_devices(source: Path, emitted: str) -> None:
+    (source.parent / "link").symlink_to("/dev/null")
+    for output in ("/dev/null", "link"):
+        assert run(source.parent, "in.o", "-o", output, "--emit", emitted) == (0, b"", "")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert (source.parent / "link").is_symlink()
+
+
+def test_a_fifo(source: Path) -> None:
+    fifo = source.parent / "fifo"
+    os.mkfifo(fifo)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(fifo.read_bytes()))
+    reader.start()
+    assert run(source.parent, "in.o", "-o", "fifo", "--emit", "raw") == (0, b"", "")
+    reader.join(TIMEOUT_SECONDS)
+    assert read == [expected(RAW)["out.sframe"]]
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+def test_a_fifo_whose_reader_leaves(source: Path) -> None:
+    """More than a pipe holds is written to it."""
+    fifo = source.parent / "fifo"
+    os.mkfifo(fifo)
+    source.write_bytes(DATA + bytes(1 << 18))
+
+    def leave() -> None:
+        with fifo.open("rb") as file:
+            file.read(1)
+
+    reader = threading.Thread(target=leave)
+    reader.start()
+    assert run(source.parent, "in.o", "-o", "fifo", "--emit", "elf") == (141, b"", "")
+    reader.join(TIMEOUT_SECONDS)
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+def test_a_dangling_symbolic_link(source: Path) -> None:
+    """What it leads to is made."""
+    folder = source.parent
+    (folder / "link").symlink_to("made")
+    assert run(folder, "in.o", "-o", "link", "--emit", "elf") == (0, b"", "")
+    assert (folder / "link").is_symlink()
+    assert not (folder / "made").is_symlink()
+    assert (folder / "made").read_bytes() == expected(COPY)["out.o"]
+
+
+# Names
+
+
+NAMES = (
+    b"-dash.o",
+    b"--in-place",
+    b"-",
+    b"two\nlines.o",
+    b" spaces .o",
+    b"\xff\xfe-no-utf-8.o",
+    b"$(touch made).o",
+    b"; touch made #.o",
+    b"`touch made`'\".o",
+    b"*.o",
+    b"\x1b[31m.o",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_names(folder: Path, name: bytes) -> None:
+    path = os.path.join(os.fsencode(folder), name)
+    by_words = b"./-" if name == b"-" else name
+    for words in (
+        (b"--in-place", b"--", by_words),
+        (b"-o", b"./" + name, b"--", by_words),
+        (b"--in-place", b"--", by_words, b"other.o"),
+    ):
+        Path(os.fsdecode(path)).write_bytes(DATA)
+        (folder / "other.o").write_bytes(object_of(1))
+        assert run(folder, *words) == (0, b"", "")
+        assert Path(os.fsdecode(path)).read_bytes() == expected(COPY)["out.o"]
+        assert set(os.listdir(os.fsencode(folder))) == {name, b"other.o"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_names_in_a_list(folder: Path, name: bytes) -> None:
+    Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_bytes(DATA)
+    (folder / "list").write_bytes(b"./" + name + b"\0")
+    assert run(folder, "--in-place", "--files-from", "list") == (0, b"", "")
+    assert sorted(contents(folder).values()) == sorted([expected(COPY)["out.o"], b"./" + name + b"\0"])
+
+
+# Attributes
+
+
+def access_list(user: int) -> bytes:
+    """Return a POSIX access control list: the owner and one more user may do all, the owning group may read."""
+    nobody = 0xFFFFFFFF
+    entries = ((0x01, 7, nobody), (0x02, 7, user), (0x04, 4, nobody), (0x10, 7, nobody), (0x20, 0, nobody))
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def with_attributes(path: Path) -> None:
+    try:
+        os.setxattr(path, "user.note", b"kept")
+        os.setxattr(path, "system.posix_acl_access", access_list(12345))
+    except OSError as error:
+        pytest.skip(f"no such attributes here: {error}")
+
+
+@pytest.mark.parametrize("words", [("--in-place", "in.o"), ("in.o", "-o", "out.o")])
+def test_access_control_lists_and_other_attributes(source: Path, words: tuple[str, ...]) -> None:
+    with_attributes(source)
+    mode = source.stat().st_mode
+    assert run(source.parent, *words) == (0, b"", "")
+    written = source.parent / words[-1]
+    assert written.read_bytes() == expected(COPY)["out.o"]
+    assert os.getxattr(written, "user.note") == b"kept"
+    assert os.getxattr(written, "system.posix_acl_access") == access_list(12345)
+    assert written.stat().st_mode == mode
+
+
+def test_a_lost_access_control_list_gives_the_group_nothing(source: Path, faults: Faults) -> None:
+    """The group's bits are the list's mask: on their own they would let the group write, which could only read."""
+    try:
+        os.setxattr(source, "system.posix_acl_access", access_list(12345))
+    except OSError as error:
+        pytest.skip(f"no access control lists here: {error}")
+    assert run(source.parent, "--in-place", "in.o", variables=faults.of("fsetxattr:error:95")) == (0, b"", "")
+    assert faults.mark.exists()
+    assert stat.S_IMODE(source.stat().st_mode) == 0o700
+
+
+def test_raw_bytes_inherit_no_set_user_id_bit(source: Path) -> None:
+    (source.parent / "out.sframe").write_bytes(OLD)
+    (source.parent / "out.sframe").chmod(0o6755)
+    assert run(source.parent, "in.o", "-o", "out.sframe") == (0, b"", "")
+    assert stat.S_IMODE((source.parent / "out.sframe").stat().st_mode) == 0o755
+
+
+def test_an_owner_that_cannot_be_kept_loses_its_set_id_bits(source: Path, faults: Faults) -> None:
+    """As for a user who converts somebody else's program."""
+    if os.geteuid() != 0:
+        pytest.skip("needs a file of another user")
+    os.chown(source, 12345, 12345)
+    source.chmod(0o6755)
+    assert run(source.parent, "in.o", "-o", "out.o", variables=faults.of("fchown:error:1")) == (0, b"", "")
+    assert faults.mark.exists()
+    written = (source.parent / "out.o").stat()
+    assert (written.st_uid, stat.S_IMODE(written.st_mode)) == (0, 0o755)
+    assert run(source.parent, "in.o", "-o", "out.o") == (0, b"", "")
+    written = (source.parent / "out.o").stat()
+    assert (written.st_uid, written.st_gid, stat.S_IMODE(written.st_mode)) == (12345, 12345, 0o6755)
+
+
+def test_nobody_else_can_read_it_while_it_is_written(source: Path, faults: Faults) -> None:
+    """What is private stays private at every moment: the file begins with its owner's rights alone."""
+    source.chmod(0o600)
+    done = run(source.parent, "--in-place", "in.o", variables=faults.of("tmpfile:error:95", "fchmod:after:9"))
+    assert done.status == 137
+    (stray,) = set(contents(source.parent)) - {"in.o"}
+    assert stat.S_IMODE((source.parent / stray).stat().st_mode) == 0o600
