@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.cli.common import parser_of, say
+from cfi2sframe.cli.common import fail, parser_of, say
+from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,6 +61,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-j", "--jobs", type=_jobs, metavar="N", help="processes (default: one per processor that may be used)"
     )
+    parser.add_argument(
+        "--executor",
+        metavar="MODULE:CALLABLE",
+        help="measure on what this factory of concurrent.futures executors makes; it is called with max_workers=N",
+    )
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
     return parser
 
@@ -88,7 +94,10 @@ def execute(arguments: argparse.Namespace) -> int:
         return EXIT_USAGE
     if arguments.functions is None:
         arguments.functions = _HTML_FUNCTION_COUNT if arguments.format == "html" and not arguments.compare else 0
-    report = _compare(arguments) if arguments.compare else _measure(arguments)
+    try:
+        report = _compare(arguments) if arguments.compare else _measure(arguments)
+    except RequestError as error:
+        return fail(error, "")
     try:
         _write(report, arguments)
     except OSError as error:
@@ -127,6 +136,7 @@ def _compare(arguments: argparse.Namespace) -> Comparison:
 
 
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
+    from cfi2sframe.batch.pool import load_factory
     from cfi2sframe.cli.progress import with_progress
     from cfi2sframe.report.size_run import Request, measure_all, split_found
 
@@ -134,7 +144,8 @@ def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) 
     jobs = arguments.jobs or len(os.sched_getaffinity(0))
     request = Request(arguments.functions, arguments.sframe_version)
     results: list[Result] = list(failures)
-    measured = measure_all(sources, request, jobs)
+    factory = load_factory(arguments.executor) if arguments.executor else None
+    measured = measure_all(sources, request, jobs, factory)
     for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
         results += parts
     return results

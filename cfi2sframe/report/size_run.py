@@ -12,7 +12,8 @@ from cfi2sframe.report.size import measure
 from cfi2sframe.report.size_records import Failure, FileSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
 
 #: Behind larger sources the memory of what refers to itself is given back; behind small ones it is not worth the time.
 _COLLECT_FROM: Final = 1 << 20
@@ -66,27 +67,42 @@ def _failure(name: str, reason: str) -> Failure:
     return Failure(name, reason, is_expected=any(text in reason for text in _NOTHING_THERE))
 
 
-def measure_all(sources: Sequence[Source], request: Request, jobs: int) -> Iterator[Measured]:
-    """Measure sources and yield each as it is done: with several processes, the largest first."""
-    if jobs <= 1 or len(sources) <= 1:
+def measure_all(
+    sources: Sequence[Source], request: Request, jobs: int, factory: Callable[..., Executor] | None = None
+) -> Iterator[Measured]:
+    """Measure sources and yield each as it is done: with several processes, the largest first.
+
+    `factory` makes what runs them, called with `max_workers`; without one, processes of this machine do.
+    """
+    if factory is None and (jobs <= 1 or len(sources) <= 1):
         yield from (measure_source(source, request) for source in sources)
         return
-    from concurrent.futures import ProcessPoolExecutor, as_completed
-    from concurrent.futures.process import BrokenProcessPool
-    from multiprocessing import get_context
+    from concurrent.futures import BrokenExecutor, as_completed
 
-    # No process ends with the longest task, and none starts as a copy of one that has threads or open files.
+    # No process ends with the longest task.
     ordered = sorted(sources, key=lambda source: -source.size)
-    context = get_context("forkserver")
-    # Processes are not replaced after some files: Python 3.11's pool can come to a standstill over that.
-    with ProcessPoolExecutor(jobs, context, gc.disable) as pool:
+    with (factory or _processes)(max_workers=jobs) as pool:
         tasks = {pool.submit(measure_source, source, request): source for source in ordered}
         for task in as_completed(tasks):
             source = tasks.pop(task)
-            try:
+            # What is run raises nothing; what arrives nevertheless is the executor's.
+            error = task.exception()
+            if error is None:
                 yield task.result()
-            except BrokenProcessPool:
+            elif isinstance(error, BrokenExecutor):
                 yield Measured(source, (Failure(source.name, "the process that measured it died"),))
+            else:
+                reason = f"what measured it was lost ({type(error).__name__}: {error})"
+                yield Measured(source, (Failure(source.name, reason),))
+
+
+def _processes(max_workers: int) -> Executor:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    # None starts as a copy of a process that has threads or open files; and none is replaced after some files: Python
+    # 3.11's pool can come to a standstill over that.
+    return ProcessPoolExecutor(max_workers, get_context("forkserver"), gc.disable)
 
 
 def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[Failure]]:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -112,3 +113,41 @@ def test_progress_on_a_terminal_only(
     err = capsys.readouterr().err
     assert "1 of 2 files" in err
     assert err.endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize("factory", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
+def test_any_executor(factory: str, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["size", str(tree), "--format", "json", "-j", "2"]
+    assert main(words) == EXIT_SUCCESS
+    expected = capsys.readouterr().out
+    assert main([*words, "--executor", f"concurrent.futures:{factory}"]) == EXIT_SUCCESS
+    assert capsys.readouterr().out == expected
+
+
+def test_no_such_executor(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--executor", "concurrent.futures:Nobody"]) == EXIT_USAGE
+    assert "cfi2sframe: error: executor 'concurrent.futures:Nobody'" in capsys.readouterr().err
+
+
+class _Losing:
+    """An executor whose workers are lost with what they were given."""
+
+    def __init__(self, max_workers: int) -> None:
+        self.max_workers = max_workers
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to end."""
+
+    def submit(self, *_: object) -> Future[object]:
+        """Lose a task."""
+        task: Future[object] = Future()
+        task.set_exception(OSError("no route"))
+        return task
+
+
+def test_an_executor_that_loses_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--executor", f"{__name__}:_Losing"]) == EXIT_UNUSABLE
+    assert "what measured it was lost (OSError: no route)" in capsys.readouterr().out

@@ -67,6 +67,7 @@ complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l sort -x -a 'sfra
 complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l top -x -d 'list N files only'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l sframe-version -x -a '1 2 3' -d 'the version that order, functions and changes are about'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -s j -l jobs -x -d 'processes'
+complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l executor -x -d 'measure on what this factory of concurrent.futures executors makes'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l color -x -a 'auto always never' -d 'default'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l pid -x -d 'trace a live process instead'
