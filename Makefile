@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,11 @@ fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under t
 
 fuzz-differential: venv ## compare FUZZ_PROGRAMS random CFI programs with readelf and llvm-dwarfdump
 	$(BIN)/python tools/fuzz_differential.py --programs $(FUZZ_PROGRAMS)
+
+MUTANTS ?= 1/1
+
+mutants: venv ## change one thing at a time in the core, and see whether its tests notice (MUTANTS=1/20: every 20th)
+	$(BIN)/python tools/mutants.py --share $(MUTANTS)
 
 installations: ## fetch the ELF files of a whole Debian installation for three architectures (2 GB) -> build/installations
 	tools/fetch-corpus --installation build/installations

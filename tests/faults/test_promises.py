@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SECURITY.md: the tests that it names are there, and the package imports nothing that could break its word."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULES = sorted((ROOT / "cfi2sframe").rglob("*.py"))
+TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+#: What starts programs or talks to other machines.
+FORBIDDEN = {
+    *("subprocess", "socket", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "pty", "ctypes"),
+    *("pickle", "marshal", "shelve", "webbrowser"),
+}
+#: `ctypes` is how a live process is held still.
+ALLOWED = {("trace/ptrace.py", "ctypes")}
+STARTERS = re.compile(r"^(system|popen|fork|forkpty|exec[lv].*|spawn.*|posix_spawn.*|startfile)$")
+MAY_START = {"cli/linker.py": {"fork", "posix_spawn"}}
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    named = set(re.findall(r"`((?:tests|docs|testdata)/[\w/.]+)`", TEXT))
+    assert len(named) > 10
+    assert not [path for path in sorted(named) if not (ROOT / path).exists()]
+
+
+def test_each_test_of_faults_is_named() -> None:
+    for path in (ROOT / "tests" / "faults").glob("test_*.py"):
+        assert f"`tests/faults/{path.name}`" in TEXT
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_shell_no_network_no_other_program(path: Path) -> None:
+    name = str(path.relative_to(ROOT / "cfi2sframe"))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported: set[str] = set()
+    started: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
+            started |= {node.attr} if STARTERS.match(node.attr) else set()
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"eval", "exec", "compile"}
+    assert {module for module in imported & FORBIDDEN if (name, module) not in ALLOWED} == set()
+    assert started <= MAY_START.get(name, set())
