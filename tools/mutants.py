@@ -30,22 +30,32 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = "cfi2sframe"
 EXPLAINED: Final = ROOT / "docs" / "mutants.md"
+EDGES: Final = "unit/test_edges.py"
 #: The tests of each module: those that end soonest first, since the first failure is enough.
 TESTS: Final = {
-    "dwarf/machine.py": ("unit/test_machine.py", "golden", "unit/test_cfi_sections.py", "property/test_machine.py"),
-    "dwarf/registers.py": ("unit/test_machine.py", "golden", "unit/test_lower.py", "property/test_machine.py"),
+    "dwarf/machine.py": (
+        *(EDGES, "unit/test_machine.py", "golden", "unit/test_cfi_sections.py", "property/test_machine.py"),
+    ),
+    "dwarf/registers.py": (EDGES, "unit/test_machine.py", "golden", "unit/test_lower.py", "property/test_machine.py"),
     "dwarf/instructions.py": (
-        *("unit/test_machine.py", "golden", "unit/test_cfi_sections.py", "unit/test_pipeline.py"),
+        *(EDGES, "unit/test_machine.py", "golden", "unit/test_cfi_sections.py", "unit/test_pipeline.py"),
         "property/test_machine.py",
     ),
-    "lower.py": ("unit/test_lower.py", "golden", "unit/test_pipeline.py", "property/test_pipeline.py"),
+    "lower.py": (EDGES, "unit/test_lower.py", "golden", "unit/test_pipeline.py", "property/test_pipeline.py"),
     "arrange.py": ("unit/test_arrange.py", "golden", "unit/test_pipeline.py", "property/test_pipeline.py"),
     "sframe/rows.py": (
-        *("unit/test_encode.py", "unit/test_layout.py", "golden", "unit/test_split.py", "unit/test_sharing.py"),
+        *(EDGES, "unit/test_encode.py", "unit/test_layout.py", "golden", "unit/test_split.py", "unit/test_sharing.py"),
         "property/test_sframe.py",
     ),
     "sframe/layout.py": (
-        *("unit/test_encode.py", "unit/test_layout.py", "golden", "unit/test_sharing.py", "unit/test_pipeline.py"),
+        *(
+            EDGES,
+            "unit/test_encode.py",
+            "unit/test_layout.py",
+            "golden",
+            "unit/test_sharing.py",
+            "unit/test_pipeline.py",
+        ),
         "property/test_sframe.py",
     ),
     "sframe/encode.py": ("unit/test_encode.py", "golden", "unit/test_sharing.py", "property/test_sframe.py"),
@@ -348,18 +358,22 @@ def _chosen(modules: Sequence[str], share: str) -> list[Mutant]:
     return [mutant for module in modules for mutant in list(mutants_of(module))[first - 1 :: every]]
 
 
+def _is_wanted(key: str, texts: Sequence[str] | None) -> bool:
+    return not texts or any(text in key for text in texts)
+
+
 def main() -> int:
     """Run the mutants; return 1 when one survives that nothing explains."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--module", action="append", choices=sorted(TESTS), help="only this module")
     parser.add_argument("--share", default="1/1", metavar="N/M", help="every Mth mutant, from the Nth on")
-    parser.add_argument("--grep", default="", metavar="TEXT", help="only mutants whose key holds this")
+    parser.add_argument("--grep", action="append", metavar="TEXT", help="only mutants whose key holds one of these")
     parser.add_argument("--report", metavar="FILE", help="append a line of JSON per mutant")
     parser.add_argument("--trust", action="store_true", help="do not first run the tests on the modules as they are")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     arguments = parser.parse_args()
     modules = arguments.module or list(TESTS)
-    chosen = [mutant for mutant in _chosen(modules, arguments.share) if arguments.grep in mutant.key]
+    chosen = [mutant for mutant in _chosen(modules, arguments.share) if _is_wanted(mutant.key, arguments.grep)]
     if arguments.list:
         print(*(mutant.key for mutant in chosen), sep="\n")
         return 0

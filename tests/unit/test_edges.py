@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What parts of the core promise on their own, where the whole has a second way to the same result and so hides it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.dwarf.instructions import quick_chunks, read_chunk, walk_chunks
+from cfi2sframe.dwarf.machine import CfiProgram
+from cfi2sframe.dwarf.registers import Registers, RememberStack
+from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
+from cfi2sframe.errors import CfiError, RequestError
+from cfi2sframe.lower import Lowering, Target
+from cfi2sframe.sframe.layout import plan_section
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
+from tests.samples import parsed_cie
+
+ROW = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+
+# Instructions
+
+
+def test_no_instructions_are_no_chunks() -> None:
+    assert list(walk_chunks(b"", "<")) == []
+    assert quick_chunks(b"") == []
+
+
+def test_every_advance_begins_a_chunk() -> None:
+    """Also those with operands; were they part of a chunk, the machine would find out and take the slow way."""
+    pieces = [b"\x0e\x10", b"\x02\x10\x0e\x18", b"\x03\x10\x00", b"\x44\x0e\x20\x0a", b"\x04\x01\x00\x00\x00"]
+    assert quick_chunks(b"".join(pieces)) == pieces
+
+
+@pytest.mark.parametrize(
+    ("chunk", "expected"),
+    [
+        (b"\x44\x0e\x10", (4, b"\x0e\x10")),
+        (b"\x02\x90\x0e\x10", (0x90, b"\x0e\x10")),
+        (b"\x03\x01\x02\x0a", (0x201, b"\x0a")),
+        (b"\x0e\x10", (0, b"\x0e\x10")),
+    ],
+)
+def test_a_chunk_is_its_advance_and_the_rest(chunk: bytes, expected: tuple[int, bytes]) -> None:
+    assert read_chunk(chunk, "<") == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "offset", "reason"),
+    [
+        (b"\x0e", 0, "truncated or oversized LEB128 number"),
+        (b"\x0c\x07\x08\x0c\x07", 3, "truncated or oversized LEB128 number"),
+        (b"\x0f\x05\x00", 0, "the expression leaves the entry"),
+        (b"\x00\x10\x06\x02\x96", 1, "the expression leaves the entry"),
+    ],
+)
+def test_registers_take_no_truncated_instruction(code: bytes, offset: int, reason: str) -> None:
+    """What is cut into chunks has been found whole, but that is not theirs to rely on."""
+    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack())
+    with pytest.raises(CfiError) as caught:
+        registers.execute(code)
+    assert (caught.value.reason, caught.value.offset) == (reason, offset)
+
+
+def test_programs_depend_on_no_place_unless_they_say_so() -> None:
+    assert not CfiProgram((0,), (ROW,)).depends_on_location
+
+
+# Lowering
+
+
+def test_the_last_errata_are_the_default() -> None:
+    assert Target(AMD64).errata == 2
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -> None:
+    """A rule that SFrame need not say makes another row of the CFI, and none of the section."""
+    other = ROW._replace(fp=NoRule.SAME_VALUE)
+    last = ROW._replace(cfa=RegisterOffset(7, 16))
+    lowering = Lowering(Target(AMD64, version))
+    first = lowering.lower((0, 4, 8), (ROW, other, last), parsed_cie(AMD64))
+    assert isinstance(first, FunctionBody)
+    assert first.starts == (0, 8)
+    assert lowering.lower((0, 4, 8), (ROW, other, last), parsed_cie(AMD64)) == first
+    # And where none are equal, the quick way gives what the other one does.
+    assert lowering.lower((0, 8), (ROW, last), parsed_cie(AMD64)) == first
+
+
+# Layout
+
+
+def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
+    """One body under many names takes its place as often, and no memory."""
+    count = 0xFFFF
+    state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
+    body = FunctionBody(tuple(range(count)), (state,) * count)
+    size = len(
+        plan_section(Section(3, AMD64.abi_id, (Function(0, count, body),), start_is_pcrel=True), AMD64, 0)
+        .bodies[0]
+        .data
+    )
+
+    def plan(times: int) -> int:
+        functions = tuple(Function(count * number, count, body) for number in range(times))
+        section = Section(3, AMD64.abi_id, functions, start_is_pcrel=True)
+        return len(plan_section(section, AMD64, 0).fre_offsets)
+
+    most = ((1 << 32) - 1) // size
+    assert plan(most) == most
+    with pytest.raises(RequestError, match="more than 4 GiB"):
+        plan(most + 1)
+
+
+def test_architectures_scale_offsets_by_what_divides_their_bias() -> None:
+    """So it does not matter whether the bias is added or taken away to see whether an offset can be scaled."""
+    for arch in (AMD64, AARCH64_LE, S390X):
+        assert arch.cfa_offset_bias % arch.cfa_offset_scale == 0
