@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+#: A line of a traceback that is in the program, past what the interpreter needs to find its first line.
+PROGRAM_FRAME = re.compile(r'File ".*/cfi2sframe/(?!__init__|__main__|cli/__init__)')
 NO_UNNAMED = "tmpfile:error:95"
 
 
@@ -123,9 +126,13 @@ def at_random(form: Form, folder: Path, count: int, numbers: tuple[signal.Signal
             time.sleep(source.uniform(0, length))
             process.send_signal(number)
             _, err = process.communicate(timeout=TIMEOUT_SECONDS)
-        assert process.returncode in (0, -number, 128 + number)
-        # Before the first line of the program, the interpreter answers to an interrupt in its own way.
-        assert not err or number == signal.SIGINT
+        if err or process.returncode == 1:
+            # Before the first line of the program, the interpreter answers to an interrupt in its own way.
+            assert number == signal.SIGINT
+            assert not PROGRAM_FRAME.search(err.decode())
+            assert contents(folder) == dict(form.files)
+        else:
+            assert process.returncode in (0, -number, 128 + number)
         check_left(form, folder)
 
 

@@ -26,6 +26,11 @@ def test_no_instructions_are_no_chunks() -> None:
     assert quick_chunks(b"") == []
 
 
+def test_an_advance_at_the_beginning_has_nothing_before_it() -> None:
+    (chunk,) = walk_chunks(b"\x44\x0e\x10", "<")
+    assert (chunk.offset, chunk.advance, chunk.code, chunk.code_offset) == (0, 4, b"\x0e\x10", 1)
+
+
 def test_every_advance_begins_a_chunk() -> None:
     """Also those with operands; were they part of a chunk, the machine would find out and take the slow way."""
     pieces = [b"\x0e\x10", b"\x02\x10\x0e\x18", b"\x03\x10\x00", b"\x44\x0e\x20\x0a", b"\x04\x01\x00\x00\x00"]
