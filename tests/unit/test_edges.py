@@ -11,7 +11,8 @@ from cfi2sframe.dwarf.machine import CfiProgram
 from cfi2sframe.dwarf.registers import Registers, RememberStack
 from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
 from cfi2sframe.errors import CfiError, RequestError
-from cfi2sframe.lower import Lowering, Target
+from cfi2sframe.lower import Lowering, Skip, Target
+from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from tests.samples import parsed_cie
@@ -90,6 +91,21 @@ def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -
     assert lowering.lower((0, 4, 8), (ROW, other, last), parsed_cie(AMD64)) == first
     # And where none are equal, the quick way gives what the other one does.
     assert lowering.lower((0, 8), (ROW, last), parsed_cie(AMD64)) == first
+
+
+def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -> None:
+    """What is kept for the next function is only what default rows can say."""
+    by_other_register = ROW._replace(cfa=RegisterOffset(10, 8))
+    flexible = Lowering(Target(AMD64, 3))
+    first = flexible.lower((0,), (by_other_register,), parsed_cie(AMD64))
+    assert isinstance(first, FunctionBody)
+    assert first.is_flexible
+    assert flexible.lower((0,), (by_other_register,), parsed_cie(AMD64)) == first
+    default = Lowering(Target(AMD64, 2))
+    for _ in range(2):
+        skip = default.lower((0,), (by_other_register,), parsed_cie(AMD64))
+        assert isinstance(skip, Skip)
+        assert skip.reason is SkipReason.CFA_BASE_REGISTER
 
 
 # Layout
