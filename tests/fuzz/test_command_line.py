@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe import Options, convert, decode, load
-from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, KEPT
+from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
 from tests import cli
 from tests.fuzz.damage import Change, Damage, damages, seeds_of_this_machine
 from tests.fuzz.readelf_verdict import Verdict, read_independently
@@ -44,6 +44,9 @@ WAYS: Final = {
 }
 #: What each way may end with, beside success and what cannot be used.
 STATUSES: Final = {
+    # A version that the ABI does not have, or whose fields cannot hold the distances, was the wrong thing to ask for.
+    "copy of version 2": {EXIT_USAGE},
+    "verify version 1": {EXIT_USAGE},
     "strict": {EXIT_INCOMPLETE},
     "check": {EXIT_DIFFERENCE, EXIT_INCOMPLETE},
     "verify existing": {EXIT_DIFFERENCE},
