@@ -165,6 +165,8 @@ def remove_from_object(data: Buffer) -> list[Buffer]:
 
 def _check_unreferenced(old: _Object, index: int) -> None:
     table = old.sections[old.symbol_table()]
+    if table.file_offset + table.size > len(old.data):
+        raise EmbedError("the symbol table reaches past the end of the file")
     data = memoryview(old.data)[table.file_offset : table.file_offset + table.size // 24 * 24]
     for symbol in struct.iter_unpack(old.order + "IBBHQQ", data):
         if symbol[3] == index:
