@@ -79,7 +79,7 @@ def seeds_of_this_machine() -> tuple[Seed, ...]:
     files |= {path.name: path.read_bytes() for path in sorted((ROOT / "testdata/golden").glob("*.o"))}
     files |= dict(_programs())
     files |= {f"{name} with .sframe": data for name, file in files.items() if (data := _with_section(file))}
-    return tuple(Seed(name, data, _zones(load(data))) for name, data in files.items())
+    return tuple(Seed(name, data, zones_of(load(data))) for name, data in files.items())
 
 
 def _plain_file(arch: Arch) -> bytes:
@@ -101,7 +101,8 @@ def _with_section(data: bytes) -> bytes | None:
         return None
 
 
-def _zones(image: ElfImage) -> dict[str, tuple[int, int]]:
+def zones_of(image: ElfImage) -> dict[str, tuple[int, int]]:
+    """Return the zones that a file has."""
     header = image.header
     found = {"anywhere": (0, len(image.data)), "header": (0, 64)}
     found["segments"] = (header.program_headers_offset, 56 * len(image.segments))

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from cfi2sframe import Options, convert, decode, load
 from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
+from cfi2sframe.elf.constants import SHT_SYMTAB
 from tests import cli
-from tests.fuzz.damage import Change, Damage, damages, seeds_of_this_machine
+from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
 from tests.fuzz.readelf_verdict import Verdict, read_independently
 from tests.oracle.tools import ToolMissingError, find_binutils
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from tests.fuzz.damage import Seed
 
 #: Words of each way to run the program, without the file; `{out}` is a file to write.
 WAYS: Final = {
@@ -143,6 +142,19 @@ def test_files_without_damage(way: str, tmp_path: Path) -> None:
     seed = next(s for s in seeds_of_this_machine() if s.name == "assembled AMD64 with .sframe")
     verdict = check_file(seed, UNTOUCHED, way, tmp_path)
     assert verdict.point_count >= 5 or verdict.silence == "no readelf"
+
+
+def test_a_symbol_table_past_the_end(tmp_path: Path) -> None:
+    """Found by the tests above: symbols were read before anybody asked whether the file has them."""
+    file = tmp_path / "file"
+    file.write_bytes(next(s.data for s in seeds_of_this_machine() if s.name == "amd64-push-rbp.o with .sframe"))
+    image = load(file.read_bytes())
+    table = next(s for s in image.sections if s.type == SHT_SYMTAB)
+    damage = Damage((Change("sections", 64 * table.index + 24, 8, len(image.data) - 30),), None)
+    file.write_bytes(damage.apply(Seed("object", bytes(image.data), zones_of(image))))
+    result = run("remove", file, tmp_path / "out")
+    assert result.status == EXIT_UNUSABLE
+    assert "the symbol table reaches past the end of the file" in result.err[0]
 
 
 def test_seeds_are_of_all_kinds() -> None:
