@@ -13,7 +13,7 @@ from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, Row
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.lower import Lowering, Skip, Target
 from cfi2sframe.reasons import SkipReason
-from cfi2sframe.sframe.layout import plan_section
+from cfi2sframe.sframe.layout import SectionPlan, plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from tests.samples import parsed_cie
 
@@ -113,24 +113,27 @@ def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -
 
 def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
     """One body under many names takes its place as often, and no memory."""
-    count = 0xFFFF
+    count = 1 << 14
     state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
     body = FunctionBody(tuple(range(count)), (state,) * count)
-    size = len(
-        plan_section(Section(3, AMD64.abi_id, (Function(0, count, body),), start_is_pcrel=True), AMD64, 0)
-        .bodies[0]
-        .data
-    )
 
-    def plan(times: int) -> int:
+    def plan(times: int) -> SectionPlan:
         functions = tuple(Function(count * number, count, body) for number in range(times))
-        section = Section(3, AMD64.abi_id, functions, start_is_pcrel=True)
-        return len(plan_section(section, AMD64, 0).fre_offsets)
+        return plan_section(Section(2, AMD64.abi_id, functions, start_is_pcrel=True), AMD64, 0)
 
-    most = ((1 << 32) - 1) // size
-    assert plan(most) == most
+    # Two bytes of start, one of information, one word.
+    assert len(plan(1).bodies[0].data) == 1 << 16
+    assert plan((1 << 16) - 1).fre_offsets[-1] == ((1 << 16) - 2) << 16
     with pytest.raises(RequestError, match="more than 4 GiB"):
-        plan(most + 1)
+        plan(1 << 16)
+
+
+@pytest.mark.parametrize("start_vaddr", [1 << 62, (1 << 63) - 1])
+def test_starts_of_version_3_reach_as_far_as_addresses_go(start_vaddr: int) -> None:
+    state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
+    functions = (Function(start_vaddr, 1, FunctionBody((0,), (state,))),)
+    section = Section(3, AMD64.abi_id, functions, start_is_pcrel=False)
+    assert plan_section(section, AMD64, 0).start_fields == (start_vaddr,)
 
 
 def test_architectures_scale_offsets_by_what_divides_their_bias() -> None:
