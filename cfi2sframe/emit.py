@@ -3,20 +3,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME
+from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.errors import EmbedError, VerificationError
 from cfi2sframe.pipeline import place_again
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.encode import encode_section
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cfi2sframe.elf.embed import EmbeddingPlan
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.records import Buffer
     from cfi2sframe.elf.relocatable import ObjectRelocation
     from cfi2sframe.pipeline import Conversion
+
+#: The distance from a section's start that 32-bit fields of CFI can say.
+_MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
 
 
 class Emitted(NamedTuple):
@@ -72,6 +78,7 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
     kind = target.arch.pc64_relocation if is_wide else target.arch.pc32_relocation
     record_size = FDE_SIZE[target.version]
     relocations = []
+    symbol_values = _symbol_values(conversion.image)
     for index, (function, number) in enumerate(
         zip(conversion.section.functions, conversion.function_entries, strict=True)
     ):
@@ -83,9 +90,26 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
             raise EmbedError(f"{cfi_section.name}+0x{fde.pc_offset:x}: no relocation says where the function starts")
         # A function may be a later piece of its FDE's range.
         addend = relocation.addend + function.start_vaddr - fde.pc_begin_vaddr
+        # The FDE's own field may be so narrow that a sum beyond it lands in the code; a wider one would leave it.
+        value = symbol_values(relocation.symbol_index) + addend
+        if not 0 <= value <= _MAX_SECTION_OFFSET:
+            raise EmbedError(f"a symbol of the function at 0x{function.start_vaddr:x} is far outside its section")
         field_offset = HEADER_SIZE + index * record_size
         relocations.append(ObjectRelocation(field_offset, kind, relocation.symbol_index, addend))
     return relocations
+
+
+def _symbol_values(image: ElfImage) -> Callable[[int], int]:
+    """Return what gives the value of an object's symbol by its index; 0 where there is none."""
+    # With no table, or several, writing is refused in the end.
+    tables = [section for section in image.sections if section.type == SHT_SYMTAB]
+    data = image.section_bytes(tables[0]) if tables else b""
+    read = struct.Struct(image.byte_order + "8xQ").unpack_from
+
+    def value_of(index: int) -> int:
+        return int(read(data, 24 * index)[0]) if 24 * index + 24 <= len(data) else 0
+
+    return value_of
 
 
 def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, may_move_table: bool) -> Emitted:
