@@ -8,6 +8,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cfi2sframe import convert, load
 from tests.contrib.support import ROOT, environment, need, run
 
 if TYPE_CHECKING:
@@ -65,8 +66,10 @@ def check_walks(sampler: Sampler, program: Path, *words: str, libraries: Path | 
     summary: dict[str, Any] = next(record for record in records if record["record"] == "summary")
     assert summary["samples"] >= MIN_SAMPLES, summary
     assert summary["frames"] > summary["samples"]
-    parted = {kind: summary[kind] for kind in ("different", "longer", "unaligned", "faulted")}
-    assert not any(parted.values()), [record for record in records if record["record"] == "example"]
+    examples = [record for record in records if record["record"] == "example"]
+    unexplained = [example for example in examples if not _is_in_stub_without_cfi(example)]
+    parted = sum(summary[kind] for kind in ("different", "longer", "unaligned", "faulted"))
+    assert (unexplained, parted) == ([], len(examples)), unexplained
     # A busy machine stays in the vDSO, which has no section, for many ticks at times.
     inside = summary["samples"] - summary["endings"].get("no_section", 0)
     assert inside > summary["samples"] / 2, summary
@@ -76,3 +79,16 @@ def check_walks(sampler: Sampler, program: Path, *words: str, libraries: Path | 
     assert len(states) >= 2
     assert set(states.values()) == {"good"}, states
     return summary
+
+
+def _is_in_stub_without_cfi(example: dict[str, Any]) -> bool:
+    """Whether backtrace() gave up where it was: in a PLT stub, for which some linkers write no CFI."""
+    if example["outcome"] != "longer" or example["backtrace_count"] != 1:
+        return False
+    place = example["walk"][0]
+    vaddr = int(place["offset"], 0)
+    image = load(place["module"])
+    if any(e.fde.pc_begin_vaddr <= vaddr < e.fde.pc_begin_vaddr + e.fde.pc_range for e in convert(image).cfi.entries):
+        return False
+    section = image.section_at(vaddr)
+    return section is not None and section.name.startswith(".plt")

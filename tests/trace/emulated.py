@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
+import tempfile
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.trace.judges import GDB_FRAMES, TIMEOUT, Chain, gdb
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from tests.arches.targets import Target
 
@@ -48,7 +50,9 @@ def emulated(
 
     `variable` is NAME=VALUE for the program's environment, which is empty else.
     """
-    socket = folder / "gdb"
+    # A socket's path may have 107 bytes; those of tests' folders grow with the tests' names.
+    short = Path(tempfile.mkdtemp(prefix="gdb"))
+    socket = short / "s"
     options = ["-L", str(target.sysroot), "-cpu", cpu or CPUS[target.name], "-g", str(socket)]
     options += ["-E", variable] if variable else []
     with subprocess.Popen(
@@ -70,6 +74,7 @@ def emulated(
             yield Emulator(process, socket)
         finally:
             process.kill()
+            shutil.rmtree(short)
 
 
 def die_under_gdb(
