@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tests.oracle.frames import Arch as ArchName
     from tests.oracle.frames import OracleFde, OracleSection
 
+_ENTRY: Final = re.compile(r'[0-9a-f]+ [0-9a-f]+ [0-9a-f]+ (FDE cie=[0-9a-f]+ pc=[0-9a-f]+\.\.[0-9a-f]+|CIE ".*" cf=)')
 _ARCH_NAMES: Final[dict[str, ArchName]] = {"AMD64": "amd64", "s390x": "s390x", "AArch64": "aarch64"}
 
 
@@ -80,8 +82,12 @@ def _frames(readelf: str, path: Path, arch_name: ArchName) -> tuple[OracleSectio
         return "readelf takes too long"
     if done.returncode or done.stderr:
         return "readelf complains"
+    lines = done.stdout.decode("utf-8", "replace").splitlines()
+    if any((" FDE " in line or " CIE " in line) and not _ENTRY.match(line) for line in lines):
+        # What stands there instead of an entry's head would give its rows to the entry before it.
+        return "readelf shows a damaged entry"
     try:
-        return parse_readelf_frames(done.stdout.decode("utf-8", "replace").splitlines(), arch_name)
+        return parse_readelf_frames(lines, arch_name)
     except OracleOutputError as error:
         return f"readelf shows what its parser does not know: {error}"
 
