@@ -22,7 +22,7 @@ CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 TARGETS: Final = ("elf", "cfi", "lowering", "sframe", "linked", "object", "core")
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16
-#: CPU seconds for an input of up to `MAX_SIZE` bytes: four times what the dearest takes, for a busy machine counts
+#: CPU seconds for an input of up to `MAX_SIZE` bytes: some times what the dearest takes, for a busy machine.
 #: more.
 MAX_SECONDS: Final = 8.0
 #: Bytes of memory: some for the program itself, and a multiple of the input.
