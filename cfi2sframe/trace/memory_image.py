@@ -7,9 +7,10 @@ A loaded file keeps its headers and, with them, the way to its CFI; sections are
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import ELF_MAGIC, PT_LOAD, PT_NOTE, PT_NULL
+from cfi2sframe.elf.constants import ELF_MAGIC, PT_LOAD, PT_NOTE
 from cfi2sframe.elf.records import (
     FILE_HEADER_SIZE,
     PROGRAM_HEADER_SIZE,
@@ -21,6 +22,8 @@ from cfi2sframe.errors import ElfError
 from cfi2sframe.trace.notes import find_build_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from cfi2sframe.elf.records import ByteOrder
     from cfi2sframe.trace.frame import ReadMemory
 
@@ -84,40 +87,51 @@ def memory_build_id(read: ReadMemory, headers: MemoryHeaders | None) -> bytes | 
 def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder) -> bytes | None:
     """Return a file that says what memory holds of a program; None when its pages cannot be read.
 
-    Read-only segments count, since rows and instructions are there; whatever cannot be read is left out. File offsets
-    become distances from the program's start, and there are no sections.
+    Read-only segments count, since rows and instructions are there; whatever cannot be read is left out. What was read
+    lies piece behind piece, so that nothing but memory that is there takes room, and there are no sections.
     """
     headers = headers_in_memory(read, address, byte_order)
     if headers is None:
         return None
     size = max(p.end_vaddr for p in headers.loads) + headers.bias - address
-    if not 0 < size <= _MAX_IMAGE_SIZE:
+    if not 0 < size <= _MAX_IMAGE_SIZE or any(b.vaddr < a.end_vaddr for a, b in pairwise(headers.loads)):
         return None
     whole = _whole_file(read, address, headers)
     if whole is not None:
         return whole
-    content = bytearray(size)
-    kept: list[ProgramHeader] = []
-    for segment in headers.segments:
-        start = segment.vaddr + headers.bias - address
-        if segment.type == PT_LOAD:
-            data = read(segment.vaddr + headers.bias, segment.file_size) if 0 <= start < size else None
-            if data is None:
-                kept.append(segment._replace(type=PT_NULL))
-                continue
-            content[start : start + len(data)] = data
-        kept.append(segment._replace(file_offset=max(0, start)))
-    if not any(p.type == PT_LOAD for p in kept):
+    content = bytearray(FILE_HEADER_SIZE)
+    placed: list[ProgramHeader] = []
+    for load in headers.loads:
+        data = read(load.vaddr + headers.bias, load.file_size)
+        if data is not None:
+            content += bytes(-len(content) % 8)
+            placed.append(load._replace(file_offset=len(content)))
+            content += data
+    if not placed:
         return None
+    table = [*placed, *_moved((p for p in headers.segments if p.type != PT_LOAD), placed)]
     table_offset = -(-len(content) // 8) * 8
     content += bytes(table_offset - len(content))
-    for segment in kept:
+    for segment in table:
         content += segment.pack(byte_order)
     header = headers.header._replace(
-        program_headers_offset=table_offset, section_headers_offset=0, section_header_count=0, section_names_index=0
+        program_headers_offset=table_offset,
+        program_header_count=len(table),
+        section_headers_offset=0,
+        section_header_count=0,
+        section_names_index=0,
     )
     content[:FILE_HEADER_SIZE] = header.pack()
     return bytes(content)
+
+
+def _moved(segments: Iterable[ProgramHeader], placed: Sequence[ProgramHeader]) -> Iterator[ProgramHeader]:
+    """Yield the segments that lie in one of those that were placed, at their new offsets."""
+    for segment in segments:
+        for load in placed:
+            if load.vaddr <= segment.vaddr and segment.vaddr + segment.file_size <= load.vaddr + load.file_size:
+                yield segment._replace(file_offset=load.file_offset + segment.vaddr - load.vaddr)
+                break
 
 
 def _whole_file(read: ReadMemory, address: int, headers: MemoryHeaders) -> bytes | None:
