@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.lazy import importer
+
 if TYPE_CHECKING:
     from cfi2sframe.api import convert, decode, decode_existing, decode_raw, verify
     from cfi2sframe.elf.load import load
@@ -53,12 +55,5 @@ _HOMES = {
     "verify": "api",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import what is asked for: the command line must not pay for all of it (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{home}"), name)
+# The command line must not pay for all of it.
+__getattr__ = importer(__name__, _HOMES)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.lazy import importer
+
 if TYPE_CHECKING:
     from cfi2sframe.batch.job import run_job
     from cfi2sframe.batch.records import FileState, Job, Outcome, Settings
@@ -30,12 +32,5 @@ _HOMES = {
     "work_list": "worklist",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import what is asked for: writing one file must not pay for pools of processes (PEP 562)."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{home}"), name)
+# Writing one file must not pay for pools of processes.
+__getattr__ = importer(__name__, _HOMES)

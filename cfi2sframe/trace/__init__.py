@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.lazy import importer
+
 if TYPE_CHECKING:
     from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
     from cfi2sframe.trace.modules import FileStore
@@ -55,12 +57,5 @@ _HOMES = {
     "walk": "walking",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import what is asked for (PEP 562): a walk over given rows needs neither ELF nor ptrace."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{home}"), name)
+# A walk over given rows needs neither ELF nor ptrace.
+__getattr__ = importer(__name__, _HOMES)
