@@ -44,13 +44,12 @@ _VALUE_OFFSETS: Final = frozenset((d.DW_CFA_val_offset, d.DW_CFA_val_offset_sf))
 
 
 class Remembered:
-    """A remembered state on the stack of those below it; compared by identity, see `RememberStack`."""
+    """A remembered state, whose `stack` has those below it; compared by identity, see `RememberStack`."""
 
-    __slots__ = ("below", "state")
+    __slots__ = ("state",)
 
-    def __init__(self, state: RegisterState, below: Remembered | None) -> None:
+    def __init__(self, state: RegisterState) -> None:
         self.state = state
-        self.below = below
 
 
 class RegisterState(NamedTuple):
@@ -82,7 +81,7 @@ class RememberStack:
         key = (id(state.stack), state)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Remembered(state, state.stack)
+            found = self._known[key] = Remembered(state)
         return found
 
 
@@ -135,15 +134,11 @@ class Registers:
         context.
         """
         position, end = 0, len(code)
-        start = 0
-        try:
-            while position < end:
-                start = position
+        while position < end:
+            try:
                 position = self._step(code, position + 1, code[position])
-        except IndexError:
-            raise CfiError("truncated call frame instruction", "", start) from None
-        except CfiError as error:
-            raise CfiError(error.reason, "", start) from None
+            except CfiError as error:
+                raise CfiError(error.reason, "", position) from None
 
     def _step(self, code: bytes, position: int, opcode: int) -> int:
         """Run the instruction whose operands start at `position`; return the offset past it."""
