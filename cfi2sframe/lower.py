@@ -293,8 +293,7 @@ def _default_limit(state: FrameState, target: Target) -> Skip | None:
     """Return why default rows cannot say a state, or None when they can."""
     arch = target.arch
     cfa, ra, fp, _ = state
-    reason = None
-    detail = ""
+    reason: SkipReason | None
     if cfa is None:
         return None
     if cfa.deref:
