@@ -42,6 +42,7 @@ def test_every_advance_begins_a_chunk() -> None:
     ("chunk", "expected"),
     [
         (b"\x44\x0e\x10", (4, b"\x0e\x10")),
+        (b"\x40\x0e\x10", (0, b"\x0e\x10")),
         (b"\x02\x90\x0e\x10", (0x90, b"\x0e\x10")),
         (b"\x03\x01\x02\x0a", (0x201, b"\x0a")),
         (b"\x0e\x10", (0, b"\x0e\x10")),
@@ -66,6 +67,14 @@ def test_registers_take_no_truncated_instruction(code: bytes, offset: int, reaso
     with pytest.raises(CfiError) as caught:
         registers.execute(code)
     assert (caught.value.reason, caught.value.offset) == (reason, offset)
+
+
+@pytest.mark.parametrize("opcode", [*range(0x01, 0x05), *range(0x17, 0x2D), 0x30, 0x3F, 0x40, 0x7F])
+def test_registers_know_no_opcodes_but_theirs(opcode: int) -> None:
+    """Not advances, which are cut off before; not the other ABIs' own; not what nobody has defined."""
+    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack())
+    with pytest.raises(CfiError, match=f"unknown call frame instruction 0x{opcode:02x}"):
+        registers.execute(bytes((opcode, 1, 1)))
 
 
 def test_programs_depend_on_no_place_unless_they_say_so() -> None:
@@ -106,6 +115,21 @@ def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -
         skip = default.lower((0,), (by_other_register,), parsed_cie(AMD64))
         assert isinstance(skip, Skip)
         assert skip.reason is SkipReason.CFA_BASE_REGISTER
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (ROW._replace(fp=NoRule.UNDEFINED), SkipReason.FP_UNDEFINED),
+        (ROW._replace(ra=NoRule.UNDEFINED), SkipReason.RA_UNDEFINED),
+    ],
+)
+def test_what_no_row_can_say_no_row_can_say_the_second_time_either(state: RowState, reason: SkipReason) -> None:
+    lowering = Lowering(Target(AMD64, 2, errata=1))
+    for _ in range(2):
+        skip = lowering.lower((0,), (state,), parsed_cie(AMD64))
+        assert isinstance(skip, Skip)
+        assert (skip.reason, skip.start_delta) == (reason, 0)
 
 
 # Layout
