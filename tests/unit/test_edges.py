@@ -15,6 +15,7 @@ from cfi2sframe.lower import Lowering, Skip, Target
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.layout import SectionPlan, plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.rows import BodyPlanner
 from tests.samples import parsed_cie
 
 ROW = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
@@ -152,12 +153,29 @@ def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
         plan(1 << 16)
 
 
-@pytest.mark.parametrize("start_vaddr", [1 << 62, (1 << 63) - 1])
-def test_starts_of_version_3_reach_as_far_as_addresses_go(start_vaddr: int) -> None:
+def test_bytes_belong_to_a_state_and_not_to_where_it_lay() -> None:
+    """They are kept by the state's identity, which another one may have once it is gone."""
+    planner = BodyPlanner(AMD64, 3)
+    for offset in range(8, 808, 8):
+        body = FunctionBody((0,), (FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), None),))
+        assert planner.plan(body) == BodyPlanner(AMD64, 3).plan(body)
+
+
+@pytest.mark.parametrize(
+    ("start_vaddr", "field"),
+    [
+        (1 << 62, 1 << 62),
+        ((1 << 63) - 1, (1 << 63) - 1),
+        # Beyond, the shorter way leads down.
+        (1 << 63, -1 << 63),
+        ((1 << 64) - 1, -1),
+    ],
+)
+def test_starts_of_version_3_reach_as_far_as_addresses_go(start_vaddr: int, field: int) -> None:
     state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
     functions = (Function(start_vaddr, 1, FunctionBody((0,), (state,))),)
     section = Section(3, AMD64.abi_id, functions, start_is_pcrel=False)
-    assert plan_section(section, AMD64, 0).start_fields == (start_vaddr,)
+    assert plan_section(section, AMD64, 0).start_fields == (field,)
 
 
 def test_architectures_scale_offsets_by_what_divides_their_bias() -> None:
