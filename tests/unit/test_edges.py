@@ -15,7 +15,7 @@ from cfi2sframe.lower import Lowering, Skip, Target
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.layout import SectionPlan, plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
-from cfi2sframe.sframe.rows import BodyPlanner
+from cfi2sframe.sframe.rows import BodyPlanner, encode_state, plan_state, words_size
 from tests.samples import parsed_cie
 
 ROW = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
@@ -118,6 +118,15 @@ def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -
         assert skip.reason is SkipReason.CFA_BASE_REGISTER
 
 
+def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay() -> None:
+    """They are kept by the row's identity, which another one may have once it is gone."""
+    lowering = Lowering(Target(AMD64))
+    for offset in range(8, 808, 8):
+        body = lowering.lower((0,), (ROW._replace(cfa=RegisterOffset(7, offset)),), parsed_cie(AMD64))
+        assert isinstance(body, FunctionBody)
+        assert body.states[0].cfa == Rule(7, offset, deref=False)
+
+
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
@@ -151,6 +160,16 @@ def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
     assert plan((1 << 16) - 1).fre_offsets[-1] == ((1 << 16) - 2) << 16
     with pytest.raises(RequestError, match="more than 4 GiB"):
         plan(1 << 16)
+
+
+@pytest.mark.parametrize("is_flexible", [False, True])
+@pytest.mark.parametrize("offset", [8, 1 << 10, 1 << 20])
+@pytest.mark.parametrize("fp", [None, Rule(None, -16, deref=True)])
+def test_the_size_of_words_is_that_of_their_bytes(offset: int, fp: Rule | None, *, is_flexible: bool) -> None:
+    """What chooses where to split counts on it, and sees no bytes."""
+    state = FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), fp)
+    tail = encode_state(plan_state(state, AMD64, is_flexible=is_flexible), AMD64)
+    assert words_size(state, AMD64, is_flexible=is_flexible) == len(tail) - 1
 
 
 def test_bytes_belong_to_a_state_and_not_to_where_it_lay() -> None:

@@ -270,6 +270,7 @@ LEFT_OUT = (
     Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=IsExpression(RSP_16)), "(breg7 16)", ALL),
     Case(SkipReason.SP_RULE, S390X, state(S390X, sp=ValueAtCfa(-8)), "c-8", (2, 3)),
     Case(SkipReason.SP_RULE, S390X, state(S390X, sp=ValueAtCfa(0)), "c+0", (2, 3)),
+    Case(SkipReason.SP_RULE, S390X, state(S390X, RegisterOffset(10, 160), sp=InRegister(16)), "f0", (2, 3)),
     Case(SkipReason.SP_RULE, AARCH64_LE, state(AARCH64_LE, sp=ValueAtCfa(-160)), "c-160", ALL),
     Case(SkipReason.OFFSET_RANGE, AMD64, state(AMD64, RegisterOffset(7, BIG)), "rsp+2147483648", ALL),
     Case(SkipReason.OFFSET_RANGE, AMD64, state(AMD64, RegisterOffset(7, -BIG - 1)), "rsp-2147483649", ALL),
@@ -380,6 +381,8 @@ def test_another_return_column() -> None:
         (S390X, state(S390X, fp=AtCfa(-72)), FrameState(at(15, 160), None, saved(-72))),
         (S390X, state(S390X, sp=ValueAtCfa(-160)), FrameState(at(15, 160))),
         (S390X, state(S390X, sp=AtCfa(-40)), FrameState(at(15, 160))),
+        (S390X, state(S390X, sp=InRegister(16)), FrameState(at(15, 160))),
+        (S390X, state(S390X, RegisterOffset(11, 320), sp=InRegister(16)), FrameState(at(11, 320))),
         (S390X, state(S390X, RegisterOffset(15, 160 + 8 * (BIG - 1))), FrameState(at(15, 160 + 8 * (BIG - 1)))),
     ],
 )
