@@ -114,17 +114,20 @@ class _Comparison:
             self.differences.append(Difference("wrong", fde.pc_begin_vaddr + delta, message))
         self.compare_attributes((entry,), function)
 
-    def compare_attributes(self, entries: Sequence[CfiEntry], function: DecodedFunction) -> None:
+    def compare_attributes(
+        self, entries: Sequence[CfiEntry], function: DecodedFunction, *, signs_ra: bool | None = None
+    ) -> None:
         """Compare what holds for a whole function: RA's column, the mark of signal frames, the key of a signed RA.
 
-        Of several FDEs that hold its addresses, one has to say the same.
+        Of several FDEs that hold its addresses, one has to say the same. `signs_ra`: whether the function says of an
+        address that they hold that RA is signed; None: of any address that it has.
         """
-        problems = [self.judge_attributes(entry, function) for entry in entries]
+        problems = [self.judge_attributes(entry, function, signs_ra=signs_ra) for entry in entries]
         if None not in problems:
             pc = max(entries[0].fde.pc_begin_vaddr, function.start_vaddr)
             self.differences += [Difference("wrong", pc, problem) for problem in problems if problem is not None]
 
-    def judge_attributes(self, entry: CfiEntry, function: DecodedFunction) -> str | None:
+    def judge_attributes(self, entry: CfiEntry, function: DecodedFunction, *, signs_ra: bool | None) -> str | None:
         """Return how a function's attributes differ from what its CIE says; None when they say the same."""
         cie = entry.fde.cie
         if cie.ra_register != self.arch.ra_register:
@@ -135,7 +138,7 @@ class _Comparison:
                 return "a signal frame that is not marked as one"
             return "marked as a signal frame, which it is not"
         # Where no RA is signed, the key is of no use, and assemblers differ.
-        if cie.uses_b_key != function.uses_b_key and self.has_signed_ra(function):
+        if cie.uses_b_key != function.uses_b_key and (self.has_signed_ra(function) if signs_ra is None else signs_ra):
             keys = ("B", "A") if cie.uses_b_key else ("A", "B")
             return f"RA is signed with key {keys[0]}, the function says {keys[1]}"
         return None
@@ -200,7 +203,8 @@ class _Comparison:
         points = {begin, *boundaries[bisect_right(boundaries, begin) : bisect_left(boundaries, end)]}
         points.update(_row_starts_in(entries[0], begin, end))
         absent: list[int] = []
-        last: DecodedFunction | None = None
+        #: The functions met, by number, and whether they sign RA here.
+        met: dict[int, tuple[DecodedFunction, bool]] = {}
         for pc, next_pc in pairwise((*sorted(points), end)):
             if _holds(self.not_for_cfi, pc):
                 continue
@@ -209,10 +213,12 @@ class _Comparison:
             if found is None:
                 absent.append(pc)
                 continue
-            if found.function is not last:
-                last = found.function
-                self.compare_attributes(entries, last)
-            self.compare_states(entries, None if found.row is None else found.row.row.state, pc, next_pc)
+            said = None if found.row is None else found.row.row.state
+            function, signs_ra = met.get(found.function.index, (found.function, False))
+            met[function.index] = function, signs_ra or (said is not None and said.mangled_ra)
+            self.compare_states(entries, said, pc, next_pc)
+        for function, signs_ra in met.values():
+            self.compare_attributes(entries, function, signs_ra=signs_ra)
         return absent
 
     def compare_states(self, entries: Sequence[CfiEntry], said: FrameState | None, pc: int, end: int) -> None:

@@ -558,6 +558,16 @@ def test_the_key_of_an_unsigned_ra_is_no_difference() -> None:
         assert said(truth(AARCH64_LE, augmentation="zRB"), one_row("00 03 00", info=info, **AARCH64)) == []
 
 
+def test_the_key_matters_where_ra_is_signed() -> None:
+    """A function of the section may reach over several FDEs (-O2), of which one signs nothing and names a key."""
+    cie_a, cie_b = cie_of(AARCH64_LE, asm.aarch64_negate_ra_state()), cie_of(AARCH64_LE, augmentation="zRB")
+    both = linked(AARCH64_LE, asm.Fde(cie_a, TEXT_VADDR, 0x10), asm.Fde(cie_b, TEXT_VADDR + 0x10, 0x10))
+    for version in (1, 2, 3):
+        for info, found in ((0, []), (0x20, ["wrong +0x0 RA is signed with key A, the function says B"])):
+            joined = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex("00 83 00 10 03 00"), 2, info)
+            assert said(both, RawSection((joined,), version=version, abi=2, fixed_ra=0)) == found
+
+
 def test_a_linked_file_is_sorted(image: ElfImage) -> None:
     assert said(image, GOOD._replace(flags=4)) == ["invariant +0x10000 not sorted, in a linked file"]
 
