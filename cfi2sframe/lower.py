@@ -7,7 +7,6 @@ whether a version's default rows can say them, or its flexible rows, or none.
 
 from __future__ import annotations
 
-from operator import is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.describe import describe_frame_rule, describe_rule
@@ -99,11 +98,10 @@ class Lowering:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        # By identity, which costs no hashing of nested records; the entry keeps its row state alive.
+        # By identity, which costs no hashing of nested records; the entries keep what is identified alive.
         self._states: dict[int, tuple[_Lowered, RowState]] = {}
-        self._plain_states: dict[int, FrameState] = {}
-        self._plain = self._plain_states.__getitem__
         self._frames: dict[FrameState, FrameState] = {}
+        self._sequences: dict[int, tuple[tuple[RowState, ...], tuple[FrameState, ...]]] = {}
 
     def lower(self, starts: tuple[int, ...], states: tuple[RowState, ...], cie: DwarfCie) -> FunctionBody | Skip:
         """Lower a function's rows: `states[N]` holds from `starts[N]` on.
@@ -113,14 +111,10 @@ class Lowering:
         arch = self.target.arch
         if cie.ra_register != arch.ra_register:
             return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-        try:
-            frames = tuple(map(self._plain, map(id, states)))
-        except KeyError:
-            pass
-        else:
-            if not any(map(is_, frames, frames[1:])):
-                # Nearly always: states seen before that default rows can say, and none equal to its neighbour.
-                return self._body(starts, frames, cie, None)
+        known = self._sequences.get(id(states))
+        if known is not None:
+            # Nearly always: programs differ by where their rows start more than by what these say.
+            return self._body(starts, known[1], cie, None)
         kept_starts: list[int] = []
         kept_frames: list[FrameState] = []
         limit: Skip | None = None
@@ -134,7 +128,10 @@ class Lowering:
                 limit = default_limit._replace(start_delta=start_delta)
             kept_starts.append(start_delta)
             kept_frames.append(state)
-        return self._body(tuple(kept_starts), tuple(kept_frames), cie, limit)
+        frames = tuple(kept_frames)
+        if limit is None and len(frames) == len(states):
+            self._sequences[id(states)] = (states, frames)
+        return self._body(tuple(kept_starts), frames, cie, limit)
 
     def _lower_state(self, row_state: RowState) -> _Lowered:
         known = self._states.get(id(row_state))
@@ -153,8 +150,6 @@ class Lowering:
             else:
                 lowered = _Lowered(state, None, _default_limit(state, target))
         self._states[id(row_state)] = (lowered, row_state)
-        if lowered.failure is None and lowered.default_limit is None:
-            self._plain_states[id(row_state)] = lowered.state
         return lowered
 
     def _body(

@@ -69,13 +69,19 @@ _OPERAND_PATTERNS: Final[dict[Operand, bytes]] = {"leb": _LEB, 1: rb".", 2: rb".
 @cache
 def _find_chunks() -> Callable[[bytes], list[bytes]]:
     """Compile the expression: a few milliseconds, which small files do without."""
+    # One alternative for all instructions with the same operands, those of nearly all programs first.
+    alike: dict[tuple[Operand, ...], bytes] = {("leb",): rb"\x80-\xbf", (): rb"\xc0-\xff"}
     advances = [rb"[\x40-\x7f]"]
-    others = [rb"[\x80-\xbf]" + _LEB, rb"[\xc0-\xff]"]
     for opcode, operands in OPERANDS.items():
-        if "block" in operands or "pointer" in operands:
-            continue
-        pattern = re.escape(bytes((opcode,))) + b"".join(_OPERAND_PATTERNS[operand] for operand in operands)
-        (advances if opcode in ADVANCE_SIZES else others).append(pattern)
+        pattern = rb"\x%02x" % opcode
+        if opcode in ADVANCE_SIZES:
+            advances.append(pattern + b"".join(map(_OPERAND_PATTERNS.__getitem__, operands)))
+        elif not {"block", "pointer"}.intersection(operands):
+            alike[operands] = alike.get(operands, b"") + pattern
+    others = [
+        b"[" + opcodes + b"]" + b"".join(map(_OPERAND_PATTERNS.__getitem__, operands))
+        for operands, opcodes in alike.items()
+    ]
     advance, other = b"(?:" + b"|".join(advances) + b")", b"(?:" + b"|".join(others) + b")"
     return re.compile(advance + other + b"*+|" + other + b"++", re.DOTALL).findall
 

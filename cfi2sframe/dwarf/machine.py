@@ -103,6 +103,24 @@ class _Codes(dict[bytes, bytes]):
         return code
 
 
+class _Sequences(dict[tuple[bytes, ...], "tuple[RowState, ...]"]):
+    """Instructions between advances -> what the rows say: programs differ by their advances more than by these.
+
+    `with_repeats` has those, by identity, where a row says what the one before it says.
+    """
+
+    def __init__(self, start: _Node) -> None:
+        super().__init__()
+        self.start = start
+        self.with_repeats: set[int] = set()
+
+    def __missing__(self, codes: tuple[bytes, ...]) -> tuple[RowState, ...]:
+        states = self[codes] = tuple(map(_row_of, accumulate(codes, getitem, initial=self.start)))
+        if any(map(is_, states, states[1:])):
+            self.with_repeats.add(id(states))
+        return states
+
+
 class _CieGraph:
     """The graph of one CIE: factors and initial rules belong to its edges."""
 
@@ -119,6 +137,7 @@ class _CieGraph:
             _execute(self.registers, chunk.code, chunk.code_offset)
         self.registers.set_initial_rules()
         self.start = self.node(self.registers.freeze())
+        self.sequences = _Sequences(self.start)
 
     def node(self, state: RegisterState) -> _Node:
         node = self.nodes.get(state)
@@ -166,15 +185,15 @@ class RowMachine:
         chunks = None if self._run_count < _QUICK_FROM else quick_chunks(instructions)
         if chunks is None:
             return self._walk(graph, instructions, location)
+        codes = tuple(map(graph.code_of.__getitem__, chunks))
         try:
-            codes = map(graph.code_of.__getitem__, chunks)
-            states = tuple(map(_row_of, accumulate(codes, getitem, initial=graph.start)))
+            states = graph.sequences[codes]
         except CfiError:
             # The walk meets the same damage, and knows its place in the string.
             return self._walk(graph, instructions, location)
         advances = list(map(graph.code_of.advances.__getitem__, chunks))
         starts = tuple(accumulate(advances, initial=0))
-        if 0 in advances or any(map(is_, states, states[1:])):
+        if 0 in advances or id(states) in graph.sequences.with_repeats:
             return _merged(starts, states)
         return _make(CfiProgram, (starts, states, False))
 

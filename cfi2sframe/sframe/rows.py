@@ -14,7 +14,7 @@ from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import FrameState, FunctionBody
@@ -74,21 +74,20 @@ class BodyPlanner:
             _Starts(order + _START_CODES[1]).__getitem__,
             struct.Struct(order + _START_CODES[2]).pack,
         )
-        # By identity, for speed; `kept` keeps the states alive.
+        # By identity, for speed; `kept` keeps what is identified alive.
         self.default: dict[int, bytes] = {}
         self.flexible: dict[int, bytes] = {}
-        self.kept: list[FrameState] = []
+        self.sequences: dict[tuple[int, bool], list[bytes]] = {}
+        self.kept: list[object] = []
 
     def plan(self, body: FunctionBody) -> PlannedBody:
         """Settle a function's widths and make its bytes. Raises `RequestError` when a word needs more than 32 bits."""
         starts, states, is_flexible, _, _, repeat_size = body
         last_start = starts[-1] if starts else 0
         fre_type = 0 if last_start < 0x100 else 1 if last_start < 0x10000 else 2
-        known = self.flexible if is_flexible else self.default
-        try:
-            tails = list(map(known.__getitem__, map(id, states)))
-        except KeyError:
-            tails = self._tails(known, states, is_flexible=is_flexible)
+        tails = self.sequences.get((id(states), is_flexible))
+        if tails is None:
+            tails = self._tails(states, is_flexible=is_flexible)
         info, info2 = self._info_bytes(body, fre_type)
         row_count = len(starts)
         # Starts and what follows them by turns, in version 3 behind the attribute.
@@ -99,13 +98,15 @@ class BodyPlanner:
         parts[2::2] = tails
         return _make(PlannedBody, (fre_type, info, info2, repeat_size, row_count, b"".join(parts)))
 
-    def _tails(self, known: dict[int, bytes], states: Iterable[FrameState], *, is_flexible: bool) -> list[bytes]:
-        tails = []
+    def _tails(self, states: tuple[FrameState, ...], *, is_flexible: bool) -> list[bytes]:
+        """Return what follows the row starts; functions whose rows say the same come with the same tuple of states."""
+        known = self.flexible if is_flexible else self.default
+        tails = self.sequences[id(states), is_flexible] = []
+        self.kept.append(states)
         for state in states:
             tail = known.get(id(state))
             if tail is None:
                 tail = known[id(state)] = encode_state(plan_state(state, self.arch, is_flexible=is_flexible), self.arch)
-                self.kept.append(state)
             tails.append(tail)
         return tails
 
