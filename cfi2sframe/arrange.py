@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise, repeat
+from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.reasons import DropReason
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 _make: Final = tuple.__new__
 
 
-class Range(NamedTuple):
-    """The range of an FDE. `content` identifies what it says; equal contents over equal ranges repeat one another."""
+class Ranges(NamedTuple):
+    """The ranges of all FDEs, in section order, as columns: starts, sizes in bytes, and a number for what each says.
 
-    start_vaddr: int
-    size: int
-    content: int
+    Equal contents over equal ranges repeat one another.
+    """
+
+    starts: Sequence[int]
+    sizes: Sequence[int]
+    contents: Sequence[int]
 
 
 class Piece(NamedTuple):
@@ -47,22 +51,22 @@ class Arrangement(NamedTuple):
     overlapped: frozenset[int]
 
 
-def arrange(ranges: Sequence[Range], is_code: Callable[[int, int], bool]) -> Arrangement:
-    """Arrange the ranges of all FDEs, given in section order.
+def arrange(ranges: Ranges, is_code: Callable[[int, int], bool]) -> Arrangement:
+    """Arrange the ranges of all FDEs.
 
     `is_code(start_vaddr, end_vaddr)` says whether a range is executable.
     """
-    starts = [each[0] for each in ranges]
-    ends = [start + each[1] for start, each in zip(starts, ranges, strict=True)]
+    starts, sizes, _ = ranges
+    ends = list(map(add, starts, sizes))
     dropped: dict[int, DropReason] = {}
-    order: list[int] = sorted(range(len(ranges)), key=starts.__getitem__)
-    outside = [n for n in order if not is_code(starts[n], ends[n])]
-    empty = [n for n in order if starts[n] == ends[n]]
-    if outside or empty:
-        dropped.update((number, DropReason.DISCARDED) for number in outside)
-        dropped.update((number, DropReason.EMPTY) for number in empty)
+    order: list[int] = sorted(range(len(starts)), key=starts.__getitem__)
+    dropped.update((n, DropReason.DISCARDED) for n in order if not is_code(starts[n], ends[n]))
+    if 0 in sizes:
+        dropped.update((n, DropReason.EMPTY) for n in order if sizes[n] == 0)
+    if dropped:
         order = [number for number in order if number not in dropped]
-    whole = list(map(_make, repeat(Piece), [(number, starts[number], ends[number]) for number in order]))
+    columns = (order, map(starts.__getitem__, order), map(ends.__getitem__, order))
+    whole = list(map(_make, repeat(Piece), zip(*columns, strict=True)))
     pieces: list[Piece] = []
     overlapped: set[int] = set()
     position = 0
@@ -90,24 +94,21 @@ def _clusters(whole: Sequence[Piece]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def _without_duplicates(cluster: list[int], ranges: Sequence[Range], dropped: dict[int, DropReason]) -> list[int]:
-    seen: set[Range] = set()
+def _without_duplicates(cluster: list[int], ranges: Ranges, dropped: dict[int, DropReason]) -> list[int]:
+    seen: set[tuple[int, int, int]] = set()
     kept = []
     for number in cluster:
-        if ranges[number] in seen:
+        what = (ranges.starts[number], ranges.sizes[number], ranges.contents[number])
+        if what in seen:
             dropped[number] = DropReason.DUPLICATE
         else:
-            seen.add(ranges[number])
+            seen.add(what)
             kept.append(number)
     return kept
 
 
 def _close(
-    cluster: list[int],
-    ranges: Sequence[Range],
-    pieces: list[Piece],
-    dropped: dict[int, DropReason],
-    overlapped: set[int],
+    cluster: list[int], ranges: Ranges, pieces: list[Piece], dropped: dict[int, DropReason], overlapped: set[int]
 ) -> None:
     """Settle a run of ranges that touch only one another."""
     won: dict[int, int] = {}
@@ -117,21 +118,22 @@ def _close(
     for number in cluster:
         if number not in won:
             dropped[number] = DropReason.SHADOWED
-        elif won[number] != ranges[number].size:
+        elif won[number] != ranges.sizes[number]:
             overlapped.add(number)
 
 
-def _sweep(cluster: list[int], ranges: Sequence[Range]) -> list[Piece]:
-    edges = sorted({edge for n in cluster for edge in (ranges[n].start_vaddr, ranges[n].start_vaddr + ranges[n].size)})
+def _sweep(cluster: list[int], ranges: Ranges) -> list[Piece]:
+    starts, ends = ranges.starts, {number: ranges.starts[number] + ranges.sizes[number] for number in cluster}
+    edges = sorted({starts[number] for number in cluster}.union(ends.values()))
     # Candidates by (latest start, first in the section); those that have ended are thrown out when they come up.
     candidates: list[tuple[int, int]] = []
     pieces: list[Piece] = []
     waiting = 0
     for edge, next_edge in pairwise(edges):
-        while waiting < len(cluster) and ranges[cluster[waiting]].start_vaddr <= edge:
-            heappush(candidates, (-ranges[cluster[waiting]].start_vaddr, cluster[waiting]))
+        while waiting < len(cluster) and starts[cluster[waiting]] <= edge:
+            heappush(candidates, (-starts[cluster[waiting]], cluster[waiting]))
             waiting += 1
-        while candidates and ranges[candidates[0][1]].start_vaddr + ranges[candidates[0][1]].size <= edge:
+        while candidates and ends[candidates[0][1]] <= edge:
             heappop(candidates)
         if not candidates:
             continue

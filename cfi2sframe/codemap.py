@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.arrange import Arrangement, Piece, Range, arrange
+from cfi2sframe.arrange import Arrangement, Piece, Ranges, arrange
 from cfi2sframe.plt.records import CfiSpan, StubReason, StubScan
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ class CodeMap(NamedTuple):
 
 def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True) -> CodeMap:
     """Decide what holds at which address. Stubs are looked for in linked files only."""
-    make_range = tuple.__new__
-    ranges = [make_range(Range, (fde[2], fde[3], program[0])) for fde, program, _section in cfi.entries]
-    arrangement = arrange(ranges, image.holds_code)
+    entries = cfi.entries
+    contents = [program[0] for program in entries.programs]
+    arrangement = arrange(Ranges(entries.starts, entries.sizes, contents), image.holds_code)
     stubs = StubScan()
     if with_stubs and not image.is_relocatable:
         from cfi2sframe.plt.scan import scan_stubs
@@ -74,11 +74,11 @@ class _CfiAt:
             following = self.pieces[index + 1 : index + 2]
             return CfiSpan(following[0].start_vaddr if following else 1 << 64, None)
         piece = self.pieces[index]
-        entry = self.cfi.entries[piece.number]
-        starts, states, _ = entry.program.rows
-        delta = vaddr - entry.fde.pc_begin_vaddr
-        row = bisect_right(starts, delta)
-        end = entry.fde.pc_begin_vaddr + starts[row] if row < len(starts) else piece.end_vaddr
+        entries = self.cfi.entries
+        starts, states, _ = entries.programs[piece.number].rows
+        start_vaddr = entries.starts[piece.number]
+        row = bisect_right(starts, vaddr - start_vaddr)
+        end = start_vaddr + starts[row] if row < len(starts) else piece.end_vaddr
         return CfiSpan(min(end, piece.end_vaddr), states[row - 1])
 
 

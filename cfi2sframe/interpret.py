@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf.entries import CfiFailure, CfiTable, DwarfCie, DwarfFde, parse_entries
+from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.machine import CfiProgram, Location, RowMachine
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, find_cfi
@@ -15,6 +15,8 @@ from cfi2sframe.lower import Lowering, Skip, Target, check_target
 from cfi2sframe.reasons import SkipReason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody
 
@@ -48,11 +50,51 @@ class Failure(NamedTuple):
     start_vaddr: int | None
 
 
+class CfiEntries:
+    """The sound FDEs of an image by number, in the order of the sections, as columns; an entry is made when asked for.
+
+    `starts` and `sizes` are those of the functions, `offsets` those of the FDEs in their sections, all in bytes.
+    Nothing may be changed.
+    """
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.sizes: list[int] = []
+        self.offsets: list[int] = []
+        self.programs: list[Program] = []
+        #: The number of each section's first FDE, and the way through its entries.
+        self._first_numbers: list[int] = []
+        self._walks: list[EntryWalk] = []
+
+    def begin(self, walk: EntryWalk) -> None:
+        """Let what is added from now on belong to the section of `walk`."""
+        self._first_numbers.append(len(self.starts))
+        self._walks.append(walk)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: int) -> CfiEntry:
+        if not 0 <= number < len(self.starts):
+            raise IndexError(number)
+        walk = self._walks[bisect_right(self._first_numbers, number) - 1]
+        return CfiEntry(walk.fde_at(self.offsets[number]), self.programs[number], walk.section)
+
+    def __iter__(self) -> Iterator[CfiEntry]:
+        number = 0
+        for walk, end in zip(self._walks, (*self._first_numbers[1:], len(self.starts)), strict=True):
+            for fields in walk.fdes():
+                # Others of the section have turned out to be damaged.
+                if number < end and fields[0] == self.offsets[number]:
+                    yield CfiEntry(DwarfFde._make(fields), self.programs[number], walk.section)
+                    number += 1
+
+
 class Cfi(NamedTuple):
     """All call frame information of an image, interpreted and lowered."""
 
     sections: tuple[CfiSection, ...]
-    entries: tuple[CfiEntry, ...]
+    entries: CfiEntries
     failures: tuple[Failure, ...]
     programs: tuple[Program, ...]
 
@@ -67,7 +109,7 @@ def load_cfi(image: ElfImage, target: Target, source: CfiKind | None = None) -> 
     loader = _Loader(image, target)
     for section in sections:
         loader.add(section)
-    return Cfi(sections, tuple(loader.entries), tuple(loader.failures), tuple(loader.programs))
+    return Cfi(sections, loader.entries, tuple(loader.failures), tuple(loader.programs))
 
 
 class _Loader:
@@ -77,7 +119,7 @@ class _Loader:
         self.image = image
         self.machine = RowMachine(image.arch)
         self.lowering = Lowering(target)
-        self.entries: list[CfiEntry] = []
+        self.entries = CfiEntries()
         self.failures: list[Failure] = []
         self.programs: list[Program] = []
         self.cuts: dict[tuple[int, int], Program] = {}
@@ -85,26 +127,33 @@ class _Loader:
 
     def add(self, section: CfiSection) -> None:
         bases = PointerBases(self.image.byte_order, section.table_vaddr, self._load_word)
-        table: CfiTable = parse_entries(section, bases)
-        self.failures += [Failure(failure, section, None) for failure in table.failures]
+        walk = EntryWalk(section, bases)
+        self.entries.begin(walk)
+        failures: list[Failure] = []
         cie: DwarfCie | None = None
         programs: dict[bytes, Program | CfiError] = {}
-        add, make_entry = self.entries.append, tuple.__new__
-        for fde in table.fdes:
-            _offset, fde_cie, _pc_begin, pc_range, instructions, _, _ = fde
+        add_start, add_size = self.entries.starts.append, self.entries.sizes.append
+        add_offset, add_program = self.entries.offsets.append, self.entries.programs.append
+        for offset, fde_cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
             if fde_cie is not cie:
                 cie = fde_cie
                 programs = self.tables.setdefault(cie, {})
             program = programs.get(instructions)
             if program is None:
-                program = self._run(fde, section, bases, programs)
+                location = tuple.__new__(Location, (pc_begin, section.vaddr + instructions_offset, bases))
+                program = self._run(fde_cie, instructions, location, programs)
             if isinstance(program, CfiError):
-                error = CfiError(program.reason, section.name, fde.instructions_offset + (program.offset or 0))
-                self.failures.append(Failure(CfiFailure(fde.offset, error), section, fde.pc_begin_vaddr))
+                error = CfiError(program.reason, section.name, instructions_offset + (program.offset or 0))
+                failures.append(Failure(CfiFailure(offset, error), section, pc_begin))
                 continue
             if not program[4] < pc_range <= _MAX_FUNCTION_SIZE:
                 program = self._fit(program, pc_range)
-            add(make_entry(CfiEntry, (fde, program, section)))
+            add_start(pc_begin)
+            add_size(pc_range)
+            add_offset(offset)
+            add_program(program)
+        self.failures += [Failure(failure, section, None) for failure in walk.failures]
+        self.failures += failures
 
     def _fit(self, program: Program, size: int) -> Program:
         """Return what a program says of a function that ends before the last row, or is too large for a record."""
@@ -138,24 +187,19 @@ class _Loader:
         return None if data is None else int.from_bytes(data, "little" if self.image.byte_order == "<" else "big")
 
     def _run(
-        self,
-        fde: DwarfFde,
-        section: CfiSection,
-        bases: PointerBases,
-        programs: dict[bytes, Program | CfiError],
+        self, cie: DwarfCie, instructions: bytes, location: Location, programs: dict[bytes, Program | CfiError]
     ) -> Program | CfiError:
-        location = tuple.__new__(Location, (fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases))
         result: Program | CfiError
         depends_on_location = False
         try:
-            rows = self.machine.run(fde.cie, fde.instructions, location)
-            depends_on_location = rows.depends_on_location
-            lowered = self.lowering.lower(rows.starts, rows.states, fde.cie)
-            result = Program(len(self.programs), fde.cie, rows, lowered, rows.starts[-1])
+            rows = self.machine.run(cie, instructions, location)
+            starts, states, depends_on_location = rows
+            fields = (len(self.programs), cie, rows, self.lowering.lower(starts, states, cie), starts[-1])
+            result = tuple.__new__(Program, fields)
             self.programs.append(result)
         except CfiError as error:
             result = error
             depends_on_location = True
         if not depends_on_location:
-            programs[fde.instructions] = result
+            programs[instructions] = result
         return result

@@ -19,8 +19,6 @@ from cfi2sframe.sframe.model import Function, Section
 from cfi2sframe.sframe.rows import words_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cfi2sframe.arch import Arch
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
@@ -75,11 +73,12 @@ class Conversion(NamedTuple):
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
         """The functions that this version cannot say, with their reasons, in the order of the FDEs."""
         gone = self.code_map.arrangement.dropped.keys() | self.code_map.replaced
-        return tuple(
-            (entry, entry.program.result)
-            for number, entry in enumerate(self.cfi.entries)
-            if isinstance(entry.program.result, Skip) and number not in gone
-        )
+        left_out = []
+        for number, program in enumerate(self.cfi.entries.programs):
+            result = program.result
+            if isinstance(result, Skip) and number not in gone:
+                left_out.append((self.cfi.entries[number], result))
+        return tuple(left_out)
 
     @property
     def is_whole(self) -> bool:
@@ -178,35 +177,26 @@ def _fde_functions(
     """Return the functions that FDEs make, and the number of each one's FDE."""
     functions: list[Function] = []
     numbers: list[int | None] = []
-    entries = cfi.entries
+    starts, sizes, programs = cfi.entries.starts, cfi.entries.sizes, cfi.entries.programs
     max_row_count = V3_MAX_FRES if target.version >= SFRAME_VERSION_3 else sys.maxsize
     make_function = tuple.__new__
     # Linkers expect an object's functions in the order of its source, linked files are sorted by address.
     pieces = sorted(code_map.pieces) if image.is_relocatable else code_map.pieces
     for number, start, end in pieces:
-        fde, program, _section = entries[number]
-        body = program.result
+        body = programs[number][3]
         if isinstance(body, Skip):
             continue
-        begin = fde[2]
-        if start != begin or end - begin != fde[3]:
-            body = cut(body, start - begin, end - begin)
-        function = make_function(Function, (start, end - start, body))
-        if len(body[0]) > max_row_count:
-            for part in _split(function):
-                functions.append(part)
-                numbers.append(number)
-        else:
-            functions.append(function)
+        size = end - start
+        if size != sizes[number]:
+            body = cut(body, start - starts[number], end - starts[number])
+        if len(body[0]) <= max_row_count:
+            functions.append(make_function(Function, (start, size, body)))
+            numbers.append(number)
+            continue
+        for first, last in pairwise((*split_points(body, max_row_count), size)):
+            functions.append(Function(start + first, last - first, cut(body, first, last)))
             numbers.append(number)
     return functions, numbers
-
-
-def _split(function: Function) -> Iterator[Function]:
-    """Split a function whose rows version 3 cannot count."""
-    starts = (*split_points(function.body, V3_MAX_FRES), function.size)
-    for start, end in pairwise(starts):
-        yield Function(function.start_vaddr + start, end - start, cut(function.body, start, end))
 
 
 def _as_placed(section: Section, image: ElfImage) -> Section:

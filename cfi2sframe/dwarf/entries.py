@@ -15,6 +15,9 @@ from cfi2sframe.dwarf.pointer import PointerBases, fixed_size, read_pointer, rea
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TypeAlias
+
     from cfi2sframe.elf.cfi import CfiSection
 
 
@@ -49,6 +52,11 @@ class DwarfFde(NamedTuple):
     pc_offset: int
 
 
+if TYPE_CHECKING:
+    #: The fields of a `DwarfFde`, in its order.
+    FdeFields: TypeAlias = tuple[int, DwarfCie, int, int, bytes, int, int]
+
+
 class CfiFailure(NamedTuple):
     """A damaged FDE: where it is in its section, and what is wrong."""
 
@@ -69,23 +77,30 @@ def parse_entries(section: CfiSection, bases: PointerBases) -> CfiTable:
 
     Raises `CfiError` when the walk itself breaks: an entry's length leaves the section, so nothing behind it is known.
     """
-    return _Walk(section, bases).run()
+    walk = EntryWalk(section, bases)
+    fdes = tuple(map(DwarfFde._make, walk.fdes()))
+    return CfiTable(fdes, tuple(walk.failures), len(walk.cies))
 
 
-class _Walk:
+class EntryWalk:
+    """The way through a section's entries: `fdes` yields the sound ones, `failures` has the damaged ones afterwards."""
+
     def __init__(self, section: CfiSection, bases: PointerBases) -> None:
         self.section = section
         self.data = section.data
         self.bases = bases
         self.is_eh_frame = section.kind == "eh_frame"
         self.cies: dict[int, DwarfCie | CfiError] = {}
-        self.interned: dict[DwarfCie, DwarfCie] = {}
-        self.fdes: list[DwarfFde] = []
         self.failures: list[CfiFailure] = []
+        self._interned: dict[DwarfCie, DwarfCie] = {}
         #: Each CIE is read once, so those read ahead of the walk are no larger than the section; if none overlap.
-        self.ahead_size = len(section.data)
+        self._ahead_size = len(section.data)
 
-    def run(self) -> CfiTable:
+    def fdes(self) -> Iterator[FdeFields]:
+        """Yield the fields of each FDE. Raises `CfiError` where the walk breaks.
+
+        Nearly nobody wants all of them for longer than a moment, and most of a large library's instructions repeat.
+        """
         data = self.data
         size = len(data)
         order = self.bases.byte_order
@@ -93,7 +108,8 @@ class _Walk:
         fast_fde = struct.Struct(order + "iI").unpack_from
         is_eh_frame, section_vaddr = self.is_eh_frame, self.section.vaddr
         unresolved = self.section.unresolved
-        cies, fdes, make_fde = self.cies, self.fdes, tuple.__new__
+        cies = self.cies
+        self.failures = []
         pcrel_sdata4 = d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
         offset = 0
         while offset + 4 <= size:
@@ -107,14 +123,13 @@ class _Walk:
                     break
                 continue
             if length == 0xFFFFFFFF:
-                offset = self._entry64(offset)
-                continue
-            end = start + length
-            if end > size or length < 4:
-                raise self._error(f"the entry's length of {length} bytes leaves the section", offset)
-            cie_field = word(data, start)[0]
-            if is_eh_frame:
-                cie = cies.get(start - cie_field) if cie_field else None
+                start, end, id_size = self._bounds64(offset)
+            else:
+                end, id_size = start + length, 4
+                if end > size or length < 4:
+                    raise self._error(f"the entry's length of {length} bytes leaves the section", offset)
+                cie_field = word(data, start)[0]
+                cie = cies.get(start - cie_field) if is_eh_frame and cie_field else None
                 # The form of nearly every FDE there is: written out, it takes a third of the general way's time.
                 if (
                     cie.__class__ is DwarfCie
@@ -127,23 +142,32 @@ class _Walk:
                     body = start + 13 + data[start + 12]
                     if body <= end:
                         pc_begin = (section_vaddr + start + 4 + pc) & 0xFFFFFFFFFFFFFFFF
-                        fields = (offset, cie, pc_begin, pc_range, data[body:end], body, start + 4)
-                        fdes.append(make_fde(DwarfFde, fields))
+                        yield offset, cie, pc_begin, pc_range, data[body:end], body, start + 4
                         offset = end
                         continue
-            self._entry(offset, start, end, 4)
+            fde = self._entry(offset, start, end, id_size)
+            if fde is not None:
+                yield fde
             offset = end
         if data[offset:].strip(b"\0"):
             raise self._error("truncated entry", offset)
-        return CfiTable(tuple(fdes), tuple(self.failures), len(cies))
+
+    def fde_at(self, offset: int) -> DwarfFde:
+        """Return the FDE at an offset where `fdes` has found one."""
+        length = struct.unpack_from(self.bases.byte_order + "I", self.data, offset)[0]
+        if length == 0xFFFFFFFF:
+            start, end, id_size = self._bounds64(offset)
+        else:
+            start, end, id_size = offset + 4, offset + 4 + length, 4
+        return self._fde(offset, start, end, id_size)
 
     def _ends_at(self, offset: int) -> bool:
         """Whether a terminator in front of `offset` ends the section: only where no header says its size."""
         must_find = self.section.must_find_offset
         return must_find is not None and offset > must_find
 
-    def _entry64(self, offset: int) -> int:
-        """Read an entry with a 64-bit length (DWARF 5, 7.4); return the offset past it."""
+    def _bounds64(self, offset: int) -> tuple[int, int, int]:
+        """Return where an entry with a 64-bit length (DWARF 5, 7.4) starts and ends, and the size of its CIE field."""
         if offset + 12 > len(self.data):
             raise self._error("truncated 64-bit length", offset)
         length = struct.unpack_from(self.bases.byte_order + "Q", self.data, offset + 4)[0]
@@ -152,28 +176,29 @@ class _Walk:
         id_size = 4 if self.is_eh_frame else 8
         if length < id_size or start + length > len(self.data):
             raise self._error(f"the entry's length of {length} bytes leaves the section", offset)
-        self._entry(offset, start, start + length, id_size)
-        return int(start + length)
+        return start, start + length, id_size
 
     def _error(self, reason: str, offset: int) -> CfiError:
         return CfiError(reason, self.section.name, offset)
 
-    def _entry(self, offset: int, start: int, end: int, id_size: int) -> None:
-        code = "I" if id_size == 4 else "Q"
-        identifier = struct.unpack_from(self.bases.byte_order + code, self.data, start)[0]
-        body = start + id_size
-        cie_id = 0 if self.is_eh_frame else (1 << (8 * id_size)) - 1
-        if identifier == cie_id:
+    def _entry(self, offset: int, start: int, end: int, id_size: int) -> DwarfFde | None:
+        """Read an entry whose fields begin at `start`; return it when it is a sound FDE."""
+        if self._identifier(start, id_size) == self._cie_id(id_size):
             if offset not in self.cies:
-                self._cie(offset, body, end)
-            return
-        cie_offset = start - identifier if self.is_eh_frame else identifier
+                self._cie(offset, start + id_size, end)
+            return None
         try:
-            fde = self._fde(offset, body, end, self._find_cie(cie_offset))
+            return self._fde(offset, start, end, id_size)
         except CfiError as error:
             self.failures.append(CfiFailure(offset, self._error(error.reason, offset)))
-        else:
-            self.fdes.append(fde)
+            return None
+
+    def _identifier(self, start: int, id_size: int) -> int:
+        code = "I" if id_size == 4 else "Q"
+        return int(struct.unpack_from(self.bases.byte_order + code, self.data, start)[0])
+
+    def _cie_id(self, id_size: int) -> int:
+        return 0 if self.is_eh_frame else (1 << (8 * id_size)) - 1
 
     def _find_cie(self, offset: int) -> DwarfCie:
         """Return the CIE at an offset, reading ahead when it stands behind its FDE (legal in .debug_frame)."""
@@ -193,12 +218,10 @@ class _Walk:
         if length == 0xFFFFFFFF and offset + 24 <= len(data):
             length = struct.unpack_from(order + "Q", data, start)[0]
             start, id_size = offset + 12, 4 if self.is_eh_frame else 8
-        identifier = int.from_bytes(data[start : start + id_size], "little" if order == "<" else "big")
-        cie_id = 0 if self.is_eh_frame else (1 << (8 * id_size)) - 1
-        if length < id_size or start + length > len(data) or identifier != cie_id:
+        if length < id_size or start + length > len(data) or self._identifier(start, id_size) != self._cie_id(id_size):
             raise CfiError("the CIE pointer does not point to a CIE")
-        self.ahead_size -= length
-        if self.ahead_size < 0:
+        self._ahead_size -= length
+        if self._ahead_size < 0:
             raise CfiError("CIEs overlap one another")
         self._cie(offset, start + id_size, start + length)
 
@@ -208,9 +231,12 @@ class _Walk:
         except CfiError as error:
             self.cies[offset] = error
         else:
-            self.cies[offset] = self.interned.setdefault(cie, cie)
+            self.cies[offset] = self._interned.setdefault(cie, cie)
 
-    def _fde(self, offset: int, body: int, end: int, cie: DwarfCie) -> DwarfFde:
+    def _fde(self, offset: int, start: int, end: int, id_size: int) -> DwarfFde:
+        cie_field = self._identifier(start, id_size)
+        cie = self._find_cie(start - cie_field if self.is_eh_frame else cie_field)
+        body = start + id_size
         entry = self.data[body:end]
         order = self.bases.byte_order
         if body in self.section.unresolved:

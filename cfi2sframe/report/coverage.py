@@ -186,10 +186,10 @@ def account(conversion: Conversion) -> Coverage:
 def _count_functions(conversion: Conversion) -> FunctionCounts:
     dropped, replaced = conversion.code_map.arrangement.dropped, conversion.code_map.replaced
     default = flexible = left_out = 0
-    for number, entry in enumerate(conversion.cfi.entries):
+    for number, program in enumerate(conversion.cfi.entries.programs):
         if number in dropped or number in replaced:
             continue
-        result = entry.program.result
+        result = program.result
         if isinstance(result, Skip):
             left_out += 1
         elif result.is_flexible:
@@ -215,7 +215,7 @@ def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
     kinds = ("default", "flexible", "stubs", "left_out")
     counts: list[dict[str, int]] = [dict.fromkeys(kinds, 0) for _ in conversion.image.code_ranges]
     for number, start, end in conversion.code_map.pieces:
-        result = conversion.cfi.entries[number].program.result
+        result = conversion.cfi.entries.programs[number].result
         kind = "left_out" if isinstance(result, Skip) else "flexible" if result.is_flexible else "default"
         for index, size in _shares(conversion.image, start, end):
             counts[index][kind] += size

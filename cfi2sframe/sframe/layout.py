@@ -65,26 +65,25 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
     offsets.
     """
     # Programs that recur come as one object: identity will do, and saves hashing every row.
-    planned: dict[int, PlannedBody] = {}
+    function_bodies = [function[2] for function in section.functions]
+    keys = list(map(id, function_bodies))
     plan_body = BodyPlanner(arch, section.version).plan
-    function_bodies: list[PlannedBody] = []
-    for _start, _size, body in section.functions:
-        body_plan = planned.get(id(body))
-        if body_plan is None:
-            body_plan = planned[id(body)] = plan_body(body)
-        function_bodies.append(body_plan)
+    plans = {key: plan_body(body) for key, body in dict(zip(keys, function_bodies, strict=True)).items()}
+    planned_bodies = tuple(map(plans.__getitem__, keys))
     if share:
-        stored = share_rows(planned.values(), section.version)
-        places = [stored[id(body_plan)] for body_plan in function_bodies]
-        bodies = list({id(place): place for place in places}.values())
+        stored = share_rows(plans.values(), section.version)
+        places = {key: stored[id(plan)] for key, plan in plans.items()}
+        # In the order in which the functions refer to them.
+        bodies = tuple({id(place): place for place in places.values()}.values())
     else:
-        places = bodies = function_bodies
-    ends = list(accumulate([len(body_plan.data) for body_plan in bodies], initial=0))
+        places, bodies = plans, planned_bodies
+    ends = list(accumulate([len(body.data) for body in bodies], initial=0))
     if ends[-1] >= 1 << 32:
         raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
     if share:
-        offset_of = dict(zip(map(id, bodies), ends, strict=False))
-        fre_offsets = tuple([offset_of[id(place)] for place in places])
+        start_of = dict(zip(map(id, bodies), ends, strict=False))
+        offsets = {key: start_of[id(place)] for key, place in places.items()}
+        fre_offsets = tuple(map(offsets.__getitem__, keys))
     else:
         fre_offsets = tuple(ends[:-1])
     return SectionPlan(
@@ -94,9 +93,9 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
         _start_fields(section, section_vaddr),
         tuple([function[1] for function in section.functions]),
         fre_offsets,
-        tuple(function_bodies),
-        tuple(bodies),
-        sum([body_plan.row_count for body_plan in function_bodies]),
+        planned_bodies,
+        bodies,
+        sum([body.row_count for body in planned_bodies]),
         ends[-1],
     )
 

@@ -4,23 +4,38 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arrange import Arrangement, Piece, Range, arrange, cut, split_points
+from cfi2sframe.arrange import Arrangement, Piece, Ranges, arrange, cut, split_points
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.bodies import body_of_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def is_code(start: int, end: int) -> bool:
     return start >= 100 and end <= 1000
 
 
+class Range(NamedTuple):
+    start_vaddr: int
+    size: int
+    content: int
+
+
+def arranged(ranges: Sequence[Range]) -> Arrangement:
+    starts, sizes, contents = ([each[n] for each in ranges] for n in range(3))
+    return arrange(Ranges(starts, sizes, contents), is_code)
+
+
 def settle(*ranges: tuple[int, int, int]) -> Arrangement:
-    return arrange([Range(*r) for r in ranges], is_code)
+    return arranged([Range(*r) for r in ranges])
 
 
 PLAIN: frozenset[int] = frozenset()
@@ -116,7 +131,7 @@ def winners(ranges: list[Range]) -> dict[int, int]:
 @given(RANGES)
 def test_the_latest_start_holds(ranges: list[Range]) -> None:
     """Pieces cover the union of all ranges, each address once; it belongs to the range that starts last."""
-    arrangement = arrange(ranges, is_code)
+    arrangement = arranged(ranges)
     ends = 0
     held: dict[int, int] = {}
     for number, start, end in arrangement.pieces:
@@ -129,7 +144,7 @@ def test_the_latest_start_holds(ranges: list[Range]) -> None:
 @given(RANGES)
 def test_every_range_has_one_outcome(ranges: list[Range]) -> None:
     """An FDE is dropped for a reason that is true of it, or has pieces; it overlaps when they are not all of it."""
-    arrangement = arrange(ranges, is_code)
+    arrangement = arranged(ranges)
     sizes: dict[int, int] = {}
     for number, start, end in arrangement.pieces:
         sizes[number] = sizes.get(number, 0) + end - start
@@ -146,7 +161,7 @@ def test_every_range_has_one_outcome(ranges: list[Range]) -> None:
 @given(RANGES)
 def test_neighbouring_pieces_of_one_range_are_one(ranges: list[Range]) -> None:
     """No range is cut where nothing else holds."""
-    pieces = arrange(ranges, is_code).pieces
+    pieces = arranged(ranges).pieces
     assert all(a.number != b.number or a.end_vaddr < b.start_vaddr for a, b in pairwise(pieces))
 
 
