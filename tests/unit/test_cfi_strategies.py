@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, find, given, settings
+from hypothesis import Phase, assume, find, given, settings
 
 from tests import cfi_asm as asm
 from tests import cfi_strategies as cfi
@@ -93,12 +93,21 @@ def read_lines(text: str) -> list[tuple[str, int | None]]:
     return lines
 
 
+def is_misread(step: asm.Instruction | bytes) -> bool:
+    """Whether readelf 2.40 takes the ULEB128 of DW_CFA_GNU_negative_offset_extended for a negative SLEB128."""
+    if isinstance(step, bytes) or step.opcode != 0x2F:
+        return False
+    value = step.operands[1].value
+    return bool(value >> (max(value.bit_length() - 1, 0) // 7 * 7) & 0x40)
+
+
 @pytest.mark.oracle
 @pytest.mark.skipif(READELF is None, reason="readelf is not installed")
 @settings(max_examples=60, deadline=None)
 @given(cfi.programs())
 def test_readelf_reads_what_the_steps_say(program: cfi.Program) -> None:
     assert READELF is not None
+    assume(not any(map(is_misread, (*program.cie.instructions, *program.fde.instructions))))
     machine = {"amd64": 62, "aarch64": 183, "s390x": 22}[program.machine.name]
     sections = (asm.Section(".eh_frame", program.section(0x2000).assemble(), flags=2, addr=0x2000, align=8),)
     data = asm.elf_file(machine, sections, file_type=2, little_endian=program.machine.little_endian)
