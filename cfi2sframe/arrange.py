@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
-from itertools import accumulate, pairwise, repeat
-from operator import add
+from itertools import accumulate, compress, count, pairwise, repeat
+from operator import add, gt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.reasons import DropReason
@@ -65,12 +65,12 @@ def arrange(ranges: Ranges, is_code: Callable[[int, int], bool]) -> Arrangement:
         dropped.update((n, DropReason.EMPTY) for n in order if sizes[n] == 0)
     if dropped:
         order = [number for number in order if number not in dropped]
-    columns = (order, map(starts.__getitem__, order), map(ends.__getitem__, order))
-    whole = list(map(_make, repeat(Piece), zip(*columns, strict=True)))
+    starts, ends = list(map(starts.__getitem__, order)), list(map(ends.__getitem__, order))
+    whole = list(map(_make, repeat(Piece), zip(order, starts, ends, strict=True)))
     pieces: list[Piece] = []
     overlapped: set[int] = set()
     position = 0
-    for first, last in _clusters(whole):
+    for first, last in _clusters(starts, ends):
         pieces += whole[position:first]
         cluster = _without_duplicates(order[first:last], ranges, dropped)
         _close(cluster, ranges, pieces, dropped, overlapped)
@@ -79,10 +79,9 @@ def arrange(ranges: Ranges, is_code: Callable[[int, int], bool]) -> Arrangement:
     return Arrangement(tuple(pieces), dropped, frozenset(overlapped))
 
 
-def _clusters(whole: Sequence[Piece]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of the runs of sorted ranges that touch one another; nearly always there is none."""
-    furthest = accumulate([piece[2] for piece in whole], max)
-    touched = [n for n, (end, piece) in enumerate(zip(furthest, whole[1:], strict=False)) if piece[1] < end]
+def _clusters(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last) of the runs of sorted ranges that overlap one another; nearly always there is none."""
+    touched = compress(count(), map(gt, accumulate(ends, max), starts[1:]))
     first = last = -1
     for number in touched:
         if number >= last:

@@ -72,6 +72,8 @@ class Conversion(NamedTuple):
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
         """The functions that this version cannot say, with their reasons, in the order of the FDEs."""
+        if not any(isinstance(program.result, Skip) for program in self.cfi.programs):
+            return ()
         gone = self.code_map.arrangement.dropped.keys() | self.code_map.replaced
         left_out = []
         for number, program in enumerate(self.cfi.entries.programs):

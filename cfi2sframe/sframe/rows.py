@@ -79,16 +79,18 @@ class BodyPlanner:
         self.flexible: dict[int, bytes] = {}
         self.sequences: dict[tuple[int, bool], list[bytes]] = {}
         self.kept: list[object] = []
+        self.infos: dict[tuple[int, bool, bool, bool, int], tuple[int, int]] = {}
 
     def plan(self, body: FunctionBody) -> PlannedBody:
         """Settle a function's widths and make its bytes. Raises `RequestError` when a word needs more than 32 bits."""
-        starts, states, is_flexible, _, _, repeat_size = body
+        starts, states, is_flexible, is_signal_frame, uses_b_key, repeat_size = body
         last_start = starts[-1] if starts else 0
         fre_type = 0 if last_start < 0x100 else 1 if last_start < 0x10000 else 2
         tails = self.sequences.get((id(states), is_flexible))
         if tails is None:
             tails = self._tails(states, is_flexible=is_flexible)
-        info, info2 = self._info_bytes(body, fre_type)
+        known_info = self.infos.get((fre_type, is_flexible, is_signal_frame, uses_b_key, repeat_size))
+        info, info2 = self._info_bytes(body, fre_type) if known_info is None else known_info
         row_count = len(starts)
         # Starts and what follows them by turns, in version 3 behind the attribute.
         parts = [b""] * (2 * row_count + 1)
@@ -117,7 +119,9 @@ class BodyPlanner:
             info |= s.FDE_INFO_PAUTH_KEY_B
         if body.is_signal_frame and self.version >= s.SFRAME_VERSION_3:
             info |= s.FDE_INFO_SIGNAL
-        return info, s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
+        info2 = s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
+        self.infos[(fre_type, *body[2:])] = info, info2
+        return info, info2
 
 
 def plan_state(state: FrameState, arch: Arch, *, is_flexible: bool) -> PlannedState:
