@@ -19,7 +19,7 @@ from cfi2sframe.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.records import FileData
 
 _ELF_MAGIC: Final = b"\x7fELF"
 _AR_MAGIC: Final = b"!<arch>\n"
@@ -148,7 +148,7 @@ def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
         yield Unusable(source.name, str(error))
 
 
-def _image(name: str, data: Buffer) -> ElfImage | Unusable:
+def _image(name: str, data: FileData) -> ElfImage | Unusable:
     try:
         return ElfImage(data, name)
     except InputError as error:
@@ -162,7 +162,7 @@ def member_name(source: Source, member: str) -> str:
 
 class _Member(NamedTuple):
     name: str
-    data: memoryview
+    data: FileData
 
 
 def _open_archive(source: Source) -> Iterator[ElfImage | Unusable]:
@@ -176,28 +176,28 @@ def _members(source: Source) -> Iterator[_Member]:
 
     Raises `InputError` when it is damaged.
     """
-    import mmap
+    from cfi2sframe.elf.contents import part_of
+    from cfi2sframe.elf.load import read_file
 
-    with open(source.path, "rb") as file:
-        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    data = read_file(source.path)
     names = b""
     position = len(_AR_MAGIC)
     while position + _AR_HEADER.size <= len(data):
-        raw_name, *_, raw_size, end = _AR_HEADER.unpack_from(data, position)
+        raw_name, *_, raw_size, end = _AR_HEADER.unpack(data[position : position + _AR_HEADER.size])
         if end != b"`\n" or not raw_size.strip().isdigit():
             raise InputError("damaged member header", "archive", position)
         position += _AR_HEADER.size
         size = int(raw_size)
         if position + size > len(data):
             raise InputError("truncated member", "archive", position)
-        content = data[position : position + size]
+        content = part_of(data, position, position + size)
         position += size + size % 2
         name = raw_name.decode("ascii", "backslashreplace").rstrip(" ")
         if name == _AR_NAMES:
             names = bytes(content)
         elif name.startswith("#1/") and name[3:].isdigit():
             length = min(int(name[3:]), size)
-            yield _Member(_text(bytes(content[:length]).rstrip(b"\0")), content[length:])
+            yield _Member(_text(bytes(content[:length]).rstrip(b"\0")), part_of(content, length, size))
         elif name[:1] == "/" and name[1:].isdigit():
             long_name = names[int(name[1:]) :].split(b"\n", 1)[0]
             yield _Member(_text(long_name.removesuffix(b"/")), content)
@@ -222,11 +222,12 @@ def _open_deb(source: Source) -> Iterator[ElfImage | Unusable]:
 
 
 def _open_tar(source: Source, member: _Member) -> Iterator[ElfImage | Unusable]:
-    import io
     import zlib
     from lzma import LZMAError
 
-    compressed: IO[bytes] = io.BytesIO(member.data)
+    from cfi2sframe.elf.contents import stream_of
+
+    compressed: IO[bytes] = stream_of(member.data)
     if member.name.endswith(".zst"):
         compressed = _zstd_reader(compressed)
     try:

@@ -15,9 +15,9 @@ from cfi2sframe.sframe.encode import encode_section
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cfi2sframe.elf.contents import Joined
     from cfi2sframe.elf.embed import EmbeddingPlan
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.records import Buffer
     from cfi2sframe.elf.relocatable import ObjectRelocation
     from cfi2sframe.pipeline import Conversion
 
@@ -28,11 +28,11 @@ _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
 class Emitted(NamedTuple):
     """A rewritten file: `chunks` are its bytes, to be written one behind the other.
 
-    `conversion` is the one whose section is in there, `placement` says in words how it was placed, `plan` (of a linked
-    file) in numbers.
+    What a large file keeps is read from it while that is done, which may raise `InputError`. `conversion` is the one
+    whose section is in there, `placement` says in words how it was placed, `plan` (of a linked file) in numbers.
     """
 
-    chunks: list[Buffer]
+    chunks: Joined
     conversion: Conversion
     placement: str
     warnings: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ def _names_of(image: ElfImage) -> str:
     return image.sections[index].name if index < len(image.sections) else ""
 
 
-def remove(image: ElfImage) -> list[Buffer]:
+def remove(image: ElfImage) -> Joined:
     """Return a copy of a file without its SFrame section. Raises `EmbedError` when it has none, or it cannot go."""
     if image.is_relocatable:
         from cfi2sframe.elf.relocatable import remove_from_object

@@ -9,7 +9,8 @@ from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME
 from cfi2sframe.elf.image import ElfImage
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.contents import Joined
+    from cfi2sframe.elf.records import FileData
     from cfi2sframe.emit import Emitted
 
 _NAMES = (".sframe", ".rela.sframe")
@@ -30,7 +31,7 @@ def is_same(image: ElfImage, emitted: Emitted) -> bool:
     """
     if emitted.plan is not None:
         return emitted.plan.strategy == "existing-section" and _is_made_of(image.data, emitted.chunks)
-    rewritten = ElfImage(b"".join(emitted.chunks), image.name)
+    rewritten = ElfImage(emitted.chunks, image.name)
     return len(image.sections) == len(rewritten.sections) and all(
         old._replace(file_offset=0) == new._replace(file_offset=0)
         and (old.name not in _NAMES or image.section_bytes(old) == rewritten.section_bytes(new))
@@ -38,7 +39,7 @@ def is_same(image: ElfImage, emitted: Emitted) -> bool:
     )
 
 
-def _is_made_of(data: Buffer, chunks: list[Buffer]) -> bool:
+def _is_made_of(data: FileData, chunks: Joined) -> bool:
     position = 0
     for chunk in chunks:
         # Views compare byte by byte; copies as memory does.

@@ -63,18 +63,19 @@ def write_file(
 ) -> None:
     """Write to a temporary file in the same folder, then put it in its place. `target` is no symbolic link.
 
+    `chunks` may be asked for twice, and are written as they come: those of a large file are read then.
+
     The mode is that of the file `like` (with owner and extended attributes as far as permitted, and with `keep_times`
     its times), else of the file that is replaced, else what the umask leaves. `check` may look at the temporary file
     and raise. `more_targets` become further hard links of the new file; each is exchanged atomically, and none before
     all are prepared. `source` must be as it was at that moment. Raises `OSError`, and `ChangedError` when it is not.
     """
     new = _NewFile([target, *more_targets], source)
-    parts = list(chunks)
     try:
         try:
-            new.write(parts, like, check, keep_times=keep_times, is_named=False)
+            new.write(chunks, like, check, keep_times=keep_times, is_named=False)
         except _NoLinkError:
-            new.write(parts, like, check, keep_times=keep_times, is_named=True)
+            new.write(chunks, like, check, keep_times=keep_times, is_named=True)
     except BaseException:
         new.take_back()
         raise

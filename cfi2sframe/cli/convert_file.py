@@ -83,12 +83,13 @@ def _write_elf(
     arguments: argparse.Namespace, conversion: Conversion, source: Watched | None, output: str
 ) -> tuple[Conversion, str]:
     """Write a copy of the input with the section in it; return the conversion as placed, and how that was done."""
+    from cfi2sframe.elf.contents import Joined
     from cfi2sframe.emit import check, emit
 
     like = None if source is None else source.path
     if not conversion.data:
         say("warning", "nothing can be said: the copy is the input, without a section", conversion.image.name)
-        write_output(output, [conversion.image.data], like=like, source=source)
+        write_output(output, Joined([conversion.image.data]), like=like, source=source)
         return conversion, ""
     emitted = emit(
         conversion,

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Literal
 
 from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
@@ -74,21 +73,25 @@ def _thread(text: str) -> int | Literal["all"]:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Trace a core or a process."""
-    from cfi2sframe.trace.render import trace_data, trace_lines
-
     try:
-        traced = _trace(arguments)
+        lines = _lines(arguments)
     except (Cfi2SFrameError, OSError) as error:
         return fail(error, arguments.core or ("" if arguments.pid is None else f"process {arguments.pid}"))
-    if arguments.json:
-        import json
-
-        json.dump(trace_data(traced, file=arguments.core, pid=arguments.pid), sys.stdout, indent=2)
-        print()
-    else:
-        for line in trace_lines(traced):
-            print(line)
+    for line in lines:
+        print(line)
     return EXIT_SUCCESS
+
+
+def _lines(arguments: argparse.Namespace) -> list[str]:
+    """Return all that is to be printed: the names of functions are read only when they are asked for."""
+    from cfi2sframe.trace.render import trace_data, trace_lines
+
+    traced = _trace(arguments)
+    if not arguments.json:
+        return list(trace_lines(traced))
+    import json
+
+    return [json.dumps(trace_data(traced, file=arguments.core, pid=arguments.pid), indent=2)]
 
 
 def _trace(arguments: argparse.Namespace) -> Traced:

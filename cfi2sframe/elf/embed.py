@@ -4,7 +4,7 @@
 The size of the section is known before its address, so the plan comes first and the bytes after:
 
     plan = plan_embedding(data, section_size)        # plan.section_vaddr is known from here on
-    chunks = write_embedding(data, plan, section)    # buffers, mostly views into `data`
+    chunks = write_embedding(data, plan, section)    # buffers, mostly ranges of `data`
     self_check(data, rewritten, plan)                # reads the result back, with other code
 
 Existing code and data keep their addresses. Mode, owner and times of the file are the caller's business.
@@ -26,8 +26,9 @@ from cfi2sframe.elf.records import SECTION_HEADER_SIZE
 from cfi2sframe.errors import EmbedError
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.embedding.layout import FileData, Layout
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.contents import Joined
+    from cfi2sframe.elf.embedding.layout import Layout
+    from cfi2sframe.elf.records import Buffer, FileData
 
 Place = Literal["existing-section", "slack", "new-segment"]
 
@@ -109,7 +110,7 @@ def plan_embedding(
         raise EmbedError("the file has an .sframe section already; replacing it has to be asked for")
     if plan := _plan_in_place(layout, section_size, section_type):
         return plan
-    bare = parse_or_refuse(b"".join(remove_section(data)))
+    bare = parse_or_refuse(remove_section(data))
     draft = make_draft(bare, section_size, may_move_table=may_move_table)
     return _fresh_plan(bare, draft, section_type)._replace(removes_existing=True)
 
@@ -178,20 +179,20 @@ def _plan_in_place(layout: Layout, section_size: int, section_type: int) -> Embe
     )
 
 
-def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> list[Buffer]:
-    """Return the new file as buffers to be written one after the other; most are views into `data`.
+def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> Joined:
+    """Return the new file: buffers to be written one after the other; most are ranges of `data`.
 
     `data` is the file that the plan was made for. Raises `EmbedError` when the section's size is not the
     planned one.
     """
     if len(section) != plan.section_size:
         raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {plan.section_size}")
-    base = memoryview(b"".join(remove_section(data)) if plan.removes_existing else data)
+    base = remove_section(data) if plan.removes_existing else data
     return apply(base, plan.splices, bytes(section))
 
 
-def remove_section(data: FileData) -> list[Buffer]:
-    """Return the file without its `.sframe` section and PT_GNU_SFRAME, as buffers.
+def remove_section(data: FileData) -> Joined:
+    """Return the file without its `.sframe` section and PT_GNU_SFRAME.
 
     What `write_embedding` did is undone: its segment goes, moved sections return, a recycled PT_NOTE comes
     back. A section that a linker placed among others leaves zero bytes behind. Raises `EmbedError` when
@@ -211,6 +212,6 @@ def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, sec
     """
     moved = {section.name: section.new_vaddr for section in plan.moved}
     if plan.removes_existing:
-        original = b"".join(remove_section(original))
+        original = remove_section(original)
     place = Expected(plan.section_vaddr, plan.section_size, plan.table_file_offset)
     check_rewritten(original, rewritten, moved, place, section)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.arch import Arch, arch_of_elf
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.records import (
-    Buffer,
     FileHeader,
     ProgramHeader,
     parse_file_header,
@@ -30,6 +29,8 @@ from cfi2sframe.errors import ElfError, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
+
+    from cfi2sframe.elf.records import FileData
 
 _FIRST_SYNTHETIC_VADDR = 0x10000
 #: A gap between an object's sections, so that the end of one is never the start of the next.
@@ -96,11 +97,12 @@ class Symbol(NamedTuple):
 class ElfImage:
     """A parsed ELF64 file of an ABI that SFrame defines.
 
-    `name` is what messages call the file; `data` its bytes (a memory map or bytes); sections and segments are tuples
-    in file order. Raises `ElfError` when the file is none of those.
+    `name` is what messages call the file; `data` its bytes (in memory, or read when they are asked for); sections and
+    segments are tuples in file order. Raises `ElfError` when the file is none of those. What reads bytes of a large
+    file raises `ChangedError` when somebody has truncated it by then.
     """
 
-    def __init__(self, data: Buffer, name: str) -> None:
+    def __init__(self, data: FileData, name: str) -> None:
         self.name = name
         self.data = data
         self.header: FileHeader = parse_file_header(data)

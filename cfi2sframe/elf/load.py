@@ -13,24 +13,25 @@ from cfi2sframe.errors import InputError
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.records import FileData
 
 
 def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
     """Load an ELF file from a path, or from its bytes. `name` is what messages call it.
 
-    A large file is mapped, not read, and must not be truncated while it is in use. Raises `InputError` when the file
-    cannot be read or is no ELF file that SFrame is defined for.
+    A large file stays open while the image lives, and is read when bytes of it are asked for; `ChangedError` says then
+    that it has become shorter. Raises `InputError` when the file cannot be read or is no ELF file that SFrame is
+    defined for.
     """
     if isinstance(source, bytes):
         return ElfImage(source, name or "<bytes>")
     path = os.fspath(source)
-    return ElfImage(map_file(path), path if name is None else name)
+    return ElfImage(read_file(path), path if name is None else name)
 
 
-#: From this size on (bytes) a file is mapped. A smaller one is read: whoever truncates a mapped file while it is
-#: looked at ends the process with SIGBUS.
-_MAPPED_FROM: Final = 1 << 24
+#: From this size on (bytes) a file is read by ranges, since most of it is not asked for. Of a smaller one, a single
+#: read costs less than several.
+_LARGE_SIZE: Final = 1 << 20
 _ELF_MAGIC: Final = b"\x7fELF"
 
 
@@ -43,21 +44,17 @@ def read_stream(stream: BinaryIO) -> bytes:
     return head + stream.read() if head == _ELF_MAGIC else head
 
 
-def map_file(path: str) -> Buffer:
-    """Return a file's bytes, mapped if there are many. Raises `InputError` when it cannot be read."""
+def read_file(path: str) -> FileData:
+    """Return a file's bytes, of a large one those that are asked for. Raises `InputError` when it cannot be read."""
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return memoryview(read_stream(file))
-            if status.st_size < _MAPPED_FROM:
+            if status.st_size < _LARGE_SIZE:
                 return memoryview(file.read())
-            import mmap
+            from cfi2sframe.elf.contents import FileBytes, OpenFile
 
-            try:
-                # A memory map is a buffer in all that matters here; its type is just not one of the named ones.
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            except (OSError, ValueError):
-                return file.read()
+            return FileBytes(OpenFile(os.dup(file.fileno())), 0, status.st_size)
     except OSError as error:
         raise InputError(error.strerror or str(error)) from None

@@ -7,7 +7,7 @@ Knows the on-disk layout and nothing else; whether a header makes sense is for i
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import (
     ELF_MAGIC,
@@ -19,6 +19,14 @@ from cfi2sframe.elf.constants import (
 )
 from cfi2sframe.errors import ElfError, UnfitError
 
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from cfi2sframe.elf.contents import LazyBytes
+
+    #: A file's bytes, in memory or read range by range: what both give is a length, and bytes for a slice.
+    FileData: TypeAlias = "Buffer | LazyBytes"
+
 Buffer = bytes | bytearray | memoryview
 ByteOrder = Literal["<", ">"]
 
@@ -28,6 +36,7 @@ PROGRAM_HEADER_SIZE = 56
 SYMBOL_SIZE = 24
 RELA_SIZE = 24
 REL_SIZE = 16
+DYNAMIC_ENTRY_SIZE = 16
 
 
 class FileHeader(NamedTuple):
@@ -99,24 +108,25 @@ class ProgramHeader(NamedTuple):
         return struct.pack(byte_order + "IIQQQQQQ", *self)
 
 
-def parse_file_header(data: Buffer) -> FileHeader:
+def parse_file_header(data: FileData) -> FileHeader:
     """Parse the ELF64 file header at the start of `data`.
 
     Raises `UnfitError` when it is not ELF or not 64 bits wide, `ElfError` when truncated or of an unknown byte order.
     """
-    if bytes(data[:4]) != ELF_MAGIC:
+    head = bytes(data[:FILE_HEADER_SIZE])
+    if head[:4] != ELF_MAGIC:
         raise UnfitError("not an ELF file")
-    if len(data) < FILE_HEADER_SIZE:
-        raise ElfError(f"truncated: the ELF header needs {FILE_HEADER_SIZE} bytes, the file has {len(data)}")
-    if data[4] != ELFCLASS64:
+    if len(head) < FILE_HEADER_SIZE:
+        raise ElfError(f"truncated: the ELF header needs {FILE_HEADER_SIZE} bytes, the file has {len(head)}")
+    if head[4] != ELFCLASS64:
         raise UnfitError("not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only")
-    if data[5] not in (ELFDATA2LSB, ELFDATA2MSB):
-        raise ElfError(f"unknown byte order {data[5]} in the ELF header")
-    order = "<" if data[5] == ELFDATA2LSB else ">"
-    return FileHeader(*struct.unpack_from(order + "16sHHIQQQIHHHHHH", data))
+    if head[5] not in (ELFDATA2LSB, ELFDATA2MSB):
+        raise ElfError(f"unknown byte order {head[5]} in the ELF header")
+    order = "<" if head[5] == ELFDATA2LSB else ">"
+    return FileHeader(*struct.unpack(order + "16sHHIQQQIHHHHHH", head))
 
 
-def parse_section_headers(data: Buffer, header: FileHeader) -> list[SectionHeader]:
+def parse_section_headers(data: FileData, header: FileHeader) -> list[SectionHeader]:
     """Parse the section header table; empty when the file has none.
 
     Raises `ElfError` when the table leaves the file or its entry size is not ELF64's.
@@ -132,12 +142,11 @@ def parse_section_headers(data: Buffer, header: FileHeader) -> list[SectionHeade
     count = header.section_header_count
     if count == 0:
         # More than 0xff00 sections: the count is in the size field of the null section (gABI, e_shnum).
-        count = SectionHeader(*unpacker.unpack_from(data, offset)).size
+        count = SectionHeader(*unpacker.unpack(data[offset : offset + SECTION_HEADER_SIZE])).size
     end = offset + count * SECTION_HEADER_SIZE
     if end > len(data):
         raise ElfError(f"truncated: {count} section headers at 0x{offset:x} leave the file")
-    view = memoryview(data)[offset:end]
-    return [SectionHeader(*fields) for fields in unpacker.iter_unpack(view)]
+    return [SectionHeader(*fields) for fields in unpacker.iter_unpack(data[offset:end])]
 
 
 def section_names_index(header: FileHeader, sections: list[SectionHeader]) -> int:
@@ -148,7 +157,7 @@ def section_names_index(header: FileHeader, sections: list[SectionHeader]) -> in
     return index if index < len(sections) else SHN_UNDEF
 
 
-def parse_program_headers(data: Buffer, header: FileHeader) -> list[ProgramHeader]:
+def parse_program_headers(data: FileData, header: FileHeader) -> list[ProgramHeader]:
     """Parse the program header table; empty when the file has none.
 
     Raises `ElfError` when the table leaves the file or its entry size is not ELF64's.
@@ -163,5 +172,4 @@ def parse_program_headers(data: Buffer, header: FileHeader) -> list[ProgramHeade
     if end > len(data):
         raise ElfError(f"truncated: {count} program headers at 0x{offset:x} leave the file")
     unpacker = struct.Struct(header.byte_order + "IIQQQQQQ")
-    view = memoryview(data)[offset:end]
-    return [ProgramHeader(*fields) for fields in unpacker.iter_unpack(view)]
+    return [ProgramHeader(*fields) for fields in unpacker.iter_unpack(data[offset:end])]

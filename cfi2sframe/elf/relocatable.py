@@ -11,6 +11,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.contents import Joined, part_of
 from cfi2sframe.elf.records import (
     RELA_SIZE,
     FileHeader,
@@ -24,7 +25,7 @@ from cfi2sframe.errors import EmbedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.records import Buffer, FileData
 
 SECTION_NAME: Final = ".sframe"
 _RELA_NAME: Final = ".rela.sframe"
@@ -43,7 +44,7 @@ class ObjectRelocation(NamedTuple):
 class _Object:
     """The headers of an object, and how a changed copy is put together."""
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, data: FileData) -> None:
         self.data = data
         self.header: FileHeader = parse_file_header(data)
         self.order = self.header.byte_order
@@ -94,15 +95,15 @@ class _Object:
         return header, null
 
 
-def has_section(data: Buffer) -> bool:
+def has_section(data: FileData) -> bool:
     """Whether an object holds an SFrame section already."""
     return _Object(data).find() is not None
 
 
 def add_to_object(
-    data: Buffer, section: bytes, relocations: Sequence[ObjectRelocation], section_type: int = c.SHT_GNU_SFRAME
-) -> list[Buffer]:
-    """Return a copy of an object with `.sframe` and `.rela.sframe`, as buffers to be written one behind the other.
+    data: FileData, section: bytes, relocations: Sequence[ObjectRelocation], section_type: int = c.SHT_GNU_SFRAME
+) -> Joined:
+    """Return a copy of an object with `.sframe` and `.rela.sframe`: buffers to be written one behind the other.
 
     Sections of those names that the object has already are replaced and keep their indices.
     Raises `EmbedError` when the object cannot take them.
@@ -142,7 +143,7 @@ def add_to_object(
     return _finish(old, headers, tail)
 
 
-def remove_from_object(data: Buffer) -> list[Buffer]:
+def remove_from_object(data: FileData) -> Joined:
     """Return a copy of an object without `.sframe` and `.rela.sframe`.
 
     Their headers go when they are the last ones, and become inactive ones (SHT_NULL) otherwise: other sections keep
@@ -167,7 +168,7 @@ def _check_unreferenced(old: _Object, index: int) -> None:
     table = old.sections[old.symbol_table()]
     if table.file_offset + table.size > len(old.data):
         raise EmbedError("the symbol table reaches past the end of the file")
-    data = memoryview(old.data)[table.file_offset : table.file_offset + table.size // 24 * 24]
+    data = old.data[table.file_offset : table.file_offset + table.size // 24 * 24]
     for symbol in struct.iter_unpack(old.order + "IBBHQQ", data):
         if symbol[3] == index:
             raise EmbedError("a symbol belongs to .sframe; the section cannot be taken out")
@@ -200,8 +201,9 @@ def _add_names(old: _Object, headers: list[SectionHeader], tail: _Tail) -> tuple
     return position + len(_RELA_NAME) - len(SECTION_NAME), position
 
 
-def _finish(old: _Object, headers: list[SectionHeader], tail: _Tail) -> list[Buffer]:
+def _finish(old: _Object, headers: list[SectionHeader], tail: _Tail) -> Joined:
     offset = tail.offset + -tail.offset % 8
     header, headers[0] = old.file_header(offset, len(headers))
     tail.add(b"".join(h.pack(old.order) for h in headers), 8)
-    return [header.pack(), memoryview(old.data)[len(header.pack()) :], *tail.chunks]
+    packed = header.pack()
+    return Joined([packed, part_of(old.data, len(packed), len(old.data)), *tail.chunks])

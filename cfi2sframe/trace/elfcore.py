@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.arch import Arch, arch_of_elf
 from cfi2sframe.elf.constants import ET_CORE, PN_XNUM, PT_LOAD, PT_NOTE
 from cfi2sframe.elf.image import machine_name
-from cfi2sframe.elf.load import map_file
+from cfi2sframe.elf.load import read_file
 from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE, ProgramHeader, parse_file_header
 from cfi2sframe.errors import ElfError
 from cfi2sframe.trace.memory import Memory, Piece
@@ -21,7 +21,7 @@ from cfi2sframe.trace.space import FileMapping
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.elf.records import Buffer, FileHeader
+    from cfi2sframe.elf.records import FileData, FileHeader
     from cfi2sframe.trace.frame import Frame
     from cfi2sframe.trace.notes import Note
 
@@ -64,10 +64,10 @@ class Core(NamedTuple):
 
 def read_core(path: str) -> Core:
     """Read a core file. Raises `ElfError` when it is none, or of a machine that SFrame is not defined for."""
-    return parse_core(map_file(path))
+    return parse_core(read_file(path))
 
 
-def parse_core(data: Buffer) -> Core:
+def parse_core(data: FileData) -> Core:
     """Parse a core file's bytes; raises as `read_core` does. What is truncated is used as far as it reaches."""
     header = parse_file_header(data)
     if header.type != ET_CORE:
@@ -88,7 +88,7 @@ def parse_core(data: Buffer) -> Core:
     return Core(arch, threads, _mappings(notes, arch), _auxv(notes, arch), Memory(_pieces(data, segments)))
 
 
-def _program_headers(data: Buffer, header: FileHeader) -> list[ProgramHeader]:
+def _program_headers(data: FileData, header: FileHeader) -> list[ProgramHeader]:
     """Return the program headers; of a large process they may be more than the file header can count."""
     count = header.program_header_count
     if count == PN_XNUM:
@@ -96,18 +96,17 @@ def _program_headers(data: Buffer, header: FileHeader) -> list[ProgramHeader]:
         if not offset or offset + 64 > len(data):
             raise ElfError("truncated: the number of program headers is in a section header that is not there")
         # sh_info of the null section (gABI, e_phnum).
-        (count,) = struct.unpack_from(header.byte_order + "I", data, offset + 44)
+        (count,) = struct.unpack(header.byte_order + "I", data[offset + 44 : offset + 48])
     if count and header.program_header_size != PROGRAM_HEADER_SIZE:
         raise ElfError(f"program headers of {header.program_header_size} bytes, not {PROGRAM_HEADER_SIZE}")
     offset = header.program_headers_offset
     end = offset + count * PROGRAM_HEADER_SIZE
     if end > len(data):
         raise ElfError(f"truncated: {count} program headers at 0x{offset:x} leave the file")
-    table = memoryview(data)[offset:end]
-    return [ProgramHeader(*fields) for fields in struct.iter_unpack(header.byte_order + "IIQQQQQQ", table)]
+    return [ProgramHeader(*fields) for fields in struct.iter_unpack(header.byte_order + "IIQQQQQQ", data[offset:end])]
 
 
-def _pieces(data: Buffer, segments: Iterable[ProgramHeader]) -> Iterable[Piece]:
+def _pieces(data: FileData, segments: Iterable[ProgramHeader]) -> Iterable[Piece]:
     for segment in segments:
         size = min(segment.file_size, segment.memory_size, max(0, len(data) - segment.file_offset))
         if segment.type == PT_LOAD and size:

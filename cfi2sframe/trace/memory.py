@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.records import FileData
 
 
 class Piece(NamedTuple):
@@ -17,7 +17,7 @@ class Piece(NamedTuple):
 
     start: int
     size: int
-    data: Buffer
+    data: FileData
     offset: int = 0
 
     @property

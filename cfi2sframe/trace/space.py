@@ -11,6 +11,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import PT_LOAD
+from cfi2sframe.errors import InputError
 from cfi2sframe.trace.frame import ADDRESS_MASK, Ending, Located
 from cfi2sframe.trace.memory_image import headers_in_memory, image_bytes, memory_build_id
 from cfi2sframe.trace.modules import ModuleFile
@@ -225,7 +226,11 @@ class AddressSpace:
         module = self.module_at(address)
         if module is None or isinstance(module.file, str):
             return None
-        return module.file.image.bytes_at((address - module.bias) & ADDRESS_MASK, size)
+        try:
+            return module.file.image.bytes_at((address - module.bias) & ADDRESS_MASK, size)
+        except InputError:
+            # The file has become shorter; what it held is as missing as what a core leaves out.
+            return None
 
 
 def _reason(file: ModuleFile | str) -> str:

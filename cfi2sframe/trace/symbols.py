@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
-from cfi2sframe.errors import ElfError
+from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +40,8 @@ class SymbolTable:
                     known = best.get(symbol.vaddr)
                     if known is None or rank < known[0]:
                         best[symbol.vaddr] = (rank, symbol.size, symbol.name)
-            except ElfError:
-                # Names are a courtesy: a damaged table has none.
+            except InputError:
+                # Names are a courtesy: a table that is damaged, or gone by now, has none.
                 continue
         self._starts = sorted(best)
         self._sizes = [best[start][1] for start in self._starts]

@@ -151,7 +151,7 @@ def test_without_section_headers_the_same_is_found(image: ElfImage, conversion: 
         pytest.skip("nothing in a static program without section headers leads to its stubs")
     if (variant.linker, variant.name) == ("lld", "retpoline-now"):
         pytest.skip("GOT slots are empty: nothing leads to the stubs")
-    data = bytearray(image.data)
+    data = bytearray(bytes(image.data))
     data[40:48] = bytes(8)  # e_shoff
     data[60:64] = bytes(4)  # e_shnum, e_shstrndx
     bare = load(bytes(data), "bare")

@@ -301,7 +301,7 @@ def test_blocks_that_make_no_sense_are_left_out(block: bytes, reason: StubReason
 
 def test_a_section_without_its_bytes_is_left_out() -> None:
     image = file_with((".plt", PLT_VADDR, lazy_stubs(2)))
-    data = bytearray(image.data)
+    data = bytearray(bytes(image.data))
     offset = int.from_bytes(data[40:48], "little") + 64 + 24
     data[offset : offset + 8] = (1 << 40).to_bytes(8, "little")
     assert _only(scan_stubs(load(bytes(data), "cut"), 3, no_cfi)).reason is StubReason.NOT_IN_FILE
@@ -309,7 +309,7 @@ def test_a_section_without_its_bytes_is_left_out() -> None:
 
 def test_overlapping_sections_are_left_out() -> None:
     image = file_with((".plt", PLT_VADDR, lazy_stubs(2)), (".plt.got", PLT_VADDR + 0x1000, got_stub()))
-    data = bytearray(image.data)
+    data = bytearray(bytes(image.data))
     offset = int.from_bytes(data[40:48], "little") + 128 + 16
     data[offset : offset + 8] = (PLT_VADDR + 8).to_bytes(8, "little")
     scan = scan_stubs(load(bytes(data), "overlap"), 3, no_cfi)

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import io
 from itertools import pairwise
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import PF_R, PF_W, PT_GNU_SFRAME, SHF_INFO_LINK
-from cfi2sframe.errors import EmbedError
+from cfi2sframe.elf.contents import stream_of
+from cfi2sframe.errors import EmbedError, InputError
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.embedding.layout import FileData
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.records import Buffer, FileData
 
-_STEP = 1 << 20
+_STEP = 1 << 18
 #: Sections that say where others are: the string table grows, tags and symbols follow moved sections.
 _BOOKKEEPING = frozenset({".shstrtab", ".sframe"})
 _KEPT_SEGMENTS = frozenset({"PT_LOAD", "PT_DYNAMIC", "PT_TLS", "PT_GNU_RELRO", "PT_GNU_EH_FRAME"})
@@ -29,34 +28,6 @@ class Expected(NamedTuple):
     table_file_offset: int | None = None
 
 
-class _View(io.RawIOBase):
-    """The buffer as the binary file that pyelftools asks for, without copying it."""
-
-    def __init__(self, data: FileData) -> None:
-        self._data = memoryview(data)
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        start = (0, self._position, len(self._data))[whence]
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        end = len(self._data) if size < 0 else self._position + size
-        chunk = bytes(self._data[self._position : end])
-        self._position += len(chunk)
-        return chunk
-
-
 def check_rewritten(
     original: FileData,
     rewritten: FileData,
@@ -67,15 +38,15 @@ def check_rewritten(
     """Raise `EmbedError` unless `rewritten` is `original` with `.sframe` mapped at its place.
 
     `moved` maps names of sections to the addresses that they were moved to; `section` is what `.sframe`
-    must hold.
+    must hold. Raises `InputError` when one of the files cannot be read.
     """
     from elftools.common.exceptions import ELFError
     from elftools.construct import ConstructError
     from elftools.elf.elffile import ELFFile
 
     try:
-        before = ELFFile(cast("IO[bytes]", _View(original)))
-        after = ELFFile(cast("IO[bytes]", _View(rewritten)))
+        before = ELFFile(stream_of(original))
+        after = ELFFile(stream_of(rewritten))
         old_sections = _sections(before)
         new_sections = _sections(after)
         old_segments, segments = _segments(before), _segments(after)
@@ -86,18 +57,24 @@ def check_rewritten(
         _expect(after.header["e_phoff"] == table, "the program headers are elsewhere")
         _expect(before.header["e_ident"] == after.header["e_ident"], "e_ident changed")
     except (ELFError, ConstructError, ValueError, KeyError, UnicodeDecodeError) as error:
-        raise EmbedError(f"the rewritten file does not parse: {error}") from error
-    _check_sections(memoryview(original), memoryview(rewritten), old_sections, new_sections, moved)
-    _check_loads(segments, len(memoryview(rewritten)))
-    _check_old_segments(
-        memoryview(original), memoryview(rewritten), old_segments, segments, has_sections=bool(old_sections)
-    )
+        raise _failed_read(error) or EmbedError(f"the rewritten file does not parse: {error}") from error
+    _check_sections(original, rewritten, old_sections, new_sections, moved)
+    _check_loads(segments, len(rewritten))
+    _check_old_segments(original, rewritten, old_segments, segments, has_sections=bool(old_sections))
     _expect(old_ids == new_ids, "the build-id differs")
     _check_table(after.header, segments)
     start = _check_sframe(segments, new_sections, place.section_vaddr, place.section_size)
     if section is not None:
-        same = _equal(memoryview(section), 0, memoryview(rewritten), start, place.section_size)
+        same = _equal(section, 0, rewritten, start, place.section_size)
         _expect(same and len(section) == place.section_size, "the bytes of .sframe are others")
+
+
+def _failed_read(error: BaseException) -> InputError | None:
+    """Return the failure to read a file that pyelftools may have put in the place of its own."""
+    cause = error.__context__
+    while cause is not None and not isinstance(cause, InputError):
+        cause = cause.__context__
+    return cause
 
 
 def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
@@ -164,8 +141,8 @@ def _pairs(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[int]:
 
 
 def _check_sections(
-    original: memoryview,
-    rewritten: memoryview,
+    original: FileData,
+    rewritten: FileData,
     old: list[dict[str, Any]],
     new: list[dict[str, Any]],
     moved: dict[str, int],
@@ -195,15 +172,15 @@ def _check_sections(
 
 
 def _differs_as_planned(
-    original: memoryview,
-    rewritten: memoryview,
+    original: FileData,
+    rewritten: FileData,
     before: dict[str, Any],
     after: dict[str, Any],
     numbering: list[int],
     deltas: set[int],
 ) -> bool:
     """Say whether only addresses of moved sections and section indices differ between two tables."""
-    order: Literal["little", "big"] = "little" if original[5] == 1 else "big"
+    order: Literal["little", "big"] = "little" if original[5:6] == b"\1" else "big"
     size = before["sh_size"]
     old = bytes(original[before["sh_offset"] : before["sh_offset"] + size])
     new = bytes(rewritten[after["sh_offset"] : after["sh_offset"] + size])
@@ -225,10 +202,10 @@ def _with_section_indices(symbols: bytes, numbering: list[int], order: Literal["
     return bytes(result)
 
 
-def _equal(first: memoryview, first_start: int, second: memoryview, second_start: int, size: int) -> bool:
+def _equal(first: FileData, first_start: int, second: FileData, second_start: int, size: int) -> bool:
     if first_start + size > len(first) or second_start + size > len(second):
         return False
-    # bytes compare by memcmp, memoryviews element by element; slices of a MiB keep the copies in the cache.
+    # bytes compare by memcmp, memoryviews element by element; small slices keep the copies in the cache.
     return all(
         bytes(first[first_start + at : first_start + min(at + _STEP, size)])
         == bytes(second[second_start + at : second_start + min(at + _STEP, size)])
@@ -268,8 +245,8 @@ def _check_table(header: Any, segments: list[dict[str, Any]]) -> None:  # noqa: 
 
 
 def _check_old_segments(
-    original: memoryview,
-    rewritten: memoryview,
+    original: FileData,
+    rewritten: FileData,
     old: list[dict[str, Any]],
     new: list[dict[str, Any]],
     *,

@@ -28,6 +28,7 @@ from cfi2sframe.elf.constants import (
     SHT_PROGBITS,
     SHT_STRTAB,
 )
+from cfi2sframe.elf.contents import Joined, part_of
 from cfi2sframe.elf.records import (
     FILE_HEADER_SIZE,
     PROGRAM_HEADER_SIZE,
@@ -44,12 +45,7 @@ from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError, EmbedError
 
 if TYPE_CHECKING:
-    import mmap
-    from typing import TypeAlias
-
-    from cfi2sframe.elf.records import ByteOrder
-
-    FileData: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+    from cfi2sframe.elf.records import ByteOrder, FileData
 
 SFRAME_NAME = ".sframe"
 #: Linux maps no file with more than 64 KiB of program headers.
@@ -62,7 +58,7 @@ _MAX_FILE_OFFSET = 1 << 63
 class Layout(NamedTuple):
     """A linked file: its bytes, its headers, and where its loaded and its described bytes end."""
 
-    data: memoryview
+    data: FileData
     header: FileHeader
     sections: tuple[SectionHeader, ...]
     names: tuple[str, ...]
@@ -114,17 +110,16 @@ def parse_layout(data: FileData) -> Layout:
 
     Raises `EmbedError` with the reason, or `ElfError` when the headers themselves cannot be parsed.
     """
-    view = memoryview(data)
-    header = parse_file_header(view)
+    header = parse_file_header(data)
     _refuse_kind(header)
-    sections = tuple(parse_section_headers(view, header))
-    segments = tuple(parse_program_headers(view, header))
+    sections = tuple(parse_section_headers(data, header))
+    segments = tuple(parse_program_headers(data, header))
     names_index = section_names_index(header, list(sections))
     if len(sections) >= SHN_LORESERVE - 1:
         raise EmbedError("the section table has no room for another index")
-    names = _section_names(view, sections, names_index)
-    _refuse_segments(view, segments)
-    layout = Layout(view, header, sections, names, segments, names_index, _loaded_end(sections, segments))
+    names = _section_names(data, sections, names_index)
+    _refuse_segments(data, segments)
+    layout = Layout(data, header, sections, names, segments, names_index, _loaded_end(sections, segments))
     _refuse_section_table(layout)
     _refuse_appended_data(layout)
     return layout
@@ -141,7 +136,7 @@ def _refuse_kind(header: FileHeader) -> None:
         raise EmbedError("more program headers than e_phnum can count")
 
 
-def _section_names(data: memoryview, sections: tuple[SectionHeader, ...], names_index: int) -> tuple[str, ...]:
+def _section_names(data: FileData, sections: tuple[SectionHeader, ...], names_index: int) -> tuple[str, ...]:
     if not sections:
         return ()
     table = sections[names_index]
@@ -155,7 +150,7 @@ def _section_names(data: memoryview, sections: tuple[SectionHeader, ...], names_
     return tuple(known.at(section.name_offset) for section in sections)
 
 
-def _refuse_segments(data: memoryview, segments: tuple[ProgramHeader, ...]) -> None:
+def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> None:
     loads = [segment for segment in segments if segment.type == PT_LOAD]
     if len(segments) > _MAX_SEGMENT_COUNT:
         raise EmbedError(f"{len(segments)} program headers are more than Linux maps")
@@ -235,7 +230,8 @@ def _is_mapped(layout: Layout, section: SectionHeader) -> bool:
 
 def _refuse_appended_data(layout: Layout) -> None:
     described = described_end(layout)
-    if any(bytes(layout.data[described:])):
+    appended = Joined([part_of(layout.data, described, len(layout.data))])
+    if any(bytes(chunk).strip(b"\0") for chunk in appended):
         size = len(layout.data) - described
         raise EmbedError(
             f"{size} bytes follow what the headers describe (an appended archive, payload or signature), "

@@ -41,7 +41,7 @@ from cfi2sframe.elf.constants import (
     SHT_SYMTAB,
     STB_LOCAL,
 )
-from cfi2sframe.elf.records import SYMBOL_SIZE
+from cfi2sframe.elf.records import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,12 +100,11 @@ def dynamic_entries(layout: Layout) -> tuple[DynamicEntry, ...]:
 
 
 def _read_dynamic(layout: Layout, start: int, size: int) -> Iterator[DynamicEntry]:
-    unpacker = struct.Struct(layout.order + "QQ")
-    for offset in range(start, start + size - unpacker.size + 1, unpacker.size):
-        tag, value = unpacker.unpack_from(layout.data, offset)
+    data = layout.data[start : start + size - size % DYNAMIC_ENTRY_SIZE]
+    for number, (tag, value) in enumerate(struct.iter_unpack(layout.order + "QQ", data)):
         if tag == DT_NULL:
             return
-        yield DynamicEntry(tag, value, offset + 8)
+        yield DynamicEntry(tag, value, start + DYNAMIC_ENTRY_SIZE * number + 8)
 
 
 def symbols_in(layout: Layout, wanted: frozenset[int]) -> Iterator[Symbol]:
@@ -114,15 +113,16 @@ def symbols_in(layout: Layout, wanted: frozenset[int]) -> Iterator[Symbol]:
         if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or not layout.has_content(index):
             continue
         size = section.size - section.size % SYMBOL_SIZE
-        halves = array("H", bytes(layout.data[section.file_offset : section.file_offset + size]))
+        symbols = bytes(layout.data[section.file_offset : section.file_offset + size])
+        halves = array("H", symbols)
         if layout.order != ("<" if struct.pack("=H", 1) == struct.pack("<H", 1) else ">"):
             halves.byteswap()
         # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
         for number, section_index in enumerate(halves[3::12]):
             if section_index in wanted:
-                offset = section.file_offset + number * SYMBOL_SIZE
-                value = struct.unpack_from(layout.order + "Q", layout.data, offset + 8)[0]
-                yield Symbol(section_index, layout.data[offset + 4] >> 4, value, offset + 8)
+                offset = number * SYMBOL_SIZE
+                value = struct.unpack_from(layout.order + "Q", symbols, offset + 8)[0]
+                yield Symbol(section_index, symbols[offset + 4] >> 4, value, section.file_offset + offset + 8)
 
 
 def _relative_targets(layout: Layout, start_vaddr: int, end_vaddr: int) -> set[int]:

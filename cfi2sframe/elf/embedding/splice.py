@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of a file with parts of it replaced, as a list of buffers: what stays is never copied."""
+"""A copy of a file with parts of it replaced: what stays is never copied in memory."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.elf.contents import Joined, part_of
 from cfi2sframe.errors import EmbedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.records import FileData
 
 
 class Splice(NamedTuple):
@@ -49,15 +50,14 @@ def ordered(splices: Iterable[Splice]) -> tuple[Splice, ...]:
     return result
 
 
-def apply(data: memoryview, splices: tuple[Splice, ...], section: bytes = b"") -> list[Buffer]:
-    """Return the buffers that, written one after the other, are the new file."""
-    chunks: list[Buffer] = []
+def apply(data: FileData, splices: tuple[Splice, ...], section: bytes = b"") -> Joined:
+    """Return the new file."""
+    chunks: list[FileData] = []
     position = 0
     for splice in splices:
         if splice.file_offset > position:
-            chunks.append(data[position : splice.file_offset])
+            chunks.append(part_of(data, position, splice.file_offset))
         chunks.append(section if splice.content is None else splice.content)
         position = splice.file_offset + splice.removed_size
-    if position < len(data):
-        chunks.append(data[position:])
-    return [chunk for chunk in chunks if len(chunk)]
+    chunks.append(part_of(data, position, len(data)))
+    return Joined(chunks)

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large files that are truncated while they are read: an error, at every moment, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+import cfi2sframe
+from cfi2sframe.arch import AMD64
+from cfi2sframe.batch import Settings
+from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
+from cfi2sframe.emit import emit
+from tests import cfi_asm as asm
+from tests.batch.support import convert_one, object_of
+from tests.cli import ROOT
+from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
+from tests.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
+from tests.trace.core_files import program
+from tests.trace.stacks import make_stack
+from tests.trace.test_hostile import MODELS, plain_core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Files of this size are read by ranges; until that was so, they were mapped.
+LARGE_SIZE = 1 << 24
+WHILE_READ = "the file was changed while it was being read"
+CHANGED = ("the file was changed while it was being converted", WHILE_READ)
+
+
+def library(code_size: int) -> bytes:
+    """Return a library whose code is zeros: all that is of interest lies around it."""
+    frame = asm.EhFrame((*(push_fp(AMD64, TEXT_VADDR + 32 * n) for n in range(4)), asm.Terminator()), FRAME_VADDR)
+    return asm.elf_file(
+        AMD64.elf_machine,
+        (
+            asm.Section(".eh_frame", frame.assemble(), 1, SHF_ALLOC, FRAME_VADDR, align=8),
+            asm.Section(".text", bytes(code_size), 1, CODE, TEXT_VADDR, align=16),
+        ),
+        file_type=ET_DYN,
+        segments=(asm.Segment(PT_LOAD, 4, (".eh_frame",), headers=True), asm.Segment(PT_LOAD, 5, (".text",))),
+        symbols=(asm.Symbol("function", TEXT_VADDR, 32),),
+    )
+
+
+def converted(data: bytes, version: int = 3) -> bytes:
+    return b"".join(emit(cfi2sframe.convert(cfi2sframe.load(data), cfi2sframe.Options(version=version))).chunks)
+
+
+@cache
+def file_of(name: str, size: int = LARGE_SIZE) -> bytes:
+    """Return the bytes of a file that the forms below name, `size` of them without a meaning."""
+    if name == "big.o":
+        return object_of(3) + bytes(size)
+    if name == "big.so":
+        return library(max(size, 0x1000))
+    if name.startswith("old"):
+        return converted(file_of(name.replace("old", "big"), size), 1)
+    if name == "core":
+        return plain_core(AMD64, "program").assemble() + bytes(size)
+    assert name == "program"
+    return program(AMD64, make_stack(AMD64, 3, MODELS).section) + bytes(size)
+
+
+class Form(NamedTuple):
+    """A way to call the program: its arguments, the file that changes, and functions that it runs through then."""
+
+    arguments: tuple[str, ...]
+    file: str
+    calls: tuple[str, ...]
+
+
+_CONVERT = ("cfi2sframe.pipeline:convert_image", "cfi2sframe.elf.cfi:find_cfi", "cfi2sframe.batch.write:write_file")
+_EMIT = (*_CONVERT, "cfi2sframe.emit:emit", "cfi2sframe.batch.write:_NewFile.write", "cfi2sframe.emit:check")
+_EMBED = (*_EMIT, "cfi2sframe.elf.embed:write_embedding", "cfi2sframe.elf.embedding.check:_check_sections")
+_DECODE = ("cfi2sframe.api:decode_existing", "cfi2sframe.elf.cfi:relocated_bytes")
+FORMS = {
+    "raw": Form(("big.o", "-o", "out.sframe"), "big.o", _CONVERT),
+    "raw of a library": Form(("big.so", "-o", "out.sframe"), "big.so", _CONVERT),
+    "object": Form(("big.o", "-o", "out.o"), "big.o", _EMIT),
+    "library": Form(("big.so", "--emit", "elf", "-o", "out.so"), "big.so", _EMBED),
+    "object in place": Form(("--in-place", "big.o"), "big.o", _EMIT),
+    "library in place": Form(("--in-place", "big.so"), "big.so", _EMBED),
+    "object again": Form(("--in-place", "--replace", "old.o"), "old.o", (*_EMIT, "cfi2sframe.batch.existing:is_same")),
+    "library again": Form(
+        ("--in-place", "--replace", "old.so"), "old.so", (*_EMBED, "cfi2sframe.batch.existing:is_same")
+    ),
+    "remove from an object": Form(
+        ("remove", "--in-place", "old.o"), "old.o", ("cfi2sframe.emit:remove", "cfi2sframe.batch.write:write_file")
+    ),
+    "remove from a library": Form(
+        ("remove", "--in-place", "old.so"), "old.so", ("cfi2sframe.emit:remove", "cfi2sframe.batch.write:write_file")
+    ),
+    "verify": Form(("verify", "big.so"), "big.so", _CONVERT[:2]),
+    "verify existing": Form(("verify", "--existing", "old.o"), "old.o", (*_DECODE, _CONVERT[1])),
+    "dump": Form(("dump", "old.so"), "old.so", _DECODE),
+    "coverage": Form(("coverage", "big.o"), "big.o", _CONVERT[:2]),
+    "trace": Form(("trace", "core"), "core", ("cfi2sframe.trace.elfcore:parse_core", "cfi2sframe.trace.walking:walk")),
+}
+
+
+def run_with(
+    folder: Path, arguments: tuple[str, ...], call: str, file: str, *, number: int = 1, action: str = "cut"
+) -> tuple[Done, bool]:
+    """Run the program with something happening at a moment; return how it ended, and whether the moment came."""
+    mark = folder.parent / "mark"
+    mark.unlink(missing_ok=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "tests.faults.moment", call, str(number), action, file, str(mark), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, check=False, timeout=TIMEOUT_SECONDS
+    )
+    code = done.returncode
+    return Done(code if code >= 0 else 128 - code, done.stdout, done.stderr.decode()), mark.exists()
+
+
+def fill(folder: Path, form: Form, size: int = LARGE_SIZE) -> dict[str, bytes]:
+    """Put the form's files into a folder; return them."""
+    files = {form.file: file_of(form.file, size)}
+    if "-o" in form.arguments:
+        files[form.arguments[-1]] = OLD
+    if form.file == "core":
+        files["program"] = file_of("program", size)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return files
+
+
+def check_failed(done: Done, form: Form) -> None:
+    assert done.status == 3, done
+    assert done.err.startswith(f"cfi2sframe: {form.file}: error: "), done
+    assert done.err.count("\n") == 1, done
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [pytest.param(n, c, id=f"{n}, {c}") for n, form in FORMS.items() for c in form.calls]
+)
+def test_truncated_between_two_steps(folder: Path, name: str, call: str) -> None:
+    form = FORMS[name]
+    files = fill(folder, form)
+    done, has_come = run_with(folder, form.arguments, call, form.file)
+    assert has_come
+    check_failed(done, form)
+    assert contents(folder) == {**files, form.file: b""}
+
+
+def _numbers() -> Iterator[int]:
+    """Yield the first numbers, and every fifth of the following ones: those are mostly the self-check's."""
+    yield from range(1, 15)
+    yield from count(15, 5)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if name != "trace"])
+def test_truncated_before_any_read(folder: Path, name: str) -> None:
+    """Whichever read it is that comes too late: of small files, which count as large ones then."""
+    form = FORMS[name]
+    files = fill(folder, form, 0)
+    ends: list[Done] = []
+    for number in _numbers():
+        done, has_come = run_with(folder, form.arguments, "pread", form.file, number=number)
+        ends.append(done)
+        if not has_come:
+            break
+        check_failed(done, form)
+        if "--in-place" not in form.arguments:
+            # Conversion in place starts over, and finds an empty file.
+            assert done.err.removesuffix("\n").endswith(CHANGED)
+        assert contents(folder) == {**files, form.file: b""}
+        (folder / form.file).write_bytes(files[form.file])
+    assert ends[-1].status == 0
+    assert len(ends) > 3
+
+
+def test_a_measured_file_that_is_truncated(folder: Path) -> None:
+    """It is a line of the report."""
+    (folder / "big.o").write_bytes(file_of("big.o"))
+    done, has_come = run_with(folder, ("size", "big.o"), "cfi2sframe.report.size:measure", "big.o")
+    assert has_come
+    assert done.status == 3
+    assert WHILE_READ.encode() in b" ".join(done.out.split())
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    "call", ["cfi2sframe.report.size_run:measure_source", "cfi2sframe.collect:_image", "cfi2sframe.elf.cfi:find_cfi"]
+)
+def test_a_measured_archive_that_is_truncated(folder: Path, call: str) -> None:
+    member = file_of("big.o")
+    header = f"{'big.o/':<16}{0:<12}{0:<6}{0:<6}{644:<8}{len(member):<10}`\n".encode()
+    (folder / "big.a").write_bytes(b"!<arch>\n" + (header + member) * 2)
+    done, has_come = run_with(folder, ("size", "big.a"), call, "big.a")
+    assert has_come
+    assert done.status == 3
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("file", ["core", "program"])
+def test_truncated_before_any_read_of_a_trace(folder: Path, file: str) -> None:
+    """Without the core there is no trace; without a program's file it ends, and names are left out."""
+    form = FORMS["trace"]
+    files = fill(folder, form, 0)
+    found: list[Done] = []
+    for number in _numbers():
+        done, has_come = run_with(folder, form.arguments, "pread", file, number=number)
+        found.append(done)
+        if not has_come:
+            break
+        assert contents(folder) == {**files, file: b""}
+        (folder / file).write_bytes(files[file])
+    assert found[-1].status == 0
+    assert found[-1].out.count(b"end: outermost: ") == 2
+    for done in found[:-1]:
+        if file == "core" and done != found[-1]:
+            check_failed(done, form)
+        elif file == "program":
+            assert (done.status, done.err) == (0, "")
+            assert done.out.count(b"end: ") == 2
+    # The first read is one of the core's headers; the last ones are of names.
+    assert found[0] != found[-1]
+    assert any(b"first+" not in done.out and b"end: outermost: " in done.out for done in found) == (file == "program")
+
+
+def test_truncated_right_after_loading(folder: Path) -> None:
+    """In a process of its own, since a mistake here would end the tests."""
+    (folder / "big.o").write_bytes(file_of("big.o"))
+    code = (
+        "import os, cfi2sframe\n"
+        "image = cfi2sframe.load('big.o')\n"
+        "os.truncate('big.o', 0)\n"
+        "try:\n"
+        "    cfi2sframe.convert(image)\n"
+        "except cfi2sframe.Cfi2SFrameError as error:\n"
+        "    print(type(error).__name__, error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"ChangedError {WHILE_READ}\n", "")
+
+
+# Other changes
+
+
+@pytest.mark.parametrize("call", ["cfi2sframe.pipeline:convert_image", "cfi2sframe.emit:check"])
+@pytest.mark.parametrize("name", ["big.o", "big.so"])
+@pytest.mark.parametrize("action", ["grow", "swap"])
+def test_a_file_that_grows_or_is_replaced_is_converted_again(folder: Path, name: str, call: str, action: str) -> None:
+    data = file_of(name)
+    (folder / name).write_bytes(data)
+    new = data + bytes(4096)
+    if action == "swap":
+        (folder / f"{name}.other").write_bytes(new)
+    done, has_come = run_with(folder, ("--in-place", name), call, name, action=action)
+    assert has_come
+    assert done == (0, b"", "")
+    assert contents(folder) == {name: converted(new)}
+
+
+# Descriptors
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_no_descriptor_stays_open(folder: Path) -> None:
+    """Of large files that are converted, are what they would become, are damaged, or change meanwhile."""
+    path = folder / "file"
+    before = _open_descriptors()
+    for data in (file_of("big.o"), file_of("old.o"), file_of("big.so")[:LARGE_SIZE], bytes(LARGE_SIZE)):
+        for _ in range(3):
+            path.write_bytes(data)
+            for settings in (Settings(only_checks=True), Settings(), Settings()):
+                convert_one(path, settings)
+            assert _open_descriptors() == before

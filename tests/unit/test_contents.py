@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes that are read when they are asked for are those that reading all at once gives."""
+
+from __future__ import annotations
+
+import errno
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe import convert, load
+from cfi2sframe.elf import contents
+from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, part_of, stream_of
+from cfi2sframe.emit import check, emit, remove
+from cfi2sframe.errors import ChangedError, InputError
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.records import FileData
+
+GOLDEN = sorted((Path(__file__).resolve().parents[2] / "testdata" / "golden").glob("*.o"))
+DATA = bytes(range(1, 101))
+
+
+def opened(path: Path) -> FileBytes:
+    return FileBytes(OpenFile(os.open(path, os.O_RDONLY)), 0, path.stat().st_size)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    return path
+
+
+@pytest.fixture(scope="module")
+def shared_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("contents") / "file"
+    path.write_bytes(DATA)
+    return path
+
+
+PLACES = st.none() | st.integers(-120, 120)
+CUTS = st.lists(st.integers(0, 100), max_size=4).map(sorted)
+
+
+@given(cuts=CUTS, start=PLACES, end=PLACES, places=st.tuples(st.integers(0, 100), st.integers(0, 100)))
+def test_ranges(
+    shared_file: Path, cuts: list[int], start: int | None, end: int | None, places: tuple[int, int]
+) -> None:
+    """Of a file, and of its pieces put together again, in memory or not."""
+    whole = opened(shared_file)
+    bounds = [0, *cuts, 100]
+    pieces: list[FileData] = [whole.part(a, b) for a, b in pairwise(bounds)]
+    mixed = [bytes(piece) if n % 2 else piece for n, piece in enumerate(pieces)]
+    for data in (whole, Joined(pieces), Joined(mixed), Joined([Joined(mixed[:1]), Joined(mixed[1:])])):
+        assert data[start:end] == DATA[start:end]
+        assert len(data) == len(DATA)
+        assert bytes(data) == b"".join(data) == DATA
+        part = data.part(*places)
+        assert bytes(part) == b"".join(part) == DATA[slice(*places)]
+        assert len(part) == len(DATA[slice(*places)])
+        assert part[1:3] == DATA[slice(*places)][1:3]
+
+
+def test_nothing_joined() -> None:
+    assert (len(Joined([])), bytes(Joined([b""])), list(Joined([b""])), Joined([])[1:2]) == (0, b"", [], b"")
+
+
+def test_ranges_have_no_steps(file: Path) -> None:
+    with pytest.raises(ValueError, match="no step"):
+        opened(file)[::2]
+
+
+def test_parts_of_memory_are_views() -> None:
+    part = part_of(DATA, 10, 20)
+    assert isinstance(part, memoryview)
+    assert part.obj is DATA
+    assert part == DATA[10:20]
+
+
+def test_blocks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "_BLOCK_SIZE", 30)
+    whole = opened(file)
+    assert [len(block) for block in whole] == [30, 30, 30, 10]
+    assert [len(block) for block in Joined([b"ab", whole.part(0, 40)])] == [2, 30, 10]
+
+
+def test_a_stream(file: Path) -> None:
+    for data in (DATA, opened(file), Joined([DATA[:7], opened(file).part(7, 100)])):
+        stream = stream_of(data)
+        assert (stream.read(5), stream.tell()) == (DATA[:5], 5)
+        assert (stream.seek(90), stream.read()) == (90, DATA[90:])
+        assert (stream.seek(-3, os.SEEK_END), stream.read(9), stream.read(9)) == (97, DATA[97:], b"")
+        assert (stream.seek(200), stream.read(1)) == (200, b"")
+
+
+def test_a_read_that_comes_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call gives 2 GiB at most."""
+    whole, read = opened(file), os.pread
+    monkeypatch.setattr(os, "pread", lambda descriptor, size, start: read(descriptor, min(size, 7), start))
+    assert whole[3:90] == DATA[3:90]
+
+
+def test_a_file_that_has_become_shorter(file: Path) -> None:
+    whole = opened(file)
+    os.truncate(file, 50)
+    assert whole[:50] == DATA[:50]
+    assert whole[60:60] == b""
+    for data in (whole, Joined([whole, b"more"])):
+        assert len(data) >= len(DATA)
+        with pytest.raises(ChangedError, match=r"^the file was changed while it was being read$"):
+            data[40:51]
+        with pytest.raises(ChangedError):
+            list(data)
+
+
+def test_a_file_that_has_grown(file: Path) -> None:
+    whole = opened(file)
+    with file.open("ab") as end:
+        end.write(b"more")
+    assert (len(whole), bytes(whole), whole[90:200]) == (len(DATA), DATA, DATA[90:])
+
+
+def test_a_disk_that_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    whole = opened(file)
+    monkeypatch.setattr(os, "pread", fail)
+    with pytest.raises(InputError, match=r"^Input/output error$") as caught:
+        whole[:1]
+    assert not isinstance(caught.value, ChangedError)
+
+
+def test_the_descriptor_goes_with_the_last_range(file: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    whole = opened(file)
+    part = Joined([whole.part(10, 20)]).part(2, 5)
+    del whole
+    assert bytes(part) == DATA[12:15]
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del part
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_objects_are_the_same_either_way(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = convert(load(str(path)))
+    monkeypatch.setattr("cfi2sframe.elf.load._LARGE_SIZE", 0)
+    by_ranges = convert(load(str(path)))
+    assert isinstance(by_ranges.image.data, FileBytes)
+    assert by_ranges.data == at_once.data
+    emitted = emit(by_ranges)
+    written = b"".join(emitted.chunks)
+    assert written == b"".join(emit(at_once).chunks)
+    check(emitted, load(written))
+    assert bytes(remove(load(written)))
