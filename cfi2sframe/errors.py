@@ -42,7 +42,7 @@ class ElfError(InputError):
 
 
 class ChangedError(InputError):
-    """The file was changed by somebody else while it was being converted; nothing is written."""
+    """The file was changed by somebody else while it was being read or converted; nothing is written."""
 
 
 class UnfitError(ElfError):
