@@ -14,6 +14,7 @@ import tarfile
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.records import Buffer
 from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
@@ -132,12 +133,19 @@ def _named(path: str, name: str) -> Source | Unusable:
 
 
 def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
-    """Yield the images of a source; of a container, those of its ELF members. Raises nothing but `OSError`."""
+    """Yield the images of a source; of a container, those of its ELF members. Raises nothing but `OSError`.
+
+    An image is to be used before the next one is asked for: then its file is closed.
+    """
     try:
         if source.kind == "elf":
             from cfi2sframe.elf.load import load
 
-            yield load(source.path, source.name)
+            image = load(source.path, source.name)
+            try:
+                yield image
+            finally:
+                image.close()
         elif source.kind == "archive":
             yield from _open_archive(source)
         elif source.kind == "deb":
@@ -176,10 +184,19 @@ def _members(source: Source) -> Iterator[_Member]:
 
     Raises `InputError` when it is damaged.
     """
-    from cfi2sframe.elf.contents import part_of
     from cfi2sframe.elf.load import read_file
 
     data = read_file(source.path)
+    try:
+        yield from _members_in(data)
+    finally:
+        if not isinstance(data, Buffer):
+            data.close()
+
+
+def _members_in(data: FileData) -> Iterator[_Member]:
+    from cfi2sframe.elf.contents import part_of
+
     names = b""
     position = len(_AR_MAGIC)
     while position + _AR_HEADER.size <= len(data):

@@ -62,11 +62,19 @@ def _run_repeatedly(job: Job, kept: list[object]) -> Outcome:
 
 
 def _run(job: Job, kept: list[object]) -> Outcome:
+    watched = Watched.of(job.targets[0])
+    image = load(job.targets[0], job.name)
+    try:
+        return _convert(job, image, watched, kept)
+    finally:
+        # What was made may live on for a while: in cycles, without a collector, or because it is kept.
+        image.close()
+
+
+def _convert(job: Job, image: ElfImage, watched: Watched | None, kept: list[object]) -> Outcome:
     from cfi2sframe.pipeline import convert_image
 
     settings = job.settings
-    watched = Watched.of(job.targets[0])
-    image = load(job.targets[0], job.name)
     conversion = convert_image(image, settings.options)
     kept.append(conversion)
     needs_account = settings.wants_account or settings.min_coverage is not None

@@ -48,6 +48,9 @@ class LazyBytes:
     def part(self, start: int, end: int) -> LazyBytes:
         """Return a part, of which nothing is read yet."""
 
+    def close(self) -> None:
+        """Close the file, if there is one, without waiting for the last that refers to it."""
+
     def __getitem__(self, wanted: slice) -> bytes:
         start, end, step = wanted.indices(len(self))
         if step != 1:
@@ -71,8 +74,14 @@ class OpenFile:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self._descriptor)
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self, close: Callable[[int], None] = os.close) -> None:
+        """Close it now; whatever reads from then on raises `InputError`."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            close(descriptor)
 
     def read(self, start: int, size: int) -> bytes:
         """Return `size` bytes. The position is the call's own, not the file's, which forked processes would share."""
@@ -101,6 +110,10 @@ class FileBytes(LazyBytes):
 
     def __len__(self) -> int:
         return self._size
+
+    def close(self) -> None:
+        """Close the file, for all its ranges."""
+        self._file.close()
 
     def read(self, start: int, size: int) -> bytes:
         """Return `size` bytes from `start` on, counted in the range."""

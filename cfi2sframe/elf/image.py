@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.arch import Arch, arch_of_elf
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.records import (
+    Buffer,
     FileHeader,
     ProgramHeader,
     parse_file_header,
@@ -168,6 +169,11 @@ class ElfImage:
         return tuple(_without_overlap(ranges))
 
     # Bytes
+
+    def close(self) -> None:
+        """Close the file, if it is open; without this it stays so while something refers to the image."""
+        if not isinstance(self.data, Buffer):
+            self.data.close()
 
     def _file_bytes(self, offset: int, size: int) -> bytes:
         """Return at most `size` bytes at `offset`; fewer where the file ends."""
