@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
@@ -126,7 +127,7 @@ class _Loader:
         self.tables: dict[DwarfCie, dict[bytes, Program | CfiError]] = {}
 
     def add(self, section: CfiSection) -> None:
-        bases = PointerBases(self.image.byte_order, section.table_vaddr, self._load_word)
+        bases = PointerBases(self.image.byte_order, section.table_vaddr, partial(_load_word, self.image))
         walk = EntryWalk(section, bases)
         self.entries.begin(walk)
         failures: list[Failure] = []
@@ -182,10 +183,6 @@ class _Loader:
         self.programs.append(known)
         return known
 
-    def _load_word(self, vaddr: int) -> int | None:
-        data = self.image.bytes_at(vaddr, 8)
-        return None if data is None else int.from_bytes(data, "little" if self.image.byte_order == "<" else "big")
-
     def _run(
         self, cie: DwarfCie, instructions: bytes, location: Location, programs: dict[bytes, Program | CfiError]
     ) -> Program | CfiError:
@@ -203,3 +200,8 @@ class _Loader:
         if not depends_on_location:
             programs[instructions] = result
         return result
+
+
+def _load_word(image: ElfImage, vaddr: int) -> int | None:
+    data = image.bytes_at(vaddr, 8)
+    return None if data is None else int.from_bytes(data, "little" if image.byte_order == "<" else "big")
