@@ -143,7 +143,7 @@ class Columns:
         """Return what makes the range between two cuts equal to others: states and distances of its rows."""
         return self.keys([first], [last])[0] if first not in self.inner_cuts else self._inner_key(first, last)
 
-    def keys(self, firsts: Sequence[int], lasts: Sequence[int]) -> list[bytes]:
+    def keys(self, firsts: list[int], lasts: list[int]) -> list[bytes]:
         """Return the keys of ranges none of which begins inside a row."""
         data, rows, ends = self.data, self.cut_rows, self.cut_ends
         return [

@@ -6,8 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cfi2sframe.sframe.chains import Columns, Stretch
     from cfi2sframe.sframe.recurring import Recurring
 
@@ -40,7 +38,7 @@ class Programme:
         self.record_size = record_size
         self.attribute_size = attribute_size
 
-    def cheapest(self, stretch: Stretch, costs: Sequence[float]) -> list[Range]:
+    def cheapest(self, stretch: Stretch, costs: list[float]) -> list[Range]:
         """Return the cheapest ranges of a stretch; `costs` are those of one use of each list, with its record."""
         columns, options = self.columns, self.recurring.options
         words_ends, deltas = columns.words_ends, columns.deltas
@@ -102,13 +100,11 @@ class Programme:
                     cost, begin = opened, number
         return cost, begin
 
-    def is_cheaper(
-        self, some: Sequence[Range], others: Sequence[Range], use_count: int, list_uses: Sequence[int]
-    ) -> bool:
+    def is_cheaper(self, some: list[Range], others: list[Range], use_count: int, list_uses: list[int]) -> bool:
         """Whether some ranges of a stretch cost less than others, given the uses of each list elsewhere."""
         return self._true_cost(some, use_count, list_uses) < self._true_cost(others, use_count, list_uses)
 
-    def _true_cost(self, ranges: Sequence[Range], use_count: int, list_uses: Sequence[int]) -> int:
+    def _true_cost(self, ranges: list[Range], use_count: int, list_uses: list[int]) -> int:
         """Return what ranges cost: their records, and the lists that nobody else uses, each once."""
         own_size = sum(
             self.attribute_size + self.columns.rows_size(first, last)

@@ -89,7 +89,7 @@ def _ranges_of(
         yield Function(start, end - start, body), number
 
 
-def _choose(columns: Columns, stretches: Sequence[Stretch], version: int) -> list[list[Range]]:
+def _choose(columns: Columns, stretches: list[Stretch], version: int) -> list[list[Range]]:
     """Choose the ranges of each stretch so that records and row lists together are small."""
     record_size = s.FDE_SIZE[version]
     attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
@@ -107,7 +107,7 @@ def _choose(columns: Columns, stretches: Sequence[Stretch], version: int) -> lis
     return choices
 
 
-def _settle(programme: Programme, stretches: Sequence[Stretch], choices: list[list[Range]], uses: list[int]) -> None:
+def _settle(programme: Programme, stretches: list[Stretch], choices: list[list[Range]], uses: list[int]) -> None:
     """Choose once more, one stretch after the other, by what the lists cost while all others stay as they are."""
     record_size, sizes = programme.record_size, programme.recurring.sizes
     costs: list[float] = [record_size + (0 if count else size) for size, count in zip(sizes, uses, strict=True)]
@@ -127,12 +127,12 @@ def _settle(programme: Programme, stretches: Sequence[Stretch], choices: list[li
                 costs[each] = record_size
 
 
-def _unused(ranges: Sequence[Range], uses: Sequence[int]) -> list[int]:
+def _unused(ranges: list[Range], uses: list[int]) -> list[int]:
     """Return the lists of ranges that no other stretch uses."""
     return [number for _, _, number in ranges if number != OWN_LIST and not uses[number]]
 
 
-def _count(uses: list[int], ranges: Sequence[Range], use_count: int) -> None:
+def _count(uses: list[int], ranges: list[Range], use_count: int) -> None:
     for _, _, number in ranges:
         if number != OWN_LIST:
             uses[number] += use_count
