@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what conversion costs, against other readers of the same CFI and against GNU as writing SFrame itself.
 
-speed.py [--rounds N] [--readelf PROGRAM] [--large FILE] [--medium FILE] [--json]
+speed.py [--rounds N] [--readelf PROGRAM] [--python PROGRAM] [--large FILE] [--medium FILE] [--json]
 
 Commands run by turns, so that a busy machine slows both sides; a ratio is the median over the pairs. Without --large:
 the file under /usr with the most FDEs; without --medium: the one with the most below 25,000. Peak memory is the
-resident set of the process at its largest, pages of the mapped file among them.
+resident set of the process at its largest, pages of the mapped file among them. --python measures what is installed for
+that interpreter, not these sources, and the two against one another.
 """
 
 from __future__ import annotations
@@ -80,12 +81,13 @@ class Setting(NamedTuple):
     folder: Path
     rounds: int
     readelf: str
+    python: str
     environment: dict[str, str]
 
     @property
     def convert(self) -> list[str]:
         """The command, but for its arguments."""
-        return [sys.executable, "-m", "cfi2sframe"]
+        return [self.python, "-P", "-m", "cfi2sframe"]
 
     @property
     def output(self) -> str:
@@ -180,7 +182,7 @@ def medium_figures(setting: Setting, path: Path) -> Iterator[Figure]:
     name = f"{path.name} ({fde_count(path):,} FDEs)"
     against = compare(raw, [setting.readelf, "-wF", str(path)], setting.rounds, setting.environment)
     yield Figure(f"{name}: CPU to readelf -wF", against.ratio("cpu"), "", None, against.detail("cpu"))
-    python = compare(raw, [sys.executable, "-c", PYELFTOOLS, str(path)], 1, setting.environment)
+    python = compare(raw, [setting.python, "-c", PYELFTOOLS, str(path)], 1, setting.environment)
     yield Figure(f"{name}: CPU to pyelftools", python.ratio("cpu"), "", None, python.detail("cpu"))
     split = compare([*raw, "-O2"], raw, setting.rounds, setting.environment)
     yield Figure(f"{name}: CPU of -O2 to -O1", split.ratio("cpu"), "", 5, split.detail("cpu"))
@@ -191,7 +193,7 @@ def small_figures(setting: Setting) -> Iterator[Figure]:
     path = small_object(setting.folder)
     ours = [*setting.convert, str(path), "-o", setting.output]
     for program, goal in (("pass", 1.8), ("import argparse", 2.5)):
-        against = compare(ours, [sys.executable, "-c", program], 4 * setting.rounds, setting.environment)
+        against = compare(ours, [setting.python, "-c", program], 4 * setting.rounds, setting.environment)
         name = f"object of {path.stat().st_size:,} bytes: CPU to python -c '{program}'"
         yield Figure(name, against.ratio("cpu"), "", goal, against.detail("cpu"))
 
@@ -203,7 +205,7 @@ def growth_figures(setting: Setting) -> Iterator[Figure]:
         library = setting.folder / f"synthetic-{count}.so"
         make_library(library, count)
         rounds = max(2, min(20, 200_000 // count))
-        command = [sys.executable, "-c", IN_PROCESS, str(library), str(rounds)]
+        command = [setting.python, "-P", "-c", IN_PROCESS, str(library), str(rounds)]
         printed = subprocess.run(command, env=setting.environment, check=True, capture_output=True, text=True).stdout
         costs[count] = float(printed) / count * 1e6
         library.unlink()
@@ -235,11 +237,28 @@ def assembler_figures(setting: Setting) -> Iterator[Figure]:
     yield Figure(f"cfi2sframe to as, {count:,} functions: CPU", ours.ratio("cpu"), "", None, ours.detail("cpu"))
 
 
+def installed_figures(setting: Setting, large: Path, medium: Path) -> Iterator[Figure]:
+    """Yield what the installed program takes to these sources, which are not compiled."""
+    sources = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-m", "cfi2sframe"]
+    small = small_object(setting.folder)
+    made = str(setting.folder / "embedded")
+    for name, rounds, words in (
+        (large.name, setting.rounds, [str(large), "-o", setting.output]),
+        (medium.name, setting.rounds, [str(medium), "-o", setting.output]),
+        (f"{medium.name} -O2", setting.rounds, ["-O2", str(medium), "-o", setting.output]),
+        (f"{medium.name}, embedded and verified", setting.rounds, [str(medium), "-o", made]),
+        (f"object of {small.stat().st_size:,} bytes", 4 * setting.rounds, [str(small), "-o", setting.output]),
+    ):
+        against = compare(["env", *setting.convert, *words], [*sources, *words], rounds, setting.environment)
+        yield Figure(f"{name}: CPU of installed to sources", against.ratio("cpu"), "", None, against.detail("cpu"))
+
+
 def main() -> int:
     """Run the command line; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="counted runs of each command (default 5)")
     parser.add_argument("--readelf", default=shutil.which("readelf"), help="default: the one on PATH")
+    parser.add_argument("--python", metavar="PROGRAM", help="an interpreter with cfi2sframe installed, to measure that")
     parser.add_argument("--large", metavar="FILE", type=Path)
     parser.add_argument("--medium", metavar="FILE", type=Path)
     parser.add_argument("--json", action="store_true")
@@ -252,8 +271,13 @@ def main() -> int:
         large, medium = large or found[0], medium or found[1]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        setting = Setting(folder, arguments.rounds, arguments.readelf, environment_for(str(folder / "cache")))
+        environment = environment_for(str(folder / "cache"))
+        if arguments.python is not None:
+            del environment["PYTHONPATH"]
+        python = arguments.python or sys.executable
+        setting = Setting(folder, arguments.rounds, arguments.readelf, python, environment)
         figures = [
+            *(installed_figures(setting, large, medium) if arguments.python is not None else ()),
             *large_figures(setting, large),
             *medium_figures(setting, medium),
             *small_figures(setting),
