@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: wheel-compiled test-compiled mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,23 @@ test-lowest: ## run the unit tests with the oldest dependencies that pyproject.t
 	build/lowest/bin/pip install --quiet --constraint build/lowest/constraints.txt --editable '.[test]'
 	build/lowest/bin/pytest -n auto -m 'not slow' tests/unit tests/property tests/golden tests/plt
 
+# The tests stand in a folder without the package's sources, so that nothing but the wheel can be imported.
+COMPILED       := build/compiled
+COMPILED_TESTS ?= tests/test_compiled.py tests/unit tests/property tests/golden tests/plt tests/emit
+SITE_PACKAGES  := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+
+test-compiled: venv ## compile the hot modules and run the tests of what they do, installed from the wheel
+	$(BIN)/pip install --quiet --editable '.[compiled]'
+	rm -rf $(COMPILED)
+	$(BIN)/python tools/compiled.py $(COMPILED)/wheel
+	$(BIN)/python -m venv $(COMPILED)
+	$(COMPILED)/bin/pip install --quiet --no-index --no-deps $(COMPILED)/wheel/*.whl
+	$(BIN)/python $(SITE_PACKAGES) > $$($(COMPILED)/bin/python $(SITE_PACKAGES))/dependencies.pth
+	mkdir $(COMPILED)/tree
+	cp -r $(filter-out cfi2sframe build dist,$(wildcard *)) $(COMPILED)/tree
+	ln -s ../.. $(COMPILED)/tree/build
+	cd $(COMPILED)/tree && CFI2SFRAME_EXPECT_COMPILED=1 ../bin/python -m pytest -n auto -m 'not slow' $(COMPILED_TESTS)
+
 slow: venv ## run the tests that take minutes: large links, samples of running programs
 	$(BIN)/pytest -n auto -m slow
 
@@ -52,6 +69,10 @@ generated: venv ## write the man page and the shells' completions again, from th
 
 dist: venv ## build sdist and wheel, the same bytes for the same sources -> dist
 	$(BIN)/python tools/dist.py dist
+
+wheel-compiled: venv ## build a wheel with the hot modules compiled, for this Python and kind of machine -> dist
+	$(BIN)/pip install --quiet --editable '.[compiled]'
+	$(BIN)/python tools/compiled.py dist
 
 zipapp: venv ## build the program as one file for Python 3.11 or later; it takes capstone from the system -> dist
 	$(BIN)/python tools/zipapp.py dist/cfi2sframe.pyz

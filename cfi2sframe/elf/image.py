@@ -368,6 +368,7 @@ def machine_name(machine: int, byte_order: str) -> str:
     """Return the name of an ELF machine for messages, such as `EM_RISCV`; big-endian variants say so."""
     from elftools.elf.enums import ENUM_E_MACHINE
 
-    names = [name for name, number in ENUM_E_MACHINE.items() if number == machine]
+    # One of the names stands for those that are not there, and has no number.
+    names = [name for name in ENUM_E_MACHINE if name != "_default_" and ENUM_E_MACHINE[name] == machine]
     name = names[0] if names else f"ELF machine {machine}"
     return f"{name} ({'big' if byte_order == '>' else 'little'}-endian)"
