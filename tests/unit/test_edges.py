@@ -121,13 +121,14 @@ def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -
         assert skip.reason is SkipReason.CFA_BASE_REGISTER
 
 
-def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay() -> None:
+@pytest.mark.parametrize("register", [7, 10])
+def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay(register: int) -> None:
     """They are kept by the row's identity, which another one may have once it is gone."""
     lowering = Lowering(Target(AMD64))
     for offset in range(8, 808, 8):
-        body = lowering.lower((0,), (ROW._replace(cfa=RegisterOffset(7, offset)),), parsed_cie(AMD64))
+        body = lowering.lower((0,), (ROW._replace(cfa=RegisterOffset(register, offset)),), parsed_cie(AMD64))
         assert isinstance(body, FunctionBody)
-        assert body.states[0].cfa == Rule(7, offset, deref=False)
+        assert body.states[0].cfa == Rule(register, offset, deref=False)
 
 
 @pytest.mark.parametrize(
