@@ -83,6 +83,25 @@ class _Object:
             raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
         return tables[0]
 
+    def symbol_sections(self, symbol_table: int) -> set[int]:
+        """Return the indices of the sections that the symbols of a table are in."""
+        symbols = self._bytes_of(self.sections[symbol_table], 24)
+        indices = {index for (index,) in struct.iter_unpack(self.order + "6xH16x", symbols)}
+        if c.SHN_XINDEX in indices:
+            for section in self.sections:
+                if section.type == c.SHT_SYMTAB_SHNDX and section.link == symbol_table:
+                    indices.update(
+                        index for (index,) in struct.iter_unpack(self.order + "I", self._bytes_of(section, 4))
+                    )
+        # The reserved numbers are none, but those read from the second table are rarely so large.
+        return {index for index in indices if not c.SHN_LORESERVE <= index <= c.SHN_XINDEX}
+
+    def _bytes_of(self, section: SectionHeader, entry_size: int) -> Buffer:
+        """Return the whole entries of a table. Raises `EmbedError` when it leaves the file."""
+        if section.file_offset + section.size > len(self.data):
+            raise EmbedError("the symbol table reaches past the end of the file")
+        return self.data[section.file_offset : section.file_offset + section.size // entry_size * entry_size]
+
     def file_header(self, headers_offset: int, count: int) -> tuple[FileHeader, SectionHeader]:
         """Return the file header, and the null section (which holds the count when it is large)."""
         null = self.sections[0]
@@ -115,6 +134,12 @@ def add_to_object(
     symbol_table = old.symbol_table()
     index = old.find()
     rela_index = None if index is None else old.find_relocations(index)
+    if index is None or rela_index is None:
+        last = max(old.symbol_sections(symbol_table), default=0)
+        if last >= len(headers):
+            raise EmbedError(
+                f"a symbol is in section {last}, which does not exist; a new section would be taken for it"
+            )
     if index is None:
         index = len(headers)
         headers.append(old.sections[0])
@@ -165,13 +190,8 @@ def remove_from_object(data: FileData) -> Joined:
 
 
 def _check_unreferenced(old: _Object, index: int) -> None:
-    table = old.sections[old.symbol_table()]
-    if table.file_offset + table.size > len(old.data):
-        raise EmbedError("the symbol table reaches past the end of the file")
-    data = old.data[table.file_offset : table.file_offset + table.size // 24 * 24]
-    for symbol in struct.iter_unpack(old.order + "IBBHQQ", data):
-        if symbol[3] == index:
-            raise EmbedError("a symbol belongs to .sframe; the section cannot be taken out")
+    if index in old.symbol_sections(old.symbol_table()):
+        raise EmbedError("a symbol belongs to .sframe; the section cannot be taken out")
 
 
 class _Tail:

@@ -111,3 +111,14 @@ def test_bytes_before_them_that_nobody_describes_stay(like_go: Path) -> None:
     write(like_go, bytes(data))
     with pytest.raises(EmbedError, match="cannot grow in place"):
         emit(convert(load(str(like_go))))
+
+
+def test_what_the_null_section_is_linked_to_does_not_matter(like_go: Path) -> None:
+    """A section replaced in its place leaves the headers alone: damage that nobody looks at is no reason to fail."""
+    plain = bytearray(b"".join(emit(convert(load(like_go))).chunks))
+    null = number(plain, E_SHOFF, "Q")
+    struct.pack_into("<II", plain, null + 40, 0xFFFFFF, 0xEEEEEE)
+    emitted = emit(convert(load(bytes(plain))), replace=True)
+    out = b"".join(emitted.chunks)
+    check(emitted, load(out))
+    assert struct.unpack_from("<II", out, number(out, E_SHOFF, "Q") + 40) == (0xFFFFFF, 0xEEEEEE)

@@ -12,6 +12,7 @@ import pytest
 from cfi2sframe import Options, convert, decode_existing, load
 from cfi2sframe.api import verify
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.elf.constants import SHT_SYMTAB
 from cfi2sframe.elf.records import FileHeader, SectionHeader, parse_file_header, parse_section_headers
 from cfi2sframe.elf.relocatable import ObjectRelocation, add_to_object, has_section, remove_from_object
 from cfi2sframe.emit import check, emit, remove
@@ -238,6 +239,18 @@ def test_removal_is_refused_when_a_symbol_is_in_the_section() -> None:
     old = elf_file(AMD64.elf_machine, sections, symbols=(Symbol("inside", section=".sframe"),))
     with pytest.raises(EmbedError, match="a symbol belongs"):
         remove_from_object(old)
+
+
+def test_a_new_section_takes_nobodys_number() -> None:
+    """A damaged symbol in a section behind the last would be one of .sframe's afterwards."""
+    old = bytearray(elf_file(AMD64.elf_machine, (Section(".text", b"\x90" * 8),), symbols=(Symbol("f"),)))
+    sections = parse_section_headers(old, parse_file_header(old))
+    (table,) = (section for section in sections if section.type == SHT_SYMTAB)
+    struct.pack_into("<H", old, table.file_offset + 24 + 6, len(sections))
+    with pytest.raises(EmbedError, match=r"a symbol is in section \d+, which does not exist"):
+        add_to_object(bytes(old), SECTION, ())
+    struct.pack_into("<H", old, table.file_offset + 24 + 6, 0xFFF1)
+    assert named(headers_of(b"".join(add_to_object(bytes(old), SECTION, ()))), ".sframe").content == SECTION
 
 
 @pytest.mark.parametrize("arch", [AARCH64_BE, S390X], ids=lambda arch: arch.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -290,3 +291,12 @@ def test_interrupts_are_no_traceback(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=30)
         writer.close()
     assert (process.returncode, out, err) == (128 + signal.SIGINT, b"", b"")
+
+
+def test_an_unforeseen_error_is_one_line() -> None:
+    """There should be none; should there be one, the user gets what a report of it needs, and no traceback."""
+    script = "import cfi2sframe.cli as cli; cli.main = lambda: {}['a\\nb']; cli.run()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    line = r"cfi2sframe: internal error: KeyError: 'a\\\\nb' at __main__:1; please report it\n"
+    assert re.fullmatch(line, done.stderr), done.stderr

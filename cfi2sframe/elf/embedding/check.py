@@ -140,6 +140,11 @@ def _pairs(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[int]:
     return found
 
 
+def _renumbered(index: int, numbering: list[int]) -> int:
+    """Return the new index of a section; one that is none, as a damaged null section may hold, stays."""
+    return numbering[index] if index < len(numbering) else index
+
+
 def _check_sections(
     original: FileData,
     rewritten: FileData,
@@ -156,9 +161,9 @@ def _check_sections(
             continue
         for field in ("sh_type", "sh_flags", "sh_size", "sh_addralign", "sh_entsize"):
             _expect(before[field] == after[field], f"{field} of section {name} changed")
-        _expect(numbering[before["sh_link"]] == after["sh_link"], f"section {name} is linked to another")
+        _expect(_renumbered(before["sh_link"], numbering) == after["sh_link"], f"section {name} is linked to another")
         is_index = before["sh_flags"] & SHF_INFO_LINK or before["sh_type"] in ("SHT_REL", "SHT_RELA")
-        info = numbering[before["sh_info"]] if is_index else before["sh_info"]
+        info = _renumbered(before["sh_info"], numbering) if is_index else before["sh_info"]
         _expect(info == after["sh_info"], f"sh_info of section {name} changed")
         expected = moved.get(name, before["sh_addr"])
         _expect(after["sh_addr"] == expected, f"section {name} is at 0x{after['sh_addr']:x}")
