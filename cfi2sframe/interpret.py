@@ -16,7 +16,7 @@ from cfi2sframe.lower import Lowering, Skip, Target, check_target
 from cfi2sframe.reasons import SkipReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody
@@ -55,22 +55,23 @@ class CfiEntries:
     """The sound FDEs of an image by number, in the order of the sections, as columns; an entry is made when asked for.
 
     `starts` and `sizes` are those of the functions, `offsets` those of the FDEs in their sections, all in bytes.
-    Nothing may be changed.
+    `walks` has for each section the number of its first FDE, and the way through its entries.
     """
 
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.sizes: list[int] = []
-        self.offsets: list[int] = []
-        self.programs: list[Program] = []
-        #: The number of each section's first FDE, and the way through its entries.
-        self._first_numbers: list[int] = []
-        self._walks: list[EntryWalk] = []
-
-    def begin(self, walk: EntryWalk) -> None:
-        """Let what is added from now on belong to the section of `walk`."""
-        self._first_numbers.append(len(self.starts))
-        self._walks.append(walk)
+    def __init__(
+        self,
+        starts: Iterable[int],
+        sizes: Iterable[int],
+        offsets: Iterable[int],
+        programs: Iterable[Program],
+        walks: Sequence[tuple[int, EntryWalk]],
+    ) -> None:
+        self.starts: Final = tuple(starts)
+        self.sizes: Final = tuple(sizes)
+        self.offsets: Final = tuple(offsets)
+        self.programs: Final = tuple(programs)
+        self._first_numbers: Final = tuple(first for first, _ in walks)
+        self._walks: Final = tuple(walk for _, walk in walks)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -110,7 +111,7 @@ def load_cfi(image: ElfImage, target: Target, source: CfiKind | None = None) -> 
     loader = _Loader(image, target)
     for section in sections:
         loader.add(section)
-    return Cfi(sections, loader.entries, tuple(loader.failures), tuple(loader.programs))
+    return Cfi(sections, loader.entries(), tuple(loader.failures), tuple(loader.programs))
 
 
 class _Loader:
@@ -120,21 +121,28 @@ class _Loader:
         self.image = image
         self.machine = RowMachine(image.arch)
         self.lowering = Lowering(target)
-        self.entries = CfiEntries()
+        self.starts: list[int] = []
+        self.sizes: list[int] = []
+        self.offsets: list[int] = []
+        self.entry_programs: list[Program] = []
+        self.walks: list[tuple[int, EntryWalk]] = []
         self.failures: list[Failure] = []
         self.programs: list[Program] = []
         self.cuts: dict[tuple[int, int], Program] = {}
         self.tables: dict[DwarfCie, dict[bytes, Program | CfiError]] = {}
 
+    def entries(self) -> CfiEntries:
+        return CfiEntries(self.starts, self.sizes, self.offsets, self.entry_programs, self.walks)
+
     def add(self, section: CfiSection) -> None:
         bases = PointerBases(self.image.byte_order, section.table_vaddr, partial(_load_word, self.image))
         walk = EntryWalk(section, bases)
-        self.entries.begin(walk)
+        self.walks.append((len(self.starts), walk))
         failures: list[Failure] = []
         cie: DwarfCie | None = None
         programs: dict[bytes, Program | CfiError] = {}
-        add_start, add_size = self.entries.starts.append, self.entries.sizes.append
-        add_offset, add_program = self.entries.offsets.append, self.entries.programs.append
+        add_start, add_size = self.starts.append, self.sizes.append
+        add_offset, add_program = self.offsets.append, self.entry_programs.append
         for offset, fde_cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
             if fde_cie is not cie:
                 cie = fde_cie

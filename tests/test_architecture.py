@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -232,4 +233,6 @@ def asserts_and_broad_handlers(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=ids)
 def test_input_is_not_asserted_and_errors_are_not_swallowed(path: Path) -> None:
-    assert asserts_and_broad_handlers(path) == []
+    """Only the process's own end, behind all that tests call, turns what nobody foresaw into a line."""
+    found = [re.sub(r":\d+ ", ": ", each) for each in asserts_and_broad_handlers(path)]
+    assert found == (["__init__.py: except Exception"] if path == PACKAGE / "cli/__init__.py" else [])

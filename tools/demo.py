@@ -24,6 +24,8 @@ from cfi2sframe.sframe.dump import row_texts
 from cfi2sframe.sframe.lookup import row_at
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.interpret import CfiEntry
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
@@ -81,7 +83,7 @@ def show(text: str, limit: int = 12) -> None:
 
 
 def pick_function(
-    image: ElfImage, entries: tuple[CfiEntry, ...], section: DecodedSection
+    image: ElfImage, entries: Iterable[CfiEntry], section: DecodedSection
 ) -> tuple[str, CfiEntry, DecodedFunction]:
     """Return a function to look at, by name: a well-known one, or one with some rows."""
     lookup = Lookup(section)
