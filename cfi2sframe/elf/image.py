@@ -29,9 +29,9 @@ from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError, UnfitError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.records import FileData, SectionHeader
 
 _FIRST_SYNTHETIC_VADDR = 0x10000
 #: A gap between an object's sections, so that the end of one is never the start of the next.
@@ -141,20 +141,19 @@ class ElfImage:
         strings = headers[section_names_index(self.header, headers)]
         data = b"" if strings.type != c.SHT_STRTAB else self._file_bytes(strings.file_offset, strings.size)
         names = StringTable(data, "section names")
-        sections = []
-        cursor = _FIRST_SYNTHETIC_VADDR
-        for index, header in enumerate(headers):
-            vaddr = header.vaddr
-            if self.is_relocatable:
-                vaddr = 0
-                if header.flags & c.SHF_ALLOC:
-                    alignment = max(1, header.alignment)
-                    vaddr = cursor = (cursor + alignment - 1) // alignment * alignment
-                    cursor += header.size + _SYNTHETIC_GAP_SIZE
-                    if cursor > _ADDRESS_END:
-                        raise ElfError("the sections need more addresses than there are")
-            name = names.at(header.name_offset)
-            sections.append(ElfSection(index, name, header.type, header.flags, vaddr, *header[4:]))
+        found = [(header, names.at(header.name_offset)) for header in headers]
+        vaddrs = [header.vaddr for header in headers]
+        if self.is_relocatable:
+            # An SFrame section comes last: what else there is has the same addresses with one, without one, and with
+            # another.
+            order = sorted(
+                range(len(found)), key=lambda n: found[n][0].type == c.SHT_GNU_SFRAME or found[n][1] == ".sframe"
+            )
+            vaddrs = _synthetic_vaddrs(headers, order)
+        sections = [
+            ElfSection(index, name, header.type, header.flags, vaddrs[index], *header[4:])
+            for index, (header, name) in enumerate(found)
+        ]
         return tuple(sections)
 
     def _find_code_ranges(self) -> tuple[CodeRange, ...]:
@@ -342,6 +341,21 @@ class ElfImage:
             except ElfError:
                 continue
         return {vaddr: name for vaddr, (_, name) in found.items()}
+
+
+def _synthetic_vaddrs(headers: Sequence[SectionHeader], order: Iterable[int]) -> list[int]:
+    """Return addresses of an object's sections, given one behind the other to those that are loaded; 0 for others."""
+    vaddrs = [0] * len(headers)
+    cursor = _FIRST_SYNTHETIC_VADDR
+    for index in order:
+        header = headers[index]
+        if header.flags & c.SHF_ALLOC:
+            alignment = max(1, header.alignment)
+            vaddrs[index] = cursor = (cursor + alignment - 1) // alignment * alignment
+            cursor += header.size + _SYNTHETIC_GAP_SIZE
+            if cursor > _ADDRESS_END:
+                raise ElfError("the sections need more addresses than there are")
+    return vaddrs
 
 
 def _without_overlap(ranges: Iterable[CodeRange]) -> Iterator[CodeRange]:

@@ -267,6 +267,19 @@ def test_an_object_gets_a_layout_of_its_own() -> None:
     assert image.sections[2].vaddr == 0
 
 
+@pytest.mark.parametrize("flags", [0, c.SHF_ALLOC])
+def test_an_sframe_section_moves_nothing(flags: int) -> None:
+    """Addresses in an object are the same with and without one, whether it is loaded or not, and however large."""
+    text, data = asm.Section(".text", b"\xc3" * 8, flags=ALLOC_CODE), asm.Section(".data", b"D", flags=c.SHF_ALLOC)
+    sframe = asm.Section(".sframe", bytes(0x1000), flags=flags, align=8)
+    plain, holder = (image_of(asm.elf_file(62, each)) for each in ((text, data), (text, sframe, data)))
+    for name in (".text", ".data"):
+        (old,), (new,) = plain.sections_named(name), holder.sections_named(name)
+        assert old.vaddr == new.vaddr > 0
+    (section,) = holder.sections_named(".sframe")
+    assert (section.vaddr > plain.sections[2].vaddr) == bool(flags)
+
+
 def test_place_turns_an_address_of_an_object_back() -> None:
     image = image_of(an_object())
     for section in image.sections:
