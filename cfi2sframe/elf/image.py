@@ -31,7 +31,7 @@ from cfi2sframe.errors import ElfError, UnfitError
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
-    from cfi2sframe.elf.records import FileData, SectionHeader
+    from cfi2sframe.elf.records import FileData
 
 _FIRST_SYNTHETIC_VADDR = 0x10000
 #: A gap between an object's sections, so that the end of one is never the start of the next.
@@ -63,6 +63,11 @@ class ElfSection(NamedTuple):
     def is_code(self) -> bool:
         """Whether the section holds instructions that are loaded."""
         return (self.flags & (c.SHF_ALLOC | c.SHF_EXECINSTR)) == c.SHF_ALLOC | c.SHF_EXECINSTR
+
+    @property
+    def is_sframe(self) -> bool:
+        """Whether this is an SFrame section, by its type, or as tools before binutils 2.45 have them."""
+        return self.type == c.SHT_GNU_SFRAME or (self.type == c.SHT_PROGBITS and self.name == ".sframe")
 
 
 class CodeRange(NamedTuple):
@@ -141,19 +146,12 @@ class ElfImage:
         strings = headers[section_names_index(self.header, headers)]
         data = b"" if strings.type != c.SHT_STRTAB else self._file_bytes(strings.file_offset, strings.size)
         names = StringTable(data, "section names")
-        found = [(header, names.at(header.name_offset)) for header in headers]
-        vaddrs = [header.vaddr for header in headers]
-        if self.is_relocatable:
-            # An SFrame section comes last: what else there is has the same addresses with one, without one, and with
-            # another.
-            order = sorted(
-                range(len(found)), key=lambda n: found[n][0].type == c.SHT_GNU_SFRAME or found[n][1] == ".sframe"
-            )
-            vaddrs = _synthetic_vaddrs(headers, order)
         sections = [
-            ElfSection(index, name, header.type, header.flags, vaddrs[index], *header[4:])
-            for index, (header, name) in enumerate(found)
+            ElfSection(index, names.at(header.name_offset), *header[1:]) for index, header in enumerate(headers)
         ]
+        if self.is_relocatable:
+            vaddrs = _synthetic_vaddrs(sections)
+            sections = [section._replace(vaddr=vaddrs[section.index]) for section in sections]
         return tuple(sections)
 
     def _find_code_ranges(self) -> tuple[CodeRange, ...]:
@@ -312,6 +310,9 @@ class ElfImage:
         if not self.is_relocatable:
             return value
         section = self.sections[index]
+        if section.is_sframe:
+            # Nothing is in there, and whatever replaces it lies elsewhere.
+            return None
         return section.vaddr + value if section.flags & c.SHF_ALLOC else value
 
     def names_of(self, vaddrs: Iterable[int]) -> dict[int, str]:
@@ -343,16 +344,16 @@ class ElfImage:
         return {vaddr: name for vaddr, (_, name) in found.items()}
 
 
-def _synthetic_vaddrs(headers: Sequence[SectionHeader], order: Iterable[int]) -> list[int]:
+def _synthetic_vaddrs(sections: Sequence[ElfSection]) -> list[int]:
     """Return addresses of an object's sections, given one behind the other to those that are loaded; 0 for others."""
-    vaddrs = [0] * len(headers)
+    vaddrs = [0] * len(sections)
     cursor = _FIRST_SYNTHETIC_VADDR
-    for index in order:
-        header = headers[index]
-        if header.flags & c.SHF_ALLOC:
-            alignment = max(1, header.alignment)
-            vaddrs[index] = cursor = (cursor + alignment - 1) // alignment * alignment
-            cursor += header.size + _SYNTHETIC_GAP_SIZE
+    # SFrame sections come last: what else there is has the same addresses with one, without one, and with another.
+    for section in sorted(sections, key=lambda section: section.is_sframe):
+        if section.flags & c.SHF_ALLOC:
+            alignment = max(1, section.alignment)
+            vaddrs[section.index] = cursor = (cursor + alignment - 1) // alignment * alignment
+            cursor += section.size + _SYNTHETIC_GAP_SIZE
             if cursor > _ADDRESS_END:
                 raise ElfError("the sections need more addresses than there are")
     return vaddrs
