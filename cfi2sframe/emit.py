@@ -78,7 +78,7 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
     kind = target.arch.pc64_relocation if is_wide else target.arch.pc32_relocation
     record_size = FDE_SIZE[target.version]
     relocations = []
-    symbol_values = _symbol_values(conversion.image)
+    symbols = _symbols_of(conversion.image)
     for index, (function, number) in enumerate(
         zip(conversion.section.functions, conversion.function_entries, strict=True)
     ):
@@ -91,25 +91,27 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
         # A function may be a later piece of its FDE's range.
         addend = relocation.addend + function.start_vaddr - fde.pc_begin_vaddr
         # The FDE's own field may be so narrow that a sum beyond it lands in the code; a wider one would leave it.
-        value = symbol_values(relocation.symbol_index) + addend
-        if not 0 <= value <= _MAX_SECTION_OFFSET:
+        value, vaddr = symbols(relocation.symbol_index)
+        is_near = 0 <= value + addend <= _MAX_SECTION_OFFSET
+        if not is_near or vaddr is None or vaddr + relocation.addend != fde.pc_begin_vaddr:
             raise EmbedError(f"a symbol of the function at 0x{function.start_vaddr:x} is far outside its section")
         field_offset = HEADER_SIZE + index * record_size
         relocations.append(ObjectRelocation(field_offset, kind, relocation.symbol_index, addend))
     return relocations
 
 
-def _symbol_values(image: ElfImage) -> Callable[[int], int]:
-    """Return what gives the value of an object's symbol by its index; 0 where there is none."""
+def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
+    """Return what gives an object's symbol by its index: its value, and its address in the image, if it has one."""
     # With no table, or several, writing is refused in the end.
     tables = [section for section in image.sections if section.type == SHT_SYMTAB]
     data = image.section_bytes(tables[0]) if tables else b""
+    vaddrs = image.symbol_vaddrs(tables[0]) if tables else ()
     read = struct.Struct(image.byte_order + "8xQ").unpack_from
 
-    def value_of(index: int) -> int:
-        return int(read(data, 24 * index)[0]) if 24 * index + 24 <= len(data) else 0
+    def symbol_at(index: int) -> tuple[int, int | None]:
+        return (int(read(data, 24 * index)[0]), vaddrs[index]) if index < len(vaddrs) else (0, None)
 
-    return value_of
+    return symbol_at
 
 
 def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, may_move_table: bool) -> Emitted:
