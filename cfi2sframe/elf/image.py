@@ -20,6 +20,7 @@ from cfi2sframe.elf.records import (
     Buffer,
     FileHeader,
     ProgramHeader,
+    is_sframe_section,
     parse_file_header,
     parse_program_headers,
     parse_section_headers,
@@ -66,8 +67,8 @@ class ElfSection(NamedTuple):
 
     @property
     def is_sframe(self) -> bool:
-        """Whether this is an SFrame section, by its type, or as tools before binutils 2.45 have them."""
-        return self.type == c.SHT_GNU_SFRAME or (self.type == c.SHT_PROGBITS and self.name == ".sframe")
+        """Whether this is an SFrame section."""
+        return is_sframe_section(self.type, self.name)
 
 
 class CodeRange(NamedTuple):

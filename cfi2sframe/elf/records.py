@@ -16,6 +16,8 @@ from cfi2sframe.elf.constants import (
     ELFDATA2MSB,
     SHN_UNDEF,
     SHN_XINDEX,
+    SHT_GNU_SFRAME,
+    SHT_PROGBITS,
 )
 from cfi2sframe.errors import ElfError, UnfitError
 
@@ -37,6 +39,16 @@ SYMBOL_SIZE = 24
 RELA_SIZE = 24
 REL_SIZE = 16
 DYNAMIC_ENTRY_SIZE = 16
+
+SFRAME_NAME = ".sframe"
+
+
+def is_sframe_section(kind: int, name: str) -> bool:
+    """Whether a section is an SFrame section, by its type, or by its name as tools before binutils 2.45 have them.
+
+    Another kind of section by that name, a symbol table say, is none.
+    """
+    return kind == SHT_GNU_SFRAME or (kind == SHT_PROGBITS and name == SFRAME_NAME)
 
 
 class FileHeader(NamedTuple):

@@ -14,8 +14,11 @@ from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.contents import Joined, part_of
 from cfi2sframe.elf.records import (
     RELA_SIZE,
+    SFRAME_NAME,
+    SYMBOL_SIZE,
     FileHeader,
     SectionHeader,
+    is_sframe_section,
     parse_file_header,
     parse_section_headers,
     section_names_index,
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.records import Buffer, FileData
 
-SECTION_NAME: Final = ".sframe"
 _RELA_NAME: Final = ".rela.sframe"
 _MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
 
@@ -57,16 +59,14 @@ class _Object:
         names = self.sections[self.names_index]
         self.names = bytes(data[names.file_offset : names.file_offset + names.size])
 
-    def name(self, section: SectionHeader) -> bytes:
+    def name(self, section: SectionHeader) -> str:
         end = self.names.find(b"\0", section.name_offset)
-        return self.names[section.name_offset : end if end >= 0 else None]
+        return self.names[section.name_offset : end if end >= 0 else None].decode("latin-1")
 
     def find(self) -> int | None:
         """Return the index of the SFrame section, if there is one."""
         for index, section in enumerate(self.sections):
-            # Another kind of section by that name, a symbol table say, is not ours to replace.
-            is_named = section.type == c.SHT_PROGBITS and self.name(section) == SECTION_NAME.encode()
-            if section.type == c.SHT_GNU_SFRAME or is_named:
+            if is_sframe_section(section.type, self.name(section)):
                 return index
         return None
 
@@ -85,16 +85,16 @@ class _Object:
 
     def symbol_sections(self, symbol_table: int) -> set[int]:
         """Return the indices of the sections that the symbols of a table are in."""
-        symbols = self._bytes_of(self.sections[symbol_table], 24)
-        indices = {index for (index,) in struct.iter_unpack(self.order + "6xH16x", symbols)}
-        if c.SHN_XINDEX in indices:
+        symbols = self._bytes_of(self.sections[symbol_table], SYMBOL_SIZE)
+        stored = {index for (index,) in struct.iter_unpack(self.order + "6xH16x", symbols)}
+        indices = {index for index in stored if index < c.SHN_LORESERVE}
+        if c.SHN_XINDEX in stored:
             for section in self.sections:
                 if section.type == c.SHT_SYMTAB_SHNDX and section.link == symbol_table:
                     indices.update(
                         index for (index,) in struct.iter_unpack(self.order + "I", self._bytes_of(section, 4))
                     )
-        # The reserved numbers are none, but those read from the second table are rarely so large.
-        return {index for index in indices if not c.SHN_LORESERVE <= index <= c.SHN_XINDEX}
+        return indices
 
     def _bytes_of(self, section: SectionHeader, entry_size: int) -> Buffer:
         """Return the whole entries of a table. Raises `EmbedError` when it leaves the file."""
@@ -218,7 +218,7 @@ def _add_names(old: _Object, headers: list[SectionHeader], tail: _Tail) -> tuple
         names = old.names + _RELA_NAME.encode() + b"\0"
         section = headers[old.names_index]
         headers[old.names_index] = section._replace(file_offset=tail.add(names, 1), size=len(names))
-    return position + len(_RELA_NAME) - len(SECTION_NAME), position
+    return position + len(_RELA_NAME) - len(SFRAME_NAME), position
 
 
 def _finish(old: _Object, headers: list[SectionHeader], tail: _Tail) -> Joined:

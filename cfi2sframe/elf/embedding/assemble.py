@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import SHF_ALLOC
 from cfi2sframe.elf.embedding.head import vacated_end
-from cfi2sframe.elf.embedding.layout import SFRAME_NAME, round_up
+from cfi2sframe.elf.embedding.layout import round_up
 from cfi2sframe.elf.embedding.place import SECTION_ALIGNMENT
 from cfi2sframe.elf.embedding.renumber import changed_contents, renumbered_header, section_bytes
 from cfi2sframe.elf.embedding.splice import Splice, ordered, overwrite
-from cfi2sframe.elf.records import SECTION_HEADER_SIZE, SectionHeader
+from cfi2sframe.elf.records import SECTION_HEADER_SIZE, SFRAME_NAME, SectionHeader
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.embedding.draft import Draft

@@ -22,10 +22,8 @@ from cfi2sframe.elf.constants import (
     SHF_EXECINSTR,
     SHF_TLS,
     SHN_LORESERVE,
-    SHT_GNU_SFRAME,
     SHT_NOBITS,
     SHT_NULL,
-    SHT_PROGBITS,
     SHT_STRTAB,
 )
 from cfi2sframe.elf.contents import Joined, part_of
@@ -33,9 +31,11 @@ from cfi2sframe.elf.records import (
     FILE_HEADER_SIZE,
     PROGRAM_HEADER_SIZE,
     SECTION_HEADER_SIZE,
+    SFRAME_NAME,
     FileHeader,
     ProgramHeader,
     SectionHeader,
+    is_sframe_section,
     parse_file_header,
     parse_program_headers,
     parse_section_headers,
@@ -47,7 +47,6 @@ from cfi2sframe.errors import ElfError, EmbedError
 if TYPE_CHECKING:
     from cfi2sframe.elf.records import ByteOrder, FileData
 
-SFRAME_NAME = ".sframe"
 #: Linux maps no file with more than 64 KiB of program headers.
 _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
 #: What moves keeps its alignment, so padding may grow to this size (the largest pages in use are as large as 2 MiB).
@@ -85,7 +84,7 @@ class Layout(NamedTuple):
     def sframe_index(self) -> int | None:
         """Return the index of the section that holds SFrame data, by type or by name."""
         for index, section in enumerate(self.sections):
-            if section.type == SHT_GNU_SFRAME or (self.names[index] == SFRAME_NAME and section.type == SHT_PROGBITS):
+            if is_sframe_section(section.type, self.names[index]):
                 return index
         return None
 

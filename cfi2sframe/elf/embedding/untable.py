@@ -9,10 +9,10 @@ from cfi2sframe.elf.constants import (
     SHF_ALLOC,
 )
 from cfi2sframe.elf.embedding.assemble import behind_alignment
-from cfi2sframe.elf.embedding.layout import SFRAME_NAME, round_up
+from cfi2sframe.elf.embedding.layout import round_up
 from cfi2sframe.elf.embedding.renumber import renumbered_header
 from cfi2sframe.elf.embedding.splice import Splice
-from cfi2sframe.elf.records import SECTION_HEADER_SIZE
+from cfi2sframe.elf.records import SECTION_HEADER_SIZE, SFRAME_NAME
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.embedding.layout import Layout
