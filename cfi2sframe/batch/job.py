@@ -67,7 +67,7 @@ def _run(job: Job, kept: list[object]) -> Outcome:
     try:
         return _convert(job, image, watched, kept)
     finally:
-        # What was made may live on for a while: in cycles, without a collector, or because it is kept.
+        # What was made may be kept to the end of the run.
         image.close()
 
 
