@@ -9,30 +9,29 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
-from itertools import accumulate, compress, count, pairwise, repeat
+from itertools import accumulate, compress, count, pairwise
 from operator import add, gt
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cfi2sframe.reasons import DropReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from cfi2sframe.sframe.model import FunctionBody
 
-#: Makes a record of a tuple without a call in between.
-_make: Final = tuple.__new__
+_T = TypeVar("_T")
 
 
 class Ranges(NamedTuple):
-    """The ranges of all FDEs, in section order, as columns: starts, sizes in bytes, and a number for what each says.
+    """The ranges of all FDEs, in section order, as columns: starts, and sizes in bytes.
 
-    Equal contents over equal ranges repeat one another.
+    `content_of(number)` is a number for what an FDE says: equal contents over equal ranges repeat one another.
     """
 
     starts: Sequence[int]
     sizes: Sequence[int]
-    contents: Sequence[int]
+    content_of: Callable[[int], int]
 
 
 class Piece(NamedTuple):
@@ -43,40 +42,77 @@ class Piece(NamedTuple):
     end_vaddr: int
 
 
-class Arrangement(NamedTuple):
-    """Pieces in ascending order without overlap; the FDEs dropped, by number; those that lost bytes to others."""
+class Pieces(NamedTuple):
+    """Pieces in ascending order without overlap, as columns."""
 
-    pieces: tuple[Piece, ...]
+    numbers: Sequence[int] = ()
+    starts: Sequence[int] = ()
+    ends: Sequence[int] = ()
+
+    @property
+    def records(self) -> tuple[Piece, ...]:
+        """The pieces as records."""
+        return tuple(map(Piece, self.numbers, self.starts, self.ends))
+
+    @classmethod
+    def of(cls, records: Sequence[Piece]) -> Pieces:
+        """Return the columns of records."""
+        return cls(
+            tuple([piece.number for piece in records]),
+            tuple([piece.start_vaddr for piece in records]),
+            tuple([piece.end_vaddr for piece in records]),
+        )
+
+    def replaced(self, changes: Sequence[tuple[int, int, Pieces]]) -> Pieces:
+        """Return others in place of those from `first` up to `last`, for ascending (first, last, others)."""
+        return Pieces(
+            spliced(self.numbers, [(first, last, others.numbers) for first, last, others in changes]),
+            spliced(self.starts, [(first, last, others.starts) for first, last, others in changes]),
+            spliced(self.ends, [(first, last, others.ends) for first, last, others in changes]),
+        )
+
+
+def spliced(column: Sequence[_T], changes: Iterable[tuple[int, int, Sequence[_T]]]) -> tuple[_T, ...]:
+    """Return a column with others in place of those from `first` up to `last`, for ascending (first, last, others)."""
+    parts: list[_T] = []
+    position = 0
+    for first, last, others in changes:
+        parts += column[position:first]
+        parts += others
+        position = last
+    parts += column[position:]
+    return tuple(parts)
+
+
+class Arrangement(NamedTuple):
+    """Where FDEs hold; those dropped, by number; those that lost bytes to others."""
+
+    pieces: Pieces
     dropped: dict[int, DropReason]
     overlapped: frozenset[int]
 
 
-def arrange(ranges: Ranges, is_code: Callable[[int, int], bool]) -> Arrangement:
+def arrange(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence[int]], list[int]]) -> Arrangement:
     """Arrange the ranges of all FDEs.
 
-    `is_code(start_vaddr, end_vaddr)` says whether a range is executable.
+    `not_code(starts, ends)` returns the places in these columns, of which the first ascends, of ranges that are not
+    executable.
     """
-    starts, sizes, _ = ranges
-    ends = list(map(add, starts, sizes))
-    dropped: dict[int, DropReason] = {}
-    order: list[int] = sorted(range(len(starts)), key=starts.__getitem__)
-    dropped.update((n, DropReason.DISCARDED) for n in order if not is_code(starts[n], ends[n]))
+    order = sorted(range(len(ranges.starts)), key=ranges.starts.__getitem__)
+    starts, sizes = tuple(map(ranges.starts.__getitem__, order)), tuple(map(ranges.sizes.__getitem__, order))
+    ends = tuple(map(add, starts, sizes))
+    dropped = {order[place]: DropReason.DISCARDED for place in not_code(starts, ends)}
     if 0 in sizes:
-        dropped.update((n, DropReason.EMPTY) for n in order if sizes[n] == 0)
+        dropped.update((number, DropReason.EMPTY) for number, size in zip(order, sizes, strict=True) if size == 0)
+    pieces = Pieces(tuple(order), starts, ends)
     if dropped:
-        order = [number for number in order if number not in dropped]
-    starts, ends = list(map(starts.__getitem__, order)), list(map(ends.__getitem__, order))
-    whole = list(map(_make, repeat(Piece), zip(order, starts, ends, strict=True)))
-    pieces: list[Piece] = []
+        pieces = Pieces.of([piece for piece in pieces.records if piece.number not in dropped])
     overlapped: set[int] = set()
-    position = 0
-    for first, last in _clusters(starts, ends):
-        pieces += whole[position:first]
-        cluster = _without_duplicates(order[first:last], ranges, dropped)
-        _close(cluster, ranges, pieces, dropped, overlapped)
-        position = last
-    pieces += whole[position:]
-    return Arrangement(tuple(pieces), dropped, frozenset(overlapped))
+    settled: list[tuple[int, int, Pieces]] = []
+    for first, last in _clusters(pieces.starts, pieces.ends):
+        cluster = _without_duplicates(pieces.numbers[first:last], ranges, dropped)
+        settled.append((first, last, Pieces.of(_settle(cluster, ranges, dropped, overlapped))))
+    return Arrangement(pieces.replaced(settled) if settled else pieces, dropped, frozenset(overlapped))
 
 
 def _clusters(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -93,11 +129,11 @@ def _clusters(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int,
         yield first, last
 
 
-def _without_duplicates(cluster: list[int], ranges: Ranges, dropped: dict[int, DropReason]) -> list[int]:
+def _without_duplicates(cluster: Sequence[int], ranges: Ranges, dropped: dict[int, DropReason]) -> list[int]:
     seen: set[tuple[int, int, int]] = set()
     kept = []
     for number in cluster:
-        what = (ranges.starts[number], ranges.sizes[number], ranges.contents[number])
+        what = (ranges.starts[number], ranges.sizes[number], ranges.content_of(number))
         if what in seen:
             dropped[number] = DropReason.DUPLICATE
         else:
@@ -106,19 +142,18 @@ def _without_duplicates(cluster: list[int], ranges: Ranges, dropped: dict[int, D
     return kept
 
 
-def _close(
-    cluster: list[int], ranges: Ranges, pieces: list[Piece], dropped: dict[int, DropReason], overlapped: set[int]
-) -> None:
-    """Settle a run of ranges that touch only one another."""
+def _settle(cluster: list[int], ranges: Ranges, dropped: dict[int, DropReason], overlapped: set[int]) -> list[Piece]:
+    """Return the pieces of a run of ranges that touch only one another."""
+    pieces = _sweep(cluster, ranges)
     won: dict[int, int] = {}
-    for piece in _sweep(cluster, ranges):
-        pieces.append(piece)
+    for piece in pieces:
         won[piece.number] = won.get(piece.number, 0) + piece.end_vaddr - piece.start_vaddr
     for number in cluster:
         if number not in won:
             dropped[number] = DropReason.SHADOWED
         elif won[number] != ranges.sizes[number]:
             overlapped.add(number)
+    return pieces
 
 
 def _sweep(cluster: list[int], ranges: Ranges) -> list[Piece]:

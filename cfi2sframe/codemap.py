@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.arrange import Arrangement, Piece, Ranges, arrange
+from cfi2sframe.arrange import Arrangement, Piece, Pieces, Ranges, arrange
 from cfi2sframe.plt.records import CfiSpan, StubReason, StubScan
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class CodeMap(NamedTuple):
     """
 
     arrangement: Arrangement
-    pieces: tuple[Piece, ...]
+    pieces: Pieces
     stubs: StubScan
     replaced: frozenset[int]
 
@@ -32,8 +32,8 @@ class CodeMap(NamedTuple):
 def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True) -> CodeMap:
     """Decide what holds at which address. Stubs are looked for in linked files only."""
     entries = cfi.entries
-    contents = [program[0] for program in entries.programs]
-    arrangement = arrange(Ranges(entries.starts, entries.sizes, contents), image.holds_code)
+    ranges = Ranges(entries.starts, entries.sizes, lambda number: entries.programs[number].number)
+    arrangement = arrange(ranges, image.not_code)
     stubs = StubScan()
     if with_stubs and not image.is_relocatable:
         from cfi2sframe.plt.scan import scan_stubs
@@ -44,11 +44,12 @@ def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True
         return CodeMap(arrangement, arrangement.pieces, stubs, frozenset())
     # Stubs lie close together: most pieces are nowhere near.
     pieces = arrangement.pieces
-    first = bisect_right(pieces, taken[0][0], key=lambda piece: piece.end_vaddr)
-    last = bisect_left(pieces, max(end for _, end in taken), key=lambda piece: piece.start_vaddr)
-    near = tuple(_without(pieces[first:last], taken))
-    replaced = {piece.number for piece in pieces[first:last]} - {piece.number for piece in near}
-    return CodeMap(arrangement, (*pieces[:first], *near, *pieces[last:]), stubs, frozenset(replaced))
+    first = bisect_right(pieces.ends, taken[0][0])
+    last = bisect_left(pieces.starts, max(end for _, end in taken))
+    near = Pieces(pieces.numbers[first:last], pieces.starts[first:last], pieces.ends[first:last])
+    left = Pieces.of(list(_without(near, taken)))
+    replaced = set(near.numbers).difference(left.numbers)
+    return CodeMap(arrangement, pieces.replaced([(first, last, left)]), stubs, frozenset(replaced))
 
 
 def _taken(stubs: StubScan) -> Iterator[tuple[int, int]]:
@@ -63,29 +64,29 @@ def _taken(stubs: StubScan) -> Iterator[tuple[int, int]]:
 class _CfiAt:
     """The CFI in force at an address, for the analysis of stubs."""
 
-    def __init__(self, pieces: Sequence[Piece], cfi: Cfi) -> None:
+    def __init__(self, pieces: Pieces, cfi: Cfi) -> None:
         self.pieces = pieces
         self.cfi = cfi
 
     def span(self, vaddr: int) -> CfiSpan:
         """Return the row at an address and where it ends; no row where no FDE holds."""
-        index = bisect_right(self.pieces, vaddr, key=lambda piece: piece.start_vaddr) - 1
-        if index < 0 or vaddr >= self.pieces[index].end_vaddr:
-            following = self.pieces[index + 1 : index + 2]
-            return CfiSpan(following[0].start_vaddr if following else 1 << 64, None)
-        piece = self.pieces[index]
+        numbers, piece_starts, piece_ends = self.pieces
+        index = bisect_right(piece_starts, vaddr) - 1
+        if index < 0 or vaddr >= piece_ends[index]:
+            following = piece_starts[index + 1 : index + 2]
+            return CfiSpan(following[0] if following else 1 << 64, None)
         entries = self.cfi.entries
-        starts, states, _ = entries.programs[piece.number].rows
-        start_vaddr = entries.starts[piece.number]
+        starts, states, _ = entries.programs[numbers[index]].rows
+        start_vaddr = entries.starts[numbers[index]]
         row = bisect_right(starts, vaddr - start_vaddr)
-        end = start_vaddr + starts[row] if row < len(starts) else piece.end_vaddr
-        return CfiSpan(min(end, piece.end_vaddr), states[row - 1])
+        end = start_vaddr + starts[row] if row < len(starts) else piece_ends[index]
+        return CfiSpan(min(end, piece_ends[index]), states[row - 1])
 
 
-def _without(pieces: Sequence[Piece], taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
+def _without(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
     """Yield what is left of ascending pieces when ascending ranges are taken out."""
     position = 0
-    for number, start, end in pieces:
+    for number, start, end in zip(*pieces, strict=True):
         begin = start
         while position < len(taken) and taken[position][1] <= begin:
             position += 1

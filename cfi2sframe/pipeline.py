@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from operator import sub
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
-from cfi2sframe.arrange import cut, split_points
+from cfi2sframe.arrange import Pieces, cut, spliced, split_points
 from cfi2sframe.codemap import CodeMap, map_code
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
@@ -19,10 +21,12 @@ from cfi2sframe.sframe.model import Function, Section
 from cfi2sframe.sframe.rows import words_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cfi2sframe.arch import Arch
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.sframe.model import FrameState, FunctionBody
 
 #: Where a linked file's section is assumed to lie when nobody says: the next boundary of the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
@@ -115,7 +119,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     if level >= 2:
         section, entries = _split_to_share(section, entries, image.arch)
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level >= 1)
-    data = encode_section(plan) if section.functions else b""
+    data = encode_section(plan) if section.starts else b""
     return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data)
 
 
@@ -139,8 +143,7 @@ def _split_to_share(
         return words_size(state, arch, is_flexible=is_flexible)
 
     ranges = split_functions(section.functions, section.version, size_of)
-    functions = tuple(function for function, _ in ranges)
-    return section._replace(functions=functions), tuple(entries[number] for _, number in ranges)
+    return section.with_functions([function for function, _ in ranges]), tuple([entries[n] for _, n in ranges])
 
 
 def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
@@ -157,53 +160,73 @@ def make_section(
     image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap, *, all_keep_frame_pointer: bool = False
 ) -> tuple[Section, tuple[int | None, ...]]:
     """Return the logical section, at the image's addresses, and the FDE number of each of its functions."""
-    functions, numbers = _fde_functions(image, target, cfi, code_map)
+    functions = _fde_functions(image, target, cfi, code_map)
     if code_map.stubs.functions:
-        pairs = [*zip(functions, numbers, strict=True), *((stub, None) for stub in code_map.stubs.functions)]
-        pairs.sort(key=lambda pair: pair[0].start_vaddr)
-        functions, numbers = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        places = [(bisect_left(functions.starts, stub.start_vaddr), stub) for stub in code_map.stubs.functions]
+        functions = functions.replaced([(place, place, [stub], None) for place, stub in places])
     section = Section(
         target.version,
         target.arch.abi_id,
-        tuple(functions),
+        tuple(functions.starts),
+        tuple(functions.sizes),
+        tuple(functions.bodies),
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
         all_keep_frame_pointer=all_keep_frame_pointer,
     )
-    return section, tuple(numbers)
+    return section, tuple(functions.entries)
 
 
-def _fde_functions(
-    image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap
-) -> tuple[list[Function], list[int | None]]:
-    """Return the functions that FDEs make, and the number of each one's FDE."""
-    functions: list[Function] = []
-    numbers: list[int | None] = []
-    starts, sizes, programs = cfi.entries.starts, cfi.entries.sizes, cfi.entries.programs
+class _Functions(NamedTuple):
+    """Functions as columns, with the number of each one's FDE; None for stubs."""
+
+    starts: Sequence[int]
+    sizes: Sequence[int]
+    bodies: Sequence[FunctionBody]
+    entries: Sequence[int | None]
+
+    def replaced(self, changes: Sequence[tuple[int, int, Sequence[Function], int | None]]) -> _Functions:
+        """Return others, of one FDE, in place of those from `first` up to `last`, for ascending changes."""
+        return _Functions(
+            spliced(self.starts, [(first, last, [f.start_vaddr for f in those]) for first, last, those, _ in changes]),
+            spliced(self.sizes, [(first, last, [f.size for f in those]) for first, last, those, _ in changes]),
+            spliced(self.bodies, [(first, last, [f.body for f in those]) for first, last, those, _ in changes]),
+            spliced(self.entries, [(first, last, [entry] * len(those)) for first, last, those, entry in changes]),
+        )
+
+
+def _fde_functions(image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap) -> _Functions:
+    """Return the functions that FDEs make: nearly all are one piece, of which the whole program holds."""
+    pieces = code_map.pieces
+    if image.is_relocatable:
+        # Linkers expect an object's functions in the order of its source, linked files are sorted by address.
+        pieces = Pieces.of(sorted(pieces.records))
+    numbers, starts, ends = pieces
+    sizes = list(map(sub, ends, starts))
+    programs = cfi.entries.programs
+    results = [programs[number][3] for number in numbers]
     max_row_count = V3_MAX_FRES if target.version >= SFRAME_VERSION_3 else sys.maxsize
-    make_function = tuple.__new__
-    # Linkers expect an object's functions in the order of its source, linked files are sorted by address.
-    pieces = sorted(code_map.pieces) if image.is_relocatable else code_map.pieces
-    for number, start, end in pieces:
-        body = programs[number][3]
-        if isinstance(body, Skip):
-            continue
-        size = end - start
-        if size != sizes[number]:
-            body = cut(body, start - starts[number], end - starts[number])
-        if len(body[0]) <= max_row_count:
-            functions.append(make_function(Function, (start, size, body)))
-            numbers.append(number)
-            continue
-        for first, last in pairwise((*split_points(body, max_row_count), size)):
-            functions.append(Function(start + first, last - first, cut(body, first, last)))
-            numbers.append(number)
-    return functions, numbers
+    changes: list[tuple[int, int, Sequence[Function], int | None]] = []
+    own_sizes = map(cfi.entries.sizes.__getitem__, numbers)
+    for place, (result, size, own_size) in enumerate(zip(results, sizes, own_sizes, strict=True)):
+        if isinstance(result, Skip):
+            changes.append((place, place + 1, (), None))
+        elif size != own_size or len(result[0]) > max_row_count:
+            number, start = numbers[place], starts[place]
+            delta = start - cfi.entries.starts[number]
+            body = cut(result, delta, delta + size) if size != own_size else result
+            parts = [
+                Function(start + first, last - first, cut(body, first, last))
+                for first, last in pairwise((*split_points(body, max_row_count), size))
+            ]
+            changes.append((place, place + 1, parts, number))
+    # What is no body has been found above, and goes.
+    functions = _Functions(starts, sizes, cast("list[FunctionBody]", results), numbers)
+    return functions.replaced(changes) if changes else functions
 
 
 def _as_placed(section: Section, image: ElfImage) -> Section:
     """Give an object's functions the addresses that the raw section shows: as if every section lay at 0."""
     if not image.is_relocatable:
         return section
-    functions = tuple(f._replace(start_vaddr=image.place(f.start_vaddr).offset) for f in section.functions)
-    return section._replace(functions=functions)
+    return section._replace(starts=tuple([image.place(start).offset for start in section.starts]))

@@ -53,7 +53,7 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     assert set(numbers).isdisjoint(conversion.code_map.replaced)
     said = {
         number
-        for number, _, _ in conversion.code_map.pieces
+        for number, _, _ in conversion.code_map.pieces.records
         if not isinstance(conversion.cfi.entries[number].program.result, Skip)
     }
     assert len(said) == functions.described
@@ -75,7 +75,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     described = [(f.start_vaddr, f.start_vaddr + f.size) for f in conversion.section.functions]
     left_out = [
         (start, end)
-        for number, start, end in conversion.code_map.pieces
+        for number, start, end in conversion.code_map.pieces.records
         if isinstance(conversion.cfi.entries[number].program.result, Skip)
     ]
     left_out += [

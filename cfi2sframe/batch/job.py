@@ -156,7 +156,7 @@ def _with_account(
     return outcome._replace(
         warnings=(*warnings_of(coverage), *outcome.warnings),
         section_size=len(conversion.data),
-        function_count=len(conversion.section.functions),
+        function_count=len(conversion.section.starts),
         left_out_count=0 if conversion.is_whole else len(conversion.left_out) + len(conversion.cfi.failures),
         summary=summary,
         account=account,

@@ -11,7 +11,7 @@ second way to work. `ElfImage.place` turns such an address back into a section a
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
@@ -130,7 +130,6 @@ class ElfImage:
         )
         self._start_vaddrs = [s.vaddr for s in self._by_vaddr]
         self.code_ranges: tuple[CodeRange, ...] = self._find_code_ranges()
-        self._last_code = (0, 0)
         self._symbol_vaddrs: dict[int, tuple[int | None, ...]] = {}
         self._code_starts = [r.start_vaddr for r in self.code_ranges]
 
@@ -222,18 +221,26 @@ class ElfImage:
 
     def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
         """Whether a range starts in an executable section and, in a linked file, stays inside an executable segment."""
-        known_start, known_end = self._last_code
-        if known_start <= start_vaddr and end_vaddr <= known_end:
-            return True
         code = self.code_range_of(start_vaddr)
         if code is None:
             return False
-        # Functions come by the thousands from one section.
-        self._last_code = (code.start_vaddr, code.end_vaddr)
         if self.is_relocatable or end_vaddr <= code.end_vaddr:
             return end_vaddr <= code.end_vaddr
         index = bisect_right(self._code_load_starts, start_vaddr) - 1
         return index >= 0 and end_vaddr <= self._code_loads[index].end_vaddr
+
+    def not_code(self, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+        """Return which ranges `holds_code` denies, by their places in the columns; `starts` ascend."""
+        denied: list[int] = []
+        first = 0
+        while first < len(starts):
+            # Functions come by the thousands from one section.
+            code = self.code_range_of(starts[first])
+            last = first + 1 if code is None else bisect_left(starts, code.end_vaddr, first)
+            if code is None or max(ends[first:last]) > code.end_vaddr:
+                denied += [place for place in range(first, last) if not self.holds_code(starts[place], ends[place])]
+            first = last
+        return denied
 
     def section_at(self, vaddr: int) -> ElfSection | None:
         """Return the allocated section that holds an address."""

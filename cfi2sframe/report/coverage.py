@@ -205,7 +205,7 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
         dropped=len(dropped),
         damaged=len(conversion.cfi.failures),
         overlapping=len(conversion.code_map.arrangement.overlapped),
-        records=len(conversion.section.functions),
+        records=len(conversion.section.starts),
         stub_records=conversion.function_entries.count(None),
     )
 
@@ -214,7 +214,7 @@ def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
     """Lay the pieces over the executable ranges, each byte once."""
     kinds = ("default", "flexible", "stubs", "left_out")
     counts: list[dict[str, int]] = [dict.fromkeys(kinds, 0) for _ in conversion.image.code_ranges]
-    for number, start, end in conversion.code_map.pieces:
+    for number, start, end in zip(*conversion.code_map.pieces, strict=True):
         result = conversion.cfi.entries.programs[number].result
         kind = "left_out" if isinstance(result, Skip) else "flexible" if result.is_flexible else "default"
         for index, size in _shares(conversion.image, start, end):

@@ -116,7 +116,7 @@ def written_layout(conversion: Conversion) -> Layout:
     """Return the layout of a conversion's section."""
     plan = conversion.plan
     kinds: Counter[str] = Counter()
-    for _, _, body in conversion.section.functions:
+    for body in conversion.section.bodies:
         kinds["pcmask" if body.repeat_size else "flexible" if body.is_flexible else "default"] += 1
     row_sizes = _row_sizes(plan.bodies, plan.version)
     parts = Parts()

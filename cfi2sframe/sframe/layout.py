@@ -65,10 +65,9 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
     offsets.
     """
     # Programs that recur come as one object: identity will do, and saves hashing every row.
-    function_bodies = [function[2] for function in section.functions]
-    keys = list(map(id, function_bodies))
+    keys = list(map(id, section.bodies))
     plan_body = BodyPlanner(arch, section.version).plan
-    plans = {key: plan_body(body) for key, body in dict(zip(keys, function_bodies, strict=True)).items()}
+    plans = {key: plan_body(body) for key, body in dict(zip(keys, section.bodies, strict=True)).items()}
     planned_bodies = tuple(map(plans.__getitem__, keys))
     if share:
         stored = share_rows(plans.values(), section.version)
@@ -91,7 +90,7 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
         _flags(section),
         arch,
         _start_fields(section, section_vaddr),
-        tuple([function[1] for function in section.functions]),
+        section.sizes,
         fre_offsets,
         planned_bodies,
         bodies,
@@ -113,13 +112,12 @@ def _start_fields(section: Section, section_vaddr: int) -> tuple[int, ...]:
     field_vaddr = section_vaddr + (s.HEADER_SIZE if section.start_is_pcrel else 0)
     step = s.FDE_SIZE[section.version] if section.start_is_pcrel else 0
     limit = 1 << (63 if section.version >= s.SFRAME_VERSION_3 else 31)
-    starts = [function[0] for function in section.functions]
-    fields = tuple(map(sub, starts, count(field_vaddr, step)))
+    fields = tuple(map(sub, section.starts, count(field_vaddr, step)))
     if not fields or (-limit <= min(fields) and max(fields) < limit):
         return fields
     # Addresses wrap at 64 bits, and so does the distance from the lowest to the highest.
     fields = tuple((field + (1 << 63)) % (1 << 64) - (1 << 63) for field in fields)
-    for start_vaddr, field in zip(starts, fields, strict=True):
+    for start_vaddr, field in zip(section.starts, fields, strict=True):
         if not -limit <= field < limit:
             raise RequestError(
                 f"the function at 0x{start_vaddr:x} is too far from .sframe at 0x{section_vaddr:x} "

@@ -7,7 +7,10 @@ Default rows say a few of them, flexible rows (version 3) nearly all.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Rule(NamedTuple):
@@ -77,12 +80,29 @@ class Function(NamedTuple):
 class Section(NamedTuple):
     """The logical section: version, flags that are not about layout, and its functions in the order of the table.
 
-    `abi_id` is `sfh_abi_arch`. `start_is_pcrel` and `is_sorted` are the flags of those names.
+    Functions as columns: `bodies[N]` is what SFrame says of `[starts[N], starts[N] + sizes[N])`. `abi_id` is
+    `sfh_abi_arch`. `start_is_pcrel` and `is_sorted` are the flags of those names.
     """
 
     version: int
     abi_id: int
-    functions: tuple[Function, ...]
+    starts: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    bodies: tuple[FunctionBody, ...] = ()
     is_sorted: bool = True
     start_is_pcrel: bool = True
     all_keep_frame_pointer: bool = False
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """The functions as records."""
+        return tuple(map(Function, self.starts, self.sizes, self.bodies))
+
+    def with_functions(self, functions: Iterable[Function]) -> Section:
+        """Return the section with other functions."""
+        records = tuple(functions)
+        return self._replace(
+            starts=tuple([function.start_vaddr for function in records]),
+            sizes=tuple([function.size for function in records]),
+            bodies=tuple([function.body for function in records]),
+        )

@@ -262,7 +262,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     if not conversion.data:
         return
     lookup = Lookup(decode_section(conversion.data, conversion.section_vaddr))
-    for number, start, end in conversion.code_map.pieces:
+    for number, start, end in conversion.code_map.pieces.records:
         entry = conversion.cfi.entries[number]
         begin = entry.fde.pc_begin_vaddr
         rows = entry.program.rows.rows

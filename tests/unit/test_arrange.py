@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arrange import Arrangement, Piece, Ranges, arrange, cut, split_points
+from cfi2sframe.arrange import Arrangement, Piece, Pieces, Ranges, arrange, cut, split_points
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.bodies import body_of_rows
@@ -23,6 +23,11 @@ def is_code(start: int, end: int) -> bool:
     return start >= 100 and end <= 1000
 
 
+def not_code(starts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    assert list(starts) == sorted(starts)
+    return [place for place, (start, end) in enumerate(zip(starts, ends, strict=True)) if not is_code(start, end)]
+
+
 class Range(NamedTuple):
     start_vaddr: int
     size: int
@@ -31,7 +36,7 @@ class Range(NamedTuple):
 
 def arranged(ranges: Sequence[Range]) -> Arrangement:
     starts, sizes, contents = ([each[n] for each in ranges] for n in range(3))
-    return arrange(Ranges(starts, sizes, contents), is_code)
+    return arrange(Ranges(starts, sizes, contents.__getitem__), not_code)
 
 
 def settle(*ranges: tuple[int, int, int]) -> Arrangement:
@@ -104,7 +109,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_arrangements(name: str) -> None:
     ranges, pieces, dropped, overlapped = CASES[name]
-    assert settle(*ranges) == Arrangement(tuple(Piece(*p) for p in pieces), dropped, overlapped)
+    assert settle(*ranges) == Arrangement(Pieces.of([Piece(*p) for p in pieces]), dropped, overlapped)
 
 
 def test_every_reason_has_a_case() -> None:
@@ -134,7 +139,7 @@ def test_the_latest_start_holds(ranges: list[Range]) -> None:
     arrangement = arranged(ranges)
     ends = 0
     held: dict[int, int] = {}
-    for number, start, end in arrangement.pieces:
+    for number, start, end in arrangement.pieces.records:
         assert ends <= start < end
         ends = end
         held |= dict.fromkeys(range(start, end), number)
@@ -146,7 +151,7 @@ def test_every_range_has_one_outcome(ranges: list[Range]) -> None:
     """An FDE is dropped for a reason that is true of it, or has pieces; it overlaps when they are not all of it."""
     arrangement = arranged(ranges)
     sizes: dict[int, int] = {}
-    for number, start, end in arrangement.pieces:
+    for number, start, end in arrangement.pieces.records:
         sizes[number] = sizes.get(number, 0) + end - start
     assert set(sizes) | set(arrangement.dropped) == set(range(len(ranges)))
     assert set(sizes).isdisjoint(arrangement.dropped)
@@ -161,7 +166,7 @@ def test_every_range_has_one_outcome(ranges: list[Range]) -> None:
 @given(RANGES)
 def test_neighbouring_pieces_of_one_range_are_one(ranges: list[Range]) -> None:
     """No range is cut where nothing else holds."""
-    pieces = arranged(ranges).pieces
+    pieces = arranged(ranges).pieces.records
     assert all(a.number != b.number or a.end_vaddr < b.start_vaddr for a, b in pairwise(pieces))
 
 

@@ -21,7 +21,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def encode(arch: Arch, version: int, *functions: Function, vaddr: int = 0, is_sorted: bool = True) -> bytes:
-    section = Section(version, arch.abi_id, functions, is_sorted, start_is_pcrel=version > 1)
+    section = Section(version, arch.abi_id, is_sorted=is_sorted, start_is_pcrel=version > 1).with_functions(functions)
     return encode_section(plan_section(section, arch, vaddr))
 
 

@@ -30,7 +30,7 @@ RA8 = saved(-8)
 
 def plan(arch: Arch, *bodies: FunctionBody, version: int = 3, vaddr: int = 0) -> SectionPlan:
     functions = tuple(Function(0x1000 * (n + 1), 0x1000, body) for n, body in enumerate(bodies))
-    section = Section(version, arch.abi_id, functions, start_is_pcrel=version > 1)
+    section = Section(version, arch.abi_id, start_is_pcrel=version > 1).with_functions(functions)
     return plan_section(section, arch, vaddr)
 
 
@@ -218,7 +218,7 @@ def test_starts(version: int, vaddr: int, fields: list[int]) -> None:
 
 def place(version: int, start: int, vaddr: int, *, start_is_pcrel: bool) -> int:
     body = body_of_rows((FrameRow(0, FrameState(at(7, 8), RA8)),))
-    section = Section(version, 3, (Function(start, 1, body),), start_is_pcrel=start_is_pcrel)
+    section = Section(version, 3, start_is_pcrel=start_is_pcrel).with_functions((Function(start, 1, body),))
     return plan_section(section, AMD64, vaddr).functions[0].start_field
 
 
@@ -263,5 +263,5 @@ def test_starts_of_64_bits_reach_everything(start: int, vaddr: int, field: int) 
     ],
 )
 def test_flags(version: int, is_sorted: bool, is_pcrel: bool, keeps_fp: bool, flags: int) -> None:  # noqa: FBT001
-    section = Section(version, 3, (), is_sorted, is_pcrel, keeps_fp)
+    section = Section(version, 3, (), (), (), is_sorted, is_pcrel, keeps_fp)
     assert plan_section(section, AMD64, 0).flags == flags

@@ -28,7 +28,7 @@ def body(*rows: tuple[int, int], is_signal_frame: bool = False) -> FunctionBody:
 
 def make(version: int, *bodies: FunctionBody, share: bool) -> tuple[bytes, DecodedSection]:
     functions = tuple(Function(0x1000 * (n + 1), 0x800, each) for n, each in enumerate(bodies))
-    section = Section(version, AMD64.abi_id, functions, start_is_pcrel=version > 1)
+    section = Section(version, AMD64.abi_id, start_is_pcrel=version > 1).with_functions(functions)
     data = encode_section(plan_section(section, AMD64, VADDR, share=share))
     return data, decode_section(data, VADDR)
 

@@ -42,7 +42,7 @@ def split(functions: tuple[Function, ...], version: int = 3) -> list[tuple[Funct
 
 
 def encode(functions: tuple[Function, ...], version: int) -> bytes:
-    section = Section(version, AMD64.abi_id, functions, start_is_pcrel=version > 1)
+    section = Section(version, AMD64.abi_id, start_is_pcrel=version > 1).with_functions(functions)
     return encode_section(plan_section(section, AMD64, 0x100000, share=True))
 
 
