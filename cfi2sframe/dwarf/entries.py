@@ -7,7 +7,7 @@ Knows nothing of SFrame, and does not look into call frame instructions.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from cfi2sframe.elf.cfi import CfiSection
+
+
+_PCREL_SDATA4: Final = d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
 
 
 class DwarfCie(NamedTuple):
@@ -93,6 +96,8 @@ class EntryWalk:
         self.cies: dict[int, DwarfCie | CfiError] = {}
         self.failures: list[CfiFailure] = []
         self._interned: dict[DwarfCie, DwarfCie] = {}
+        #: Those of `cies` whose FDEs are read the short way.
+        self._common_cies: dict[int, DwarfCie] = {}
         #: Each CIE is read once, so those read ahead of the walk are no larger than the section; if none overlap.
         self._ahead_size = len(section.data)
 
@@ -105,14 +110,22 @@ class EntryWalk:
         size = len(data)
         order = self.bases.byte_order
         word = struct.Struct(order + "I").unpack_from
-        fast_fde = struct.Struct(order + "iI").unpack_from
-        is_eh_frame, section_vaddr = self.is_eh_frame, self.section.vaddr
-        unresolved = self.section.unresolved
-        cies = self.cies
+        common_fde = struct.Struct(order + "IIiIB").unpack_from
+        section_vaddr = self.section.vaddr
+        common_cies = self._common_cies
         self.failures = []
-        pcrel_sdata4 = d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
         offset = 0
         while offset + 4 <= size:
+            # The form of nearly every FDE there is: written out, it takes a third of the general way's time.
+            if offset + 17 <= size:
+                length, cie_field, pc, pc_range, augmentation_size = common_fde(data, offset)
+                cie = common_cies.get(offset + 4 - cie_field)
+                body, end = offset + 17 + augmentation_size, offset + 4 + length
+                if cie is not None and cie_field and augmentation_size < 0x80 and body <= end <= size:
+                    pc_begin = (section_vaddr + offset + 8 + pc) & 0xFFFFFFFFFFFFFFFF
+                    yield offset, cie, pc_begin, pc_range, data[body:end], body, offset + 8
+                    offset = end
+                    continue
             length = word(data, offset)[0]
             start = offset + 4
             if length == 0:
@@ -128,23 +141,6 @@ class EntryWalk:
                 end, id_size = start + length, 4
                 if end > size or length < 4:
                     raise self._error(f"the entry's length of {length} bytes leaves the section", offset)
-                cie_field = word(data, start)[0]
-                cie = cies.get(start - cie_field) if is_eh_frame and cie_field else None
-                # The form of nearly every FDE there is: written out, it takes a third of the general way's time.
-                if (
-                    cie.__class__ is DwarfCie
-                    and cie.fde_encoding == pcrel_sdata4
-                    and length >= 13
-                    and data[start + 12] < 0x80
-                    and not unresolved
-                ):
-                    pc, pc_range = fast_fde(data, start + 4)
-                    body = start + 13 + data[start + 12]
-                    if body <= end:
-                        pc_begin = (section_vaddr + start + 4 + pc) & 0xFFFFFFFFFFFFFFFF
-                        yield offset, cie, pc_begin, pc_range, data[body:end], body, start + 4
-                        offset = end
-                        continue
             fde = self._entry(offset, start, end, id_size)
             if fde is not None:
                 yield fde
@@ -231,7 +227,9 @@ class EntryWalk:
         except CfiError as error:
             self.cies[offset] = error
         else:
-            self.cies[offset] = self._interned.setdefault(cie, cie)
+            cie = self.cies[offset] = self._interned.setdefault(cie, cie)
+            if self.is_eh_frame and cie.fde_encoding == _PCREL_SDATA4 and not self.section.unresolved:
+                self._common_cies[offset] = cie
 
     def _fde(self, offset: int, start: int, end: int, id_size: int) -> DwarfFde:
         cie_field = self._identifier(start, id_size)
