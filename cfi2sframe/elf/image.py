@@ -229,6 +229,13 @@ class ElfImage:
         index = bisect_right(self._code_load_starts, start_vaddr) - 1
         return index >= 0 and end_vaddr <= self._code_loads[index].end_vaddr
 
+    def may_execute(self, vaddr: int) -> bool:
+        """Whether an address lies in an executable section or, in a linked file, in an executable segment."""
+        if self.code_range_of(vaddr) is not None:
+            return True
+        index = bisect_right(self._code_load_starts, vaddr) - 1
+        return not self.is_relocatable and index >= 0 and vaddr < self._code_loads[index].end_vaddr
+
     def not_code(self, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
         """Return which ranges `holds_code` denies, by their places in the columns; `starts` ascend."""
         denied: list[int] = []

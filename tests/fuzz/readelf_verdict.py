@@ -44,6 +44,8 @@ def read_independently(readelf: str, path: Path, section: tuple[bytes, int] | No
     if isinstance(shown, str):
         return Verdict(0, (), shown)
     data, vaddr = section or (conversion.data, conversion.section_vaddr)
+    if not data:
+        return Verdict(0, (), "nothing but stubs is described")
     lookup = Lookup(decode(data, vaddr))
     known = {(e.fde.pc_begin_vaddr, e.fde.pc_begin_vaddr + e.fde.pc_range) for e in conversion.cfi.entries}
     absent: set[int] = {entry.fde.pc_begin_vaddr for entry, _ in conversion.left_out}

@@ -13,7 +13,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.api import verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.pipeline import Options
+from cfi2sframe.pipeline import Options, convert_image
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.verification import Difference, check_invariants
 from tests import cfi_asm as asm
@@ -352,6 +352,19 @@ def test_what_cannot_be_said_may_take_bytes_from_others() -> None:
     assert said(image, RawSection(parts[:1])) == ["missing +0x0 no SFrame FDE, though it can be said"]
 
 
+def test_a_part_may_start_outside_of_its_section() -> None:
+    """An FDE may leave its section within the segment, where sections' borders are a linker script's."""
+    entries = (
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x70, 0x30),
+        asm.Fde(cie_of(AMD64, asm.def_cfa_offset(16)), TEXT_VADDR + 0x78, 0x10),
+    )
+    text, fini = Code(size=0x80), Code(TEXT_VADDR + 0x100, 0x10, ".fini")
+    image = load(linked_file(AMD64, entries, codes=(text, fini), one_code_segment=True))
+    section = convert_image(image).section
+    assert section.starts == (TEXT_VADDR + 0x70, TEXT_VADDR + 0x78, TEXT_VADDR + 0x88)
+    assert verify(image).is_clean
+
+
 def test_fdes_of_no_code_are_not_missed() -> None:
     image = linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64), 0, 0x10), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x60, 0))
     result = check(image, RawSection((PUSH,)))
@@ -455,7 +468,7 @@ INVARIANTS = {
         GOOD._replace(functions=(RawFunction(0x1000, 8), PUSH, LEAF)),
         [
             "extra -0x1f000 no CFI for 8 bytes of a function",
-            "invariant -0x1f000 starts outside the executable sections",
+            "invariant -0x1f000 starts outside the executable sections and segments",
         ],
     ),
     "a function without rows": (
