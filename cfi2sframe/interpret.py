@@ -129,7 +129,7 @@ class _Loader:
         self.failures: list[Failure] = []
         self.programs: list[Program] = []
         self.cuts: dict[tuple[int, int], Program] = {}
-        self.tables: dict[DwarfCie, dict[bytes, Program | CfiError]] = {}
+        self.tables: dict[DwarfCie, dict[bytes, Program]] = {}
 
     def entries(self) -> CfiEntries:
         return CfiEntries(self.starts, self.sizes, self.offsets, self.entry_programs, self.walks)
@@ -140,7 +140,7 @@ class _Loader:
         self.walks.append((len(self.starts), walk))
         failures: list[Failure] = []
         cie: DwarfCie | None = None
-        programs: dict[bytes, Program | CfiError] = {}
+        programs: dict[bytes, Program] = {}
         add_start, add_size = self.starts.append, self.sizes.append
         add_offset, add_program = self.offsets.append, self.entry_programs.append
         for offset, fde_cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
@@ -149,12 +149,15 @@ class _Loader:
                 programs = self.tables.setdefault(cie, {})
             program = programs.get(instructions)
             if program is None:
-                location = tuple.__new__(Location, (pc_begin, section.vaddr + instructions_offset, bases))
-                program = self._run(fde_cie, instructions, location, programs)
-            if isinstance(program, CfiError):
-                error = CfiError(program.reason, section.name, instructions_offset + (program.offset or 0))
-                failures.append(Failure(CfiFailure(offset, error), section, pc_begin))
-                continue
+                program = self._run(fde_cie, instructions, programs)
+            if program is None:
+                location = Location(pc_begin, section.vaddr + instructions_offset, bases)
+                try:
+                    program = self._walk(fde_cie, instructions, location, programs)
+                except CfiError as damage:
+                    error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
+                    failures.append(Failure(CfiFailure(offset, error), section, pc_begin))
+                    continue
             if not program[4] < pc_range <= _MAX_FUNCTION_SIZE:
                 program = self._fit(program, pc_range)
             add_start(pc_begin)
@@ -191,23 +194,31 @@ class _Loader:
         self.programs.append(known)
         return known
 
-    def _run(
-        self, cie: DwarfCie, instructions: bytes, location: Location, programs: dict[bytes, Program | CfiError]
-    ) -> Program | CfiError:
-        result: Program | CfiError
-        depends_on_location = False
+    def _run(self, cie: DwarfCie, instructions: bytes, programs: dict[bytes, Program]) -> Program | None:
+        """Run a program that says all by itself; None: it takes a walk."""
         try:
-            rows = self.machine.run(cie, instructions, location)
-            starts, states, depends_on_location = rows
-            fields = (len(self.programs), cie, rows, self.lowering.lower(starts, states, cie), starts[-1])
-            result = tuple.__new__(Program, fields)
-            self.programs.append(result)
-        except CfiError as error:
-            result = error
-            depends_on_location = True
-        if not depends_on_location:
-            programs[instructions] = result
-        return result
+            rows = self.machine.run_quickly(cie, instructions)
+        except CfiError:
+            return None
+        if rows is None:
+            return None
+        program = programs[instructions] = self._add(cie, rows)
+        return program
+
+    def _walk(self, cie: DwarfCie, instructions: bytes, location: Location, programs: dict[bytes, Program]) -> Program:
+        """Run a program whose meaning may depend on where it stands. Raises `CfiError` when it is damaged."""
+        rows = self.machine.walk(cie, instructions, location)
+        program = self._add(cie, rows)
+        if not rows.depends_on_location:
+            programs[instructions] = program
+        return program
+
+    def _add(self, cie: DwarfCie, rows: CfiProgram) -> Program:
+        starts, states, _ = rows
+        fields = (len(self.programs), cie, rows, self.lowering.lower(starts, states, cie), starts[-1])
+        program: Program = tuple.__new__(Program, fields)
+        self.programs.append(program)
+        return program
 
 
 def _load_word(image: ElfImage, vaddr: int) -> int | None:

@@ -93,6 +93,14 @@ class _Lowered(NamedTuple):
     default_limit: Skip | None
 
 
+class _KnownRows(NamedTuple):
+    """What functions say whose rows differ by their starts alone; the first two are what they are known by."""
+
+    states: tuple[RowState, ...]
+    cie: DwarfCie
+    behind_starts: tuple[tuple[FrameState, ...], bool, bool, bool, int]
+
+
 class Lowering:
     """Lowers the functions of one file for one target. Row states recur all over a program: each is lowered once."""
 
@@ -101,20 +109,21 @@ class Lowering:
         # By identity, which costs no hashing of nested records; the entries keep what is identified alive.
         self._states: dict[int, tuple[_Lowered, RowState]] = {}
         self._frames: dict[FrameState, FrameState] = {}
-        self._sequences: dict[int, tuple[tuple[RowState, ...], tuple[FrameState, ...]]] = {}
+        self._known_rows: dict[tuple[int, int], _KnownRows] = {}
 
     def lower(self, starts: tuple[int, ...], states: tuple[RowState, ...], cie: DwarfCie) -> FunctionBody | Skip:
         """Lower a function's rows: `states[N]` holds from `starts[N]` on.
 
         Equal neighbours merge; the body is flexible only where default rows cannot say it.
         """
-        arch = self.target.arch
-        if cie.ra_register != arch.ra_register:
-            return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-        known = self._sequences.get(id(states))
+        key = (id(states), id(cie))
+        known = self._known_rows.get(key)
         if known is not None:
             # Nearly always: programs differ by where their rows start more than by what these say.
-            return self._body(starts, known[1], cie, None)
+            body: FunctionBody = _make(FunctionBody, (starts, *known[2]))
+            return body
+        if cie.ra_register != self.target.arch.ra_register:
+            return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
         kept_starts: list[int] = []
         kept_frames: list[FrameState] = []
         limit: Skip | None = None
@@ -128,10 +137,10 @@ class Lowering:
                 limit = default_limit._replace(start_delta=start_delta)
             kept_starts.append(start_delta)
             kept_frames.append(state)
-        frames = tuple(kept_frames)
-        if limit is None and len(frames) == len(states):
-            self._sequences[id(states)] = (states, frames)
-        return self._body(tuple(kept_starts), frames, cie, limit)
+        result = self._body(tuple(kept_starts), tuple(kept_frames), cie, limit)
+        if len(kept_starts) == len(starts) and isinstance(result, FunctionBody):
+            self._known_rows[key] = _KnownRows(states, cie, result[1:])
+        return result
 
     def _lower_state(self, row_state: RowState) -> _Lowered:
         known = self._states.get(id(row_state))
@@ -166,8 +175,7 @@ class Lowering:
         is_signal_frame = cie.is_signal_frame and target.version >= SFRAME_VERSION_3
         # The key matters where an RA is signed; elsewhere it would only keep equal functions apart.
         uses_b_key = cie.uses_b_key and any(state.mangled_ra for state in states)
-        body: FunctionBody = _make(FunctionBody, (starts, states, limit is not None, is_signal_frame, uses_b_key, 0))
-        return body
+        return FunctionBody(starts, states, limit is not None, is_signal_frame, uses_b_key)
 
 
 # Step 1: into the algebra

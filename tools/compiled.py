@@ -49,7 +49,6 @@ KEPT: Final = {
     "elf/load.py": "opens files",
     "errors.py": "nothing to run",
     "lazy.py": "runs once for each name that is asked for",
-    "pipeline.py": "strings calls together",
     "reasons.py": "nothing to run",
     "sframe/dump.py": "prints",
 }

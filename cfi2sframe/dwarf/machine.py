@@ -178,19 +178,25 @@ class RowMachine:
         Raises `CfiError`, its offset counted from the first instruction, when an instruction is unknown, truncated or
         out of context, or needs a `location` that was not given.
         """
-        graph = self._last
-        if graph is None or graph.cie is not cie:
-            graph = self._last = self._graph(cie)
+        program = self.run_quickly(cie, instructions)
+        return self.walk(cie, instructions, location) if program is None else program
+
+    def run_quickly(self, cie: DwarfCie, instructions: bytes) -> CfiProgram | None:
+        """Do the same as `run`; None where it takes a walk: for damage, a location, expressions, or few programs.
+
+        Raises `CfiError` for damage in the CIE.
+        """
+        graph = self._graph(cie)
         self._run_count += 1
         chunks = None if self._run_count < _QUICK_FROM else quick_chunks(instructions)
         if chunks is None:
-            return self._walk(graph, instructions, location)
+            return None
         codes = tuple(map(graph.code_of.__getitem__, chunks))
         try:
             states = graph.sequences[codes]
         except CfiError:
             # The walk meets the same damage, and knows its place in the string.
-            return self._walk(graph, instructions, location)
+            return None
         advances = list(map(graph.code_of.advances.__getitem__, chunks))
         starts = tuple(accumulate(advances, initial=0))
         if 0 in advances or id(states) in graph.sequences.with_repeats:
@@ -198,6 +204,9 @@ class RowMachine:
         return _make(CfiProgram, (starts, states, False))
 
     def _graph(self, cie: DwarfCie) -> _CieGraph:
+        graph = self._last
+        if graph is not None and graph.cie is cie:
+            return graph
         graph = self._graphs.get(cie)
         if graph is None:
             try:
@@ -205,15 +214,16 @@ class RowMachine:
             except CfiError as error:
                 raise CfiError(f"in its CIE: {error.reason}") from None
             self._graphs[cie] = graph
+        self._last = graph
         return graph
 
-    def _walk(self, graph: _CieGraph, instructions: bytes, location: Location | None) -> CfiProgram:
-        """Interpret a string with expressions, DW_CFA_set_loc or damage."""
+    def walk(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> CfiProgram:
+        """Do the same as `run`, instruction by instruction."""
+        graph = self._graph(cie)
         node = graph.start
         starts, states = [0], [node.row]
         delta = 0
         depends_on_location = False
-        cie = graph.cie
         for chunk in walk_chunks(instructions, graph.byte_order, fixed_size(cie.fde_encoding)):
             if chunk.opcode == d.DW_CFA_set_loc:
                 depends_on_location = True
