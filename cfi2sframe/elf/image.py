@@ -124,10 +124,8 @@ class ElfImage:
         self._code_loads = [p for p in self._loads if p.flags & c.PF_X]
         self._code_load_starts = [p.vaddr for p in self._code_loads]
         self.sections: tuple[ElfSection, ...] = self._read_sections()
-        self._by_vaddr = sorted(
-            (s for s in self.sections if s.flags & c.SHF_ALLOC and s.size and s.vaddr),
-            key=lambda s: s.vaddr,
-        )
+        loaded = (s for s in self.sections if s.flags & c.SHF_ALLOC and s.size and s.vaddr)
+        self._by_vaddr = sorted(loaded, key=lambda s: s.vaddr)
         self._start_vaddrs = [s.vaddr for s in self._by_vaddr]
         self.code_ranges: tuple[CodeRange, ...] = self._find_code_ranges()
         self._symbol_vaddrs: dict[int, tuple[int | None, ...]] = {}
@@ -222,19 +220,16 @@ class ElfImage:
     def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
         """Whether a range starts in an executable section and, in a linked file, stays inside an executable segment."""
         code = self.code_range_of(start_vaddr)
-        if code is None:
-            return False
-        if self.is_relocatable or end_vaddr <= code.end_vaddr:
-            return end_vaddr <= code.end_vaddr
-        index = bisect_right(self._code_load_starts, start_vaddr) - 1
-        return index >= 0 and end_vaddr <= self._code_loads[index].end_vaddr
+        return code is not None and end_vaddr <= max(code.end_vaddr, self._code_segment_end(start_vaddr))
 
     def may_execute(self, vaddr: int) -> bool:
         """Whether an address lies in an executable section or, in a linked file, in an executable segment."""
-        if self.code_range_of(vaddr) is not None:
-            return True
+        return self.code_range_of(vaddr) is not None or vaddr < self._code_segment_end(vaddr)
+
+    def _code_segment_end(self, vaddr: int) -> int:
+        """Return the end of the last executable segment that starts at or before an address; 0 in objects."""
         index = bisect_right(self._code_load_starts, vaddr) - 1
-        return not self.is_relocatable and index >= 0 and vaddr < self._code_loads[index].end_vaddr
+        return self._code_loads[index].end_vaddr if index >= 0 and not self.is_relocatable else 0
 
     def not_code(self, starts: Sequence[int], ends: Sequence[int]) -> list[int]:
         """Return which ranges `holds_code` denies, by their places in the columns; `starts` ascend."""
