@@ -8,7 +8,6 @@ call, and a walk, which cuts the rest and finds what is wrong with those that ca
 from __future__ import annotations
 
 import re
-from functools import cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
@@ -66,8 +65,7 @@ _LEB: Final = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _OPERAND_PATTERNS: Final[dict[Operand, bytes]] = {"leb": _LEB, 1: rb".", 2: rb"..", 4: rb"....", 8: rb"........"}
 
 
-@cache
-def _find_chunks() -> Callable[[bytes], list[bytes]]:
+def _compile() -> Callable[[bytes], list[bytes]]:
     """Compile the expression: a few milliseconds, which small files do without."""
     # One alternative for all instructions with the same operands, those of nearly all programs first.
     alike: dict[tuple[Operand, ...], bytes] = {("leb",): rb"\x80-\xbf", (): rb"\xc0-\xff"}
@@ -100,14 +98,31 @@ class Chunk(NamedTuple):
     code_offset: int
 
 
-def quick_chunks(instructions: bytes) -> list[bytes] | None:
-    """Cut a string into chunks, each an advance with what follows it (the first may have none).
+class Cutter:
+    """Cuts strings the quick way, once so many have been seen that its preparation pays: `patience` more."""
 
-    None: it has instructions that have to be walked, or is damaged.
-    """
-    chunks = _find_chunks()(instructions)
-    # What cannot be cut is passed over by the search, so the lengths tell.
-    return chunks if sum(map(len, chunks)) == len(instructions) else None
+    def __init__(self, patience: int = 100) -> None:
+        self.patience = patience
+        self._find: Callable[[bytes], list[bytes]] | None = None
+
+    def cut(self, instructions: bytes) -> list[bytes] | None:
+        """Cut a string into chunks, each an advance with what follows it (the first may have none).
+
+        None: it has instructions that have to be walked, is damaged, or there is patience left.
+        """
+        if self.patience > 0:
+            self.patience -= 1
+            return None
+        find = self._find
+        if find is None:
+            find = self._find = _compile()
+        chunks = find(instructions)
+        # What cannot be cut is passed over by the search, so the lengths tell.
+        return chunks if sum(map(len, chunks)) == len(instructions) else None
+
+
+#: The one that all files of a process share.
+CUTTER: Final = Cutter()
 
 
 def walk_chunks(instructions: bytes, byte_order: str, pointer_size: int | None = None) -> Iterator[Chunk]:

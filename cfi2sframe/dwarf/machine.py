@@ -15,7 +15,7 @@ from operator import attrgetter, getitem, is_
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.instructions import quick_chunks, read_chunk, walk_chunks
+from cfi2sframe.dwarf.instructions import CUTTER, Cutter, read_chunk, walk_chunks
 from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
 from cfi2sframe.dwarf.registers import Registers, RememberStack
 from cfi2sframe.dwarf.rules import CfiRow
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import RowState
 
 
-#: The quick way to cut instruction strings pays for its preparation from about this many on.
-_QUICK_FROM: Final = 100
 _row_of: Final = attrgetter("row")
 #: Makes a record of a tuple without a call in between.
 _make: Final = tuple.__new__
@@ -163,12 +161,12 @@ def _execute(registers: Registers, code: bytes, offset: int) -> None:
 class RowMachine:
     """Interprets the programs of one file. Equal row states are one object, within a machine."""
 
-    def __init__(self, arch: Arch) -> None:
+    def __init__(self, arch: Arch, cutter: Cutter = CUTTER) -> None:
         self._arch = arch
+        self._cutter = cutter
         self._graphs: dict[DwarfCie, _CieGraph] = {}
         self._rows: dict[RowState, RowState] = {}
         self._last: _CieGraph | None = None
-        self._run_count = 0
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> CfiProgram:
         """Interpret an FDE's instructions behind its CIE's.
@@ -182,13 +180,12 @@ class RowMachine:
         return self.walk(cie, instructions, location) if program is None else program
 
     def run_quickly(self, cie: DwarfCie, instructions: bytes) -> CfiProgram | None:
-        """Do the same as `run`; None where it takes a walk: for damage, a location, expressions, or few programs.
+        """Do the same as `run`; None where it takes a walk: for damage, a location, expressions, the first few.
 
         Raises `CfiError` for damage in the CIE.
         """
         graph = self._graph(cie)
-        self._run_count += 1
-        chunks = None if self._run_count < _QUICK_FROM else quick_chunks(instructions)
+        chunks = self._cutter.cut(instructions)
         if chunks is None:
             return None
         codes = tuple(map(graph.code_of.__getitem__, chunks))

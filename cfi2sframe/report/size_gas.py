@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.dwarf.instructions import quick_chunks, read_chunk, walk_chunks
+from cfi2sframe.dwarf.instructions import CUTTER, read_chunk, walk_chunks
 from cfi2sframe.dwarf.pointer import fixed_size
 from cfi2sframe.errors import CfiError
 from cfi2sframe.report.size_gas_directives import GasState, GiveUp, Translation
@@ -120,7 +120,7 @@ class GasModel:
 
 def cut(cie: DwarfCie, instructions: bytes, arch: Arch) -> Chunks | None:
     """Cut a program into chunks; None when it is damaged."""
-    quick = quick_chunks(instructions)
+    quick = CUTTER.cut(instructions)
     if quick is None:
         walked = walk_chunks(instructions, arch.byte_order, fixed_size(cie.fde_encoding))
         try:

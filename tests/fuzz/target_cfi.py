@@ -7,6 +7,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.entries import parse_entries
+from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.machine import Location, RowMachine
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.entries import DwarfFde
 
 _VADDR = 0x400000
-#: The machine cuts instruction strings in another way from its hundredth run on.
-_RUNS_BEFORE_QUICK = 101
+#: The two ways to cut instruction strings.
+_WALKS, _CUTS = Cutter(1 << 60), Cutter(0)
 
 
 def _load_word(vaddr: int) -> int | None:
@@ -43,8 +44,7 @@ def run(data: bytes) -> None:
         table = parse_entries(section, bases)
     except CfiError:
         return
-    machine, quick = RowMachine(arch), RowMachine(arch)
-    quick._run_count = _RUNS_BEFORE_QUICK
+    machine, quick = RowMachine(arch, _WALKS), RowMachine(arch, _CUTS)
     for fde in table.fdes:
         expect(0 <= fde.pc_begin_vaddr < 1 << 64, f"pc_begin 0x{fde.pc_begin_vaddr:x}")
         expect(0 <= fde.pc_range < 1 << 64, f"pc_range {fde.pc_range}")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.entries import CfiTable, DwarfCie, DwarfFde, parse_entries
+from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.machine import CfiProgram, Location, RowMachine
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.dwarf.rules import (
@@ -146,15 +147,17 @@ def _read(program: cfi.Program, arch: Arch, kind: CfiKind = "eh_frame") -> Dwarf
     return fde
 
 
+#: The two ways to cut instruction strings.
+WALKS, CUTS = Cutter(1 << 60), Cutter(0)
+
+
 def _location(fde: DwarfFde, arch: Arch) -> Location:
     return Location(fde.pc_begin_vaddr, SECTION_VADDR + fde.instructions_offset, _bases(arch))
 
 
 def _machines(arch: Arch) -> tuple[RowMachine, RowMachine]:
-    """A machine that walks through its first programs, and one that has run enough to cut them the quick way."""
-    fresh, used = RowMachine(arch), RowMachine(arch)
-    used._run_count = 1 << 60
-    return fresh, used
+    """A machine that walks through programs, and one that cuts them the quick way."""
+    return RowMachine(arch, WALKS), RowMachine(arch, CUTS)
 
 
 def _check_rows(program: CfiProgram) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.dwarf.instructions import quick_chunks, read_chunk, walk_chunks
+from cfi2sframe.dwarf.instructions import Cutter, read_chunk, walk_chunks
 from cfi2sframe.dwarf.machine import CfiProgram
 from cfi2sframe.dwarf.registers import Registers, RememberStack
 from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
@@ -25,7 +25,7 @@ ROW = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPE
 
 def test_no_instructions_are_no_chunks() -> None:
     assert list(walk_chunks(b"", "<")) == []
-    assert quick_chunks(b"") == []
+    assert Cutter(0).cut(b"") == []
 
 
 def test_an_advance_at_the_beginning_has_nothing_before_it() -> None:
@@ -36,7 +36,7 @@ def test_an_advance_at_the_beginning_has_nothing_before_it() -> None:
 def test_every_advance_begins_a_chunk() -> None:
     """Also those with operands; were they part of a chunk, the machine would find out and take the slow way."""
     pieces = [b"\x0e\x10", b"\x02\x10\x0e\x18", b"\x03\x10\x00", b"\x44\x0e\x20\x0a", b"\x04\x01\x00\x00\x00"]
-    assert quick_chunks(b"".join(pieces)) == pieces
+    assert Cutter(0).cut(b"".join(pieces)) == pieces
 
 
 @pytest.mark.parametrize(

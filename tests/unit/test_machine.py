@@ -13,8 +13,8 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf import machine
 from cfi2sframe.dwarf.entries import DwarfCie
+from cfi2sframe.dwarf.instructions import CUTTER
 from cfi2sframe.dwarf.machine import Location, run
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.dwarf.rules import (
@@ -48,10 +48,8 @@ AARCH64 = (AARCH64_LE, AARCH64_BE)
 
 @pytest.fixture(autouse=True, params=[0, 1 << 60], ids=["quick", "walked"])
 def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has two ways to cut instruction strings, a quick one from some number of runs on."""
-    if request.param == 0 and not machine.__file__.endswith(".py"):
-        pytest.skip("compiled, _QUICK_FROM is a constant in the code: short tests do not reach it")
-    monkeypatch.setattr(machine, "_QUICK_FROM", request.param)
+    """The machine has two ways to cut instruction strings, a quick one once patience is at an end."""
+    monkeypatch.setattr(CUTTER, "patience", request.param)
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:
