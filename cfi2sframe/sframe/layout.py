@@ -12,7 +12,7 @@ from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.rows import BodyPlanner, PlannedBody
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Sequence
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import Section
@@ -64,27 +64,25 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
     list. Raises `RequestError` when a start does not fit the version's field, or the section outgrows its 32-bit
     offsets.
     """
-    # Programs that recur come as one object: identity will do, and saves hashing every row.
+    # Programs that recur come as one object: identity will do, and saves hashing every row. What belongs to each
+    # distinct body stands in lists by its number: in large sections, dictionaries are all over the memory.
     keys = list(map(id, section.bodies))
-    plan_body = BodyPlanner(arch, section.version).plan
-    plans = {key: plan_body(body) for key, body in dict(zip(keys, section.bodies, strict=True)).items()}
-    planned_bodies = tuple(map(plans.__getitem__, keys))
-    if share:
-        stored = share_rows(plans.values(), section.version)
-        places = {key: stored[id(plan)] for key, plan in plans.items()}
-        # In the order in which the functions refer to them.
-        bodies = tuple({id(place): place for place in places.values()}.values())
-    else:
-        places, bodies = plans, planned_bodies
+    distinct = dict(zip(keys, section.bodies, strict=True))
+    numbers = list(map(dict(zip(distinct, count(), strict=False)).__getitem__, keys))
+    plans = list(map(BodyPlanner(arch, section.version).plan, distinct.values()))
+    function_bodies = tuple(map(plans.__getitem__, numbers))
+    stored = share_rows(plans, section.version) if share else plans
+    # In the order in which the functions refer to them.
+    bodies = tuple({id(body): body for body in stored}.values()) if share else function_bodies
     ends = list(accumulate([len(body.data) for body in bodies], initial=0))
     if ends[-1] >= 1 << 32:
         raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
+    fre_offsets = tuple(ends[:-1])
     if share:
-        start_of = dict(zip(map(id, bodies), ends, strict=False))
-        offsets = {key: start_of[id(place)] for key, place in places.items()}
-        fre_offsets = tuple(map(offsets.__getitem__, keys))
-    else:
-        fre_offsets = tuple(ends[:-1])
+        offset_of = dict(zip(map(id, bodies), fre_offsets, strict=True))
+        offsets = list(map(offset_of.__getitem__, map(id, stored)))
+        fre_offsets = tuple(map(offsets.__getitem__, numbers))
+    row_counts = [body.row_count for body in plans]
     return SectionPlan(
         section.version,
         _flags(section),
@@ -92,9 +90,9 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
         _start_fields(section, section_vaddr),
         section.sizes,
         fre_offsets,
-        planned_bodies,
+        function_bodies,
         bodies,
-        sum([body.row_count for body in planned_bodies]),
+        sum(map(row_counts.__getitem__, numbers)),
         ends[-1],
     )
 
@@ -126,15 +124,15 @@ def _start_fields(section: Section, section_vaddr: int) -> tuple[int, ...]:
     return fields
 
 
-def share_rows(plans: Collection[PlannedBody], version: int) -> dict[int, PlannedBody]:
-    """Return for each plan, by identity, the one whose bytes it refers to: its own, an equal one, or a longer one.
+def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
+    """Return for each plan the one whose bytes it refers to: its own, an equal one, or a longer one.
 
     Readers find as many rows as the function has, so what follows them does not matter; in version 3 the attribute in
     front of the rows has their number, so only equal bodies can be shared there.
     """
     if version >= s.SFRAME_VERSION_3:
         equal: dict[bytes, PlannedBody] = {}
-        return {id(plan): equal.setdefault(plan.data, plan) for plan in plans}
+        return [equal.setdefault(plan.data, plan) for plan in plans]
     # Rows are read from their beginning, so equal beginnings are equal rows, whatever follows.
     first: dict[tuple[int, bytes], PlannedBody] = {}
     for plan in plans:
@@ -144,7 +142,7 @@ def share_rows(plans: Collection[PlannedBody], version: int) -> dict[int, Planne
     for key, following in zip(reversed(ordered[:-1]), reversed(ordered[1:]), strict=True):
         if following[0] == key[0] and following[1].startswith(key[1]):
             first[key] = first[following]
-    return {id(plan): first[plan.fre_type, plan.data] for plan in plans}
+    return [first[plan.fre_type, plan.data] for plan in plans]
 
 
 def _flags(section: Section) -> int:
