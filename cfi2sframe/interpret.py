@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -60,15 +61,15 @@ class CfiEntries:
 
     def __init__(
         self,
-        starts: Iterable[int],
-        sizes: Iterable[int],
-        offsets: Iterable[int],
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        offsets: Sequence[int],
         programs: Iterable[Program],
         walks: Sequence[tuple[int, EntryWalk]],
     ) -> None:
-        self.starts: Final = tuple(starts)
-        self.sizes: Final = tuple(sizes)
-        self.offsets: Final = tuple(offsets)
+        self.starts: Final = starts
+        self.sizes: Final = sizes
+        self.offsets: Final = offsets
         self.programs: Final = tuple(programs)
         self._first_numbers: Final = tuple(first for first, _ in walks)
         self._walks: Final = tuple(walk for _, walk in walks)
@@ -121,9 +122,10 @@ class _Loader:
         self.image = image
         self.machine = RowMachine(image.arch)
         self.lowering = Lowering(target)
-        self.starts: list[int] = []
-        self.sizes: list[int] = []
-        self.offsets: list[int] = []
+        # As objects they would be all over the memory.
+        self.starts: array[int] = array("Q")
+        self.sizes: array[int] = array("Q")
+        self.offsets: array[int] = array("Q")
         self.entry_programs: list[Program] = []
         self.walks: list[tuple[int, EntryWalk]] = []
         self.failures: list[Failure] = []
