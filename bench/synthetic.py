@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-FUNCTION_SIZE = 0x180
+#: Past the last advance of any program.
+FUNCTION_SIZE = 0x600
 TEXT_VADDR = 0x1000_0000
 HEADERS_SIZE = 0x1000
 #: As in large libraries: two thirds of the FDEs repeat a program seen before.
@@ -19,9 +20,13 @@ REPEATED_SHARE = 0.64
 CIE_BODY = b"\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01\0\0"
 
 
-def make_library(path: Path, fde_count: int) -> None:
-    """Write a shared library of that many functions; its code is a hole in the file."""
-    cfi = _eh_frame(fde_count)
+def make_library(path: Path, fde_count: int, *, recurs: bool) -> None:
+    """Write a shared library of that many functions; its code is a hole in the file.
+
+    Distinct programs differ by their advances, as in real libraries, where what stands between these recurs all over
+    the file; not `recurs`: no two of them have the same instructions, which leaves nothing to be known in advance.
+    """
+    cfi = _eh_frame(fde_count, recurs=recurs)
     text_offset = -(-(HEADERS_SIZE + len(cfi)) // 0x1000) * 0x1000
     text_size = fde_count * FUNCTION_SIZE
     names = b"\0.text\0.eh_frame\0.shstrtab\0"
@@ -55,7 +60,7 @@ def _section(name: int, kind: int, flags: int, vaddr: int, offset: int, size: in
     return struct.pack("<IIQQQQIIQQ", name, kind, flags, vaddr, offset, size, 0, 0, 8, 0)
 
 
-def _eh_frame(fde_count: int) -> bytes:
+def _eh_frame(fde_count: int, *, recurs: bool) -> bytes:
     chance = random.Random(1)  # noqa: S311 - the same file each time
     parts = [struct.pack("<II", len(CIE_BODY) + 4, 0) + CIE_BODY]
     position = len(parts[0])
@@ -64,9 +69,11 @@ def _eh_frame(fde_count: int) -> bytes:
         if programs and chance.random() < REPEATED_SHARE:
             program = chance.choice(programs)
         else:
-            # The size of pushed arguments, of which no stack trace takes note, makes each of them another.
-            program = _program(chance) + bytes((0x2E, 0x80 | len(programs) & 0x7F, 0x80 | len(programs) >> 7 & 0x7F))
-            program += bytes((len(programs) >> 14 & 0x7F,))
+            program = _program(chance)
+            if not recurs:
+                # The size of pushed arguments, of which no stack trace takes note.
+                known = len(programs)
+                program += bytes((0x2E, 0x80 | known & 0x7F, 0x80 | known >> 7 & 0x7F, known >> 14 & 0x7F))
             programs.append(program)
         body = b"\0" + program + bytes(-(17 + len(program)) % 8)
         field_vaddr = HEADERS_SIZE + position + 8
@@ -79,16 +86,14 @@ def _eh_frame(fde_count: int) -> bytes:
 def _program(chance: random.Random) -> bytes:
     """Return pushes behind one another, and epilogues that undo them."""
     pushed = chance.choices((0, 1, 2, 4, 6), (10, 20, 25, 25, 20))[0]
-    code, depth, delta = b"", 8, 0
+    code, depth = b"", 8
     for register in range(pushed):
         depth += 8
-        delta += 1 + (register & 1)
         code += bytes((0x41 + (register & 1), 0x0E, depth, 0x80 | (3, 6, 12, 13, 14, 15)[register], 2 + register))
-    for _ in range(chance.choices((1, 2, 3), (70, 20, 10))[0] if pushed else 0):
-        advance = chance.randrange(2, 60)
-        delta += advance + pushed
+    for _ in range(chance.choices((2, 3, 4), (70, 20, 10))[0] if pushed else 0):
+        advance = chance.randrange(2, 250)
         code += bytes((2, advance, 0x0A))
         for left in range(pushed):
-            code += bytes((0x41 if left else 0x40 | 1, 0x0E, depth - 8 * (left + 1)))
+            code += bytes((0x41, 0x0E, depth - 8 * (left + 1)) if left else (0x0E, depth - 8))
         code += b"\x41\x0b"
-    return code if delta < FUNCTION_SIZE else code[:5]
+    return code

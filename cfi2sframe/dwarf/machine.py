@@ -10,8 +10,8 @@ nodes of a graph, instruction chunks its edges, and only an edge not walked befo
 
 from __future__ import annotations
 
-from itertools import accumulate
-from operator import attrgetter, getitem, is_
+from itertools import accumulate, compress
+from operator import attrgetter, getitem, is_not
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
@@ -101,22 +101,35 @@ class _Codes(dict[bytes, bytes]):
         return code
 
 
-class _Sequences(dict[tuple[bytes, ...], "tuple[RowState, ...]"]):
-    """Instructions between advances -> what the rows say: programs differ by their advances more than by these.
+class _Sequence(NamedTuple):
+    """What the rows of programs say that differ by their advances alone.
 
-    `with_repeats` has those, by identity, where a row says what the one before it says.
+    `all_states` has one for each chunk, behind that at the function's start. `states` are those that differ from the
+    one before, `is_kept` says which these are; None: all.
     """
+
+    all_states: tuple[RowState, ...]
+    states: tuple[RowState, ...]
+    is_kept: tuple[bool, ...] | None
+
+
+class _Sequences(dict[tuple[bytes, ...], _Sequence]):
+    """Instructions between advances -> what the rows say: programs differ by their advances more than by these."""
 
     def __init__(self, start: _Node) -> None:
         super().__init__()
         self.start = start
-        self.with_repeats: set[int] = set()
+        self.lists: dict[tuple[int, ...], tuple[RowState, ...]] = {}
 
-    def __missing__(self, codes: tuple[bytes, ...]) -> tuple[RowState, ...]:
-        states = self[codes] = tuple(map(_row_of, accumulate(codes, getitem, initial=self.start)))
-        if any(map(is_, states, states[1:])):
-            self.with_repeats.add(id(states))
-        return states
+    def __missing__(self, codes: tuple[bytes, ...]) -> _Sequence:
+        all_states = tuple(map(_row_of, accumulate(codes, getitem, initial=self.start)))
+        is_kept = (True, *map(is_not, all_states, all_states[1:]))
+        # Registers that no row tells of are saved, on AArch64 in nearly every function.
+        states = tuple(compress(all_states, is_kept))
+        # Equal lists are one object: whoever works on them knows them by that.
+        states = self.lists.setdefault(tuple(map(id, states)), states)
+        sequence = self[codes] = _Sequence(all_states, states, None if all(is_kept) else is_kept)
+        return sequence
 
 
 class _CieGraph:
@@ -190,14 +203,16 @@ class RowMachine:
             return None
         codes = tuple(map(graph.code_of.__getitem__, chunks))
         try:
-            states = graph.sequences[codes]
+            all_states, states, is_kept = graph.sequences[codes]
         except CfiError:
             # The walk meets the same damage, and knows its place in the string.
             return None
         advances = list(map(graph.code_of.advances.__getitem__, chunks))
         starts = tuple(accumulate(advances, initial=0))
-        if 0 in advances or id(states) in graph.sequences.with_repeats:
-            return _merged(starts, states)
+        if 0 in advances:
+            return _merged(starts, all_states)
+        if is_kept is not None:
+            starts = tuple(compress(starts, is_kept))
         return _make(CfiProgram, (starts, states, False))
 
     def _graph(self, cie: DwarfCie) -> _CieGraph:

@@ -7,7 +7,7 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.dwarf.instructions import Cutter, read_chunk, walk_chunks
-from cfi2sframe.dwarf.machine import CfiProgram
+from cfi2sframe.dwarf.machine import CfiProgram, RowMachine
 from cfi2sframe.dwarf.registers import Registers, RememberStack
 from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
 from cfi2sframe.errors import CfiError, RequestError
@@ -37,6 +37,11 @@ def test_every_advance_begins_a_chunk() -> None:
     """Also those with operands; were they part of a chunk, the machine would find out and take the slow way."""
     pieces = [b"\x0e\x10", b"\x02\x10\x0e\x18", b"\x03\x10\x00", b"\x44\x0e\x20\x0a", b"\x04\x01\x00\x00\x00"]
     assert Cutter(0).cut(b"".join(pieces)) == pieces
+
+
+def test_a_cutter_has_patience() -> None:
+    cutter = Cutter(2)
+    assert [cutter.cut(b"\x0a") for _ in range(4)] == [None, None, [b"\x0a"], [b"\x0a"]]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,37 @@ def test_registers_know_no_opcodes_but_theirs(opcode: int) -> None:
 
 def test_programs_depend_on_no_place_unless_they_say_so() -> None:
     assert not CfiProgram((0,), (ROW,)).depends_on_location
+
+
+def as_both_ways_do(machine: RowMachine, code: str) -> CfiProgram:
+    """Run a program the quick way, of which the whole would hide that it gave up, and by a walk."""
+    cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
+    program = machine.run_quickly(cie, bytes.fromhex(code))
+    assert program is not None
+    assert program == machine.walk(cie, bytes.fromhex(code))
+    return program
+
+
+def test_the_quick_way_takes_all_that_it_can() -> None:
+    machine = RowMachine(AMD64, Cutter(0))
+    assert as_both_ways_do(machine, "41 0e 10 02 20 0e 08").starts == (0, 1, 33)
+    # The first chunk without an advance, and one by 0.
+    assert as_both_ways_do(machine, "0e 10 44 0e 20").starts == (0, 4)
+    assert as_both_ways_do(machine, "41 0e 10 40 0e 18").starts == (0, 1)
+    # Rows that say what the one before says: saving rbx, and nothing.
+    assert as_both_ways_do(machine, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
+
+
+def test_what_equal_rows_say_is_one_object() -> None:
+    machine = RowMachine(AMD64, Cutter(0))
+    codes = ("41 0e 10 48 0e 08", "42 0e 10 02 80 0e 08", "41 0e 10 83 02 42 8c 03 48 0e 08", "41 0e 10 48 0a 0e 08")
+    (states,) = {
+        id(program.states): program.states for program in (as_both_ways_do(machine, code) for code in codes)
+    }.values()
+    assert len(states) == 3
+    other = as_both_ways_do(machine, "41 0e 10 48 0e 18")
+    assert other.states[:2] == states[:2]
+    assert other.states != states
 
 
 # Lowering
