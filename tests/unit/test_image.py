@@ -7,6 +7,8 @@ import struct
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
@@ -351,6 +353,41 @@ def test_code_ranges() -> None:
 )
 def test_where_code_may_be_in_a_linked_file(start: int, end: int, holds: bool) -> None:  # noqa: FBT001
     assert image_of(linked()).holds_code(TEXT_VADDR + start, TEXT_VADDR + end) is holds
+
+
+@given(st.lists(st.tuples(st.integers(-0x20, 0x120), st.integers(0, 0x130)), max_size=12), st.booleans())
+def test_columns_are_asked_as_single_ranges_are(ranges: list[tuple[int, int]], is_object: bool) -> None:  # noqa: FBT001
+    image = image_of(an_object() if is_object else linked())
+    base = image.code_ranges[0].start_vaddr
+    starts = sorted(base + start for start, _ in ranges)
+    ends = [start + size for start, (_, size) in zip(starts, ranges, strict=True)]
+    expected = [place for place, pair in enumerate(zip(starts, ends, strict=True)) if not image.holds_code(*pair)]
+    assert image.not_code(starts, ends) == expected
+
+
+@pytest.mark.parametrize(
+    ("vaddr", "may"),
+    [
+        (TEXT_VADDR - 1, False),
+        (TEXT_VADDR, True),
+        # In no section, but in the segment.
+        (TEXT_VADDR + 0x80, True),
+        (TEXT_VADDR + 0x10F, True),
+        (TEXT_VADDR + 0x110, False),
+        (DATA_VADDR, False),
+    ],
+)
+def test_what_may_be_executed(vaddr: int, may: bool) -> None:  # noqa: FBT001
+    assert image_of(linked()).may_execute(vaddr) is may
+
+
+def test_what_may_be_executed_in_an_object() -> None:
+    image = image_of(an_object())
+    text, rodata = image.sections[1], next(section for section in image.sections if section.name == ".rodata")
+    assert image.may_execute(text.vaddr)
+    assert image.may_execute(text.end_vaddr - 1)
+    assert not image.may_execute(text.end_vaddr)
+    assert not image.may_execute(rodata.vaddr)
 
 
 def test_where_code_may_be_in_an_object() -> None:
