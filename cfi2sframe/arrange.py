@@ -11,16 +11,17 @@ from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
 from itertools import accumulate, compress, count, pairwise
 from operator import add, gt
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.reasons import DropReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeVar
 
     from cfi2sframe.sframe.model import FunctionBody
 
-_T = TypeVar("_T")
+    _T = TypeVar("_T")
 
 
 class Ranges(NamedTuple):

@@ -130,29 +130,33 @@ def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -
     """A rule that SFrame need not say makes another row of the CFI, and none of the section."""
     other = ROW._replace(fp=NoRule.SAME_VALUE)
     last = ROW._replace(cfa=RegisterOffset(7, 16))
-    lowering = Lowering(Target(AMD64, version))
+    lowering, cie = Lowering(Target(AMD64, version)), parsed_cie(AMD64)
     states, distinct = (ROW, other, last), (ROW, last)
-    first = lowering.lower((0, 4, 8), states, parsed_cie(AMD64))
+    first = lowering.lower((0, 4, 8), states, cie)
     assert isinstance(first, FunctionBody)
     assert first.starts == (0, 8)
-    assert lowering.lower((0, 4, 8), states, parsed_cie(AMD64)) == first
+    assert lowering.lower((0, 4, 8), states, cie) == first
     # And where none are equal, the quick way gives what the other one does; also for other starts.
     for _ in range(2):
-        assert lowering.lower((0, 8), distinct, parsed_cie(AMD64)) == first
-    assert lowering.lower((0, 6), distinct, parsed_cie(AMD64)) == first._replace(starts=(0, 6))
+        assert lowering.lower((0, 8), distinct, cie) == first
+    assert lowering.lower((0, 6), distinct, cie) == first._replace(starts=(0, 6))
+    # What belongs to the CIE is another one's.
+    for _ in range(2):
+        signal = lowering.lower((0, 8), distinct, parsed_cie(AMD64, is_signal_frame=True))
+        assert signal == first._replace(is_signal_frame=version == 3)
 
 
 def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -> None:
-    """What is kept for the next function is only what default rows can say."""
+    """What is kept for the next function is what some rows can say."""
     by_other_register = (ROW._replace(cfa=RegisterOffset(10, 8)),)
-    flexible = Lowering(Target(AMD64, 3))
-    first = flexible.lower((0,), by_other_register, parsed_cie(AMD64))
+    flexible, cie = Lowering(Target(AMD64, 3)), parsed_cie(AMD64)
+    first = flexible.lower((0,), by_other_register, cie)
     assert isinstance(first, FunctionBody)
     assert first.is_flexible
-    assert flexible.lower((0,), by_other_register, parsed_cie(AMD64)) == first
+    assert flexible.lower((0,), by_other_register, cie) == first
     default = Lowering(Target(AMD64, 2))
     for _ in range(2):
-        skip = default.lower((0,), by_other_register, parsed_cie(AMD64))
+        skip = default.lower((0,), by_other_register, cie)
         assert isinstance(skip, Skip)
         assert skip.reason is SkipReason.CFA_BASE_REGISTER
 
@@ -175,9 +179,9 @@ def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay(register: int) -> No
     ],
 )
 def test_what_no_row_can_say_no_row_can_say_the_second_time_either(state: RowState, reason: SkipReason) -> None:
-    lowering, states = Lowering(Target(AMD64, 2, errata=1)), (state,)
+    lowering, states, cie = Lowering(Target(AMD64, 2, errata=1)), (state,), parsed_cie(AMD64)
     for _ in range(2):
-        skip = lowering.lower((0,), states, parsed_cie(AMD64))
+        skip = lowering.lower((0,), states, cie)
         assert isinstance(skip, Skip)
         assert (skip.reason, skip.start_delta) == (reason, 0)
 
