@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cfi2sframe.dwarf.entries import DwarfCie
-    from cfi2sframe.dwarf.machine import CfiProgram, Location
     from tests.oracle.frames import Arch
     from tests.oracle.tools import Binutils, BinutilsVersion, Tool
 
@@ -56,14 +55,12 @@ def test_differences_are_seen(
     tools_for: Callable[[Arch], Tools], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the test above relies on: both judges notice when every saved register is elsewhere."""
-    whole = RowMachine.run
+    graph_of = RowMachine._graph
 
-    def run_otherwise(
-        self: RowMachine, cie: DwarfCie, instructions: bytes, location: Location | None = None
-    ) -> CfiProgram:
-        return whole(self, cie._replace(data_alignment=-4), instructions, location)
+    def graph_of_another(self: RowMachine, cie: DwarfCie) -> object:
+        return graph_of(self, cie._replace(data_alignment=-4))
 
-    monkeypatch.setattr(RowMachine, "run", run_otherwise)
+    monkeypatch.setattr(RowMachine, "_graph", graph_of_another)
     found = run("amd64", tools_for("amd64"), 1, 50, tmp_path).differences
     assert {text.partition(":")[0] for text in found} == {"readelf", "llvm-dwarfdump"}
 
