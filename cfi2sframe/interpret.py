@@ -151,15 +151,18 @@ class _Loader:
                 programs = self.tables.setdefault(cie, {})
             program = programs.get(instructions)
             if program is None:
-                program = self._run(fde_cie, instructions, programs)
-            if program is None:
-                location = Location(pc_begin, section.vaddr + instructions_offset, bases)
                 try:
-                    program = self._walk(fde_cie, instructions, location, programs)
+                    rows = self.machine.run_quickly(fde_cie, instructions)
+                    if rows is None:
+                        location = Location(pc_begin, section.vaddr + instructions_offset, bases)
+                        rows = self.machine.walk(fde_cie, instructions, location)
+                    program = self._lower(fde_cie, rows)
                 except CfiError as damage:
                     error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
                     failures.append(Failure(CfiFailure(offset, error), section, pc_begin))
                     continue
+                if not rows.depends_on_location:
+                    programs[instructions] = program
             if not program[4] < pc_range <= _MAX_FUNCTION_SIZE:
                 program = self._fit(program, pc_range)
             add_start(pc_begin)
@@ -183,10 +186,7 @@ class _Loader:
             starts, states, _ = program.rows
             count = bisect_left(starts, max(size, 1))
             rows = program.rows._replace(starts=starts[:count], states=states[:count])
-            result = self.lowering.lower(rows.starts, rows.states, program.cie)
-            known = Program(len(self.programs), program.cie, rows, result, rows.starts[-1])
-            self.programs.append(known)
-            self.cuts[key] = known
+            known = self.cuts[key] = self._lower(program.cie, rows)
         return known
 
     def _too_large(self, program: Program, size: int) -> Program:
@@ -196,26 +196,8 @@ class _Loader:
         self.programs.append(known)
         return known
 
-    def _run(self, cie: DwarfCie, instructions: bytes, programs: dict[bytes, Program]) -> Program | None:
-        """Run a program that says all by itself; None: it takes a walk."""
-        try:
-            rows = self.machine.run_quickly(cie, instructions)
-        except CfiError:
-            return None
-        if rows is None:
-            return None
-        program = programs[instructions] = self._add(cie, rows)
-        return program
-
-    def _walk(self, cie: DwarfCie, instructions: bytes, location: Location, programs: dict[bytes, Program]) -> Program:
-        """Run a program whose meaning may depend on where it stands. Raises `CfiError` when it is damaged."""
-        rows = self.machine.walk(cie, instructions, location)
-        program = self._add(cie, rows)
-        if not rows.depends_on_location:
-            programs[instructions] = program
-        return program
-
-    def _add(self, cie: DwarfCie, rows: CfiProgram) -> Program:
+    def _lower(self, cie: DwarfCie, rows: CfiProgram) -> Program:
+        """Lower a program, and add it to those of the file."""
         starts, states, _ = rows
         fields = (len(self.programs), cie, rows, self.lowering.lower(starts, states, cie), starts[-1])
         program: Program = tuple.__new__(Program, fields)
