@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.batch.runner import run_jobs
 from cfi2sframe.errors import RequestError
+from cfi2sframe.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ _worker: Final = _Worker()
 
 
 def _start_worker() -> None:
+    keep_interrupts()
     gc.disable()
     # What is loaded stays; collections need not look at it.
     gc.freeze()
@@ -57,11 +59,15 @@ def run_in_worker(jobs: tuple[Job, ...]) -> tuple[Outcome, ...]:
     """Run jobs in a process of `process_pool`; an interrupt ends the process when the file at hand is taken back."""
     try:
         _worker.is_busy = True
-        return run_jobs(jobs)
+        outcomes = run_jobs(jobs)
     except KeyboardInterrupt:
         os._exit(128 + signal.SIGINT)
     finally:
         _worker.is_busy = False
+    if _worker.is_stopping:
+        # It came where it could not be raised, and the jobs were at their end before it was raised again.
+        os._exit(128 + signal.SIGINT)
+    return outcomes
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import sys
 from typing import Final, NoReturn
 
 from cfi2sframe import __version__
+from cfi2sframe.interrupts import keep_interrupts
 
 PROGRAM: Final = "cfi2sframe"
 
@@ -70,6 +71,7 @@ def run() -> NoReturn:
 
     status = EXIT_UNUSABLE
     try:
+        keep_interrupts()
         status = main()
         sys.stdout.flush()
         sys.stderr.flush()

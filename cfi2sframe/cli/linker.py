@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli import EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.linker_words import is_for_driver, output_of
+from cfi2sframe.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,7 @@ class Kind(NamedTuple):
 
 def run() -> int:
     """Run as the program that was called. Returns the exit status."""
+    keep_interrupts()
     return main(sys.argv)
 
 

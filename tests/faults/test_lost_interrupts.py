@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals that come while the interpreter calls something by itself, where no exception can be raised."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli import ROOT
+from tests.faults.support import BY_NAME, TIMEOUT_SECONDS, Done, check_left, contents, fill
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: `lose()` sends a signal to this process in a weak reference's callback; the handler runs there.
+LOSING = """
+import os, signal, sys, time, weakref
+
+class Thing: pass
+
+def lose(number):
+    def callback(_):
+        os.kill(os.getpid(), number)
+    thing = Thing()
+    reference = weakref.ref(thing, callback)
+    del thing
+"""
+#: The program, interrupted where a call of `os` is made: before the call, and with time to hear of it.
+PROGRAM = """
+from cfi2sframe.cli import run
+call, number = sys.argv[1], int(sys.argv[2])
+del sys.argv[1:3]
+true = getattr(os, call)
+def interrupted(*arguments, **options):
+    lose(number)
+    time.sleep(10)
+    return true(*arguments, **options)
+setattr(os, call, interrupted)
+run()
+"""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def python(program: str, *arguments: str, folder: Path) -> Done:
+    process = subprocess.run(
+        [sys.executable, "-c", LOSING + program, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    return Done(process.returncode, process.stdout, process.stderr.decode(errors="replace"))
+
+
+def test_what_python_makes_of_it(tmp_path: Path) -> None:
+    """If this ever ends otherwise, there is nothing left to mend."""
+    done = python("lose(signal.SIGINT); print('on it goes')", folder=tmp_path)
+    assert done[:2] == (0, b"on it goes\n")
+    assert done.err.startswith("Exception ignored in")
+
+
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+@pytest.mark.parametrize("name", ["raw", "raw-new", "in-place"])
+def test_a_run_ends(tmp_path: Path, name: str, number: signal.Signals) -> None:
+    """While it writes."""
+    form = BY_NAME[name]
+    fill(form, tmp_path)
+    assert python(PROGRAM, "chmod", str(int(number)), *form.arguments, folder=tmp_path) == (128 + number, b"", "")
+    assert contents(tmp_path) == dict(form.files)
+    check_left(form, tmp_path)
+
+
+def test_a_run_that_writes_nothing_ends(tmp_path: Path) -> None:
+    form = BY_NAME["in-place"]
+    fill(form, tmp_path)
+    done = python(PROGRAM, "fstat", str(int(signal.SIGINT)), "coverage", "in.o", folder=tmp_path)
+    assert done == (128 + signal.SIGINT, b"", "")
+
+
+def test_one_that_is_lost_twice(tmp_path: Path) -> None:
+    """The second time it is the one that was raised again: by then a callback runs that takes its time."""
+    program = """
+from cfi2sframe.interrupts import keep_interrupts
+keep_interrupts()
+thing = Thing()
+def slow(_):
+    lose(signal.SIGINT)
+    time.sleep(10)
+reference = weakref.ref(thing, slow)
+began = time.monotonic()
+try:
+    del thing
+    time.sleep(10)
+except KeyboardInterrupt:
+    print(time.monotonic() - began < 10)
+"""
+    assert python(program, folder=tmp_path) == (0, b"True\n", "")
+
+
+def test_other_exceptions_are_told_of_as_ever(tmp_path: Path) -> None:
+    program = """
+from cfi2sframe.interrupts import keep_interrupts
+keep_interrupts()
+thing = Thing()
+reference = weakref.ref(thing, lambda _: 1 // 0)
+del thing
+print("on it goes")
+"""
+    done = python(program, folder=tmp_path)
+    assert done[:2] == (0, b"on it goes\n")
+    assert "ZeroDivisionError" in done.err
+
+
+def test_a_worker_of_a_pool_ends(tmp_path: Path) -> None:
+    """Its job is done to the end, if that comes sooner; the process is not there for another one."""
+    program = """
+from cfi2sframe.batch import pool
+pool._start_worker()
+def jobs_of(length):
+    def run_jobs(jobs):
+        lose(signal.SIGTERM)
+        time.sleep(length)
+        return ()
+    return run_jobs
+pool.run_jobs = jobs_of(float(sys.argv[1]))
+pool.run_in_worker(())
+print("on it goes")
+"""
+    for length in ("10", "0"):
+        assert python(program, length, folder=tmp_path) == (128 + signal.SIGINT, b"", "")
