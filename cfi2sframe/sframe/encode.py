@@ -4,29 +4,47 @@
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cfi2sframe.sframe.layout import SectionPlan
 
-#: struct codes of a function record, by version.
-_RECORD_CODES: Final = {1: "iIIIB", 2: "iIIIBBxx", 3: "qII"}
+_NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
+#: Fields of a function record, by version, as array codes of their size; in version 2 two bytes of padding follow.
+_RECORD_FIELDS: Final = {1: "iIIIB", 2: "iIIIBB", 3: "qII"}
 
 
 def encode_section(plan: SectionPlan) -> bytes:
     """Return the section's bytes: header, function table, rows (version 3: attributes and rows)."""
     order = plan.arch.byte_order
-    pack = struct.Struct(order + _RECORD_CODES[plan.version]).pack
-    columns: list[tuple[int, ...] | list[int]] = [plan.start_fields, plan.sizes, plan.fre_offsets]
+    return b"".join([_header(plan, order), _function_table(plan, order), *[body.data for body in plan.bodies]])
+
+
+def _function_table(plan: SectionPlan, order: str) -> bytearray:
+    """Return the records of all functions, made byte for byte of columns: nothing is done for each record."""
+    columns: list[Sequence[int]] = [plan.start_fields, plan.sizes, plan.fre_offsets]
     if plan.version < s.SFRAME_VERSION_3:
         columns += [[body.row_count for body in plan.function_bodies], [body.info for body in plan.function_bodies]]
     if plan.version == s.SFRAME_VERSION_2:
         columns.append([body.repeat_size for body in plan.function_bodies])
-    parts = [_header(plan, order), *map(pack, *columns)]
-    parts += [body.data for body in plan.bodies]
-    return b"".join(parts)
+    size = s.FDE_SIZE[plan.version]
+    table = bytearray(size * len(plan.sizes))
+    place = 0
+    for code, column in zip(_RECORD_FIELDS[plan.version], columns, strict=True):
+        values = array(code, column)
+        if order != _NATIVE_ORDER:
+            values.byteswap()
+        data, width = values.tobytes(), values.itemsize
+        for byte in range(width):
+            table[place + byte :: size] = data[byte::width]
+        place += width
+    return table
 
 
 def _header(plan: SectionPlan, order: str) -> bytes:
