@@ -17,7 +17,10 @@ PACKAGE = ROOT / "cfi2sframe"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Layers from the bottom up: a module imports from its own layer and those below it. The longest prefix counts.
 LAYERS = (
-    ("errors", "interrupts", "lazy", "reasons", "arch", "elf.constants", "sframe.constants", "dwarf.constants"),
+    (
+        *("errors", "beside", "interrupts", "lazy", "reasons", "arch"),
+        *("elf.constants", "sframe.constants", "dwarf.constants"),
+    ),
     ("elf", "elf.embedding"),
     ("dwarf", "sframe.model"),
     ("describe",),
