@@ -118,6 +118,8 @@ def arrange(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence[int]], l
 
 def _clusters(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield (first, last) of the runs of sorted ranges that overlap one another; nearly always there is none."""
+    if not any(map(gt, ends, starts[1:])):
+        return
     touched = compress(count(), map(gt, accumulate(ends, max), starts[1:]))
     first = last = -1
     for number in touched:
