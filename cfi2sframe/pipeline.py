@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from itertools import pairwise
-from operator import sub
+from functools import partial
+from itertools import compress, count, pairwise
+from operator import ne, sub
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from cfi2sframe.arrange import Pieces, cut, spliced, split_points
-from cfi2sframe.codemap import CodeMap, map_code
+from cfi2sframe.codemap import CodeMap, load_stub_reader, map_code
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
 from cfi2sframe.lower import Skip, Target
@@ -76,7 +77,7 @@ class Conversion(NamedTuple):
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
         """The functions that this version cannot say, with their reasons, in the order of the FDEs."""
-        if not any(isinstance(program.result, Skip) for program in self.cfi.programs):
+        if not self.cfi.skipped:
             return ()
         gone = self.code_map.arrangement.dropped.keys() | self.code_map.replaced
         left_out = []
@@ -99,16 +100,19 @@ def default_section_vaddr(image: ElfImage) -> int:
     return -(-image.end_of_segments() // _SECTION_BOUNDARY) * _SECTION_BOUNDARY
 
 
-def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
+def convert_image(image: ElfImage, options: Options = Options(), *, processes: int = 1) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
+    `processes`: with 2 and more a copy of this process may do part of the work for a large section; what is made is the
+    same.
     Raises `InputError` when the CFI cannot be used, `RequestError` when the version, its fields or its flags cannot
     hold what was asked for.
     """
     target = Target(image.arch, options.version, options.errata)
     if options.all_keep_frame_pointer and options.version >= SFRAME_VERSION_3:
         raise RequestError("version 3 has no frame pointer flag; versions 1 and 2 have it")
-    cfi = load_cfi(image, target, options.source)
+    meanwhile = partial(_await_cfi, image, options) if processes > 1 else None
+    cfi = load_cfi(image, target, options.source, meanwhile)
     if not cfi.entries and cfi.failures:
         first = cfi.failures[0].failure.error
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
@@ -121,6 +125,12 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level >= 1)
     data = encode_section(plan) if section.starts else b""
     return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data)
+
+
+def _await_cfi(image: ElfImage, options: Options) -> None:
+    """Use the time in which another process works."""
+    if options.with_stubs:
+        load_stub_reader(image)
 
 
 def _level(image: ElfImage, options: Options) -> int:
@@ -207,22 +217,38 @@ def _fde_functions(image: ElfImage, target: Target, cfi: Cfi, code_map: CodeMap)
     results = [programs[number][3] for number in numbers]
     max_row_count = V3_MAX_FRES if target.version >= SFRAME_VERSION_3 else sys.maxsize
     changes: list[tuple[int, int, Sequence[Function], int | None]] = []
-    own_sizes = map(cfi.entries.sizes.__getitem__, numbers)
-    for place, (result, size, own_size) in enumerate(zip(results, sizes, own_sizes, strict=True)):
+    for place in _unusual(cfi, numbers, sizes, results, max_row_count):
+        result, size, number = results[place], sizes[place], numbers[place]
         if isinstance(result, Skip):
             changes.append((place, place + 1, (), None))
-        elif size != own_size or len(result[0]) > max_row_count:
-            number, start = numbers[place], starts[place]
-            delta = start - cfi.entries.starts[number]
-            body = cut(result, delta, delta + size) if size != own_size else result
-            parts = [
-                Function(start + first, last - first, cut(body, first, last))
-                for first, last in pairwise((*split_points(body, max_row_count), size))
-            ]
-            changes.append((place, place + 1, parts, number))
+            continue
+        start = starts[place]
+        delta = start - cfi.entries.starts[number]
+        body = cut(result, delta, delta + size)
+        parts = [
+            Function(start + first, last - first, cut(body, first, last))
+            for first, last in pairwise((*split_points(body, max_row_count), size))
+        ]
+        changes.append((place, place + 1, parts, number))
     # What is no body has been found above, and goes.
     functions = _Functions(starts, sizes, cast("list[FunctionBody]", results), numbers)
     return functions.replaced(changes) if changes else functions
+
+
+def _unusual(
+    cfi: Cfi, numbers: Sequence[int], sizes: Sequence[int], results: Sequence[FunctionBody | Skip], max_row_count: int
+) -> list[int]:
+    """Return the places of the pieces that are not whole, whose program cannot be said, or has too many rows."""
+    places = set(compress(count(), map(ne, sizes, map(cfi.entries.sizes.__getitem__, numbers))))
+    if cfi.skipped:
+        skipped = {id(program.result) for program in cfi.skipped}
+        places.update(compress(count(), map(skipped.__contains__, map(id, results))))
+    for place in compress(count(), map(max_row_count.__lt__, sizes)):
+        # A row has a byte at least; these may have too many.
+        result = results[place]
+        if not isinstance(result, Skip) and len(result.starts) > max_row_count:
+            places.add(place)
+    return sorted(places)
 
 
 def _as_placed(section: Section, image: ElfImage) -> Section:

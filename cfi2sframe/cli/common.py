@@ -246,6 +246,11 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
     )
 
 
+def process_count(arguments: argparse.Namespace) -> int:
+    """Return how many processes may work: as many as are asked for, else one per processor that may be used."""
+    return arguments.jobs or len(os.sched_getaffinity(0))
+
+
 def section_type_of(arguments: argparse.Namespace) -> int:
     """Return the ELF type that `--section-type` asks for."""
     from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS

@@ -14,7 +14,15 @@ from cfi2sframe.batch.records import Outcome, Settings
 from cfi2sframe.batch.worklist import work_list
 from cfi2sframe.cli import EXIT_SUCCESS, KEPT
 from cfi2sframe.cli.batch_report import check_line, exit_status, json_line, summary_line, tally, worse
-from cfi2sframe.cli.common import conversion_options, ended_by_signals, fail, fail_early, say, section_type_of
+from cfi2sframe.cli.common import (
+    conversion_options,
+    ended_by_signals,
+    fail,
+    fail_early,
+    process_count,
+    say,
+    section_type_of,
+)
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
@@ -52,7 +60,7 @@ def convert_in_place(arguments: argparse.Namespace) -> int:
     runs_here = is_single and not known[0] and not arguments.executor
     try:
         with ended_by_signals():
-            outcomes = _single(jobs[0]) if runs_here else _several(arguments, jobs, known)
+            outcomes = _single(jobs[0], process_count(arguments)) if runs_here else _several(arguments, jobs, known)
     except RequestError as error:
         return fail_early(error, arguments.inputs)
     for outcome in outcomes:
@@ -108,9 +116,9 @@ def _stamp_of(path: str | None, settings: Settings) -> Stamp | None:
 # Running
 
 
-def _single(job: Job) -> list[Outcome]:
+def _single(job: Job, processes: int) -> list[Outcome]:
     """Run one job here, and leave what it made to the end of the process."""
-    outcome = run_job(job, KEPT)
+    outcome = run_job(job, KEPT, processes)
     _say_outcome(outcome, only_checks=job.settings.only_checks)
     return [outcome]
 
@@ -143,7 +151,7 @@ def _executor(
     """Return what runs the jobs, and the function that it is given; no executor where it would not pay."""
     from cfi2sframe.batch.runner import run_jobs
 
-    count = arguments.jobs or len(os.sched_getaffinity(0))
+    count = process_count(arguments)
     if arguments.executor:
         return _named_executor(arguments.executor, count)
     if count == 1 or job_count <= 1 or byte_count < _POOL_SIZE:
