@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ class Beside:
         """Wait for the result, and return it; None where there is none. To be called once."""
         if not self._process:
             return None
-        _, status = os.waitpid(self._process, 0)
+        has_succeeded = _has_succeeded(self._process)
         self._process = 0
         try:
-            if status != 0:
+            if not has_succeeded:
                 return None
             with open(self._memory, "rb", closefd=False) as file:
                 file.seek(0)
@@ -53,11 +54,20 @@ class Beside:
         """End the other process, if there is one still. May be called at any time."""
         process, self._process = self._process, 0
         if process:
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            _has_succeeded(process)
         memory, self._memory = self._memory, -1
         if memory >= 0:
             os.close(memory)
+
+
+def _has_succeeded(process: int) -> bool:
+    """Wait for a process to end; whether it has ended well. Nobody knows where the caller ignores SIGCHLD."""
+    try:
+        return os.waitpid(process, 0)[1] == 0
+    except ChildProcessError:
+        return False
 
 
 def _can_be_copied() -> bool:

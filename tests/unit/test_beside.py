@@ -92,6 +92,33 @@ def test_stopping() -> None:
     other.stop()
 
 
+@pytest.mark.parametrize("asks", [True, False])
+def test_where_nobody_is_told_how_it_ended(*, asks: bool) -> None:
+    """A caller may ignore SIGCHLD, and what it starts inherits that."""
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        other = Beside(lambda: 1)
+        assert not asks or other.result() is None
+        other.stop()
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+
+
+def test_an_interrupt_while_it_is_waited_for() -> None:
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    other = Beside(lambda: time.sleep(60))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            other.result()
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    other.stop()
+
+
 def test_not_beside_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they hold would be held for ever in a copy."""
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a copy was made"))
