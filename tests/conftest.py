@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 import pytest
@@ -14,6 +15,10 @@ from tests.oracle import tools
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+# A shell has what it starts in the background ignore it, and whatever the tests start would, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dev", deadline=None, max_examples=60)
 # Slow machines must not turn a good run red, and a red run must be the same on the next try.
