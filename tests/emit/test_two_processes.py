@@ -15,6 +15,7 @@ from cfi2sframe.arch import AMD64
 from cfi2sframe.cli import main
 from cfi2sframe.elf.cfi import find_cfi
 from tests import cfi_asm as asm
+from tests.children import children
 from tests.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file
 
 if TYPE_CHECKING:
@@ -138,16 +139,24 @@ def test_the_second_process_is_killed(
 
 
 def test_an_interrupt_ends_both(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one waits for the other."""
+    before = children()
     fork = os.fork
 
-    def fork_and_interrupt() -> int:
+    def fork_slowly() -> int:
         process = fork()
-        if process:
-            signal.raise_signal(signal.SIGINT)
-        else:
+        if process == 0:
             time.sleep(60)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
         return process
 
-    monkeypatch.setattr(os, "fork", fork_and_interrupt)
-    assert main([str(large), "-o", str(tmp_path / "out"), "-j", "2"]) == 128 + signal.SIGINT
+    monkeypatch.setattr(os, "fork", fork_slowly)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    began = time.monotonic()
+    try:
+        assert main([str(large), "-o", str(tmp_path / "out"), "-j", "2"]) == 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert time.monotonic() - began < 30
+    assert children() == before
     assert not list(tmp_path.iterdir())
