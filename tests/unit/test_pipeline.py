@@ -195,23 +195,16 @@ def many_rows(count: int, start: int = 0) -> asm.Fde:
     return leaf(start, count, *steps)
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(65535, [65535]), (65536, [65535, 1])])
+@pytest.mark.parametrize(("count", "sizes"), [(65535, [65535]), (65536, [65535, 1]), (131071, [65535, 65535, 1])])
 def test_version_3_splits_functions_of_many_rows(count: int, sizes: list[int]) -> None:
     """Version 3 counts a function's rows in 16 bits."""
-    conversion = convert_checked(linked(AMD64, many_rows(count), leaf(0x30000), code_size=0x40000))
-    assert [size for _, size in places(conversion)] == [*sizes, 16]
-    functions = check_sums(conversion).functions
-    assert (functions.described, functions.records) == (2, len(sizes) + 1)
-
-
-@pytest.mark.parametrize(("count", "sizes"), [(3, [3]), (4, [3, 1]), (9, [3, 3, 3]), (10, [3, 3, 3, 1])])
-def test_split_functions_say_the_same(monkeypatch: pytest.MonkeyPatch, count: int, sizes: list[int]) -> None:
-    monkeypatch.setattr("cfi2sframe.pipeline.V3_MAX_FRES", 3)
-    image = linked(AMD64, many_rows(count), leaf(0x100))
+    image = linked(AMD64, many_rows(count), leaf(0x30000), code_size=0x40000)
     conversion = convert_checked(image)
     assert [size for _, size in places(conversion)] == [*sizes, 16]
     assert check_sums(conversion).row_count == count + 1
     assert verify(image, decoded(conversion)).is_clean
+    functions = check_sums(conversion).functions
+    assert (functions.described, functions.records) == (2, len(sizes) + 1)
 
 
 def test_older_versions_count_rows_in_32_bits() -> None:
