@@ -181,6 +181,7 @@ def medium_figures(setting: Setting, path: Path) -> Iterator[Figure]:
     name = f"{path.name} ({fde_count(path):,} FDEs)"
     against = compare(raw, [setting.readelf, "-wF", str(path)], setting.rounds, setting.environment)
     yield Figure(f"{name}: CPU to readelf -wF", against.ratio("cpu"), "", None, against.detail("cpu"))
+    yield Figure(f"{name}: wall to readelf -wF", against.ratio("wall"), "", None, against.detail("wall"))
     python = compare(raw, [setting.python, "-c", PYELFTOOLS, str(path)], 1, setting.environment)
     yield Figure(f"{name}: CPU to pyelftools", python.ratio("cpu"), "", None, python.detail("cpu"))
     split = compare([*raw, "-O2"], raw, setting.rounds, setting.environment)

@@ -7,7 +7,6 @@ An offer, never a need: what cannot be had so (no process, no memory, one that w
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 from contextlib import suppress
@@ -43,6 +42,8 @@ class Beside:
         try:
             if not has_succeeded:
                 return None
+            import pickle
+
             with open(self._memory, "rb", closefd=False) as file:
                 file.seek(0)
                 made: object = pickle.load(file)  # noqa: S301 - what this program has written
@@ -80,6 +81,8 @@ def _work(work: Callable[[], object], memory: int) -> NoReturn:
     """Be the other process: leave the result, and say nothing, whatever happens."""
     status = 1
     try:
+        import pickle
+
         # What the copied handlers would take back is the parent's.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
