@@ -93,28 +93,6 @@ def run(command: list[str], environment: dict[str, str]) -> Cost:
     return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
-def peak_of_all(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command; return the most memory, in bytes, that it and its children were seen to have, each page once."""
-    peak = 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as process:
-        while process.poll() is None:
-            folder = Path(f"/proc/{process.pid}")
-            try:
-                children = (folder / "task" / str(process.pid) / "children").read_text().split()
-                peak = max(peak, sum(map(_proportional_size, (str(process.pid), *children))))
-            except OSError:
-                # One of them has just ended.
-                continue
-    return peak
-
-
-def _proportional_size(process: str) -> int:
-    for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 def compare(ours: list[str], theirs: list[str], rounds: int, environment: dict[str, str]) -> Comparison:
     """Run both commands by turns (A B A B ...), so that a busy machine slows both.
 

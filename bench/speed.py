@@ -6,7 +6,7 @@ speed.py [--rounds N] [--readelf PROGRAM] [--python PROGRAM] [--large FILE] [--m
 
 Commands run by turns, so that a busy machine slows both sides; a ratio is the median over the pairs. Without --large:
 the file under /usr with the most FDEs; without --medium: the one with the most below 25,000. Peak memory is the
-resident set at its largest, or what all processes together have, if that was seen to be more. --python measures
+resident set at its largest. --python measures
 what is installed for that interpreter, not these sources, and the two against one another.
 """
 
@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from measuring import ROOT, Figure, compare, environment_for, own_peak_size, peak_of_all, run, table_of
+from measuring import ROOT, Figure, compare, environment_for, own_peak_size, run, table_of
 from synthetic import make_library
 
 from cfi2sframe import load
@@ -152,15 +152,11 @@ def large_figures(setting: Setting, path: Path) -> Iterator[Figure]:
     raw = [*setting.convert, str(path), "-o", setting.output]
     name = f"{path.name} ({fde_count(path):,} FDEs)"
     reader = [setting.readelf, "-wF", str(path)]
-    for jobs, cpu_goal, wall_goal in ((1, 3, None), (2, None, 1)):
-        against = compare([*raw, "-j", str(jobs)], reader, setting.rounds, setting.environment)
-        title = f"{name}, -j {jobs}"
-        yield Figure(f"{title}: CPU to readelf -wF", against.ratio("cpu"), "", cpu_goal, against.detail("cpu"))
-        yield Figure(f"{title}: wall to readelf -wF", against.ratio("wall"), "", wall_goal, against.detail("wall"))
-        peak = max(against.peak_size, own_peak_size(), peak_of_all([*raw, "-j", str(jobs)], setting.environment))
-        yield Figure(
-            f"{title}: peak memory", peak / MIB, " MiB", 200, f"the file has {path.stat().st_size / MIB:.0f} MiB"
-        )
+    against = compare(raw, reader, setting.rounds, setting.environment)
+    yield Figure(f"{name}: CPU to readelf -wF", against.ratio("cpu"), "", 3, against.detail("cpu"))
+    yield Figure(f"{name}: wall to readelf -wF", against.ratio("wall"), "", 1, against.detail("wall"))
+    peak = max(against.peak_size, own_peak_size())
+    yield Figure(f"{name}: peak memory", peak / MIB, " MiB", 200, f"the file has {path.stat().st_size / MIB:.0f} MiB")
     dumper = shutil.which("llvm-dwarfdump")
     if dumper is not None:
         dumped = compare(raw, [dumper, "--eh-frame", str(path)], 1, setting.environment)

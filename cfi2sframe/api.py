@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage, ElfSection
 
 
-def convert(image: ElfImage, options: Options = Options(), *, processes: int = 1) -> Conversion:
+def convert(image: ElfImage, options: Options = Options()) -> Conversion:
     """Convert an image's CFI; `Conversion.data` is the section, `report.coverage.account` the account of it.
 
-    `processes`: with 2 and more a copy of this process may do part of the work for a large file, unless there are other
-    threads.
     Raises `InputError` when the CFI cannot be used, `RequestError` when the options ask for what does not exist.
     """
-    return convert_image(image, options, processes=processes)
+    return convert_image(image, options)
 
 
 def decode(data: bytes, section_vaddr: int = 0) -> DecodedSection:

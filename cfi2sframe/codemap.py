@@ -52,16 +52,6 @@ def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True
     return CodeMap(arrangement, pieces.replaced([(first, last, left)]), stubs, frozenset(replaced))
 
 
-def load_stub_reader(image: ElfImage) -> None:
-    """Load the modules that `map_code` will need for a file's stubs. Says nothing if they cannot be loaded."""
-    if image.is_relocatable or not any(section.name.startswith((".plt", ".iplt")) for section in image.sections):
-        return
-    from cfi2sframe.plt import scan  # noqa: F401 - loaded, that is all
-    from cfi2sframe.plt.decode import load_capstone
-
-    load_capstone()
-
-
 def _taken(stubs: StubScan) -> Iterator[tuple[int, int]]:
     """Yield the ranges of which CFI has no say: described stubs, and those where it contradicts the instructions."""
     for function in stubs.functions:

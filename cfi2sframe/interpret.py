@@ -6,11 +6,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from functools import partial
-from itertools import compress, count, dropwhile, takewhile
-from operator import ge
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf.ahead import MIN_SIZE, LaterFdes, ReadAhead
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.machine import CfiProgram, Location, RowMachine
 from cfi2sframe.dwarf.pointer import PointerBases
@@ -20,16 +17,13 @@ from cfi2sframe.lower import Lowering, Skip, Target, check_target
 from cfi2sframe.reasons import SkipReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.dwarf.entries import FdeFields
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FunctionBody
 
 #: All versions store a function's size in 32 bits.
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
-#: Behind the end of any function.
-_NEVER: Final = 1 << 64
 
 
 class Program(NamedTuple):
@@ -111,23 +105,16 @@ class Cfi(NamedTuple):
     skipped: tuple[Program, ...]
 
 
-def load_cfi(
-    image: ElfImage, target: Target, source: CfiKind | None = None, meanwhile: Callable[[], None] | None = None
-) -> Cfi:
+def load_cfi(image: ElfImage, target: Target, source: CfiKind | None = None) -> Cfi:
     """Read, interpret and lower all CFI of an image.
 
-    `meanwhile`: for a large section another process may do part of the work; this is called when it has begun.
     Raises `InputError` when there is none or it cannot be walked, `RequestError` when the version cannot be had.
     """
     check_target(target)
     sections = find_cfi(image, source)
     loader = _Loader(image, target)
     for section in sections:
-        # With another process the strings are not known here, and those of several sections may be equal.
-        if meanwhile is None or len(section.data) < MIN_SIZE or len(sections) > 1:
-            loader.add(section)
-        else:
-            loader.add_with_another(section, meanwhile)
+        loader.add(section)
     return Cfi(sections, loader.entries(), tuple(loader.failures), tuple(loader.skipped))
 
 
@@ -145,7 +132,6 @@ class _Loader:
         self.entry_programs: list[Program] = []
         self.walks: list[tuple[int, EntryWalk]] = []
         self.failures: list[Failure] = []
-        self.program_failures: list[Failure] = []
         self.program_count = 0
         self.skipped: list[Program] = []
         self.cuts: dict[tuple[int, int], Program] = {}
@@ -156,50 +142,15 @@ class _Loader:
 
     def add(self, section: CfiSection) -> None:
         """Add a section's FDEs, sound ones and damaged ones."""
-        walk = self._begin(section)
-        self._add_fdes(walk, walk.fdes())
-        self._end(walk)
-
-    def add_with_another(self, section: CfiSection, meanwhile: Callable[[], None]) -> None:
-        """Do the same as `add`, together with another process; call `meanwhile` when that has begun."""
-        # A walk remembers what it has met, and this one goes its own way.
-        ahead = ReadAhead(self._walk(section))
-        try:
-            meanwhile()
-            walk = self._begin(section)
-            firsts: dict[int, Program] = {}
-            self._add_fdes(walk, takewhile(lambda fields: fields[0] < ahead.first_offset, walk.fdes()), firsts)
-            later = ahead.result()
-        finally:
-            ahead.stop()
-        if later is None:
-            self._add_fdes(walk, dropwhile(lambda fields: fields[0] < ahead.first_offset, walk.fdes()))
-        else:
-            self._add_later(walk, later, self._later_programs(walk, later, firsts))
-        self._end(walk)
-
-    def _walk(self, section: CfiSection) -> EntryWalk:
         bases = PointerBases(self.image.byte_order, section.table_vaddr, partial(_load_word, self.image))
-        return EntryWalk(section, bases)
-
-    def _begin(self, section: CfiSection) -> EntryWalk:
-        walk = self._walk(section)
+        walk = EntryWalk(section, bases)
         self.walks.append((len(self.starts), walk))
-        self.program_failures = []
-        return walk
-
-    def _end(self, walk: EntryWalk) -> None:
-        self.failures += [Failure(failure, walk.section, None) for failure in walk.failures]
-        self.failures += self.program_failures
-
-    def _add_fdes(self, walk: EntryWalk, fdes: Iterable[FdeFields], firsts: dict[int, Program] | None = None) -> None:
-        """Add FDEs of a section. `firsts` is given the programs that are new, by the offset of their FDE."""
-        section = walk.section
+        program_failures: list[Failure] = []
         cie: DwarfCie | None = None
         programs: dict[bytes, Program] = {}
         add_start, add_size = self.starts.append, self.sizes.append
         add_offset, add_program = self.offsets.append, self.entry_programs.append
-        for offset, fde_cie, pc_begin, pc_range, instructions, instructions_offset, _ in fdes:
+        for offset, fde_cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
             if fde_cie is not cie:
                 cie = fde_cie
                 programs = self.tables.setdefault(cie, {})
@@ -213,51 +164,18 @@ class _Loader:
                     program = self._lower(fde_cie, rows)
                 except CfiError as damage:
                     error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
-                    self.program_failures.append(Failure(CfiFailure(offset, error), section, pc_begin))
+                    program_failures.append(Failure(CfiFailure(offset, error), section, pc_begin))
                     continue
                 if not rows.depends_on_location:
                     programs[instructions] = program
-                    if firsts is not None:
-                        firsts[offset] = program
             if not program[4] < pc_range <= _MAX_FUNCTION_SIZE:
                 program = self._fit(program, pc_range)
             add_start(pc_begin)
             add_size(pc_range)
             add_offset(offset)
             add_program(program)
-
-    def _later_programs(self, walk: EntryWalk, later: LaterFdes, firsts: dict[int, Program]) -> list[Program | None]:
-        """Return the programs of FDEs that another process has read; None where `_add_fdes` has to make them."""
-        cies: dict[int, DwarfCie] = {}
-        programs: list[Program | None] = []
-        for first_fde, cie_fde, string in zip(*later[4:], strict=True):
-            program = firsts.get(first_fde)
-            if string is not None:
-                cie = cies.get(cie_fde)
-                if cie is None:
-                    cie = cies[cie_fde] = walk.fde_at(cie_fde).cie
-                rows = self.machine.run_cut(cie, string)
-                program = None if rows is None else self._lower(cie, rows)
-            programs.append(program)
-        return programs
-
-    def _add_later(self, walk: EntryWalk, later: LaterFdes, programs: Sequence[Program | None]) -> None:
-        """Add FDEs that another process has read, given their programs."""
-        offsets, starts, sizes, numbers = later[:4]
-        # A program that has to be made fits nowhere.
-        last_starts = [_NEVER if program is None else program[4] for program in programs]
-        unusual = set(compress(count(), map(ge, map(last_starts.__getitem__, numbers), sizes)))
-        if max(sizes, default=0) > _MAX_FUNCTION_SIZE:
-            unusual.update(place for place, size in enumerate(sizes) if size > _MAX_FUNCTION_SIZE)
-        position = 0
-        for place in (*sorted(unusual), len(offsets)):
-            self.starts += starts[position:place]
-            self.sizes += sizes[position:place]
-            self.offsets += offsets[position:place]
-            self.entry_programs.extend(cast("Iterator[Program]", map(programs.__getitem__, numbers[position:place])))
-            if place < len(offsets):
-                self._add_fdes(walk, [walk.fde_at(offsets[place])])
-            position = place + 1
+        self.failures += [Failure(failure, section, None) for failure in walk.failures]
+        self.failures += program_failures
 
     def _fit(self, program: Program, size: int) -> Program:
         """Return what a program says of a function that ends before the last row, or is too large for a record."""

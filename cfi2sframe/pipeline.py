@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from functools import partial
 from itertools import compress, count, pairwise
 from operator import ne, sub
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from cfi2sframe.arrange import Pieces, cut, spliced, split_points
-from cfi2sframe.codemap import CodeMap, load_stub_reader, map_code
+from cfi2sframe.codemap import CodeMap, map_code
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
 from cfi2sframe.lower import Skip, Target
@@ -100,19 +99,16 @@ def default_section_vaddr(image: ElfImage) -> int:
     return -(-image.end_of_segments() // _SECTION_BOUNDARY) * _SECTION_BOUNDARY
 
 
-def convert_image(image: ElfImage, options: Options = Options(), *, processes: int = 1) -> Conversion:
+def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
-    `processes`: with 2 and more a copy of this process may do part of the work for a large section; what is made is the
-    same.
     Raises `InputError` when the CFI cannot be used, `RequestError` when the version, its fields or its flags cannot
     hold what was asked for.
     """
     target = Target(image.arch, options.version, options.errata)
     if options.all_keep_frame_pointer and options.version >= SFRAME_VERSION_3:
         raise RequestError("version 3 has no frame pointer flag; versions 1 and 2 have it")
-    meanwhile = partial(_await_cfi, image, options) if processes > 1 else None
-    cfi = load_cfi(image, target, options.source, meanwhile)
+    cfi = load_cfi(image, target, options.source)
     if not cfi.entries and cfi.failures:
         first = cfi.failures[0].failure.error
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
@@ -125,12 +121,6 @@ def convert_image(image: ElfImage, options: Options = Options(), *, processes: i
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level >= 1)
     data = encode_section(plan) if section.starts else b""
     return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data)
-
-
-def _await_cfi(image: ElfImage, options: Options) -> None:
-    """Use the time in which another process works."""
-    if options.with_stubs:
-        load_stub_reader(image)
 
 
 def _level(image: ElfImage, options: Options) -> int:

@@ -38,8 +38,8 @@ def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
     """Run `cfi2sframe ARGUMENTS...`."""
     convert = pipeline.convert_image
 
-    def convert_image(image: ElfImage, options: Options, *, processes: int = 1) -> Conversion:
-        conversion = convert(image, options, processes=processes)
+    def convert_image(image: ElfImage, options: Options) -> Conversion:
+        conversion = convert(image, options)
         check_sums(conversion)
         return conversion
 

@@ -35,9 +35,7 @@ EDGES: Final = "unit/test_edges.py"
 TESTS: Final = {
     "dwarf/machine.py": (
         *(EDGES, "unit/test_machine.py", "golden", "unit/test_cfi_sections.py", "property/test_machine.py"),
-        "property/test_ahead.py",
     ),
-    "dwarf/ahead.py": ("unit/test_ahead.py", "property/test_ahead.py", "emit/test_two_processes.py"),
     "dwarf/registers.py": (EDGES, "unit/test_machine.py", "golden", "unit/test_lower.py", "property/test_machine.py"),
     "dwarf/instructions.py": (
         *(EDGES, "unit/test_machine.py", "golden", "unit/test_cfi_sections.py", "unit/test_pipeline.py"),

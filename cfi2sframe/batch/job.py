@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage
 
 
-def run_job(job: Job, kept: list[object] | None = None, processes: int = 1) -> Outcome:
+def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
     """Convert one file in place, unless it already is what would be written. Raises nothing but interrupts.
 
     `kept`: what was made is added there, so that a process that is about to end need not take it down first.
-    `processes`: how many may work on the file.
     """
     problem: Problem = "unusable"
     try:
-        return _run_repeatedly(job, [] if kept is None else kept, processes)
+        return _run_repeatedly(job, [] if kept is None else kept)
     except UnfitError as error:
         if job.settings.skips_unfit:
             return Outcome(job.name, job.other_names, "skipped", reason=str(error), state=job.state)
@@ -52,31 +51,31 @@ def _failed(job: Job, problem: Problem, reason: str) -> Outcome:
     return Outcome(job.name, job.other_names, "failed", problem, reason)
 
 
-def _run_repeatedly(job: Job, kept: list[object], processes: int) -> Outcome:
+def _run_repeatedly(job: Job, kept: list[object]) -> Outcome:
     """Start over when the file has been changed under way: two runs at once then both succeed."""
     for _ in range(1, _ATTEMPT_COUNT):
         try:
-            return _run(job, kept, processes)
+            return _run(job, kept)
         except ChangedError:
             continue
-    return _run(job, kept, processes)
+    return _run(job, kept)
 
 
-def _run(job: Job, kept: list[object], processes: int) -> Outcome:
+def _run(job: Job, kept: list[object]) -> Outcome:
     watched = Watched.of(job.targets[0])
     image = load(job.targets[0], job.name)
     try:
-        return _convert(job, image, watched, kept, processes)
+        return _convert(job, image, watched, kept)
     finally:
         # What was made may be kept to the end of the run.
         image.close()
 
 
-def _convert(job: Job, image: ElfImage, watched: Watched | None, kept: list[object], processes: int) -> Outcome:
+def _convert(job: Job, image: ElfImage, watched: Watched | None, kept: list[object]) -> Outcome:
     from cfi2sframe.pipeline import convert_image
 
     settings = job.settings
-    conversion = convert_image(image, settings.options, processes=processes)
+    conversion = convert_image(image, settings.options)
     kept.append(conversion)
     needs_account = settings.wants_account or settings.min_coverage is not None
     coverage = account_if_needed(conversion, is_wanted=needs_account)

@@ -84,7 +84,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=count_from_one,
         metavar="N",
-        help="processes for several files, or two for a large one (default: one per processor that may be used)",
+        help="processes for several files (default: one per processor that may be used)",
     )
     parser.add_argument(
         "--executor",

@@ -60,7 +60,7 @@ def convert_in_place(arguments: argparse.Namespace) -> int:
     runs_here = is_single and not known[0] and not arguments.executor
     try:
         with ended_by_signals():
-            outcomes = _single(jobs[0], process_count(arguments)) if runs_here else _several(arguments, jobs, known)
+            outcomes = _single(jobs[0]) if runs_here else _several(arguments, jobs, known)
     except RequestError as error:
         return fail_early(error, arguments.inputs)
     for outcome in outcomes:
@@ -116,9 +116,9 @@ def _stamp_of(path: str | None, settings: Settings) -> Stamp | None:
 # Running
 
 
-def _single(job: Job, processes: int) -> list[Outcome]:
+def _single(job: Job) -> list[Outcome]:
     """Run one job here, and leave what it made to the end of the process."""
-    outcome = run_job(job, KEPT, processes)
+    outcome = run_job(job, KEPT)
     _say_outcome(outcome, only_checks=job.settings.only_checks)
     return [outcome]
 

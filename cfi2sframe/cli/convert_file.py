@@ -13,7 +13,6 @@ from cfi2sframe.cli.common import (
     EXIT_OF_PROBLEM,
     conversion_options,
     fail,
-    process_count,
     read_image,
     say,
     section_type_of,
@@ -37,9 +36,7 @@ def convert_file(arguments: argparse.Namespace, source: str, output: str) -> int
     try:
         emits_raw = _emits_raw(arguments, output)
         watched = None if source == "-" else Watched.of(source)
-        conversion = convert_image(
-            read_image(source), conversion_options(arguments), processes=process_count(arguments)
-        )
+        conversion = convert_image(read_image(source), conversion_options(arguments))
         KEPT.append(conversion)
         wants_account = bool(arguments.report or arguments.verbose or arguments.min_coverage is not None)
         coverage = account_if_needed(conversion, is_wanted=wants_account)

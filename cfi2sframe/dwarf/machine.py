@@ -23,16 +23,12 @@ from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.pointer import PointerBases
     from cfi2sframe.dwarf.registers import RegisterState
     from cfi2sframe.dwarf.rules import RowState
-
-    #: A string that is cut: its instructions behind each advance, none of which is 0, and where the rows start.
-    CutString: TypeAlias = tuple[tuple[bytes, ...], tuple[int, ...]]
 
 _row_of: Final = attrgetter("row")
 #: Makes a record of a tuple without a call in between.
@@ -152,8 +148,6 @@ class _CieGraph:
         self.registers.set_initial_rules()
         self.start = self.node(self.registers.freeze())
         self.sequences = _Sequences(self.start)
-        # By the identity of the tuple, which is kept alive beside.
-        self.sequences_of_cut: dict[int, tuple[_Sequence, tuple[bytes, ...]]] = {}
 
     def node(self, state: RegisterState) -> _Node:
         node = self.nodes.get(state)
@@ -216,21 +210,6 @@ class RowMachine:
         starts = tuple(accumulate(advances, initial=0))
         if 0 in advances:
             return _merged(starts, all_states)
-        if is_kept is not None:
-            starts = tuple(compress(starts, is_kept))
-        return _make(CfiProgram, (starts, states, False))
-
-    def run_cut(self, cie: DwarfCie, cut: CutString) -> CfiProgram | None:
-        """Do the same as `run_quickly` with a string that somebody else has cut; few tuples of instructions recur."""
-        graph = self._graph(cie)
-        codes, starts = cut
-        known = graph.sequences_of_cut.get(id(codes))
-        if known is None:
-            try:
-                known = graph.sequences_of_cut[id(codes)] = graph.sequences[codes], codes
-            except CfiError:
-                return None
-        _, states, is_kept = known[0]
         if is_kept is not None:
             starts = tuple(compress(starts, is_kept))
         return _make(CfiProgram, (starts, states, False))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
@@ -23,12 +22,6 @@ _STUB_ARCHES: Final[dict[Arch, StubArch]] = {
     AARCH64_BE: AARCH64_STUBS,
     S390X: S390X_STUBS,
 }
-
-
-def load_capstone() -> None:
-    """Import capstone, if it can be."""
-    with suppress(ImportError):
-        import capstone  # noqa: F401
 
 
 class Decoder:

@@ -15,7 +15,7 @@ complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify co
 complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s r -l recursive -d 'convert the ELF files in folders'
 complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l files-from -x -d 'convert the files named in LIST too, each name ended by a NUL byte'
 complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l skip-non-elf -d 'pass over files with nothing to convert'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s j -l jobs -x -d 'processes for several files, or two for a large one'
+complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s j -l jobs -x -d 'processes for several files'
 complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l executor -x -d 'run on what this factory of concurrent.futures executors makes'
 complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l stamp -r -d 'remember in FILE which files are right, and do not look into them next time'
 complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l emit -x -a 'raw elf' -d 'raw bytes of the section, or a copy of IN with the section in it'
