@@ -49,6 +49,10 @@ class UnfitError(ElfError):
     """Nothing is wrong with the file, but there is nothing to convert: no ELF file, another kind or machine, no CFI."""
 
 
+class BudgetError(InputError):
+    """What the input asks for is out of proportion to its size (`cfi2sframe.budget`)."""
+
+
 class CfiError(InputError):
     """A CIE, an FDE or a call frame instruction is damaged."""
 

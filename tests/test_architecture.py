@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Layers from the bottom up: a module imports from its own layer and those below it. The longest prefix counts.
 LAYERS = (
     (
-        *("errors", "beside", "interrupts", "lazy", "reasons", "arch"),
+        *("errors", "budget", "interrupts", "lazy", "reasons", "arch"),
         *("elf.constants", "sframe.constants", "dwarf.constants"),
     ),
     ("elf", "elf.embedding"),

@@ -15,12 +15,14 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
+from cfi2sframe.budget import Budget
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.records import (
     Buffer,
     FileHeader,
     ProgramHeader,
     is_sframe_section,
+    machine_name,
     parse_file_header,
     parse_program_headers,
     parse_section_headers,
@@ -106,12 +108,14 @@ class ElfImage:
 
     `name` is what messages call the file; `data` its bytes (in memory, or read when they are asked for); sections and
     segments are tuples in file order. Raises `ElfError` when the file is none of those. What reads bytes of a large
-    file raises `ChangedError` when somebody has truncated it by then.
+    file raises `ChangedError` when somebody has truncated it by then. `budget` counts what is
+    computed from it; by default the bytes of `data` pay for it.
     """
 
-    def __init__(self, data: FileData, name: str) -> None:
+    def __init__(self, data: FileData, name: str, budget: Budget | None = None) -> None:
         self.name = name
         self.data = data
+        self.budget = Budget(len(data)) if budget is None else budget
         self.header: FileHeader = parse_file_header(data)
         self.byte_order = self.header.byte_order
         self.arch: Arch = self._find_arch()
@@ -387,13 +391,3 @@ def _without_overlap(ranges: Iterable[CodeRange]) -> Iterator[CodeRange]:
         if position < last.end_vaddr:
             yield last._replace(start_vaddr=position)
             position = last.end_vaddr
-
-
-def machine_name(machine: int, byte_order: str) -> str:
-    """Return the name of an ELF machine for messages, such as `EM_RISCV`; big-endian variants say so."""
-    from elftools.elf.enums import ENUM_E_MACHINE
-
-    # One of the names stands for those that are not there, and has no number.
-    names = [name for name in ENUM_E_MACHINE if name != "_default_" and ENUM_E_MACHINE[name] == machine]
-    name = names[0] if names else f"ELF machine {machine}"
-    return f"{name} ({'big' if byte_order == '>' else 'little'}-endian)"

@@ -185,3 +185,13 @@ def parse_program_headers(data: FileData, header: FileHeader) -> list[ProgramHea
         raise ElfError(f"truncated: {count} program headers at 0x{offset:x} leave the file")
     unpacker = struct.Struct(header.byte_order + "IIQQQQQQ")
     return [ProgramHeader(*fields) for fields in unpacker.iter_unpack(data[offset:end])]
+
+
+def machine_name(machine: int, byte_order: str) -> str:
+    """Return the name of an ELF machine for messages, such as `EM_RISCV`; big-endian variants say so."""
+    from elftools.elf.enums import ENUM_E_MACHINE
+
+    # One of the names stands for those that are not there, and has no number.
+    names = [name for name in ENUM_E_MACHINE if name != "_default_" and ENUM_E_MACHINE[name] == machine]
+    name = names[0] if names else f"ELF machine {machine}"
+    return f"{name} ({'big' if byte_order == '>' else 'little'}-endian)"

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
 from cfi2sframe.elf.constants import ET_CORE, PN_XNUM, PT_LOAD, PT_NOTE
-from cfi2sframe.elf.image import machine_name
 from cfi2sframe.elf.load import read_file
-from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE, ProgramHeader, parse_file_header
+from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE, ProgramHeader, machine_name, parse_file_header
 from cfi2sframe.errors import ElfError
 from cfi2sframe.trace.memory import Memory, Piece
 from cfi2sframe.trace.notes import parse_notes

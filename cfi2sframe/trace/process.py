@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
-from cfi2sframe.elf.image import machine_name
-from cfi2sframe.elf.records import FILE_HEADER_SIZE, parse_file_header
+from cfi2sframe.elf.records import FILE_HEADER_SIZE, machine_name, parse_file_header
 from cfi2sframe.errors import ElfError, InputError
 from cfi2sframe.trace.elfcore import NT_ARM_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, parse_auxv, parse_pac_mask
 from cfi2sframe.trace.memory import Memory, Piece

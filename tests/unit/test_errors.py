@@ -7,6 +7,7 @@ import pytest
 
 from cfi2sframe import errors
 from cfi2sframe.errors import (
+    BudgetError,
     Cfi2SFrameError,
     CfiError,
     ChangedError,
@@ -32,7 +33,7 @@ def test_messages_say_where(error: InputError, text: str) -> None:
     assert str(error) == text
 
 
-@pytest.mark.parametrize("kind", [InputError, ElfError, UnfitError, ChangedError, CfiError, SFrameError])
+@pytest.mark.parametrize("kind", [InputError, ElfError, UnfitError, ChangedError, BudgetError, CfiError, SFrameError])
 def test_input_errors_survive_pickling(kind: type[InputError]) -> None:
     error = kind("damaged", ".eh_frame", 12)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.image import CodeRange, ElfImage, Place, _without_overlap, machine_name
+from cfi2sframe.elf.image import CodeRange, ElfImage, Place, _without_overlap
+from cfi2sframe.elf.records import machine_name
 from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError
 from tests import cfi_asm as asm

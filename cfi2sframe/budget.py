@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one input may cost: work and memory in proportion to its size, counted in one place.
+
+Only what the size of an input does not bound by itself is counted: what one field can ask for many times over
+(expressions evaluated again, rows that are shared, bytes that are decompressed, text that is built). The rest is linear
+by construction, and pays nothing for the counting.
+
+Promise (SECURITY.md): at most 2 s + 10 s per MiB, and 300 MiB + 200 bytes per byte. A budget grants less than half of
+that, since a step is only about a microsecond, and the rest of a run takes its share.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cfi2sframe.errors import BudgetError
+
+#: Steps, of about a microsecond each, that any input may take; and those that each of its bytes adds.
+BASE_STEPS: Final = 500_000
+STEPS_PER_BYTE: Final = 4
+#: The same in bytes of memory that are kept at one time.
+BASE_MEMORY: Final = 100 << 20
+MEMORY_PER_BYTE: Final = 80
+
+
+class Budget:
+    """The account of one input, from reading to the last report about it.
+
+    `input_size` counts the bytes that somebody had to store or send: of a compressed package those of the package, of
+    a sparse file those that are not holes. Everything computed from the input draws on the same account.
+    """
+
+    def __init__(self, input_size: int) -> None:
+        self.input_size: Final = input_size
+        self._steps_left = BASE_STEPS + STEPS_PER_BYTE * input_size
+        self._memory_left = BASE_MEMORY + MEMORY_PER_BYTE * input_size
+
+    def spend(self, steps: int, what: str) -> None:
+        """Count work of `steps` microseconds before it is done. Raises `BudgetError` when it is too much.
+
+        `what` completes the sentence "... take more work than N bytes of input may".
+        """
+        self._steps_left -= steps
+        if self._steps_left < 0:
+            raise BudgetError(f"{what} take more work than {self.input_size:,} bytes of input may")
+
+    def hold(self, size: int, what: str) -> None:
+        """Count `size` bytes of memory before they are allocated. Raises `BudgetError` when they are too many.
+
+        `what` completes the sentence "... take more memory than N bytes of input may".
+        """
+        self._memory_left -= size
+        if self._memory_left < 0:
+            raise BudgetError(f"{what} take more memory than {self.input_size:,} bytes of input may")
+
+    def release(self, size: int) -> None:
+        """Give back `size` bytes that `hold` has counted and that are freed."""
+        self._memory_left += size

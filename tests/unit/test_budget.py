@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account of one input: what it grants, and what it says when that is used up."""
+
+from __future__ import annotations
+
+import pytest
+
+from cfi2sframe.budget import BASE_MEMORY, BASE_STEPS, MEMORY_PER_BYTE, STEPS_PER_BYTE, Budget
+from cfi2sframe.errors import BudgetError
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096])
+def test_work_up_to_the_last_step(size: int) -> None:
+    budget = Budget(size)
+    budget.spend(BASE_STEPS + STEPS_PER_BYTE * size, "rows")
+    with pytest.raises(BudgetError, match=f"^rows take more work than {size:,} bytes of input may$"):
+        budget.spend(1, "rows")
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096])
+def test_memory_up_to_the_last_byte(size: int) -> None:
+    budget = Budget(size)
+    budget.hold(BASE_MEMORY + MEMORY_PER_BYTE * size, "names")
+    with pytest.raises(BudgetError, match=f"^names take more memory than {size:,} bytes of input may$"):
+        budget.hold(1, "names")
+
+
+def test_freed_memory_can_be_held_again() -> None:
+    budget = Budget(0)
+    for _ in range(3):
+        budget.hold(BASE_MEMORY, "members")
+        budget.release(BASE_MEMORY)
