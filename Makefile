@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: wheel-compiled test-compiled mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus tree demo bench clean
+.PHONY: wheel-compiled test-compiled mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus same-bytes tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,11 @@ installations: ## fetch the ELF files of a whole Debian installation for three a
 
 corpus: venv ## convert every ELF file of this machine and count what happens
 	$(BIN)/python tools/corpus.py /usr/bin /usr/lib /usr/sbin
+
+BEFORE ?= HEAD~1
+
+same-bytes: venv corpus-files ## convert real files as they are and as of commit BEFORE, and compare all outputs
+	$(BIN)/python tools/same_bytes.py --before $(BEFORE)
 
 tree: venv ## convert a copy of 200 programs and their libraries, and see whether all still run
 	$(BIN)/python tools/tree.py
