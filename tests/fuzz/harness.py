@@ -14,17 +14,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from tests.bounds import BASE_SECONDS, MIB, SECONDS_PER_MIB
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A folder of inputs in `CORPUS` and a module in this package each.
-TARGETS: Final = ("elf", "cfi", "lowering", "sframe", "linked", "object", "core")
+TARGETS: Final = ("elf", "cfi", "lowering", "sframe", "linked", "object", "core", "verification", "command")
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16
-#: CPU seconds for an input of up to `MAX_SIZE` bytes: some times what the dearest takes, for a busy machine.
-#: more.
-MAX_SECONDS: Final = 8.0
 #: Bytes of memory: some for the program itself, and a multiple of the input.
 MAX_MEMORY_SIZE: Final = 24 << 20
 MAX_MEMORY_FACTOR: Final = 1024
@@ -67,12 +66,17 @@ def expect(holds: bool, message: str) -> None:  # noqa: FBT001 - reads like an a
         raise FindingError(message)
 
 
+def granted_seconds(size: int) -> float:
+    """Return the CPU seconds that an input of `size` bytes may cost: the promise of SECURITY.md."""
+    return BASE_SECONDS + SECONDS_PER_MIB * size / MIB
+
+
 def timed(run: Callable[[bytes], None], data: bytes) -> float:
     """Run one input; return its CPU seconds. Raises `FindingError` when they are out of proportion."""
     start = time.process_time()
     run(data)
     seconds = time.process_time() - start
-    expect(seconds <= MAX_SECONDS * max(1.0, len(data) / MAX_SIZE), f"{len(data)} bytes took {seconds:.1f} s")
+    expect(seconds <= granted_seconds(len(data)), f"{len(data)} bytes took {seconds:.1f} s")
     return seconds
 
 

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fuzz target: any bytes as the section that somebody claims for a file, verified against the file's CFI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe import Options, convert, decode_raw, load, verify
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.pipeline import default_section_vaddr
+from tests.fuzz import seeds as make
+from tests.fuzz.harness import expect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.arch import Arch
+
+#: The files by the ABI that a section names in its header; others are verified against the first.
+_ARCHES: Final[tuple[Arch, ...]] = (AMD64, AARCH64_LE, S390X)
+_ABI_OFFSET: Final = 4
+
+
+def run(data: bytes) -> None:
+    """Verify a section against a linked file and an object; whatever is found is a difference or an error."""
+    arch = next((arch for arch in _ARCHES if data[_ABI_OFFSET : _ABI_OFFSET + 1] == bytes([arch.abi_id])), AMD64)
+    for file in (make.linked_file(arch), make.small_object(arch)):
+        image = load(file)
+        for vaddr in (None, default_section_vaddr(image)):
+            try:
+                found = verify(image, decode_raw(image, data, vaddr))
+            except Cfi2SFrameError:
+                continue
+            expect(found.is_clean is not bool(found.differences), "clean, and yet differences")
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """Yield the sections that belong to the files, in the versions that their ABI has."""
+    for arch in _ARCHES:
+        image = load(make.linked_file(arch))
+        for version in (1, 2, 3):
+            for level in (0, 1, 2):
+                try:
+                    made = convert(image, Options(version=version, level=level)).data
+                except Cfi2SFrameError:
+                    continue
+                yield f"{arch.name.lower()}-v{version}-O{level}", made
+    yield from make.sframe_sections()
