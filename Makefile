@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: wheel-compiled test-compiled mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus same-bytes tree demo bench clean
+.PHONY: wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus same-bytes tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +89,12 @@ FUZZ_PROGRAMS ?= 100000
 fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under testdata/fuzz
 	$(BIN)/pip install --quiet --editable '.[fuzz]'
 	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+
+ATTACK_MINUTES ?= 60
+
+attack: venv ## try hostile trees, folders, bombs and every fuzz target for ATTACK_MINUTES (as root: races too)
+	$(BIN)/pip install --quiet --editable '.[fuzz]'
+	$(BIN)/python tools/attack.py --minutes $(ATTACK_MINUTES)
 
 fuzz-differential: venv ## compare FUZZ_PROGRAMS random CFI programs with readelf and llvm-dwarfdump
 	$(BIN)/python tools/fuzz_differential.py --programs $(FUZZ_PROGRAMS)
