@@ -96,7 +96,8 @@ class CfiEntries:
 class Cfi(NamedTuple):
     """All call frame information of an image, interpreted and lowered.
 
-    `failures` are in the order of the sections and of the FDEs in them. `skipped` are the programs that cannot be said, of all that entries may have.
+    `failures` are in the order of the sections and of the FDEs in them. `skipped` are the programs that cannot be said,
+    of all that entries may have.
     """
 
     sections: tuple[CfiSection, ...]
