@@ -88,8 +88,11 @@ check: lint types test ## all of the above
 generated: venv ## write the man page and the shells' completions again, from the parsers -> data/share
 	$(BIN)/python tools/generate.py
 
-dist: venv ## build sdist and wheel, the same bytes for the same sources -> dist
+dist: venv ## build sdist, wheel and bill of materials, the same bytes for the same sources -> dist
 	$(BIN)/python tools/dist.py dist
+
+check-dist: venv ## build them twice in different surroundings, and compare the bytes
+	$(BIN)/python tools/check_dist.py
 
 wheel-compiled: venv ## build a wheel with the hot modules compiled, for this Python and kind of machine -> dist
 	$(BIN)/$(PIP_INSTALL) requirements/compiled.txt
