@@ -220,7 +220,9 @@ def test_what_development_needs_is_locked(name: str, extras: tuple[str, ...]) ->
         least = tuple(map(int, (match[2] or "0").split(".")))
         assert all(tuple(map(int, re.findall(r"\d+", version))) >= least for version in versions), text
     if name == "lowest.txt":
-        script = subprocess.run([sys.executable, ROOT / "tools" / "lowest.py"], capture_output=True, text=True, check=True)
+        script = subprocess.run(
+            [sys.executable, ROOT / "tools" / "lowest.py"], capture_output=True, text=True, check=True
+        )
         for line in script.stdout.split():
             package, _, bound = line.partition("==")
             assert [re.sub(r"(\.0)+$", "", version) for version in locked[package]] == [re.sub(r"(\.0)+$", "", bound)]
