@@ -6,29 +6,50 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus same-bytes tree demo bench clean
+.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus same-bytes tree demo bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## make .venv with the package, the test tools and the linters
 
-$(STAMP): pyproject.toml
+# Of everything that is fetched, the version and the bytes are known: requirements/ has them, `make lock` renews it. On a
+# machine for which a package has no wheel, `make WHEELS=` builds it, with tools of any version.
+WHEELS      ?= --only-binary :all:
+PIP_INSTALL := pip install --quiet $(WHEELS) --require-hashes --requirement
+PIP_SOURCES := pip install --quiet --no-deps --no-build-isolation --editable .
+
+$(STAMP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "cfi2sframe needs Python 3.11 or later; name one with: make PYTHON=python3.x" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install --quiet --editable '.[test,lint]'
+	$(BIN)/$(PIP_INSTALL) requirements/dev.txt
+	$(BIN)/$(PIP_SOURCES)
 	@touch $@
+
+# Each with the versions of the one before, as they go into the same environment.
+LOCK := build/lock/bin/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
+  --generate-hashes --custom-compile-command 'make lock' pyproject.toml
+
+lock: ## look for newer versions of what development needs, and write them with their hashes -> requirements
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/$(PIP_INSTALL) requirements/lock.txt
+	$(LOCK) --extra test --extra lint --output-file requirements/dev.txt
+	$(LOCK) --extra compiled --constraint requirements/dev.txt --output-file requirements/compiled.txt
+	$(LOCK) --extra fuzz --constraint requirements/dev.txt --output-file requirements/fuzz.txt
+	$(LOCK) --extra lock --constraint requirements/dev.txt --output-file requirements/lock.txt
+	$(PYTHON) tools/lowest.py > build/lock/lowest.in
+	$(LOCK) --extra test --constraint build/lock/lowest.in --output-file requirements/lowest.txt
 
 test: venv ## run all tests; those whose tools or files are missing are skipped, with the reason
 	$(BIN)/pytest -n auto -m 'not slow'
 
 test-lowest: ## run the unit tests with the oldest dependencies that pyproject.toml allows
 	$(PYTHON) -m venv --clear build/lowest
-	$(PYTHON) tools/lowest.py > build/lowest/constraints.txt
-	build/lowest/bin/pip install --quiet --constraint build/lowest/constraints.txt --editable '.[test]'
+	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
+	build/lowest/bin/$(PIP_SOURCES)
 	build/lowest/bin/pytest -n auto -m 'not slow' tests/unit tests/property tests/golden tests/plt
 
 # The tests stand in a folder without the package's sources, so that nothing but the wheel can be imported.
@@ -37,7 +58,7 @@ COMPILED_TESTS ?= tests/test_compiled.py tests/unit tests/property tests/golden 
 SITE_PACKAGES  := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 test-compiled: venv ## compile the hot modules and run the tests of what they do, installed from the wheel
-	$(BIN)/pip install --quiet --editable '.[compiled]'
+	$(BIN)/$(PIP_INSTALL) requirements/compiled.txt
 	rm -rf $(COMPILED)
 	$(BIN)/python tools/compiled.py $(COMPILED)/wheel
 	$(BIN)/python -m venv $(COMPILED)
@@ -67,11 +88,14 @@ check: lint types test ## all of the above
 generated: venv ## write the man page and the shells' completions again, from the parsers -> data/share
 	$(BIN)/python tools/generate.py
 
-dist: venv ## build sdist and wheel, the same bytes for the same sources -> dist
+dist: venv ## build sdist, wheel and bill of materials, the same bytes for the same sources -> dist
 	$(BIN)/python tools/dist.py dist
 
+check-dist: venv ## build them twice in different surroundings, and compare the bytes
+	$(BIN)/python tools/check_dist.py
+
 wheel-compiled: venv ## build a wheel with the hot modules compiled, for this Python and kind of machine -> dist
-	$(BIN)/pip install --quiet --editable '.[compiled]'
+	$(BIN)/$(PIP_INSTALL) requirements/compiled.txt
 	$(BIN)/python tools/compiled.py dist
 
 zipapp: venv ## build the program as one file for Python 3.11 or later; it takes capstone from the system -> dist
@@ -87,13 +111,13 @@ FUZZ_SECONDS  ?= 60
 FUZZ_PROGRAMS ?= 100000
 
 fuzz: venv ## run each fuzz target for FUZZ_SECONDS, and keep what fails under testdata/fuzz
-	$(BIN)/pip install --quiet --editable '.[fuzz]'
+	$(BIN)/$(PIP_INSTALL) requirements/fuzz.txt
 	$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
 ATTACK_MINUTES ?= 60
 
 attack: venv ## try hostile trees, folders, bombs and every fuzz target for ATTACK_MINUTES (as root: races too)
-	$(BIN)/pip install --quiet --editable '.[fuzz]'
+	$(BIN)/$(PIP_INSTALL) requirements/fuzz.txt
 	$(BIN)/python tools/attack.py --minutes $(ATTACK_MINUTES)
 
 fuzz-differential: venv ## compare FUZZ_PROGRAMS random CFI programs with readelf and llvm-dwarfdump

@@ -14,7 +14,7 @@ from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from cfi2sframe.errors import InputError
 from cfi2sframe.interpret import load_cfi
 from cfi2sframe.lower import Target
-from cfi2sframe.pipeline import Conversion, Options, convert_image, default_section_vaddr, place_again
+from cfi2sframe.pipeline import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Verification, verify_section
 
@@ -80,6 +80,7 @@ def verify(
             conversion = place_again(conversion, 0)
         section = decode_section(conversion.data, conversion.section_vaddr)
         return verify_section(image, conversion.cfi, conversion.code_map, section)
+    check_options(options)
     header = section.header
     errata = (2 if _says_outermost(section) else 1) if header.start_is_pcrel else 0
     cfi = load_cfi(image, Target(image.arch, header.version, errata), options.source)

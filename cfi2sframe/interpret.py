@@ -96,7 +96,8 @@ class CfiEntries:
 class Cfi(NamedTuple):
     """All call frame information of an image, interpreted and lowered.
 
-    `skipped` are the programs that cannot be said, of all that entries may have.
+    `failures` are in the order of the sections and of the FDEs in them. `skipped` are the programs that cannot be said,
+    of all that entries may have.
     """
 
     sections: tuple[CfiSection, ...]
@@ -174,8 +175,8 @@ class _Loader:
             add_size(pc_range)
             add_offset(offset)
             add_program(program)
-        self.failures += [Failure(failure, section, None) for failure in walk.failures]
-        self.failures += program_failures
+        failures = [*(Failure(failure, section, None) for failure in walk.failures), *program_failures]
+        self.failures += sorted(failures, key=_offset_of)
 
     def _fit(self, program: Program, size: int) -> Program:
         """Return what a program says of a function that ends before the last row, or is too large for a record."""
@@ -209,6 +210,10 @@ class _Loader:
         if isinstance(result, Skip):
             self.skipped.append(program)
         return program
+
+
+def _offset_of(failure: Failure) -> int:
+    return failure.failure.offset
 
 
 def _load_word(image: ElfImage, vaddr: int) -> int | None:

@@ -14,7 +14,7 @@ from cfi2sframe.codemap import CodeMap, map_code
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
 from cfi2sframe.lower import Skip, Target
-from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
+from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES, VERSIONS
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section
 from cfi2sframe.sframe.model import Function, Section
@@ -48,6 +48,31 @@ class Options(NamedTuple):
     all_keep_frame_pointer: bool = False
     with_stubs: bool = True
     level: Literal[0, 1, 2] | None = None
+
+
+#: What each field may be, but for `section_vaddr`.
+_CHOICES: Final[dict[str, tuple[object, ...]]] = {
+    "version": VERSIONS,
+    "errata": (0, 1, 2),
+    "source": ("eh_frame", "debug_frame", None),
+    "all_keep_frame_pointer": (False, True),
+    "with_stubs": (False, True),
+    "level": (0, 1, 2, None),
+}
+_MAX_VADDR: Final = (1 << 64) - 1
+
+
+def check_options(options: Options) -> None:
+    """Raise `RequestError` when a field is none of the values that it may have, or of another type."""
+    for name, choices in _CHOICES.items():
+        value = getattr(options, name)
+        # True equals 1, and 2.0 equals 2.
+        if not any(type(value) is type(choice) and value == choice for choice in choices):
+            *first, last = map(repr, choices)
+            raise RequestError(f"{name} is {value!r}; it has to be {', '.join(first)} or {last}")
+    vaddr = options.section_vaddr
+    if vaddr is not None and not (type(vaddr) is int and 0 <= vaddr <= _MAX_VADDR):
+        raise RequestError(f"section_vaddr is {vaddr!r}; it has to be an address from 0 to 0x{_MAX_VADDR:x} or None")
 
 
 class Conversion(NamedTuple):
@@ -102,9 +127,10 @@ def default_section_vaddr(image: ElfImage) -> int:
 def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
-    Raises `InputError` when the CFI cannot be used, `RequestError` when the version, its fields or its flags cannot
-    hold what was asked for.
+    Raises `InputError` when the CFI cannot be used, `RequestError` when an option has no meaning, or when the version,
+    its fields or its flags cannot hold what was asked for.
     """
+    check_options(options)
     target = Target(image.arch, options.version, options.errata)
     if options.all_keep_frame_pointer and options.version >= SFRAME_VERSION_3:
         raise RequestError("version 3 has no frame pointer flag; versions 1 and 2 have it")

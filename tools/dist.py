@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Build sdist and wheel into a folder: dist.py DIR. The same bytes for the same sources, wherever and whenever.
+"""Build sdist, wheel and their bill of materials into a folder: dist.py DIR. The same bytes for the same sources.
 
 The time in the archives is SOURCE_DATE_EPOCH, or the last commit's. Nothing is fetched: the build backend is imported
 from the environment that runs this.
@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+from sbom import write_bill
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -26,7 +28,7 @@ def source_date() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Build both archives."""
+    """Build both archives, and the bill of materials."""
     if len(arguments) != 1:
         print("usage: dist.py DIR", file=sys.stderr)
         return 2
@@ -40,8 +42,9 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     os.chdir(ROOT)
-    for build in (buildapi.build_sdist, buildapi.build_wheel):
-        print(folder / build(str(folder)))
+    sdist, wheel = (folder / build(str(folder)) for build in (buildapi.build_sdist, buildapi.build_wheel))
+    for path in (sdist, wheel, write_bill(sdist, wheel, int(os.environ["SOURCE_DATE_EPOCH"]))):
+        print(path)
     return 0
 
 

@@ -76,3 +76,17 @@ FRE_WORDS_SIZES: Final = tuple(
     (info >> FRE_INFO_COUNT_SHIFT & FRE_INFO_COUNT_MASK) << (info >> FRE_INFO_SIZE_SHIFT & FRE_INFO_SIZE_MASK)
     for info in range(256)
 )
+
+#: Rows of lists that begin with one another which a reader has to decode again, in a section of any size.
+_ROWS_DECODED_AGAIN: Final = 250_000
+#: No row is smaller: a start and an info byte.
+_LEAST_ROW_SIZE: Final = 2
+
+
+def max_decoded_rows(rows_size: int) -> int:
+    """Return how many rows all distinct lists of a section may have, whose rows take `rows_size` bytes.
+
+    A reader that keeps its promise about time and memory decodes no more; the writer shares less where a section would
+    have more. Lists that do not overlap are always within the bound, whatever their number.
+    """
+    return _ROWS_DECODED_AGAIN + rows_size // _LEAST_ROW_SIZE

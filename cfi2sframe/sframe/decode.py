@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 WHERE: Final = ".sframe"
 _WORD_FORMS: Final = "bhi"
-#: How often each byte of the rows may be decoded as part of another list, on average.
-_MAX_OVERLAP: Final = 16
 
 
 class Header(NamedTuple):
@@ -133,7 +131,7 @@ class _Decoder:
         self.header_end = s.HEADER_SIZE + self.header.auxhdr_size
         self.fre_start = self.header_end + self.header.fre_offset
         self.fre_end = self.fre_start + self.header.fre_size
-        self.budget = _MAX_OVERLAP * (self.header.fre_size + s.HEADER_SIZE)
+        self.rows_left = s.max_decoded_rows(self.header.fre_size)
         self.tails: tuple[dict[bytes, tuple[FrameState, int, tuple[int, ...]]], ...] = ({}, {})
         self.memo: dict[tuple[int, ...], tuple[tuple[DecodedRow, ...], int]] = {}
 
@@ -196,8 +194,8 @@ class _Decoder:
         found = self.memo.get(key)
         if found is None:
             found = self.memo[key] = self.new_rows(offset, count, fre_type, fde_type)
-            self.budget -= found[1] - offset
-            if self.budget < 0:
+            self.rows_left -= count
+            if self.rows_left < 0:
                 # Honest sections share whole lists or their beginnings; this one makes its reader work for nothing.
                 raise SFrameError("the functions' row lists overlap one another over and over", WHERE, offset)
         return found

@@ -128,7 +128,8 @@ def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
     """Return for each plan the one whose bytes it refers to: its own, an equal one, or a longer one.
 
     Readers find as many rows as the function has, so what follows them does not matter; in version 3 the attribute in
-    front of the rows has their number, so only equal bodies can be shared there.
+    front of the rows has their number, so only equal bodies can be shared there. Longer ones are shared as far as
+    readers go (`constants.max_decoded_rows`).
     """
     if version >= s.SFRAME_VERSION_3:
         equal: dict[bytes, PlannedBody] = {}
@@ -139,10 +140,34 @@ def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
         first.setdefault((plan.fre_type, plan.data), plan)
     # In sorted order, whatever begins with a list follows it directly.
     ordered = sorted(first)
+    stored = dict(first)
     for key, following in zip(reversed(ordered[:-1]), reversed(ordered[1:]), strict=True):
         if following[0] == key[0] and following[1].startswith(key[1]):
-            first[key] = first[following]
-    return [first[plan.fre_type, plan.data] for plan in plans]
+            stored[key] = stored[following]
+    _share_less(first, stored)
+    return [stored[plan.fre_type, plan.data] for plan in plans]
+
+
+def _share_less(lists: dict[tuple[int, bytes], PlannedBody], stored: dict[tuple[int, bytes], PlannedBody]) -> None:
+    """Store more of the lists by themselves until readers accept how many rows all of them have together.
+
+    Each byte that is stored raises the bound by as much, whichever list it belongs to: long ones make the fewest
+    changes.
+    """
+    row_count = sum([plan.row_count for plan in lists.values()])
+    size = sum(map(len, {plan.data for plan in stored.values()}))
+    if row_count <= s.max_decoded_rows(size):
+        return
+    for key in sorted(lists, key=_size_of, reverse=True):
+        if stored[key] is not lists[key]:
+            stored[key] = lists[key]
+            size += len(key[1])
+            if row_count <= s.max_decoded_rows(size):
+                return
+
+
+def _size_of(key: tuple[int, bytes]) -> int:
+    return len(key[1])
 
 
 def _flags(section: Section) -> int:

@@ -248,10 +248,11 @@ class _Comparison:
     def compare_stub(self, stub: Function) -> None:
         start, size, body = stub
         step = body.repeat_size or size
+        starts = body.starts
+        # The last block may be cut short.
         points = {
-            start + block + row.start_delta for block in range(0, size, step) for row in body.rows
+            start + block + delta for block in range(0, size, step) for delta in starts if block + delta < size
         } | self.boundaries_in(start, start + size)
-        starts = [row.start_delta for row in body.rows]
         for pc in sorted(points):
             self.point_count += 1
             found = self.lookup.find(pc)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -24,6 +26,66 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EPOCH = "1735689600"
+#: What CycloneDX 1.6 requires of the parts that are used here.
+BILL_SCHEMA = {
+    "type": "object",
+    "required": ["bomFormat", "specVersion", "serialNumber", "version", "metadata", "components", "dependencies"],
+    "additionalProperties": False,
+    "properties": {
+        "$schema": {"const": "http://cyclonedx.org/schema/bom-1.6.schema.json"},
+        "bomFormat": {"const": "CycloneDX"},
+        "specVersion": {"const": "1.6"},
+        "serialNumber": {"pattern": "^urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"},
+        "version": {"const": 1},
+        "metadata": {
+            "type": "object",
+            "required": ["timestamp", "component"],
+            "additionalProperties": False,
+            "properties": {"timestamp": {"type": "string"}, "component": {"$ref": "#/$defs/component"}},
+        },
+        "components": {"type": "array", "items": {"$ref": "#/$defs/component"}, "uniqueItems": True},
+        "dependencies": {
+            "type": "array",
+            "uniqueItems": True,
+            "items": {
+                "type": "object",
+                "required": ["ref"],
+                "additionalProperties": False,
+                "properties": {"ref": {"type": "string"}, "dependsOn": {"type": "array", "uniqueItems": True}},
+            },
+        },
+    },
+    "$defs": {
+        "component": {
+            "type": "object",
+            "required": ["type", "name"],
+            "additionalProperties": False,
+            "properties": {
+                "type": {"enum": ["application", "library", "file"]},
+                "name": {"type": "string"},
+                "version": {"type": "string"},
+                "description": {"type": "string"},
+                "bom-ref": {"type": "string", "minLength": 1},
+                "purl": {"pattern": "^pkg:pypi/[a-z0-9.-]+(@[0-9.]+)?$"},
+                "scope": {"enum": ["required", "optional", "excluded"]},
+                "licenses": {"type": "array"},
+                "hashes": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["alg", "content"],
+                        "properties": {"alg": {"const": "SHA-256"}, "content": {"pattern": "^[0-9a-f]{64}$"}},
+                    },
+                },
+                "components": {"type": "array", "items": {"$ref": "#/$defs/component"}, "uniqueItems": True},
+                "properties": {
+                    "type": "array",
+                    "items": {"type": "object", "required": ["name"], "additionalProperties": {"type": "string"}},
+                },
+            },
+        }
+    },
+}
 BUILT = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "testdata", "fuzz"
 )
@@ -40,25 +102,25 @@ def copy_of_the_tree(target: Path) -> Path:
     return target
 
 
-def build(tree: Path, target: Path, *, mask: int = 0o022) -> tuple[Path, Path]:
-    """Build both archives from a tree; return sdist and wheel."""
+def build(tree: Path, target: Path, *, mask: int = 0o022) -> tuple[Path, Path, Path]:
+    """Build from a tree; return sdist, wheel and bill of materials."""
     command = [sys.executable, str(tree / "tools" / "dist.py"), str(target)]
     env = {"PATH": os.environ["PATH"], "SOURCE_DATE_EPOCH": EPOCH, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, env=env, umask=mask, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    sdist, wheel = (Path(line) for line in done.stdout.split())
-    return sdist, wheel
+    sdist, wheel, bill = (Path(line) for line in done.stdout.split())
+    return sdist, wheel, bill
 
 
 @pytest.fixture(scope="module")
-def archives(_backend: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The sdist and the wheel of this tree."""
+def archives(_backend: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """The sdist, the wheel and the bill of materials of this tree."""
     folder = tmp_path_factory.mktemp("archives")
     return build(copy_of_the_tree(folder / "tree"), folder / "dist")
 
 
 @pytest.mark.usefixtures("_backend")
-def test_the_same_bytes_everywhere(archives: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_same_bytes_everywhere(archives: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """Another folder, another umask, other times and modes of the files, files of the interpreter's in between."""
     tree = copy_of_the_tree(tmp_path / "elsewhere" / "deep")
     for path in tree.rglob("*"):
@@ -73,16 +135,17 @@ def test_the_same_bytes_everywhere(archives: tuple[Path, Path], tmp_path: Path) 
         assert here.read_bytes() == there.read_bytes()
 
 
-def test_the_sdist_builds_the_wheel(archives: tuple[Path, Path], tmp_path: Path) -> None:
-    sdist, wheel = archives
+def test_the_sdist_builds_the_wheel(archives: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    sdist, wheel, bill = archives
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     again = build(tmp_path / f"cfi2sframe-{__version__}", tmp_path / "dist")
     assert again[1].read_bytes() == wheel.read_bytes()
     assert again[0].read_bytes() == sdist.read_bytes()
+    assert again[2].read_bytes() == bill.read_bytes()
 
 
-def test_the_sdist_is_whole(archives: tuple[Path, Path]) -> None:
+def test_the_sdist_is_whole(archives: tuple[Path, Path, Path]) -> None:
     with tarfile.open(archives[0]) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = ("Makefile", "CHANGELOG.md", "CONTRIBUTING.md", ".ci/run", "LICENSE", "tests/conftest.py", "tools/dist.py")
@@ -95,7 +158,85 @@ def test_the_sdist_is_whole(archives: tuple[Path, Path]) -> None:
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
 
 
-def test_the_version_stands_in_one_place(archives: tuple[Path, Path]) -> None:
+def test_the_bill_of_materials(archives: tuple[Path, Path, Path]) -> None:
+    """CycloneDX 1.6: the required fields, and what they say is what the archives and pyproject.toml say."""
+    bill = json.loads(archives[2].read_text())
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema checks JSON; pip install jsonschema")
+    jsonschema.validate(bill, BILL_SCHEMA, format_checker=jsonschema.FormatChecker())
+    program = bill["metadata"]["component"]
+    assert (program["name"], program["version"]) == ("cfi2sframe", __version__)
+    assert program["licenses"] == [{"license": {"id": "Apache-2.0"}}]
+    hashes = {each["name"]: each["hashes"][0]["content"] for each in program["components"]}
+    assert hashes == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in archives[:2]}
+    assert bill["metadata"]["timestamp"] == "2025-01-01T00:00:00Z"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    users = {text: "optional" for extra in ("zstd", "packages", "trace") for text in extras[extra]}
+    needed = {**users, **dict.fromkeys(project["dependencies"], "required")}
+    found = {
+        each["name"] + each["properties"][0]["value"] * (each["properties"][0]["name"] == "cfi2sframe:versions"): each
+        for each in bill["components"]
+    }
+    assert {name: each["scope"] for name, each in found.items()} == needed
+    zstandard = next(each for each in bill["components"] if each["name"] == "zstandard")
+    assert [each["value"] for each in zstandard["properties"]] == [">=0.19", "packages", "zstd"]
+    references = {program["bom-ref"], *(each["bom-ref"] for each in bill["components"])}
+    assert len(references) == len(bill["components"]) + 1
+    assert {each["ref"] for each in bill["dependencies"]} == references
+    assert set(bill["dependencies"][0]["dependsOn"]) == references - {program["bom-ref"]}
+
+
+def requirements(name: str) -> dict[str, list[str]]:
+    """Return what a lock file installs, by name in lower case: version and condition of each."""
+    found: dict[str, list[str]] = {}
+    text = (ROOT / "requirements" / name).read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        if line and not line.lstrip().startswith("#"):
+            match = re.fullmatch(r"([a-z0-9-]+)==(\S+)( ; .*?)?((?:\s+--hash=sha256:[0-9a-f]{64})+)", line.rstrip())
+            assert match, f"{name}: not an exact version with its hashes: {line[:100]}"
+            found.setdefault(match[1], []).append(match[2])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "extras"),
+    [
+        ("dev.txt", ("test", "lint")),
+        ("compiled.txt", ("compiled",)),
+        ("fuzz.txt", ("fuzz",)),
+        ("lock.txt", ("lock",)),
+        ("lowest.txt", ("test",)),
+    ],
+)
+def test_what_development_needs_is_locked(name: str, extras: tuple[str, ...]) -> None:
+    """Every name of pyproject.toml has its exact version, with hashes; `make lock` adds what is missing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    locked = requirements(name)
+    for text in wanted:
+        match = re.match(r"([\w.-]+)(?:\[\w+\])?(?:>=([\d.]+))?", text)
+        assert match
+        versions = locked[match[1].lower().replace("_", "-")]
+        least = tuple(map(int, (match[2] or "0").split(".")))
+        assert all(tuple(map(int, re.findall(r"\d+", version))) >= least for version in versions), text
+    if name == "lowest.txt":
+        script = subprocess.run(
+            [sys.executable, ROOT / "tools" / "lowest.py"], capture_output=True, text=True, check=True
+        )
+        for line in script.stdout.split():
+            package, _, bound = line.partition("==")
+            assert [re.sub(r"(\.0)+$", "", version) for version in locked[package]] == [re.sub(r"(\.0)+$", "", bound)]
+    assert "://" not in (ROOT / "requirements" / name).read_text()
+
+
+def test_the_lock_files_agree() -> None:
+    """What goes into one environment has one version."""
+    first, *others = (requirements(name) for name in ("dev.txt", "compiled.txt", "fuzz.txt"))
+    for other in others:
+        assert {name: versions for name, versions in other.items() if first.get(name, versions) != versions} == {}
+
+
+def test_the_version_stands_in_one_place(archives: tuple[Path, Path, Path]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "version" in project["dynamic"]
     assert "version" not in project
@@ -107,7 +248,7 @@ def test_the_version_stands_in_one_place(archives: tuple[Path, Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(archives: tuple[Path, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel alone; its dependencies are those that run this test."""
     if find_spec("ensurepip") is None:
         pytest.skip("no ensurepip: apt-get install python3-venv")

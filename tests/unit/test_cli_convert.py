@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -239,6 +240,27 @@ def test_a_damaged_cie(files: Files) -> None:
     status, _, err = run(path, "-o", files.out)
     assert (status, len(err)) == (3, 1)
     assert ": error: .eh_frame+0x18: no usable FDE; the first is damaged: its CIE at 0x0 is damaged: CIE" in err[0]
+
+
+def test_damage_is_told_in_the_order_of_the_section(files: Files) -> None:
+    """Whether the entry is damaged or its instructions are: what comes first in the file comes first."""
+    no_cie = asm.Fde(cie_of(AMD64)._replace(version=7), TEXT_VADDR + 0x40, 16)
+    fdes = (damaged(0x20), no_cie, damaged(0x60), no_cie._replace(pc_begin=TEXT_VADDR + 0x80), damaged(0xA0))
+    reasons = ["unknown", "its CIE", "unknown", "its CIE", "unknown"]
+    path = files.add("in", push_fp(AMD64), *fdes)
+    status, _, err = run(path, "-o", files.out, "--strict")
+    places = [line.split(".eh_frame+0x")[1].split(": ") for line in err[:-1]]
+    assert (status, [reason[:7] for _, reason, *_ in places]) == (3, reasons)
+    offsets = [int(offset, 16) for offset, *_ in places]
+    assert offsets == sorted(offsets)
+    listed = json.loads(run("coverage", "--json", path).out)["damaged"]
+    assert [item["offset"] for item in listed] == offsets
+    text = run("coverage", path).out.decode()
+    assert [int(offset, 16) for offset in re.findall(r"\.eh_frame\+0x([0-9a-f]+)", text)] == offsets
+    for order in (fdes[:2], fdes[1:3]):
+        (message,) = run(files.add("bad", *order), "-o", files.out).err
+        expected = "unknown call" if order[0] is fdes[0] else "its CIE at 0x0"
+        assert f"no usable FDE; the first is damaged: {expected}" in message
 
 
 ELF = linked_file(AMD64, (push_fp(AMD64),))

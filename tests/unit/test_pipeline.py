@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,10 +98,44 @@ def test_the_frame_pointer_flag() -> None:
 def test_requests_that_cannot_be_met() -> None:
     with pytest.raises(RequestError, match=r"^SFrame version 1 does not define s390x; version 2 does$"):
         convert_checked(linked(S390X, push_fp(S390X)), Options(1))
-    with pytest.raises(RequestError, match=r"^SFrame version 4 is unknown; there are 1, 2 and 3$"):
-        convert_checked(linked(AMD64, leaf(0)), Options(4))
     with pytest.raises(RequestError, match=r"^no \.debug_frame section$"):
         convert_checked(linked(AMD64, leaf(0)), Options(source="debug_frame"))
+
+
+VADDRS = "an address from 0 to 0xffffffffffffffff or None"
+NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
+    "version": ((0, 4, -1, True, 2.0, "3", None), "1, 2 or 3"),
+    "errata": ((7, -1, True, 1.0, "2", None), "0, 1 or 2"),
+    "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame' or None"),
+    "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
+    "all_keep_frame_pointer": ((0, 1, None, "no"), "False or True"),
+    "with_stubs": ((0, 1, None, "no"), "False or True"),
+    "level": ((9, -1, False, 1.0, "1"), "0, 1, 2 or None"),
+}
+
+
+def test_each_option_is_checked() -> None:
+    assert set(NO_OPTIONS) == set(Options._fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, (values, _) in NO_OPTIONS.items() for value in values]
+)
+def test_options_that_do_not_exist(name: str, value: object) -> None:
+    """The library takes what the command line would, and says of anything else what there is."""
+    options = Options(**{name: value})  # type: ignore[arg-type]
+    message = f"^{re.escape(f'{name} is {value!r}; it has to be {NO_OPTIONS[name][1]}')}$"
+    image = linked(AMD64, leaf(0))
+    with pytest.raises(RequestError, match=message):
+        cfi2sframe.convert(image, options)
+    section = decoded(convert_checked(image))
+    with pytest.raises(RequestError, match=message):
+        verify(image, section, options)
+
+
+def test_the_highest_address() -> None:
+    conversion = convert_checked(linked(AMD64, leaf(0)), Options(section_vaddr=(1 << 64) - 8))
+    assert places(conversion) == [(0, 16)]
 
 
 # Order, overlaps, duplicates

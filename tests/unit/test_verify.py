@@ -17,8 +17,9 @@ from cfi2sframe.pipeline import Options, convert_image
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.verification import Difference, check_invariants
 from tests import cfi_asm as asm
+from tests.plt.handmade import lazy_stub
 from tests.raw_sframe import RawFunction, RawSection
-from tests.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
+from tests.samples import FRAME_VADDR, TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -395,6 +396,49 @@ def test_repeating_blocks() -> None:
     assert said(image, RawSection((block._replace(rows=bytes.fromhex("00 03 08 07 03 10")),))) == [
         f"wrong +{at:#x} CFA is rsp+16, the row says rsp+8" for at in (6, 0x16, 0x26)
     ]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_last_block_that_is_cut_short(version: int) -> None:
+    """A PCMASK function may end before its last block does: what the rest of the block would have is nobody's."""
+    blocks = [asm.advance(6), asm.def_cfa_offset(16), asm.advance(10), asm.def_cfa_offset(8)]
+    first = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x24, tuple(blocks * 2))
+    after = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x24, 0x10, (asm.def_cfa_offset(24), asm.advance(2)))
+    block = RawFunction(TEXT_VADDR, 0x24, bytes.fromhex("00 03 08 06 03 10"), 2, 0x10, 0, 16)
+    good = (block, RawFunction(TEXT_VADDR + 0x24, 0x10, bytes.fromhex("00 03 18")))
+    image = linked(AMD64, first, after)
+    assert said(image, RawSection(good, version)) == []
+    # The last block is compared, as far as it goes.
+    late = block._replace(size=0x28)
+    image = linked(AMD64, first._replace(size=0x28), after._replace(pc_begin=TEXT_VADDR + 0x28))
+    assert said(image, RawSection((late, good[1]._replace(start=TEXT_VADDR + 0x28)), version)) == [
+        "wrong +0x26 CFA is rsp+8, the row says rsp+16"
+    ]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("version", [2, 3])
+def test_stubs_off_their_block_size(version: int, *, follows: bool) -> None:
+    """Rows of stubs begin with an aligned address, in the middle of a block: the last block is half a one."""
+    plt_vaddr = TEXT_VADDR + 0x1008
+    plt = b"".join(lazy_stub(number, 16 * (number + 1)) for number in range(3))
+    fdes = [push_fp(AMD64)]
+    if follows:
+        fdes.append(asm.Fde(cie_of(AMD64), plt_vaddr + len(plt), 0x10, (asm.def_cfa_offset(24),)))
+    frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR).assemble()
+    sections = (
+        asm.Section(".eh_frame", frame, 1, 2, FRAME_VADDR, align=8),
+        asm.Section(".text", b"\x90" * 0x20, 1, 6, TEXT_VADDR),
+        asm.Section(".plt", plt, 1, 6, plt_vaddr),
+        asm.Section(".text.more", b"\x90" * 0x10, 1, 6, plt_vaddr + len(plt)),
+    )
+    code = tuple(section.name for section in sections[1:])
+    segments = (asm.Segment(1, 4, (".eh_frame",)), asm.Segment(1, 5, code))
+    image = load(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments), "stubs")
+    options = Options(version)
+    stubs = convert_image(image, options).code_map.stubs.functions
+    assert [(f.start_vaddr - plt_vaddr, f.size, f.body.repeat_size) for f in stubs] == [(0, 8, 0), (8, 40, 16)]
+    assert verify(image, None, options).differences == ()
 
 
 def test_objects_are_compared_where_the_image_puts_them() -> None:
