@@ -31,7 +31,7 @@ _STAT_BLOCK_SIZE: Final = 512
 #: What a file in a package takes when nothing of its size is in the package: microseconds for itself and its line of
 #: the report, for a byte of call frame information, and bytes of the rest that are read in one.
 _STEPS_PER_IMAGE: Final = 300
-_STEPS_PER_CFI_BYTE: Final = 4
+_STEPS_PER_CFI_BYTE: Final = 1
 _BYTES_PER_STEP: Final = 8
 _CFI_SECTIONS: Final = (".eh_frame", ".debug_frame", ".zdebug_frame")
 
