@@ -140,7 +140,7 @@ def _run_engine(name: str, options: list[str]) -> None:
     with atheris.instrument_imports(include=["cfi2sframe"]):
         for module in sorted((ROOT / "cfi2sframe").rglob("*.py")):
             parts = module.relative_to(ROOT).with_suffix("").parts
-            if parts[1] in ("elf", "dwarf", "sframe", "plt", "verification", "trace") or len(parts) == 2:
+            if parts[1] in ("elf", "dwarf", "sframe", "plt", "verification", "trace", "collect") or len(parts) == 2:
                 _import(".".join(parts))
         chosen = target(name)
 

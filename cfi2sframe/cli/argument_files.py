@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Files that name themselves, directly or not, come to an end.
 _MAX_DEPTH: Final = 16
 #: Words that files may stand for, however small they are; each of their bytes adds one.
-_BASE_WORDS: Final = 1 << 16
+_BASE_WORDS: Final = 1 << 12
 #: Options, where there are argument files: the time to parse them grows with the square of their number.
 _MAX_OPTIONS: Final = 1000
 _SPACE: Final = " \t\n\r\v\f"

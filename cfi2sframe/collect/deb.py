@@ -117,9 +117,8 @@ def _extended(payload: Payload, content: bytes) -> tuple[bytes | None, int | Non
     start = 0
     while start < len(content):
         blank = content.find(b" ", start, start + _MAX_DIGITS + 1)
-        length = content[start : max(blank, start)]
-        end = start + int(length) if length.isdigit() else 0
-        if not blank < end <= len(content):
+        length = content[start:blank] if blank > start else b""
+        if not length.isdigit() or not blank < (end := start + int(length)) <= len(content):
             raise payload.damaged("an extended tar header is wrong")
         key, _, value = content[blank + 1 : end - 1].partition(b"=")
         if key == b"path":
