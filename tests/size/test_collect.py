@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import sys
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe.collect import Source, Unusable, find_relative, find_sources, open_source
 from cfi2sframe.elf.image import ElfImage
-from tests.package_files import ar, cpio, deb, rpm, tar
+from tests.package_files import ar, cpio, deb, rpm, tar, tar_header, tar_padded
 from tests.size.support import aarch64_object, library
 
 if TYPE_CHECKING:
@@ -131,6 +133,50 @@ def _deb(compression: str) -> bytes:
 def test_debian_packages(compression: str, tmp_path: Path) -> None:
     path = _write(tmp_path / "x.deb", _deb(compression))
     assert _opened(path) == [f"{path}(usr/lib/x.so)", f"{path}(usr/lib/y.so)"]
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_long_names_in_debian_packages(form: int, tmp_path: Path) -> None:
+    names = ["usr/lib/short.so", "usr/" + "folder/" * 13 + "x.so", "usr/" + "f" * 90 + "/" + "n" * 95, "usr/last.so"]
+    if form != tarfile.USTAR_FORMAT:
+        names[2:2] = ["usr/" + "f" * 300 + "/x.so", "usr/\u00fc/" + "n" * 120]
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form, pax_headers={"comment": "for all"}) as made:
+        for name in names:
+            entry = tarfile.TarInfo("./" + name)
+            entry.size, entry.mtime = len(ELF), 1.5 if form == tarfile.PAX_FORMAT else 1
+            made.addfile(entry, io.BytesIO(ELF))
+            link = tarfile.TarInfo("./" + name + ".link")
+            link.type, link.linkname = tarfile.LNKTYPE, "./x" if form == tarfile.USTAR_FORMAT else "./" + name
+            made.addfile(link)
+    path = _write(tmp_path / "x.deb", deb(out.getvalue()))
+    assert _opened(path) == [f"{path}({name})" for name in names]
+
+
+def test_large_sizes_in_debian_packages(tmp_path: Path) -> None:
+    """In binary as GNU writes them from 8 GiB on, and in an extended header as POSIX does."""
+    size = b"13 size=%d\n" % len(ELF)
+    assert int(size.split()[0]) == len(size)
+    for start in (
+        tar_header(b"x.so", len(ELF)).replace(b"%011o\0" % len(ELF), b"\x80" + len(ELF).to_bytes(11, "big"), 1),
+        tar_header(b"x", len(size), b"x") + tar_padded(size) + tar_header(b"x.so", 0),
+    ):
+        changed = bytearray(start)
+        checked = memoryview(changed)[-512:]
+        checked[148:156] = b" " * 8
+        checked[148:156] = b"%06o\0 " % sum(checked)
+        path = _write(tmp_path / "x.deb", deb(bytes(changed) + tar_padded(ELF) + bytes(1024)))
+        assert _opened(path) == [f"{path}(x.so)"]
+
+
+def test_several_streams(tmp_path: Path) -> None:
+    """As parallel compressors write them; those of xz may be padded."""
+    data = tar({"./usr/lib/x.so": ELF})
+    for suffix, filling in ((".xz", bytes(8)), (".bz2", b""), (".gz", b""), (".zst", b"")):
+        pack = COMPRESSIONS[suffix]
+        packed = filling.join(pack(data[at : at + 700]) for at in range(0, len(data), 700))
+        path = _write(tmp_path / "x.deb", deb(packed, suffix))
+        assert _opened(path) == [f"{path}(usr/lib/x.so)"], suffix
 
 
 @pytest.mark.parametrize("compression", [".gz", ".xz", ".zst"])
