@@ -43,7 +43,6 @@ KEPT: Final = {
     "__main__.py": "runs as a script",
     "*/__init__.py": "nothing to run",
     "api.py": "strings calls together",
-    "collect.py": "runs once for each file that is measured",
     "elf/contents.py": "reads ranges of files",
     "elf/embed.py": "copies the bytes of whole files",
     "elf/load.py": "opens files",

@@ -5,36 +5,81 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.errors import RequestError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
 #: Files that name themselves, directly or not, come to an end.
 _MAX_DEPTH: Final = 16
+#: Words that files may stand for, however small they are; each of their bytes adds one.
+_BASE_WORDS: Final = 1 << 12
+#: Options, where there are argument files: the time to parse them grows with the square of their number.
+_MAX_OPTIONS: Final = 1000
 _SPACE: Final = " \t\n\r\v\f"
 
 
-def expand(words: list[str], depth: int = 0) -> list[str]:
-    """Put the words of each file LIST in the place of `@LIST`; a word stays as it is when there is no such file.
+class ArgumentFiles:
+    """Files that stand for words: each is read and split once, however often it is named, and all words are counted.
 
-    Words in a file are separated by white space; quotes of either kind hold white space together, and a backslash takes
-    any character as it is. Raises `RequestError` when files are nested too deeply or one cannot be read.
+    Files that name one another over and over would stand for exponentially many words.
     """
-    expanded: list[str] = []
+
+    def __init__(self, split: Callable[[str], Iterable[str]]) -> None:
+        self._split = split
+        self._words: dict[str, tuple[str, ...]] = {}
+        self._words_left = _BASE_WORDS
+
+    def words_of(self, word: str) -> tuple[str, ...]:
+        """Return the words that `@FILE` stands for, not expanded further.
+
+        Raises `OSError` when the file cannot be read, `RequestError` when it has NUL bytes, which no argument has,
+        or when files have given too many words.
+        """
+        words = self._words.get(word)
+        if words is None:
+            # Names of files are bytes.
+            with open(word[1:], "rb") as file:
+                text = os.fsdecode(file.read())
+            if "\0" in text:
+                raise RequestError(f"{word}: an argument file with a NUL byte; --files-from reads lists of such names")
+            words = self._words[word] = tuple(self._split(text))
+            self._words_left += len(text)
+        self._words_left -= 1 + len(words)
+        if self._words_left < 0:
+            raise RequestError(f"{word}: argument files name one another too often")
+        return words
+
+
+def expand(words: Iterable[str]) -> list[str]:
+    """Put the words of each file LIST in the place of `@LIST`.
+
+    A word stays as it is when there is no such file, and when it is itself the name of a file: `*` gives such words
+    where the user has not asked for a list. Words in a file are separated by white space; quotes of either kind hold
+    white space together, and a backslash makes any character part of a word. Raises `RequestError` when files are
+    nested too deeply, name one another too often, hold too many options, or when one cannot be read.
+    """
+    expanded = list(_expanded(words, ArgumentFiles(split_words), 0))
+    if sum(word.startswith("-") for word in takewhile("--".__ne__, expanded)) > _MAX_OPTIONS:
+        raise RequestError(f"more than {_MAX_OPTIONS:,} options, argument files included")
+    return expanded
+
+
+def _expanded(words: Iterable[str], files: ArgumentFiles, depth: int) -> Iterator[str]:
     for word in words:
-        if not word.startswith("@") or not os.path.lexists(word[1:]):
-            expanded.append(word)
+        if not word.startswith("@") or os.path.lexists(word) or not os.path.lexists(word[1:]):
+            yield word
             continue
         if depth >= _MAX_DEPTH:
             raise RequestError(f"{word}: argument files are nested too deeply")
         try:
-            # Names of files are bytes.
-            with open(word[1:], "rb") as file:
-                text = os.fsdecode(file.read())
+            inner = files.words_of(word)
         except OSError as error:
             raise RequestError(f"{word}: {error.strerror or error}") from None
-        expanded += expand(split_words(text), depth + 1)
-    return expanded
+        yield from _expanded(inner, files, depth + 1)
 
 
 def split_words(text: str) -> list[str]:

@@ -30,7 +30,8 @@ def make_parser() -> argparse.ArgumentParser:
         f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
         f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
         "Write the SFrame section that says what the DWARF CFI of IN says: as raw bytes, or in a copy of IN; or put\n"
-        "it into each FILE that does not hold it already. @LIST stands for the arguments in the file LIST.",
+        "it into each FILE that does not hold it already. @LIST stands for the arguments in the file LIST, unless a\n"
+        "file is itself named @LIST.",
         "examples:\n"
         f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
         f"  {PROGRAM} --in-place program                 a program that carries its section\n"

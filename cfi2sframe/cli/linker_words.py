@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.cli.argument_files import ArgumentFiles
+from cfi2sframe.errors import RequestError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: What linkers and compiler drivers write when nothing is said.
 DEFAULT_OUTPUT: Final = "a.out"
@@ -17,25 +19,27 @@ _MIN_ABBREVIATION: Final = len("--ou")
 _BLANKS: Final = " \t\n\v\f\r"
 
 
-def expanded(words: Sequence[str], depth: int = 0) -> Iterator[str]:
+def expanded(words: Iterable[str]) -> Iterator[str]:
     """Yield the words with every `@FILE` replaced by the words in that file, as GNU programs and LLVM's do.
 
-    A file that cannot be read leaves its word as it is: that is how GNU ld takes it.
+    A file that cannot be read leaves its word as it is: that is how GNU ld takes it. So do files that are nested too
+    deeply or name one another over and over; there GNU ld gives up.
     """
+    return _expanded(words, ArgumentFiles(split), 0)
+
+
+def _expanded(words: Iterable[str], files: ArgumentFiles, depth: int) -> Iterator[str]:
     for word in words:
-        text = _response(word) if word.startswith("@") and depth < _MAX_DEPTH else None
-        if text is None:
-            yield word
+        if word.startswith("@") and depth < _MAX_DEPTH:
+            try:
+                inner = files.words_of(word)
+            except (OSError, ValueError, RequestError):
+                # A name with a NUL byte is a `ValueError`.
+                yield word
+            else:
+                yield from _expanded(inner, files, depth + 1)
         else:
-            yield from expanded(list(split(text)), depth + 1)
-
-
-def _response(word: str) -> str | None:
-    try:
-        with open(word[1:], "rb") as file:
-            return os.fsdecode(file.read())
-    except OSError:
-        return None
+            yield word
 
 
 def split(text: str) -> Iterator[str]:

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Size reports as CSV (RFC 4180): one line per file, numbers as they are, empty where there is nothing."""
+"""Size reports as CSV (RFC 4180): one line per file, numbers as they are, empty where there is nothing.
+
+Names come from strangers, and spreadsheets run text that looks like a formula: such text begins with an apostrophe.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.report.size_records import MAKERS, CfiSizes, Parts
 from cfi2sframe.report.size_tables import verdict
+from cfi2sframe.report.text import printable
 from cfi2sframe.sframe.constants import VERSIONS
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
             """Take a piece of text."""
 
 
+#: What formulas begin with, in half and full width. Tabs and line breaks do too, and are escaped.
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _COUNTS = ("functions", "default", "flexible", "pcmask", "left_out", "rows", "stored_rows")
 
 
@@ -33,7 +39,7 @@ def write_report(report: SizeReport, out: Writer) -> None:
     writer.writerow((*_file_heading(), "larger_than_fde", "error"))
     writer.writerows((*_file_row(file), file.functions.larger_count, "") for file in report.files)
     blank = [""] * len(_file_heading())
-    writer.writerows((f.name, *blank, f.reason) for f in report.failures)
+    writer.writerows((_text(f.name), *blank, _text(f.reason)) for f in report.failures)
 
 
 def write_comparison(comparison: Comparison, out: Writer) -> None:
@@ -52,7 +58,13 @@ def write_comparison(comparison: Comparison, out: Writer) -> None:
                 continue
             cells += [file.sizes.cfi, file.sizes.eh_frame_hdr]
             cells += ["" if (layout := file.layout(*which)) is None else layout.size for which in layouts]
-        writer.writerow((pair.name, verdict(pair, comparison.version), pair.change(comparison.version), *cells))
+        writer.writerow((_text(pair.name), verdict(pair, comparison.version), pair.change(comparison.version), *cells))
+
+
+def _text(text: str) -> str:
+    """Return text that neither a terminal nor a spreadsheet acts on."""
+    shown = printable(text)
+    return f"'{shown}" if shown.startswith(_FORMULA_STARTS) else shown
 
 
 def _names(layouts: Sequence[tuple[int, str]]) -> list[str]:
@@ -75,7 +87,7 @@ def _file_heading() -> tuple[str, ...]:
 
 
 def _file_row(file: FileSizes) -> tuple[object, ...]:
-    cells: list[object] = [file.name, file.arch, file.kind, file.source, *file.sizes]
+    cells: list[object] = [_text(file.name), file.arch, file.kind, file.source, *file.sizes]
     cells += ["" if file.sframe_version is None else file.sframe_version, file.fde_count]
     for version in VERSIONS:
         for maker in MAKERS:

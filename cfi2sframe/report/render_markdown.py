@@ -43,5 +43,6 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape what Markdown would take for markup."""
-    return "".join(f"\\{c}" if c in r"\`*_[]<>|#&~" else c for c in text)
+    """Escape what Markdown would take for markup, for mathematics, or for a link that needs no markup."""
+    escaped = "".join(f"\\{c}" if c in r"\`*_[]<>|#&~$" else c for c in text)
+    return escaped.replace("://", r"\://").replace("www.", r"www\.")

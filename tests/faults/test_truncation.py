@@ -193,7 +193,8 @@ def test_a_measured_file_that_is_truncated(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["cfi2sframe.report.size_run:measure_source", "cfi2sframe.collect:_image", "cfi2sframe.elf.cfi:find_cfi"]
+    "call",
+    ["cfi2sframe.report.size_run:measure_source", "cfi2sframe.collect.opening:_image", "cfi2sframe.elf.cfi:find_cfi"],
 )
 def test_a_measured_archive_that_is_truncated(folder: Path, call: str) -> None:
     member = file_of("big.o")

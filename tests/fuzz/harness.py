@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A folder of inputs in `CORPUS` and a module in this package each.
-TARGETS: Final = ("elf", "cfi", "lowering", "sframe", "linked", "object", "core", "verification", "command")
+TARGETS: Final = (
+    *("elf", "cfi", "lowering", "sframe", "verification", "linked", "object", "core"),
+    *("package", "list", "command"),
+)
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16
 #: Bytes of memory: some for the program itself, and a multiple of the input.

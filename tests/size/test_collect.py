@@ -8,7 +8,6 @@ import gzip
 import io
 import lzma
 import os
-import struct
 import sys
 import tarfile
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import pytest
 
 from cfi2sframe.collect import Source, Unusable, find_relative, find_sources, open_source
 from cfi2sframe.elf.image import ElfImage
+from tests.package_files import ar, cpio, deb, rpm, tar, tar_header, tar_padded
 from tests.size.support import aarch64_object, library
 
 if TYPE_CHECKING:
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ELF = library(1)
-
-
-def _ar(members: list[tuple[bytes, bytes]], magic: bytes = b"!<arch>\n") -> bytes:
-    parts = [magic]
-    for name, data in members:
-        parts.append(b"%-16s%-12s%-6s%-6s%-8s%-10d`\n" % (name, b"0", b"0", b"0", b"644", len(data)))
-        parts.append(data + b"\n" * (len(data) % 2))
-    return b"".join(parts)
 
 
 def _opened(path: Path) -> list[str]:
@@ -55,7 +47,7 @@ def test_folders_give_their_elf_files(tmp_path: Path) -> None:
     _write(tmp_path / "c.so", ELF)
     _write(tmp_path / "a.txt", b"text")
     _write(tmp_path / "empty", b"")
-    _write(tmp_path / "lib.a", _ar([(b"m.o/", ELF)]))
+    _write(tmp_path / "lib.a", ar([(b"m.o/", ELF)]))
     (tmp_path / "link.so").symlink_to("c.so")
     os.link(tmp_path / "c.so", tmp_path / "again.so")
     os.mkfifo(tmp_path / "pipe")
@@ -79,7 +71,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_archive_members_by_all_kinds_of_names(tmp_path: Path) -> None:
     long = b"a-member-with-a-long-name.o"
-    archive = _ar(
+    archive = ar(
         [
             (b"/", b"\0\0\0\0"),
             (b"//", long + b"/\n"),
@@ -104,9 +96,9 @@ def test_archive_members_by_all_kinds_of_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (_ar([(b"m.o/", ELF)])[:-2], "archive+0x44: truncated member"),
+        (ar([(b"m.o/", ELF)])[:-2], "archive+0x44: truncated member"),
         (b"!<arch>\n" + b"x" * 60, "archive+0x8: damaged member header"),
-        (_ar([], b"!<thin>\n"), "a thin archive holds no members; name the objects themselves"),
+        (ar([], b"!<thin>\n"), "a thin archive holds no members; name the objects themselves"),
     ],
 )
 def test_damaged_archives(data: bytes, reason: str, tmp_path: Path) -> None:
@@ -115,19 +107,6 @@ def test_damaged_archives(data: bytes, reason: str, tmp_path: Path) -> None:
 
 
 # Packages
-
-
-def _tar(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-        link = tarfile.TarInfo("./usr/lib/link.so")
-        link.type, link.linkname = tarfile.SYMTYPE, "x.so"
-        tar.addfile(link)
-    return out.getvalue()
 
 
 def _zstd(data: bytes) -> bytes:
@@ -146,9 +125,8 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def _deb(compression: str) -> bytes:
-    tar = _tar({"./usr/share/doc/x": b"text", "./usr/lib/x.so": ELF, "./usr/lib/y.so": ELF})
-    data = COMPRESSIONS[compression](tar)
-    return _ar([(b"debian-binary", b"2.0\n"), (b"control.tar.xz", b""), (b"data.tar" + compression.encode(), data)])
+    files = {"./usr/share/doc/x": b"text", "./usr/lib/x.so": ELF, "./usr/lib/y.so": ELF}
+    return deb(COMPRESSIONS[compression](tar(files)), compression)
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -157,78 +135,91 @@ def test_debian_packages(compression: str, tmp_path: Path) -> None:
     assert _opened(path) == [f"{path}(usr/lib/x.so)", f"{path}(usr/lib/y.so)"]
 
 
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+def test_long_names_in_debian_packages(form: int, tmp_path: Path) -> None:
+    names = ["usr/lib/short.so", "usr/" + "folder/" * 13 + "x.so", "usr/" + "f" * 90 + "/" + "n" * 95, "usr/last.so"]
+    if form != tarfile.USTAR_FORMAT:
+        names[2:2] = ["usr/" + "f" * 300 + "/x.so", "usr/\u00fc/" + "n" * 120]
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=form, pax_headers={"comment": "for all"}) as made:
+        for name in names:
+            entry = tarfile.TarInfo("./" + name)
+            entry.size, entry.mtime = len(ELF), 1.5 if form == tarfile.PAX_FORMAT else 1
+            made.addfile(entry, io.BytesIO(ELF))
+            link = tarfile.TarInfo("./" + name + ".link")
+            link.type, link.linkname = tarfile.LNKTYPE, "./x" if form == tarfile.USTAR_FORMAT else "./" + name
+            made.addfile(link)
+    path = _write(tmp_path / "x.deb", deb(out.getvalue()))
+    assert _opened(path) == [f"{path}({name})" for name in names]
+
+
+def test_large_sizes_in_debian_packages(tmp_path: Path) -> None:
+    """In binary as GNU writes them from 8 GiB on, and in an extended header as POSIX does."""
+    size = b"13 size=%d\n" % len(ELF)
+    assert int(size.split()[0]) == len(size)
+    for start in (
+        tar_header(b"x.so", len(ELF)).replace(b"%011o\0" % len(ELF), b"\x80" + len(ELF).to_bytes(11, "big"), 1),
+        tar_header(b"x", len(size), b"x") + tar_padded(size) + tar_header(b"x.so", 0),
+    ):
+        changed = bytearray(start)
+        checked = memoryview(changed)[-512:]
+        checked[148:156] = b" " * 8
+        checked[148:156] = b"%06o\0 " % sum(checked)
+        path = _write(tmp_path / "x.deb", deb(bytes(changed) + tar_padded(ELF) + bytes(1024)))
+        assert _opened(path) == [f"{path}(x.so)"]
+
+
+def test_several_streams(tmp_path: Path) -> None:
+    """As parallel compressors write them; those of xz may be padded."""
+    data = tar({"./usr/lib/x.so": ELF})
+    for suffix, filling in ((".xz", bytes(8)), (".bz2", b""), (".gz", b""), (".zst", b"")):
+        pack = COMPRESSIONS[suffix]
+        packed = filling.join(pack(data[at : at + 700]) for at in range(0, len(data), 700))
+        path = _write(tmp_path / "x.deb", deb(packed, suffix))
+        assert _opened(path) == [f"{path}(usr/lib/x.so)"], suffix
+
+
 @pytest.mark.parametrize("compression", [".gz", ".xz", ".zst"])
 def test_damaged_debian_packages(compression: str, tmp_path: Path) -> None:
-    tar = _tar({"./usr/lib/x.so": os.urandom(100_000)})
-    data = COMPRESSIONS[compression](tar)
+    data = COMPRESSIONS[compression](tar({"./usr/lib/x.so": os.urandom(100_000)}))
     for broken in (data[: len(data) // 2], bytes(100)):
         members = [(b"debian-binary", b"2.0\n"), (b"data.tar" + compression.encode(), broken)]
-        path = _write(tmp_path / "x.deb", _ar(members))
+        path = _write(tmp_path / "x.deb", ar(members))
         assert "damaged package" in _opened(path)[-1]
-    path = _write(tmp_path / "y.deb", _ar([(b"debian-binary", b"2.0\n")]))
+    path = _write(tmp_path / "y.deb", ar([(b"debian-binary", b"2.0\n")]))
     assert _opened(path) == [f"{path}: a Debian package without data.tar"]
 
 
-def _cpio(files: dict[str, bytes]) -> bytes:
-    parts = []
-    for name, data in {**files, "TRAILER!!!": b""}.items():
-        raw = name.encode() + b"\0"
-        fields = (0, 0o100644, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(raw), 0)
-        head = b"070701" + b"".join(b"%08x" % field for field in fields) + raw
-        parts += [head + bytes(-len(head) % 4), data + bytes(-len(data) % 4)]
-    return b"".join(parts)
-
-
-def _header(tags: dict[int, bytes]) -> bytes:
-    """An RPM header of strings (type 6)."""
-    index = b""
-    store = b""
-    for tag, text in tags.items():
-        index += struct.pack(">IIII", tag, 6, len(store), 1)
-        store += text + b"\0"
-    return b"\x8e\xad\xe8\x01" + bytes(4) + struct.pack(">II", len(tags), len(store)) + index + store
-
-
-def _rpm(compressor: bytes, payload: bytes) -> bytes:
-    lead = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
-    signature = _header({1000: b"s"})
-    signature += bytes(-len(signature) % 8)
-    return lead + signature + _header({1000: b"name", 1124: b"cpio", 1125: compressor}) + payload
-
-
-RPM_COMPRESSIONS = {b"gzip": ".gz", b"xz": ".xz", b"bzip2": ".bz2", b"zstd": ".zst"}
+RPM_COMPRESSIONS = {b"none": "", b"gzip": ".gz", b"xz": ".xz", b"bzip2": ".bz2", b"zstd": ".zst"}
 
 
 @pytest.mark.parametrize("compressor", RPM_COMPRESSIONS)
 def test_rpm_packages(compressor: bytes, tmp_path: Path) -> None:
-    pytest.importorskip("rpmfile")
     files = {"./usr/share/doc/x": b"text", "./usr/lib/x.so": ELF, "./usr/lib/yy.so": ELF}
-    payload = COMPRESSIONS[RPM_COMPRESSIONS[compressor]](_cpio(files))
-    path = _write(tmp_path / "x.rpm", _rpm(compressor, payload))
+    payload = COMPRESSIONS[RPM_COMPRESSIONS[compressor]](cpio(files))
+    path = _write(tmp_path / "x.rpm", rpm(payload))
     assert _opened(path) == [f"{path}(usr/lib/x.so)", f"{path}(usr/lib/yy.so)"]
 
 
 def test_damaged_rpm_packages(tmp_path: Path) -> None:
-    pytest.importorskip("rpmfile")
-    cpio = _cpio({"./usr/lib/x.so": ELF})
+    payload = cpio({"./usr/lib/x.so": ELF})
     for data, reason in (
-        (_rpm(b"gzip", gzip.compress(cpio)[:-100]), "payload: damaged package"),
-        (_rpm(b"gzip", gzip.compress(cpio[:200])), "payload: truncated"),
-        (_rpm(b"gzip", gzip.compress(b"x" * 200)), "payload: damaged or unknown cpio header"),
-        (_rpm(b"lz4", b""), "payload: unknown compression lz4"),
+        (rpm(gzip.compress(payload)[:-100]), "payload: damaged package"),
+        (rpm(gzip.compress(payload[:200])), "payload: damaged package: truncated"),
+        (rpm(gzip.compress(b"x" * 200)), "payload: damaged package: damaged or unknown cpio header"),
+        (rpm(b"\x04\x22\x4d\x18" + bytes(200)), "cpio header, or unknown compression"),
         (b"\xed\xab\xee\xdb" + bytes(92), "headers: damaged package"),
     ):
         path = _write(tmp_path / "x.rpm", data)
         assert reason in _opened(path)[-1]
 
 
-def test_packages_without_their_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deb = _write(tmp_path / "x.deb", _deb(".zst"))
-    rpm = _write(tmp_path / "x.rpm", _rpm(b"gzip", b""))
-    for name in ("zstandard", "rpmfile", "rpmfile.errors"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert _opened(deb) == [f"{deb}: compressed with zstd; pip install 'cfi2sframe[packages]' reads it"]
-    assert _opened(rpm) == [f"{rpm}: an RPM package; pip install 'cfi2sframe[packages]' reads it"]
+def test_packages_without_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _write(tmp_path / "x.deb", _deb(".zst"))
+    other = _write(tmp_path / "y.deb", _deb(".xz"))
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    assert _opened(path) == [f"{path}: compressed with zstd; pip install 'cfi2sframe[packages]' reads it"]
+    assert len(_opened(other)) == 2
 
 
 def test_a_file_that_goes_away(tmp_path: Path) -> None:

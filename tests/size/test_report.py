@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from cfi2sframe.report.size import measure
 from cfi2sframe.report.size_build import ORDERS, build_comparison, build_report
 from cfi2sframe.report.size_records import Comparison, Failure, FileSizes, SizeReport
 from cfi2sframe.report.size_tables import comparison_tables, report_tables
+from cfi2sframe.report.text import printable
 from tests import cfi_asm as asm
 from tests.samples import TEXT_VADDR, linked_file
 from tests.size.support import aarch64_object, check_report, library, s390x_library, unsayable
@@ -167,7 +169,7 @@ def test_csv_of_reports(report: SizeReport) -> None:
     lines = list(csv.DictReader(io.StringIO(out.getvalue())))
     assert len(lines) == len(report.files) + len(report.failures)
     for line, file in zip(lines, report.files, strict=False):
-        assert (line["file"], int(line["cfi_size"])) == (file.name, file.sizes.cfi)
+        assert (line["file"], int(line["cfi_size"])) == (printable(file.name), file.sizes.cfi)
         for version in file.versions:
             for maker in ("cfi2sframe", "gnu"):
                 prefix = f"v{version.version}_{maker}_"
@@ -187,6 +189,70 @@ def test_csv_of_comparisons(comparison: Comparison) -> None:
     grown = lines["a.so"]
     assert int(grown["new_v3_cfi2sframe"]) - int(grown["old_v3_cfi2sframe"]) == int(grown["change"])
     assert lines["new.so"]["old_cfi"] == ""
+
+
+HOSTILE = (
+    "=HYPERLINK(0)",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\uff1d1",
+    "\t=1",
+    "\r\n=1",
+    "\x1b]0;title\x07\x9b2J",
+    "\u202egnp.exe",
+    "`|](x) [a](http://b.example) www.b.example <img src=x onerror=x> $x$ &lt; #1 ![a](b)",
+    "</title></svg><script>alert(1)</script>\"'",
+)
+
+
+def _hostile(name: str) -> tuple[SizeReport, Comparison]:
+    named = _measured("a.so", library(2))._replace(name=name)
+    function = named.functions.costliest[0]._replace(name=name, file=name)
+    named = named._replace(functions=named.functions._replace(costliest=(function,), larger=(function,)))
+    results: list[FileSizes | Failure] = [named, Failure(name, name)]
+    report = build_report(results, version=3, function_count=3)
+    return report, build_comparison([named, _measured("b.so", library(1))], results, version=3)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_harmless_in_csv(name: str) -> None:
+    report, comparison = _hostile(name)
+    out, compared = io.StringIO(), io.StringIO()
+    write_report(report, out)
+    write_comparison(comparison, compared)
+    for text in (out.getvalue(), compared.getvalue()):
+        assert text.replace("\r\n", "").isprintable()
+        cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
+        assert not any(cell.startswith(("=", "+", "@", "\uff1d")) for cell in cells)
+        # What begins with a minus is a number.
+        assert all(int(cell) < -1 for cell in cells if cell.startswith("-"))
+
+
+def test_changes_stay_numbers_in_csv() -> None:
+    out = io.StringIO()
+    write_comparison(build_comparison([_measured("a", library(9))], [_measured("a", library(2))], version=3), out)
+    (line,) = csv.DictReader(io.StringIO(out.getvalue()))
+    assert int(line["change"]) < 0
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_harmless_in_text_and_pages(name: str) -> None:
+    report, comparison = _hostile(name)
+    for tables in (list(report_tables(report)), list(comparison_tables(comparison))):
+        assert all(line.isprintable() for line in render_tables(tables))
+        lines = list(render_markdown(tables))
+        assert all(line.isprintable() for line in lines)
+        plain = [re.sub(r"\\.", "", line) for line in lines]
+        # What is left of a row without what is escaped: cells, no markup, nothing that becomes a link by itself.
+        assert not any(re.search(r"[`\[\]<>$&]|://|www\.", line) for line in plain)
+        for number, line in enumerate(lines):
+            if line.startswith("|"):
+                assert plain[number].count("|") in {len(table.columns) + 1 for table in tables}
+    for page in (report_page(report), comparison_page(comparison)):
+        text = "".join(page)
+        assert text.replace("\n", "").isprintable()
+        assert not re.search(r"<script|<img|</title></svg><|<[^>]*alert", text)
 
 
 def test_terminal_tables_align(report: SizeReport) -> None:

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fuzz target: files of arguments that name one another, as this program reads them and as linkers do."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.cli.argument_files import expand, names_from, split_words
+from cfi2sframe.cli.linker_words import expanded, is_for_driver, output_of, split
+from cfi2sframe.errors import RequestError
+from tests.fuzz.harness import expect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What separates the files in an input; `@N` names number N, wherever the folder is.
+_SEPARATOR: Final = b"\xff"
+_COUNT: Final = 4
+#: Words that files may stand for beyond their bytes, with those that are left as they are at the limit.
+_WORDS: Final = 1 << 13
+
+
+def run(data: bytes) -> None:
+    """Expand the files, and look for a linker's output in them."""
+    files = data.split(_SEPARATOR, _COUNT - 1)
+    with tempfile.TemporaryDirectory() as folder:
+        for number, text in enumerate(files):
+            with open(f"{folder}/{number}", "wb") as file:
+                file.write(re.sub(rb"@([0-3])", rb"@" + os.fsencode(folder) + rb"/\1", text))
+        words = [f"@{folder}/0"]
+        most = _WORDS + (len(data) + len(folder)) * 8
+        try:
+            found = expand(words)
+            expect(len(found) <= most, f"{len(found)} words of {len(data)} bytes")
+            expect(not any("\0" in word for word in found), "a word with a NUL byte")
+            names_from(f"{folder}/0")
+        except RequestError:
+            pass
+        expect(sum(1 for _ in expanded(words)) <= most, "too many words for a linker")
+        output_of(words)
+        is_for_driver(words)
+    whole = os.fsdecode(data)
+    if "\\" not in whole:
+        expect(list(split(whole)) == split_words(whole), "two readings of one file")
+
+
+def seeds() -> Iterator[tuple[str, bytes]]:
+    """Yield lists with quotes, nested ones, and those that name one another."""
+    yield "words", b'one \'two words\' "three\\" " f\\ our -o out --output=x --outp y\n'
+    yield "nested", b"a @1 b\xff@2 -o c\xff'@3'\xff@missing -Wl,d"
+    yield "circle", b"@1 @1\xff@0 @2\xff@1"
+    yield "over-and-over", b"@1 " * 20 + b"\xff" + b"@2 " * 20 + b"\xff" + b"@3 " * 20 + b"\xff" + b"word " * 20
+    yield "nul", b"a\0b\0"
