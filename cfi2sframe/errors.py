@@ -6,6 +6,8 @@ Valid CFI that an SFrame version cannot say is not an error: it is a value, see 
 
 from __future__ import annotations
 
+import errno
+
 
 class Cfi2SFrameError(Exception):
     """Root of every exception that the package raises on purpose."""
@@ -67,3 +69,25 @@ class EmbedError(Cfi2SFrameError):
 
 class VerificationError(Cfi2SFrameError):
     """What was made does not say what it should; nothing is written."""
+
+
+def reason_of(error: Exception) -> str:
+    """Return in one line why work on a file failed, whatever was raised; what nobody foresaw is named as a bug."""
+    if isinstance(error, Cfi2SFrameError):
+        return str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return _out_of_memory()
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f" at {trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"
+    return f"internal error: {ascii(f'{type(error).__name__}: {error}')[1:-1]}{place}; please report it"
+
+
+def _out_of_memory() -> str:
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return "out of memory" + ("" if limit == resource.RLIM_INFINITY else f" (limit {limit >> 20:,} MiB)")

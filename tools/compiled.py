@@ -48,6 +48,8 @@ KEPT: Final = {
     "elf/load.py": "opens files",
     "errors.py": "nothing to run",
     "lazy.py": "runs once for each name that is asked for",
+    "limits.py": "runs once for each file of a pool",
+    "processes.py": "runs once for each file of a pool",
     "reasons.py": "nothing to run",
     "sframe/dump.py": "prints",
 }

@@ -11,7 +11,7 @@ from cfi2sframe.batch.judge import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.batch.records import FileState, Outcome, Problem
 from cfi2sframe.batch.write import Watched, write_file
 from cfi2sframe.elf.load import load
-from cfi2sframe.errors import Cfi2SFrameError, ChangedError, EmbedError, RequestError, UnfitError
+from cfi2sframe.errors import ChangedError, EmbedError, RequestError, UnfitError, reason_of
 
 #: How often a file is converted again that somebody else has changed in the meantime.
 _ATTEMPT_COUNT: Final = 3
@@ -29,21 +29,15 @@ def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
 
     `kept`: what was made is added there, so that a process that is about to end need not take it down first.
     """
-    problem: Problem = "unusable"
+    problem: Problem
     try:
         return _run_repeatedly(job, [] if kept is None else kept)
     except UnfitError as error:
         if job.settings.skips_unfit:
             return Outcome(job.name, job.other_names, "skipped", reason=str(error), state=job.state)
-        reason = str(error)
-    except RequestError as error:
-        problem, reason = "request", str(error)
-    except Cfi2SFrameError as error:
-        reason = str(error)
-    except OSError as error:
-        reason = error.strerror or str(error)
-    except MemoryError:
-        reason = "not enough memory"
+        problem, reason = "unusable", str(error)
+    except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+        problem, reason = "request" if isinstance(error, RequestError) else "unusable", reason_of(error)
     return _failed(job, problem, reason)
 
 

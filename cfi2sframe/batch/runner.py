@@ -10,10 +10,8 @@ from cfi2sframe.batch.job import run_job
 from cfi2sframe.batch.records import Job, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
-
-    TaskFunction = Callable[[tuple[Job, ...]], tuple[Outcome, ...]]
 
 #: A task is a few small files or one large one: sending it to a process costs as much as a tenth of a small file.
 _TASK_SIZE: Final = 1 << 18
@@ -49,7 +47,8 @@ def run_jobs(jobs: tuple[Job, ...]) -> tuple[Outcome, ...]:
     for job in jobs:
         outcomes.append(run_job(job))
         pending += size_of(job)
-        if pending >= _COLLECT_SIZE:
+        # What has failed may have taken the memory that the next one needs.
+        if pending >= _COLLECT_SIZE or outcomes[-1].status == "failed":
             gc.collect()
             pending = 0
     return tuple(outcomes)
@@ -60,26 +59,32 @@ def run(
     executor: Executor | None = None,
     *,
     on_done: Callable[[Job, Outcome], None] | None = None,
-    function: TaskFunction = run_jobs,
 ) -> Iterator[Outcome]:
     """Run jobs and yield their outcomes in the order of the jobs; without an executor, in this process.
 
-    `on_done` sees each outcome as soon as it is there, in whatever order. `function` is what is submitted. Whoever
-    made the executor ends it.
+    `on_done` sees each outcome as soon as it is there, in whatever order. Whoever made the executor ends it.
     """
     tasks = tasks_of(jobs)
-    finished = _in_process(tasks) if executor is None else _by_executor(tasks, executor, function)
-    waiting: dict[int, tuple[Outcome, ...]] = {}
+    finished = _in_process(tasks) if executor is None else _by_executor(tasks, executor)
+    numbered = ((number, outcome) for task, outcomes in finished for number, outcome in enumerate(outcomes, task.first))
+    return in_order(jobs, numbered, on_done)
+
+
+def in_order(
+    jobs: Sequence[Job],
+    finished: Iterable[tuple[int, Outcome]],
+    on_done: Callable[[Job, Outcome], None] | None = None,
+) -> Iterator[Outcome]:
+    """Yield the outcomes of jobs in their order. `finished` has them with their jobs' numbers, as they come."""
+    waiting: dict[int, Outcome] = {}
     position = 0
-    for task, outcomes in finished:
+    for number, outcome in finished:
         if on_done is not None:
-            for job, outcome in zip(task.jobs, outcomes, strict=True):
-                on_done(job, outcome)
-        waiting[task.first] = outcomes
+            on_done(jobs[number], outcome)
+        waiting[number] = outcome
         while position in waiting:
-            ready = waiting.pop(position)
-            position += len(ready)
-            yield from ready
+            yield waiting.pop(position)
+            position += 1
 
 
 def tasks_of(jobs: Sequence[Job]) -> list[Task]:
@@ -102,9 +107,7 @@ def _in_process(tasks: list[Task]) -> Iterator[tuple[Task, tuple[Outcome, ...]]]
         yield task, run_jobs(task.jobs)
 
 
-def _by_executor(
-    tasks: list[Task], executor: Executor, function: TaskFunction
-) -> Iterator[tuple[Task, tuple[Outcome, ...]]]:
+def _by_executor(tasks: list[Task], executor: Executor) -> Iterator[tuple[Task, tuple[Outcome, ...]]]:
     """Submit the largest first: no process then ends with the longest task."""
     from concurrent.futures import BrokenExecutor, CancelledError, as_completed
 
@@ -112,7 +115,7 @@ def _by_executor(
     futures = {}
     for number, task in enumerate(ordered):
         try:
-            futures[executor.submit(function, task.jobs)] = task
+            futures[executor.submit(run_jobs, task.jobs)] = task
         except BrokenExecutor:
             yield from ((rest, _lost(rest, "")) for rest in ordered[number:])
             break

@@ -10,6 +10,7 @@ import sys
 from typing import Final, NoReturn
 
 from cfi2sframe import __version__
+from cfi2sframe.errors import reason_of
 from cfi2sframe.interrupts import keep_interrupts
 
 PROGRAM: Final = "cfi2sframe"
@@ -84,20 +85,11 @@ def run() -> NoReturn:
     except Exception as error:  # noqa: BLE001 - the last line of defence; tests call `main`, and see what is raised
         status = EXIT_UNUSABLE
         try:
-            sys.stderr.write(f"{PROGRAM}: internal error: {_describe(error)}; please report it\n")
+            sys.stderr.write(f"{PROGRAM}: {reason_of(error)}\n")
             sys.stderr.flush()
         except OSError:
             pass
     os._exit(status)
-
-
-def _describe(error: Exception) -> str:
-    """Return an unexpected error in one line, with the place that raised it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = "" if trace is None else f" at {trace.tb_frame.f_globals.get('__name__', '?')}:{trace.tb_lineno}"
-    return ascii(f"{type(error).__name__}: {error}")[1:-1] + place
 
 
 #: What a run has made: kept so that it need not be taken down before the process ends.

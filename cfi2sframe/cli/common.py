@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.errors import RequestError, reason_of
 from cfi2sframe.report.text import printable
 
 #: The exit status that a file's failure asks for.
@@ -46,6 +46,7 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     _open_missing_streams()
     module = import_module(f"cfi2sframe.cli.{verb}")
     parser: argparse.ArgumentParser = module.make_parser()
+    options = argparse.Namespace()
     try:
         try:
             options = _parse(parser, _expand(arguments))
@@ -56,6 +57,8 @@ def run_verb(verb: str, arguments: list[str]) -> int:
         except RequestError as error:
             # Verbs report what they are asked; this is an argument file.
             return fail(error, "")
+        except MemoryError as error:
+            return fail(error, _only_file(options))
     except BrokenPipeError:
         # The reader has left; that is its right.
         _discard_output()
@@ -67,6 +70,17 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return status
+
+
+def _only_file(options: argparse.Namespace) -> str:
+    """Return the file that a verb works on; nothing when there are several."""
+    for name in ("input", "file", "core", "inputs", "paths"):
+        files = getattr(options, name, None)
+        if isinstance(files, list):
+            files = files[0] if len(files) == 1 else None
+        if isinstance(files, str):
+            return files
+    return ""
 
 
 def _expand(words: list[str]) -> list[str]:
@@ -280,14 +294,13 @@ def say(kind: str, text: str, file: str = "") -> None:
     print(f"{prefix}{kind}: {printable(text)}", file=sys.stderr)
 
 
-def fail(error: Cfi2SFrameError | OSError, file: str) -> int:
+def fail(error: Exception, file: str) -> int:
     """Report an error and return its exit status."""
-    text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-    say("error", text, "<stdin>" if file == "-" else file)
+    say("error", reason_of(error), "<stdin>" if file == "-" else file)
     return EXIT_USAGE if isinstance(error, RequestError) else EXIT_UNUSABLE
 
 
-def fail_early(error: Cfi2SFrameError, files: Sequence[str]) -> int:
+def fail_early(error: Exception, files: Sequence[str]) -> int:
     """Report an error that is found before any file is looked at: of the file, when there is but one."""
     return fail(error, files[0] if len(files) == 1 else "")
 

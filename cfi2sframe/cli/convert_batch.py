@@ -27,15 +27,13 @@ from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
-    from concurrent.futures import Executor
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from cfi2sframe.batch.records import Job
-    from cfi2sframe.batch.runner import TaskFunction
     from cfi2sframe.batch.stamp import Stamp
 
-#: Less input than this is done before a pool of processes has started.
+#: Less input than this is done before processes would pay.
 _POOL_SIZE: Final = 1 << 20
 
 
@@ -125,17 +123,15 @@ def _single(job: Job) -> list[Outcome]:
 
 def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence[bool]) -> list[Outcome]:
     """Run the jobs that are not known to be done; say what is to be said of each, in their order."""
-    from cfi2sframe.batch.runner import run, size_of
+    from cfi2sframe.batch.runner import size_of
     from cfi2sframe.cli.progress import ProgressLine
 
     to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
     outcomes: list[Outcome] = []
-    byte_count = sum(map(size_of, to_do))
     with (
-        _executor(arguments, len(to_do), byte_count) as (executor, function),
-        ProgressLine(len(to_do), byte_count) as line,
+        ProgressLine(len(to_do), sum(map(size_of, to_do))) as line,
+        _running(arguments, to_do, lambda job, _: line.add(size_of(job))) as done,
     ):
-        done = run(to_do, executor, function=function, on_done=lambda job, _: line.add(size_of(job)))
         for job, is_known in zip(jobs, known, strict=True):
             outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state) if is_known else next(done)
             if outcome.warnings or arguments.check:
@@ -145,24 +141,28 @@ def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence
     return outcomes
 
 
-def _executor(
-    arguments: argparse.Namespace, job_count: int, byte_count: int
-) -> AbstractContextManager[tuple[Executor | None, TaskFunction]]:
-    """Return what runs the jobs, and the function that it is given; no executor where it would not pay."""
-    from cfi2sframe.batch.runner import run_jobs
+def _running(
+    arguments: argparse.Namespace, jobs: Sequence[Job], on_done: Callable[[Job, Outcome], None]
+) -> AbstractContextManager[Iterator[Outcome]]:
+    """Return what runs the jobs: an executor that is named, processes, or this process where those would not pay."""
+    from cfi2sframe.batch.runner import run, size_of
 
     count = process_count(arguments)
     if arguments.executor:
-        return _named_executor(arguments.executor, count)
-    if count == 1 or job_count <= 1 or byte_count < _POOL_SIZE:
-        return nullcontext((None, run_jobs))
-    return _own_pool(min(count, job_count))
+        return _named_executor(arguments.executor, count, jobs, on_done)
+    if count == 1 or len(jobs) <= 1 or sum(map(size_of, jobs)) < _POOL_SIZE:
+        return nullcontext(run(jobs, on_done=on_done))
+    from cfi2sframe.batch.pool import run_in_processes
+
+    return run_in_processes(jobs, count, on_done)
 
 
 @contextmanager
-def _named_executor(text: str, count: int) -> Iterator[tuple[Executor, TaskFunction]]:
+def _named_executor(
+    text: str, count: int, jobs: Sequence[Job], on_done: Callable[[Job, Outcome], None]
+) -> Iterator[Iterator[Outcome]]:
     from cfi2sframe.batch.pool import load_factory
-    from cfi2sframe.batch.runner import run_jobs
+    from cfi2sframe.batch.runner import run
 
     factory = load_factory(text)
     try:
@@ -170,19 +170,11 @@ def _named_executor(text: str, count: int) -> Iterator[tuple[Executor, TaskFunct
     except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise RequestError(f"executor {text!r}: {error}") from None
     try:
-        yield executor, run_jobs
+        yield run(jobs, executor, on_done=on_done)
     except BaseException:
         executor.shutdown(wait=True, cancel_futures=True)
         raise
     executor.shutdown()
-
-
-@contextmanager
-def _own_pool(count: int) -> Iterator[tuple[Executor, TaskFunction]]:
-    from cfi2sframe.batch.pool import process_pool, run_in_worker
-
-    with process_pool(count) as pool:
-        yield pool, run_in_worker
 
 
 # Saying

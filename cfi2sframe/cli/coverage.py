@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.common import add_conversion_options, conversion_options, fail, parser_of, read_image
-from cfi2sframe.errors import Cfi2SFrameError
 
 if TYPE_CHECKING:
     import argparse
@@ -40,13 +39,15 @@ def execute(arguments: argparse.Namespace) -> int:
     for path in arguments.inputs:
         try:
             coverage = account(convert_image(read_image(path), conversion_options(arguments)))
-        except (Cfi2SFrameError, OSError) as error:
+            text = "" if arguments.json else "\n".join(coverage_lines(coverage)) + "\n\n"
+            data = coverage_data(coverage) if arguments.json else {}
+        except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
             status = max(status, fail(error, path))
             continue
         if arguments.json:
-            accounts.append(coverage_data(coverage))
+            accounts.append(data)
         else:
-            sys.stdout.write("\n".join(coverage_lines(coverage)) + "\n\n")
+            sys.stdout.write(text)
     if arguments.json:
         import json
 

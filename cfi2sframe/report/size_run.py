@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.collect import Source, Unusable, open_source
-from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.errors import Cfi2SFrameError, reason_of
+from cfi2sframe.processes import Lost, shared_out
 from cfi2sframe.report.size import measure
 from cfi2sframe.report.size_records import Failure, FileSizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
+
+    from cfi2sframe.elf.image import ElfImage
 
 #: Behind larger sources the memory of what refers to itself is given back; behind small ones it is not worth the time.
 _COLLECT_FROM: Final = 1 << 20
@@ -41,26 +45,33 @@ class Measured(NamedTuple):
 
 
 def measure_source(source: Source, request: Request) -> Measured:
-    """Measure all that is in a source. Raises nothing."""
+    """Measure all that is in a source. Raises nothing but interrupts."""
     results: list[FileSizes | Failure] = []
     try:
         for image in open_source(source):
-            if isinstance(image, Unusable):
-                results.append(_failure(image.name, image.reason))
-                continue
-            try:
-                results.append(
-                    measure(image, function_count=request.function_count, function_version=request.function_version)
-                )
-            except Cfi2SFrameError as error:
-                results.append(_failure(image.name, str(error)))
-    except OSError as error:
-        results.append(Failure(source.name, error.strerror or str(error)))
-    except MemoryError:
-        results.append(Failure(source.name, "not enough memory"))
+            results.append(_measure(image, request))  # noqa: PERF401 - those before a failure are kept
+    except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+        results.append(Failure(source.name, _caught(error)))
     if source.size >= _COLLECT_FROM:
         gc.collect()
     return Measured(source, tuple(results))
+
+
+def _measure(image: ElfImage | Unusable, request: Request) -> FileSizes | Failure:
+    if isinstance(image, Unusable):
+        return _failure(image.name, image.reason)
+    try:
+        return measure(image, function_count=request.function_count, function_version=request.function_version)
+    except Cfi2SFrameError as error:
+        return _failure(image.name, str(error))
+    except Exception as error:  # noqa: BLE001 - a member's failure is that member's
+        return Failure(image.name, _caught(error))
+
+
+def _caught(error: Exception) -> str:
+    """Return what is to be said of an error that is not about the input; it may have left the memory full."""
+    gc.collect()
+    return reason_of(error)
 
 
 def _failure(name: str, reason: str) -> Failure:
@@ -72,16 +83,31 @@ def measure_all(
 ) -> Iterator[Measured]:
     """Measure sources and yield each as it is done: with several processes, the largest first.
 
-    `factory` makes what runs them, called with `max_workers`; without one, processes of this machine do.
+    `factory` makes what runs them, called with `max_workers`; without one, copies of this process do.
     """
-    if factory is None and (jobs <= 1 or len(sources) <= 1):
+    if factory is not None:
+        yield from _by_executor(sources, request, factory(max_workers=jobs))
+    elif jobs <= 1 or len(sources) <= 1:
         yield from (measure_source(source, request) for source in sources)
-        return
+    else:
+        with shared_out(partial(measure_source, request=request), sources, _size_of, jobs) as results:
+            for number, result in results:
+                if isinstance(result, Lost):
+                    yield Measured(sources[number], (Failure(sources[number].name, result.reason),))
+                else:
+                    yield result
+
+
+def _size_of(source: Source) -> int:
+    return source.size
+
+
+def _by_executor(sources: Sequence[Source], request: Request, executor: Executor) -> Iterator[Measured]:
     from concurrent.futures import BrokenExecutor, as_completed
 
     # No process ends with the longest task.
     ordered = sorted(sources, key=lambda source: -source.size)
-    with (factory or _processes)(max_workers=jobs) as pool:
+    with executor as pool:
         tasks = {pool.submit(measure_source, source, request): source for source in ordered}
         for task in as_completed(tasks):
             source = tasks.pop(task)
@@ -94,15 +120,6 @@ def measure_all(
             else:
                 reason = f"what measured it was lost ({type(error).__name__}: {error})"
                 yield Measured(source, (Failure(source.name, reason),))
-
-
-def _processes(max_workers: int) -> Executor:
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    # None starts as a copy of a process that has threads or open files; and none is replaced after some files: Python
-    # 3.11's pool can come to a standstill over that.
-    return ProcessPoolExecutor(max_workers, get_context("forkserver"), gc.disable)
 
 
 def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[Failure]]:

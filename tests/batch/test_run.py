@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import pytest
 
 from cfi2sframe.batch import Job, Settings, run, work_list
-from cfi2sframe.batch.pool import load_factory, process_pool, run_in_worker
+from cfi2sframe.batch.pool import load_factory, run_in_processes
 from cfi2sframe.batch.runner import run_jobs, tasks_of
 from cfi2sframe.errors import RequestError
 from tests.batch.support import TRUNCATED, object_of, object_with_gap, tree
@@ -55,9 +55,9 @@ def test_a_pool_gives_the_same_bytes_and_the_same_outcomes_in_the_same_order(fol
     shutil.copytree(folder, copy)
     shutil.copytree(folder, threads_copy)
     here = list(run(jobs_of(folder)))
-    with process_pool(2) as pool:
-        seen: list[str] = []
-        there = list(run(jobs_of(copy), pool, function=run_in_worker, on_done=lambda job, _: seen.append(job.name)))
+    seen: list[str] = []
+    with run_in_processes(jobs_of(copy), 2, lambda job, _: seen.append(job.name)) as done:
+        there = list(done)
     with ThreadPoolExecutor(2) as threads:
         elsewhere = list(run(jobs_of(threads_copy), threads))
     assert [outcome.name for outcome in here] == [job.name for job in jobs_of(folder)]
@@ -69,8 +69,8 @@ def test_a_pool_gives_the_same_bytes_and_the_same_outcomes_in_the_same_order(fol
     )
     assert bytes_here == bytes_there == bytes_elsewhere
     before = tree(copy)
-    with process_pool(2) as pool:
-        again = list(run(jobs_of(copy), pool, function=run_in_worker))
+    with run_in_processes(jobs_of(copy), 2) as done:
+        again = list(done)
     assert {outcome.status for outcome in again} == {"unchanged", "failed"}
     assert tree(copy) == before
 
