@@ -78,7 +78,7 @@ FRE_WORDS_SIZES: Final = tuple(
 )
 
 #: Rows of lists that begin with one another which a reader has to decode again, in a section of any size.
-_ROWS_DECODED_AGAIN: Final = 250_000
+_ROWS_DECODED_AGAIN: Final = 20_000
 #: No row is smaller: a start and an info byte.
 _LEAST_ROW_SIZE: Final = 2
 
