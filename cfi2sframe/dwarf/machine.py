@@ -134,14 +134,14 @@ class _Sequences(dict[tuple[bytes, ...], _Sequence]):
 class _CieGraph:
     """The graph of one CIE: factors and initial rules belong to its edges."""
 
-    def __init__(self, cie: DwarfCie, arch: Arch, rows: dict[RowState, RowState]) -> None:
+    def __init__(self, cie: DwarfCie, arch: Arch, rows: dict[RowState, RowState], blocks: dict[bytes, bytes]) -> None:
         self.cie = cie
         self.byte_order = arch.byte_order
         self.rows = rows
         self.nodes: dict[RegisterState, _Node] = {}
         self.code_of = Codes(arch.byte_order, cie.code_alignment)
         self.stack = RememberStack()
-        self.registers = Registers(cie, arch, self.stack)
+        self.registers = Registers(cie, arch, self.stack, blocks)
         for chunk in walk_chunks(cie.instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
             # An advance has no meaning in a CIE: what counts is the state behind its last instruction.
             _execute(self.registers, chunk.code, chunk.code_offset)
@@ -176,8 +176,10 @@ class RowMachine:
     def __init__(self, arch: Arch, cutter: Cutter = CUTTER) -> None:
         self._arch = arch
         self._cutter = cutter
-        self._graphs: dict[DwarfCie, _CieGraph] = {}
+        #: By CIE; what is wrong with those that are damaged, whose FDEs may be many.
+        self._graphs: dict[DwarfCie, _CieGraph | CfiError] = {}
         self._rows: dict[RowState, RowState] = {}
+        self._blocks: dict[bytes, bytes] = {}
         self._last: _CieGraph | None = None
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> CfiProgram:
@@ -215,16 +217,18 @@ class RowMachine:
         return _make(CfiProgram, (starts, states, False))
 
     def _graph(self, cie: DwarfCie) -> _CieGraph:
-        graph = self._last
-        if graph is not None and graph.cie is cie:
-            return graph
+        last = self._last
+        if last is not None and last.cie is cie:
+            return last
         graph = self._graphs.get(cie)
         if graph is None:
             try:
-                graph = _CieGraph(cie, self._arch, self._rows)
+                graph = _CieGraph(cie, self._arch, self._rows, self._blocks)
             except CfiError as error:
-                raise CfiError(f"in its CIE: {error.reason}") from None
+                graph = error
             self._graphs[cie] = graph
+        if isinstance(graph, CfiError):
+            raise CfiError(f"in its CIE: {graph.reason}")
         self._last = graph
         return graph
 

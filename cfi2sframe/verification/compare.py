@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cfi2sframe.describe import describe_frame_rule
+from cfi2sframe.dwarf.expression import Shapes
 from cfi2sframe.lower import Skip
 from cfi2sframe.plt.records import StubReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
@@ -55,6 +56,7 @@ class _Comparison:
         ]
         self.not_for_cfi = _merged(sorted(self.stub_ranges + contradicted))
         self.arch = image.arch
+        self.shapes = Shapes(image.byte_order)
         self.version = decoded.header.version
         self.lookup = Lookup(decoded)
         self.truth = sorted((e for e in cfi.entries if _describes_code(e, image)), key=lambda e: e.fde.pc_begin_vaddr)
@@ -158,7 +160,7 @@ class _Comparison:
         problems = []
         for delta in points:
             found = row_at(function, function.start_vaddr + delta, self.version)
-            problem = judge(_state_at(rows, delta), None if found is None else found.row.state, self.arch)
+            problem = judge(_state_at(rows, delta), None if found is None else found.row.state, self.arch, self.shapes)
             if problem is not None:
                 problems.append((delta, problem))
         return len(points), tuple(problems)
@@ -174,7 +176,7 @@ class _Comparison:
                 return False
             pair = (id(truth[1]), id(row[1]))
             if pair not in agreeing:
-                if judge(truth[1], row[1], self.arch) is not None:
+                if judge(truth[1], row[1], self.arch, self.shapes) is not None:
                     return False
                 agreeing.add(pair)
         return True
@@ -229,7 +231,7 @@ class _Comparison:
         while pc < end:
             problems: list[str] = []
             for entry in entries:
-                problem = judge(_state_in_force(entry, pc), said, self.arch)
+                problem = judge(_state_in_force(entry, pc), said, self.arch, self.shapes)
                 if problem is None:
                     break
                 problems.append(problem)
