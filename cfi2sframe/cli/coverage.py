@@ -46,7 +46,9 @@ def execute(arguments: argparse.Namespace) -> int:
         if arguments.json:
             accounts.append(coverage_data(coverage))
         else:
-            sys.stdout.write("\n".join(coverage_lines(coverage)) + "\n\n")
+            # Line by line: the text may be many times the size of the account.
+            sys.stdout.writelines(f"{line}\n" for line in coverage_lines(coverage))
+            sys.stdout.write("\n")
     if arguments.json:
         import json
 
