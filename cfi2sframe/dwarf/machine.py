@@ -35,6 +35,8 @@ _row_of: Final = attrgetter("row")
 #: Bytes of memory that a distinct state takes from here to the comparison of its row. Programs have a state for some
 #: thousand bytes of theirs; a file may have one for every five.
 _STATE_SIZE: Final = 1000
+#: The work on one, in the same stages.
+_STATE_STEPS: Final = 10
 #: Makes a record of a tuple without a call in between.
 _make: Final = tuple.__new__
 
@@ -167,6 +169,7 @@ class _CieGraph:
             rows, _, budget = self.shared
             if budget is not None:
                 budget.hold(_STATE_SIZE, "the rows that differ from one another")
+                budget.spend(_STATE_STEPS, "the rows that differ from one another")
             row = self.registers.row_of(state)
             node = self.nodes[state] = _Node(self, state, rows.setdefault(row, row))
         return node
