@@ -118,9 +118,9 @@ def test_the_expression_of_stubs_at_each_of_their_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [b"\x90", b"\x50"], ids=["nop", "push"])
 def test_stubs_that_are_none(code: bytes, tmp_path: Path) -> None:
     """They are left out, with the reason, and cost nobody else anything."""
-    result = run(file_of(asm.Fde(CIE, TEXT_VADDR, 64), more=(plt(code * 60_001),)), tmp_path, "coverage")
+    result = run(file_of(asm.Fde(CIE, TEXT_VADDR, 64), more=(plt(code * 150_001),)), tmp_path, "coverage")
     assert result.status == 0
-    assert "60,001 bytes of PLT stubs at 0x1000000 in .plt: no block of one size repeats" in result.out
+    assert "150,001 bytes of PLT stubs at 0x1000000 in .plt: no block of one size repeats" in result.out
     assert "default rows                 1" in result.out
 
 
@@ -175,6 +175,21 @@ def test_functions_of_blocks_that_repeat(version: int, tmp_path: Path) -> None:
     result = run(data, tmp_path, "verify", "--existing")
     # Of the rows that versions 2 and 3 have, all but one start behind the block's end.
     assert (result.status, result.out.count("\n")) == ((0, 0) if version == 1 else (1, 1))
+
+
+@pytest.mark.parametrize("arguments", [("dump",), ("dump", "--json")], ids=" ".join)
+def test_rows_of_many_functions(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """The section stores them once, and a dump would print them for each."""
+    row_count = 5_000
+    rows = b"".join(struct.pack("<HB", n, 0) for n in range(row_count))
+    functions = [RawFunction(TEXT_VADDR, 0x10000, rows, row_count, 1)]
+    functions += [
+        RawFunction(TEXT_VADDR + 0x10000 * n, 0x10000, b"", row_count, 1, fre_offset=0) for n in range(1, 600)
+    ]
+    data = RawSection(tuple(functions)).assemble()
+    result = run(data, tmp_path, *arguments, "--raw")
+    assert (result.status, result.out) == (3, "")
+    assert result.err.endswith(f"error: the rows to print take more work than {len(data):,} bytes of input may\n")
 
 
 # --- Level 2 and names ----------------------------------------------------------------------------------------------
