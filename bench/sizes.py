@@ -26,6 +26,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import Options, load
+from cfi2sframe.budget import Budget
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.pipeline import convert_image
 from cfi2sframe.sframe.chains import Columns, make_stretches, unroll_stubs
@@ -152,7 +153,7 @@ def lower_bound(path: str) -> int:
     columns = Columns(lambda state, is_flexible: words_size(state, arch, is_flexible=is_flexible), least_gap=1)
     functions = unroll_stubs(conversion.section.functions)
     groups, stretches = make_stretches(functions, columns)
-    recurring = Recurring(columns, stretches, FDE_ATTRIBUTE_SIZE, max_reach=len(columns.cut_rows))
+    recurring = Recurring(columns, stretches, FDE_ATTRIBUTE_SIZE, Budget(1 << 40), max_reach=len(columns.cut_rows))
     programme = Programme(columns, recurring, FDE_SIZE[3], FDE_ATTRIBUTE_SIZE)
     costs = [FDE_SIZE[3] + size / uses for size, uses in zip(recurring.sizes, recurring.use_counts, strict=True)]
     stubs = {id(body): body for group in groups if group.stretch is None for body in [functions[group.first].body]}

@@ -109,7 +109,8 @@ class Cfi(NamedTuple):
 def load_cfi(image: ElfImage, target: Target, source: CfiKind | None = None) -> Cfi:
     """Read, interpret and lower all CFI of an image.
 
-    Raises `InputError` when there is none or it cannot be walked, `RequestError` when the version cannot be had.
+    Raises `InputError` when there is none or it cannot be walked, `BudgetError` when it has far more rows that differ
+    than the image's size can account for, `RequestError` when the version cannot be had.
     """
     check_target(target)
     sections = find_cfi(image, source)
@@ -124,7 +125,7 @@ class _Loader:
 
     def __init__(self, image: ElfImage, target: Target) -> None:
         self.image = image
-        self.machine = RowMachine(image.arch)
+        self.machine = RowMachine(image.arch, budget=image.budget)
         self.lowering = Lowering(target)
         # As objects they would be all over the memory.
         self.starts: array[int] = array("Q")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.describe import describe_frame_rule, describe_rule
-from cfi2sframe.dwarf.expression import Load, Sum, classify, describe
+from cfi2sframe.dwarf.expression import Load, Shapes, Sum, describe
 from cfi2sframe.dwarf.rules import (
     AtCfa,
     AtExpression,
@@ -22,7 +22,7 @@ from cfi2sframe.dwarf.rules import (
     RegisterOffset,
     ValueAtCfa,
 )
-from cfi2sframe.errors import CfiError, RequestError
+from cfi2sframe.errors import RequestError
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Rule
@@ -110,6 +110,7 @@ class Lowering:
         self._states: dict[int, tuple[_Lowered, RowState]] = {}
         self._frames: dict[FrameState, FrameState] = {}
         self._known_rows: dict[tuple[int, int], _KnownRows] = {}
+        self._shapes = Shapes(target.arch.byte_order)
 
     def lower(self, starts: tuple[int, ...], states: tuple[RowState, ...], cie: DwarfCie) -> FunctionBody | Skip:
         """Lower a function's rows: `states[N]` holds from `starts[N]` on.
@@ -148,7 +149,7 @@ class Lowering:
             return known[0]
         target = self.target
         try:
-            state = reduce_state(row_state, target.arch)
+            state = reduce_state(row_state, target.arch, self._shapes)
         except _CannotSay as why:
             lowered = _Lowered(OUTERMOST, Skip(why.reason, why.detail, 0), None)
         else:
@@ -181,54 +182,50 @@ class Lowering:
 # Step 1: into the algebra
 
 
-def reduce_state(state: RowState, arch: Arch) -> FrameState:
+def reduce_state(state: RowState, arch: Arch, shapes: Shapes) -> FrameState:
     """Put a row into SFrame's algebra; raises `_CannotSay` with the reason when no rule there says the same."""
     if state.ra is NoRule.UNDEFINED:
         return OUTERMOST
     if state.signing is RaSigning.SIGNED_WITH_PC:
         raise _CannotSay(SkipReason.PAUTH_WITH_PC)
-    cfa = _reduce_cfa(state.cfa, arch)
-    ra = _reduce_ra(state.ra, arch)
-    fp = _reduce_fp(state.fp, arch)
-    _check_sp(state.sp, cfa, arch)
+    cfa = _reduce_cfa(state.cfa, shapes)
+    ra = _reduce_ra(state.ra, arch, shapes)
+    fp = _reduce_fp(state.fp, arch, shapes)
+    _check_sp(state.sp, cfa, arch, shapes)
     return FrameState(cfa, ra, fp, mangled_ra=state.signing is RaSigning.SIGNED)
 
 
-def _reduce_cfa(rule: CfaRule | None, arch: Arch) -> Rule:
+def _reduce_cfa(rule: CfaRule | None, shapes: Shapes) -> Rule:
     match rule:
         case RegisterOffset(register, offset):
             return Rule(register, offset, deref=False)
         case CfaExpression(expression):
-            return _by_shape(expression, arch, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
+            return _by_shape(expression, shapes, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
         case None:
             raise _CannotSay(SkipReason.CFA_UNDEFINED)
 
 
-def _by_shape(expression: bytes, arch: Arch, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
+def _by_shape(expression: bytes, shapes: Shapes, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
     """Return the rule of an expression that computes a value."""
-    try:
-        shape = classify(expression, arch.byte_order, starts_with_cfa=starts_with_cfa)
-    except CfiError:
-        shape = None
-    match shape:
+    match shapes[expression, starts_with_cfa]:
         case Sum(register, offset):
             return Rule(register, offset, deref=False)
         case Load(Sum(register, offset)):
             return Rule(register, offset, deref=True)
         case None:
-            raise _CannotSay(reason, describe(expression, arch.byte_order))
+            raise _CannotSay(reason, describe(expression, shapes.byte_order))
 
 
-def _at_shape(expression: bytes, arch: Arch, reason: SkipReason) -> Rule:
+def _at_shape(expression: bytes, shapes: Shapes, reason: SkipReason) -> Rule:
     """Return the rule of an expression that computes the address where the value is saved."""
-    address = _by_shape(expression, arch, reason, starts_with_cfa=True)
+    address = _by_shape(expression, shapes, reason, starts_with_cfa=True)
     if address.deref:
-        raise _CannotSay(reason, describe(expression, arch.byte_order))
+        raise _CannotSay(reason, describe(expression, shapes.byte_order))
     return address._replace(deref=True)
 
 
 def _reduce_register(
-    rule: RegisterRule, arch: Arch, expression_reason: SkipReason, value_reason: SkipReason
+    rule: RegisterRule, shapes: Shapes, expression_reason: SkipReason, value_reason: SkipReason
 ) -> Rule | None:
     reduced: Rule | None
     match rule:
@@ -239,19 +236,19 @@ def _reduce_register(
         case InRegister(register):
             return Rule(register, 0, deref=False)
         case AtExpression(expression):
-            return _at_shape(expression, arch, expression_reason)
+            return _at_shape(expression, shapes, expression_reason)
         case ValueAtCfa(offset):
             reduced = Rule(None, offset, deref=False)
         case IsExpression(expression):
-            reduced = _by_shape(expression, arch, expression_reason, starts_with_cfa=True)
+            reduced = _by_shape(expression, shapes, expression_reason, starts_with_cfa=True)
     if reduced.register is None and not reduced.deref:
         # Its control word would be 0, and that is the padding word (version 3, "Control Data").
         raise _CannotSay(value_reason, f"CFA{reduced.offset:+d}")
     return reduced
 
 
-def _reduce_ra(rule: RegisterRule, arch: Arch) -> Rule | None:
-    ra = _reduce_register(rule, arch, SkipReason.RA_EXPRESSION, SkipReason.RA_IS_CFA_VALUE)
+def _reduce_ra(rule: RegisterRule, arch: Arch, shapes: Shapes) -> Rule | None:
+    ra = _reduce_register(rule, shapes, SkipReason.RA_EXPRESSION, SkipReason.RA_IS_CFA_VALUE)
     if ra == Rule(arch.ra_register, 0, deref=False):
         ra = None
     if ra is None and arch.fixed_ra_offset:
@@ -260,14 +257,14 @@ def _reduce_ra(rule: RegisterRule, arch: Arch) -> Rule | None:
     return ra
 
 
-def _reduce_fp(rule: RegisterRule, arch: Arch) -> Rule | None:
+def _reduce_fp(rule: RegisterRule, arch: Arch, shapes: Shapes) -> Rule | None:
     if rule is NoRule.UNDEFINED:
         raise _CannotSay(SkipReason.FP_UNDEFINED)
-    fp = _reduce_register(rule, arch, SkipReason.FP_EXPRESSION, SkipReason.FP_IS_CFA_VALUE)
+    fp = _reduce_register(rule, shapes, SkipReason.FP_EXPRESSION, SkipReason.FP_IS_CFA_VALUE)
     return None if fp == Rule(arch.fp_register, 0, deref=False) else fp
 
 
-def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch) -> None:
+def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch, shapes: Shapes) -> None:
     """Accept only an SP that is the CFA (plus the ABI's constant): SFrame has no other."""
     match rule:
         case NoRule.UNSPECIFIED:
@@ -282,7 +279,7 @@ def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch) -> None:
             return
         case AtExpression(expression):
             # A signal frame: CFA and SP are loaded from the same word.
-            if not arch.sp_offset_from_cfa and _at_shape(expression, arch, SkipReason.SP_RULE) == cfa:
+            if not arch.sp_offset_from_cfa and _at_shape(expression, shapes, SkipReason.SP_RULE) == cfa:
                 return
         case _:
             pass

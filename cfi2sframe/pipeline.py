@@ -10,8 +10,9 @@ from operator import ne, sub
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 
 from cfi2sframe.arrange import Pieces, cut, spliced, split_points
+from cfi2sframe.budget import Budget
 from cfi2sframe.codemap import CodeMap, map_code
-from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.errors import BudgetError, InputError, RequestError
 from cfi2sframe.interpret import Cfi, CfiEntry, load_cfi
 from cfi2sframe.lower import Skip, Target
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES, VERSIONS
@@ -23,7 +24,6 @@ from cfi2sframe.sframe.rows import words_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.arch import Arch
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState, FunctionBody
@@ -143,7 +143,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     section, entries = make_section(image, target, cfi, code_map, all_keep_frame_pointer=options.all_keep_frame_pointer)
     level = _level(image, options)
     if level >= 2:
-        section, entries = _split_to_share(section, entries, image.arch)
+        section, entries = _split_to_share(section, entries, image)
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level >= 1)
     data = encode_section(plan) if section.starts else b""
     return Conversion(image, target, cfi, code_map, section, entries, plan, section_vaddr, data)
@@ -160,15 +160,21 @@ def _level(image: ElfImage, options: Options) -> int:
 
 
 def _split_to_share(
-    section: Section, entries: tuple[int | None, ...], arch: Arch
+    section: Section, entries: tuple[int | None, ...], image: ElfImage
 ) -> tuple[Section, tuple[int | None, ...]]:
-    """Cut and join functions into ranges whose rows recur."""
+    """Cut and join functions into ranges whose rows recur; leave them as they are where that would take too much.
+
+    An account of its own says how much that is, so that the bytes depend on nothing but the file.
+    """
     from cfi2sframe.sframe.split import split_functions
 
     def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
-        return words_size(state, arch, is_flexible=is_flexible)
+        return words_size(state, image.arch, is_flexible=is_flexible)
 
-    ranges = split_functions(section.functions, section.version, size_of)
+    try:
+        ranges = split_functions(section.functions, section.version, size_of, Budget(len(image.data)))
+    except BudgetError:
+        return section, entries
     return section.with_functions([function for function, _ in ranges]), tuple([entries[n] for _, n in ranges])
 
 

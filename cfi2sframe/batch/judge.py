@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
         return ()
     from cfi2sframe.report.text import describe_left_out, describe_stub
 
-    messages = [f"{d.where}+0x{d.offset:x}: {d.reason}; the FDE is skipped" for d in coverage.damaged]
-    messages += [describe_left_out(item, coverage) for item in coverage.left_out]
-    messages += [f"{describe_stub(item)}: no SFrame FDE" for item in coverage.stubs_left_out]
-    more = len(messages) - _MAX_WARNINGS
-    if more > 0:
-        return (*messages[:_MAX_WARNINGS], f"{more:,} more functions without an SFrame FDE")
-    return tuple(messages)
+    messages = chain(
+        (f"{d.where}+0x{d.offset:x}: {d.reason}; the FDE is skipped" for d in coverage.damaged),
+        (describe_left_out(item, coverage) for item in coverage.left_out),
+        (f"{describe_stub(item)}: no SFrame FDE" for item in coverage.stubs_left_out),
+    )
+    shown = tuple(islice(messages, _MAX_WARNINGS))
+    more = len(coverage.damaged) + len(coverage.left_out) + len(coverage.stubs_left_out) - len(shown)
+    return (*shown, f"{more:,} more functions without an SFrame FDE") if more else shown
 
 
 def refusal_of(

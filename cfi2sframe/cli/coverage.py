@@ -39,7 +39,6 @@ def execute(arguments: argparse.Namespace) -> int:
     for path in arguments.inputs:
         try:
             coverage = account(convert_image(read_image(path), conversion_options(arguments)))
-            text = "" if arguments.json else "\n".join(coverage_lines(coverage)) + "\n\n"
             data = coverage_data(coverage) if arguments.json else {}
         except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
             status = max(status, fail(error, path))
@@ -47,7 +46,9 @@ def execute(arguments: argparse.Namespace) -> int:
         if arguments.json:
             accounts.append(data)
         else:
-            sys.stdout.write(text)
+            # Line by line: the text may be many times the size of the account.
+            sys.stdout.writelines(f"{line}\n" for line in coverage_lines(coverage))
+            sys.stdout.write("\n")
     if arguments.json:
         import json
 

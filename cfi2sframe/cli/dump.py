@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.decode import DecodedSection
 
 
@@ -38,18 +39,17 @@ def make_parser() -> argparse.ArgumentParser:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Dump one section."""
-    from cfi2sframe.sframe.dump import dump_data, dump_text
+    from cfi2sframe.sframe.dump import check_size, dump_json, dump_text
 
     try:
         if arguments.section_address is not None and not arguments.raw:
             raise RequestError("--section-address belongs to --raw; an ELF file says where its section lies")
-        decoded, show_address = _decode(arguments)
+        decoded, show_address, budget = _decode(arguments)
+        check_size(decoded, budget)
     except (Cfi2SFrameError, OSError) as error:
         return fail(error, arguments.file)
     if arguments.json:
-        import json
-
-        json.dump(dump_data(decoded, show_address), sys.stdout, indent=2)
+        sys.stdout.writelines(dump_json(decoded, show_address))
         print()
     else:
         for line in dump_text(decoded, show_address=show_address):
@@ -57,8 +57,9 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_SUCCESS
 
 
-def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, Callable[[int], int]]:
+def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, Callable[[int], int], Budget]:
     from cfi2sframe.api import decode_existing
+    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.decode import decode_section
 
     if arguments.raw:
@@ -67,6 +68,6 @@ def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, Callable[[in
         else:
             with open(arguments.file, "rb") as file:
                 data = read_section(file)
-        return decode_section(data, arguments.section_address or 0), lambda vaddr: vaddr
+        return decode_section(data, arguments.section_address or 0), lambda vaddr: vaddr, Budget(len(data))
     image = read_image(arguments.file)
-    return decode_existing(image), lambda vaddr: image.place(vaddr).offset
+    return decode_existing(image), lambda vaddr: image.place(vaddr).offset, image.budget

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _PCREL_SDATA4: Final = d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
+_MAX_SHOWN_AUGMENTATION: Final = 32
 
 
 class DwarfCie(NamedTuple):
@@ -312,7 +313,7 @@ def _parse_augmentation(
             raise CfiError("truncated CIE")
         return _Augmentation(fde_encoding, lsda_encoding, is_signal_frame=False, uses_b_key=False, end=position)
     if not augmentation.startswith("z"):
-        raise CfiError(f"unknown augmentation {augmentation!r}")
+        raise CfiError(f"unknown augmentation {_shown(augmentation)}")
     size, position = read_uleb(data, position)
     end = position + size
     if end > len(data):
@@ -322,7 +323,7 @@ def _parse_augmentation(
         if letter in "SBG":
             continue
         if letter not in "RLP" or position >= end:
-            raise CfiError(f"unknown or truncated augmentation {augmentation!r}")
+            raise CfiError(f"unknown or truncated augmentation {_shown(augmentation)}")
         encoding = limited[position]
         position += 1
         if letter == "R":
@@ -333,6 +334,12 @@ def _parse_augmentation(
             # The personality routine's address is of no use here, but it has to be stepped over.
             position = _skip_pointer(limited, position, encoding, bases, data_vaddr)
     return _Augmentation(fde_encoding, lsda_encoding, "S" in augmentation, "B" in augmentation, end)
+
+
+def _shown(augmentation: str) -> str:
+    """Return an augmentation for a message, which each FDE of its CIE repeats."""
+    shown = augmentation[:_MAX_SHOWN_AUGMENTATION]
+    return f"{shown!r}" if shown == augmentation else f"{shown!r} and {len(augmentation) - len(shown):,} more letters"
 
 
 def _skip_pointer(data: bytes, position: int, encoding: int, bases: PointerBases, data_vaddr: int) -> int:

@@ -6,11 +6,14 @@ Which of them are a base, an offset and maybe a load? Nothing is evaluated: ther
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
 from cfi2sframe.errors import CfiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Sum(NamedTuple):
@@ -47,6 +50,10 @@ _NAMES: Final = {
 }
 
 
+#: Messages show this much of an expression: many functions of a file may have the same one of any size.
+_MAX_SHOWN_SIZE: Final = 32
+
+
 class Operation(NamedTuple):
     """One operation with its operands: an opcode and integers."""
 
@@ -56,13 +63,16 @@ class Operation(NamedTuple):
 
 def parse_expression(expression: bytes, byte_order: str) -> tuple[Operation, ...]:
     """Split an expression into operations. Raises `CfiError` when one is unknown or truncated."""
-    operations = []
+    return tuple([operation for _, operation in _walk(expression, byte_order)])
+
+
+def _walk(expression: bytes, byte_order: str) -> Iterator[tuple[int, Operation]]:
+    """Yield each operation with the offset past it."""
     position = 0
     while position < len(expression):
         opcode = expression[position]
         operands, position = _operands(expression, position + 1, opcode, byte_order)
-        operations.append(Operation(opcode, operands))
-    return tuple(operations)
+        yield position, Operation(opcode, operands)
 
 
 def _operands(data: bytes, position: int, opcode: int, byte_order: str) -> tuple[tuple[int, ...], int]:
@@ -110,6 +120,25 @@ def classify(expression: bytes, byte_order: str, *, starts_with_cfa: bool) -> Sh
     if isinstance(top, Sum) and top.is_constant:
         return None
     return top
+
+
+class Shapes(dict[tuple[bytes, bool], Sum | Load | None]):
+    """The shapes of a file's expressions, each worked out once: rows by the thousands may share an expression.
+
+    The keys are (expression, `starts_with_cfa`) as in `classify`; None stands for a damaged expression too.
+    """
+
+    def __init__(self, byte_order: str) -> None:
+        super().__init__()
+        self.byte_order = byte_order
+
+    def __missing__(self, key: tuple[bytes, bool]) -> Shape | None:
+        try:
+            shape = classify(key[0], self.byte_order, starts_with_cfa=key[1])
+        except CfiError:
+            shape = None
+        self[key] = shape
+        return shape
 
 
 def _step(stack: list[Shape], opcode: int, operands: tuple[int, ...]) -> bool:
@@ -160,12 +189,23 @@ def _signed(value: int) -> int:
 
 
 def describe(expression: bytes, byte_order: str) -> str:
-    """Return the expression in readable form, such as `breg7 40; deref; plus_uconst 8`; bytes where it is damaged."""
+    """Return the expression in readable form, such as `breg7 40; deref; plus_uconst 8`; bytes where it is damaged.
+
+    Only the beginning of a long expression is shown.
+    """
+    texts: list[str] = []
+    end = 0
     try:
-        operations = parse_expression(expression, byte_order)
+        for position, (opcode, operands) in _walk(expression, byte_order):
+            if end >= _MAX_SHOWN_SIZE:
+                break
+            texts.append(" ".join((_name(opcode), *map(str, operands))))
+            end = position
     except CfiError:
-        return f"bytes {expression.hex(' ')}"
-    return "; ".join(" ".join((_name(op.opcode), *map(str, op.operands))) for op in operations)
+        texts, end = [f"bytes {expression[:_MAX_SHOWN_SIZE].hex(' ')}"], min(len(expression), _MAX_SHOWN_SIZE)
+    if end < len(expression):
+        texts.append(f"and {len(expression) - end:,} more bytes")
+    return "; ".join(texts)
 
 
 def _name(opcode: int) -> str:

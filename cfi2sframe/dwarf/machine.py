@@ -25,12 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.budget import Budget
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.pointer import PointerBases
     from cfi2sframe.dwarf.registers import RegisterState
     from cfi2sframe.dwarf.rules import RowState
 
 _row_of: Final = attrgetter("row")
+#: Bytes of memory that a distinct state takes from here to the comparison of its row. Programs have a state for some
+#: thousand bytes of theirs; a file may have one for every five.
+_STATE_SIZE: Final = 1000
+#: The work on one, in the same stages.
+_STATE_STEPS: Final = 10
 #: Makes a record of a tuple without a call in between.
 _make: Final = tuple.__new__
 
@@ -131,17 +137,25 @@ class _Sequences(dict[tuple[bytes, ...], _Sequence]):
         return sequence
 
 
-class _CieGraph:
-    """The graph of one CIE: factors and initial rules belong to its edges."""
+class _Shared(NamedTuple):
+    """What the graphs of a file share: rows and expressions, of which equal ones are one object, and the budget."""
 
-    def __init__(self, cie: DwarfCie, arch: Arch, rows: dict[RowState, RowState]) -> None:
+    rows: dict[RowState, RowState]
+    blocks: dict[bytes, bytes]
+    budget: Budget | None
+
+
+class _CieGraph:
+    """The graph of one CIE: factors and initial rules belong to its edges. `shared` is what a file's graphs share."""
+
+    def __init__(self, cie: DwarfCie, arch: Arch, shared: _Shared) -> None:
         self.cie = cie
         self.byte_order = arch.byte_order
-        self.rows = rows
+        self.shared = shared
         self.nodes: dict[RegisterState, _Node] = {}
         self.code_of = Codes(arch.byte_order, cie.code_alignment)
         self.stack = RememberStack()
-        self.registers = Registers(cie, arch, self.stack)
+        self.registers = Registers(cie, arch, self.stack, shared.blocks)
         for chunk in walk_chunks(cie.instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
             # An advance has no meaning in a CIE: what counts is the state behind its last instruction.
             _execute(self.registers, chunk.code, chunk.code_offset)
@@ -152,8 +166,12 @@ class _CieGraph:
     def node(self, state: RegisterState) -> _Node:
         node = self.nodes.get(state)
         if node is None:
+            rows, _, budget = self.shared
+            if budget is not None:
+                budget.hold(_STATE_SIZE, "the rows that differ from one another")
+                budget.spend(_STATE_STEPS, "the rows that differ from one another")
             row = self.registers.row_of(state)
-            node = self.nodes[state] = _Node(self, state, self.rows.setdefault(row, row))
+            node = self.nodes[state] = _Node(self, state, rows.setdefault(row, row))
         return node
 
     def follow(self, node: _Node, code: bytes, offset: int) -> _Node:
@@ -171,13 +189,17 @@ def _execute(registers: Registers, code: bytes, offset: int) -> None:
 
 
 class RowMachine:
-    """Interprets the programs of one file. Equal row states are one object, within a machine."""
+    """Interprets the programs of one file. Equal row states are one object, within a machine.
 
-    def __init__(self, arch: Arch, cutter: Cutter = CUTTER) -> None:
+    `budget` counts the distinct states; whatever runs a program raises `BudgetError` when they are too many.
+    """
+
+    def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
         self._arch = arch
         self._cutter = cutter
-        self._graphs: dict[DwarfCie, _CieGraph] = {}
-        self._rows: dict[RowState, RowState] = {}
+        #: By CIE; what is wrong with those that are damaged, whose FDEs may be many.
+        self._graphs: dict[DwarfCie, _CieGraph | CfiError] = {}
+        self._shared = _Shared({}, {}, budget)
         self._last: _CieGraph | None = None
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> CfiProgram:
@@ -215,16 +237,18 @@ class RowMachine:
         return _make(CfiProgram, (starts, states, False))
 
     def _graph(self, cie: DwarfCie) -> _CieGraph:
-        graph = self._last
-        if graph is not None and graph.cie is cie:
-            return graph
+        last = self._last
+        if last is not None and last.cie is cie:
+            return last
         graph = self._graphs.get(cie)
         if graph is None:
             try:
-                graph = _CieGraph(cie, self._arch, self._rows)
+                graph = _CieGraph(cie, self._arch, self._shared)
             except CfiError as error:
-                raise CfiError(f"in its CIE: {error.reason}") from None
+                graph = error
             self._graphs[cie] = graph
+        if isinstance(graph, CfiError):
+            raise CfiError(f"in its CIE: {graph.reason}")
         self._last = graph
         return graph
 

@@ -73,27 +73,30 @@ class RememberStack:
     """Makes equal stacks one object, so that states with stacks of any depth compare and hash in no time."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, RegisterState], Remembered] = {}
+        self._known: dict[RegisterState, Remembered] = {}
 
     def push(self, state: RegisterState) -> Remembered:
         """Return the stack of `state.stack` with the state on top."""
-        # The stack below is part of the state, and known stacks are kept, so the key names it fully.
-        key = (id(state.stack), state)
-        found = self._known.get(key)
+        # The stack below is part of the state.
+        found = self._known.get(state)
         if found is None:
-            found = self._known[key] = Remembered(state)
+            found = self._known[state] = Remembered(state)
         return found
 
 
 class Registers:
-    """The working copy of a state, for one CIE."""
+    """The working copy of a state, for one CIE.
 
-    def __init__(self, cie: DwarfCie, arch: Arch, stack: RememberStack) -> None:
+    `blocks` are the expressions of the file: equal ones become one object, so that states compare and hash in no time.
+    """
+
+    def __init__(self, cie: DwarfCie, arch: Arch, stack: RememberStack, blocks: dict[bytes, bytes]) -> None:
         self._data_alignment = cie.data_alignment
         self._signs_ra = arch.elf_machine == EM_AARCH64
         # Rules of RA, FP and SP, in this order; the slots say which register is which.
         self._slots = {arch.fp_register: 1, arch.sp_register: 2, cie.ra_register: 0}
         self._remember_stack = stack
+        self._blocks = blocks
         self._initial_rules: tuple[RegisterRule, RegisterRule, RegisterRule] | None = None
         unspecified = NoRule.UNSPECIFIED
         self.load(RegisterState(None, 0, None, unspecified, unspecified, unspecified, RaSigning.NONE, None))
@@ -184,7 +187,7 @@ class Registers:
     def _step_with_operands(self, code: bytes, position: int, opcode: int) -> int:
         """Run an instruction from offset_extended to val_expression; return the offset past it."""
         if opcode == d.DW_CFA_def_cfa_expression:
-            self._cfa_expression, position = _block(code, position)
+            self._cfa_expression, position = self._block(code, position)
             return position
         if opcode == d.DW_CFA_def_cfa_offset_sf:
             value, position = read_sleb(code, position)
@@ -218,14 +221,21 @@ class Registers:
             source, position = read_uleb(code, position)
             return InRegister(source), position
         if opcode == d.DW_CFA_expression:
-            expression, position = _block(code, position)
+            expression, position = self._block(code, position)
             return AtExpression(expression), position
         if opcode == d.DW_CFA_val_expression:
-            expression, position = _block(code, position)
+            expression, position = self._block(code, position)
             return IsExpression(expression), position
         value, position = (read_sleb if opcode in _SIGNED_OFFSETS else read_uleb)(code, position)
         offset = value * self._data_alignment
         return ValueAtCfa(offset) if opcode in _VALUE_OFFSETS else AtCfa(offset), position
+
+    def _block(self, code: bytes, position: int) -> tuple[bytes, int]:
+        size, position = read_uleb(code, position)
+        if position + size > len(code):
+            raise CfiError("the expression leaves the entry")
+        block = code[position : position + size]
+        return self._blocks.setdefault(block, block), position + size
 
     def _define_cfa(self, register: int, offset: int) -> None:
         self._cfa_register, self._cfa_offset, self._cfa_expression = register, offset, None
@@ -253,10 +263,3 @@ class Registers:
         if slot is not None:
             # A register that the CIE never set goes back to having no rule.
             self._rules[slot] = self._initial_rules[slot]
-
-
-def _block(code: bytes, position: int) -> tuple[bytes, int]:
-    size, position = read_uleb(code, position)
-    if position + size > len(code):
-        raise CfiError("the expression leaves the entry")
-    return code[position : position + size], position + size

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 CfiKind = Literal["eh_frame", "debug_frame"]
 
 _ZSTD_PIECE_SIZE: Final = 1 << 20
-#: CFI of programs shrinks to a third or a tenth; small sections may be as repetitive as they like.
-_MAX_EXPANSION: Final = 100
-_SMALL_SIZE: Final = 1 << 22
+#: Work on a byte of CFI, which that byte of the file pays for where it is not compressed.
+_STEPS_PER_BYTE: Final = 2
 
 #: Relocation type -> (bytes, whether it is relative to its own address), for the types that occur in CFI sections.
 _RELOCATIONS: Final = {
@@ -79,7 +78,8 @@ class CfiSection(NamedTuple):
 def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, ...]:
     """Return the image's CFI sections: of the kind asked for, or `.eh_frame`, or `.debug_frame` where there is none.
 
-    Raises `RequestError` when the asked kind is not there, `ElfError` when there is no CFI or it cannot be read.
+    Raises `RequestError` when the asked kind is not there, `ElfError` when there is no CFI or it cannot be read,
+    `BudgetError` when compressed sections are far larger than the file can account for.
     """
     if kind == "debug_frame":
         found = _debug_frames(image)
@@ -148,7 +148,7 @@ def _section(
     if section.flags & c.SHF_COMPRESSED:
         data = _decompress(image, section, data)
     elif section.name.startswith(".z"):
-        data = _decompress_gnu(section, data)
+        data = _decompress_gnu(image, section, data)
     relocations: dict[int, Relocation] = {}
     unresolved: frozenset[int] = frozenset()
     vaddr = section.vaddr if kind == "eh_frame" else 0
@@ -171,7 +171,7 @@ def _decompress(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
     if len(data) < 24:
         raise ElfError("truncated compression header", section.name)
     method, _reserved, size, _alignment = struct.unpack_from(image.byte_order + "IIQQ", data)
-    _refuse_bomb(section, len(data), size)
+    _count(image, section, size)
     if method == c.ELFCOMPRESS_ZLIB:
         return _inflate(section, memoryview(data)[24:], size)
     if method == c.ELFCOMPRESS_ZSTD:
@@ -179,19 +179,20 @@ def _decompress(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
     raise ElfError(f"unknown compression method {method}", section.name)
 
 
-def _decompress_gnu(section: ElfSection, data: bytes) -> bytes:
+def _decompress_gnu(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
     """Undo the older GNU form: "ZLIB", the size in 8 big-endian bytes, a zlib stream."""
     if data[:4] != b"ZLIB" or len(data) < 12:
         return data
     size = int.from_bytes(data[4:12], "big")
-    _refuse_bomb(section, len(data), size)
+    _count(image, section, size)
     return _inflate(section, memoryview(data)[12:], size)
 
 
-def _refuse_bomb(section: ElfSection, packed_size: int, size: int) -> None:
-    """A claimed size must not cost memory that has nothing to do with the file's size."""
-    if size > max(_SMALL_SIZE, packed_size * _MAX_EXPANSION):
-        raise ElfError(f"compressed section claims {size} bytes, far more than {packed_size} hold", section.name)
+def _count(image: ElfImage, section: ElfSection, size: int) -> None:
+    """Count the size that a compressed section claims, beyond which nothing is decompressed."""
+    what = f"the {size:,} bytes of {section.name} before its compression"
+    image.budget.spend(_STEPS_PER_BYTE * size, what)
+    image.budget.hold(size, what)
 
 
 def _inflate(section: ElfSection, packed: memoryview, size: int) -> bytes:

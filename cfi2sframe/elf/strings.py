@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from cfi2sframe.errors import ElfError
 
-#: How often each byte may be part of a name, on average. Linkers share the ends of names, which gives two or three.
+#: Bytes of memory that names may take for each byte of the table. Linkers share the ends of names, so that a byte is
+#: part of two or three; in memory a single character outside of ASCII makes its name two or four times as large.
 _MAX_OVERLAP: Final = 16
 _ALLOWANCE: Final = 4096
+_EMPTY_SIZE: Final = sys.getsizeof("")
 
 
 class StringTable:
@@ -32,8 +35,9 @@ class StringTable:
             return known
         end = self._data.find(b"\0", offset)
         raw = self._data[offset:] if end < 0 else self._data[offset:end]
-        self._budget -= len(raw)
+        text = raw.decode("utf-8", "backslashreplace")
+        self._budget -= sys.getsizeof(text) - _EMPTY_SIZE
         if self._budget < 0:
             raise ElfError("the names in the string table overlap one another over and over", self._name)
-        text = self._known[offset] = raw.decode("utf-8", "backslashreplace")
+        self._known[offset] = text
         return text

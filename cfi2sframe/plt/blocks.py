@@ -24,6 +24,9 @@ _MAX_KINDS: Final = 4
 _MAX_RUNS: Final = 32
 #: Unknown blocks among known ones are left out one by one, up to this number and a quarter of all.
 _MAX_UNKNOWN_BLOCKS: Final = 8
+#: Of what is no row of stubs, the first unknown instruction is looked for in as many bytes.
+_MAX_SHOWN_SIZE: Final = 4096
+_MAX_INSTRUCTION_SIZE: Final = 16
 
 
 class Cut(NamedTuple):
@@ -66,8 +69,10 @@ def cut_range(stubs: StubRange, decoder: Decoder) -> Cut:
             best, best_rank = cut, rank
     if best is not None:
         return best
-    problem = decoder.block(stubs.data)
-    if isinstance(problem, Block):
+    beginning = stubs.data[:_MAX_SHOWN_SIZE]
+    problem = decoder.block(beginning)
+    is_cut_short = len(beginning) < len(stubs.data)
+    if isinstance(problem, Block) or (is_cut_short and problem.offset > _MAX_SHOWN_SIZE - _MAX_INSTRUCTION_SIZE):
         problem = Problem(StubReason.MIXED_BLOCKS, f"{len(stubs.data)} bytes")
     return Cut((), (_skip(stubs, 0, len(stubs.data), problem),))
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.errors import InputError
@@ -14,7 +14,16 @@ from cfi2sframe.plt.records import StubReason
 from cfi2sframe.plt.s390x import S390X_STUBS
 
 if TYPE_CHECKING:
-    from typing import Any, Final
+    from collections.abc import Iterator
+    from typing import Any
+
+    from cfi2sframe.budget import Budget
+
+#: Instructions that capstone decodes in one go, each of which it gives two kilobytes; and bytes that have them.
+_PIECE_COUNT: Final = 256
+_PIECE_SIZE: Final = 16 * _PIECE_COUNT
+#: Work on an instruction.
+_INSTRUCTION_STEPS: Final = 20
 
 _STUB_ARCHES: Final[dict[Arch, StubArch]] = {
     AMD64: AMD64_STUBS,
@@ -25,9 +34,13 @@ _STUB_ARCHES: Final[dict[Arch, StubArch]] = {
 
 
 class Decoder:
-    """Decodes blocks of one architecture, each distinct one once."""
+    """Decodes blocks of one architecture, each distinct one once; `budget` counts their instructions.
 
-    def __init__(self, arch: Arch) -> None:
+    What decodes raises `BudgetError`, and `InputError` where capstone cannot be loaded.
+    """
+
+    def __init__(self, arch: Arch, budget: Budget) -> None:
+        self.budget = budget
         self.stubs = _STUB_ARCHES[arch]
         self._disassembler: Any = None
         self._known: dict[bytes, Block | Problem] = {}
@@ -42,7 +55,7 @@ class Decoder:
     def way_to_jump(self, data: bytes) -> tuple[Instruction, ...] | None:
         """Decode up to the first instruction that ends the flow; None when something before it is not known."""
         instructions: list[Instruction] = []
-        for insn in self._open().disasm(data, 0):
+        for insn in self._disassemble(data):
             understood = self.stubs.understand(insn, insn.address, data)
             if understood is None:
                 return None
@@ -60,10 +73,22 @@ class Decoder:
                 raise InputError(f"{reason}; --no-plt leaves them to the CFI") from None
         return self._disassembler
 
+    def _disassemble(self, data: bytes) -> Iterator[Any]:
+        """Yield the instructions up to the first bytes that are none."""
+        position = 0
+        while position < len(data):
+            piece = data[position : position + _PIECE_SIZE]
+            found = list(self._open().disasm(piece, position, _PIECE_COUNT))
+            self.budget.spend(_INSTRUCTION_STEPS * len(found), "the instructions of PLT stubs")
+            yield from found
+            if not found:
+                return
+            position = found[-1].address + found[-1].size
+
     def _decode(self, data: bytes) -> Block | Problem:
         instructions: list[Instruction] = []
-        mask = b""
-        for insn in self._open().disasm(data, 0):
+        mask = bytearray()
+        for insn in self._disassemble(data):
             if self._is_literal(instructions, len(data) - insn.address):
                 break
             understood = self.stubs.understand(insn, insn.address, data)
@@ -80,7 +105,7 @@ class Decoder:
             literal = Effect(Flow.LEAVE, is_padding=True)
             instructions.append(Instruction(len(mask), rest_size, literal))
             mask += bytes(rest_size)
-        return Block(data, mask, tuple(instructions))
+        return Block(data, bytes(mask), tuple(instructions))
 
     def _is_literal(self, instructions: list[Instruction], rest_size: int) -> bool:
         """Whether the rest of a block is data: as much as a stub has, behind its last jump."""

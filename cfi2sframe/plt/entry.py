@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.plt.expression import Evaluator
     from cfi2sframe.plt.model import StubArch, Unit
     from cfi2sframe.plt.records import CfiAt
 
@@ -40,8 +41,17 @@ def dynamic_entries(image: ElfImage) -> dict[int, int]:
 class Entries:
     """Looks for what enters the first blocks of a file; GOT slots are read when they are first asked for."""
 
-    def __init__(self, image: ElfImage, units: Sequence[Unit], stubs: StubArch, entry: Frame, cfi_at: CfiAt) -> None:
+    def __init__(
+        self,
+        image: ElfImage,
+        units: Sequence[Unit],
+        stubs: StubArch,
+        entry: Frame,
+        cfi_at: CfiAt,
+        evaluator: Evaluator,
+    ) -> None:
         self.image = image
+        self.evaluator = evaluator
         self.units = units
         self.stubs = stubs
         self.entry = entry
@@ -51,7 +61,7 @@ class Entries:
         """Return the frame at the entry of a first block, or None when nothing says who enters it."""
         state = self.cfi_at(unit.start_vaddr).state
         if state is not None:
-            depth = depth_of(self.image.arch, state, unit.start_vaddr)
+            depth = depth_of(self.evaluator, state, unit.start_vaddr)
             return None if depth is None else Frame(depth)
         return self.entry if unit.start_vaddr in self._pointed_to else None
 

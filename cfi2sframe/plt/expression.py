@@ -7,6 +7,7 @@ branches or needs another register has no value here.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.budget import Budget
+    from cfi2sframe.dwarf.expression import Operation
 
 _WORD_MASK: Final = (1 << 64) - 1
 #: RIP's DWARF number; other ABIs have no register that holds the PC.
@@ -75,20 +78,40 @@ _CONSTANTS: Final = frozenset(
 )
 
 
-def evaluate(expression: bytes, arch: Arch, pc_vaddr: int) -> Distance | None:
-    """Return the CFA that an expression gives at a PC as its distance from SP, or None when it has no such value."""
-    try:
-        operations = parse_expression(expression, arch.byte_order)
-    except CfiError:
-        return None
-    machine = _Machine(arch, pc_vaddr)
-    for opcode, operands in operations:
-        if not machine.step(opcode, operands):
+class Evaluator:
+    """Evaluates the expressions of one file, each of which is parsed once."""
+
+    def __init__(self, arch: Arch, budget: Budget) -> None:
+        self.arch = arch
+        self.budget = budget
+        self._operations: dict[bytes, tuple[Operation, ...] | None] = {}
+
+    def evaluate(self, expression: bytes, pc_vaddr: int) -> Distance | None:
+        """Return the CFA that an expression gives at a PC as its distance from SP, or None when it has no such value.
+
+        Raises `BudgetError`: it may have to be evaluated at each byte of the stubs.
+        """
+        operations = self._parsed(expression)
+        if operations is None:
             return None
-    top = machine.stack[-1] if machine.stack else None
-    if not isinstance(top, _FromSp):
-        return None
-    return Distance(_signed(top.offset), machine.pc_modulus)
+        self.budget.spend(len(operations), "the expressions over PLT stubs")
+        machine = _Machine(self.arch, pc_vaddr)
+        for opcode, operands in operations:
+            if not machine.step(opcode, operands):
+                return None
+        top = machine.stack[-1] if machine.stack else None
+        if not isinstance(top, _FromSp):
+            return None
+        return Distance(_signed(top.offset), machine.pc_modulus)
+
+    def _parsed(self, expression: bytes) -> tuple[Operation, ...] | None:
+        """Return the operations of an expression, None where it is damaged."""
+        if expression not in self._operations:
+            operations: tuple[Operation, ...] | None = None
+            with suppress(CfiError):
+                operations = parse_expression(expression, self.arch.byte_order)
+            self._operations[expression] = operations
+        return self._operations[expression]
 
 
 class _Machine:

@@ -14,21 +14,24 @@ from cfi2sframe.plt.records import StubReason, StubSkip
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.decode import Decoder
+    from cfi2sframe.plt.expression import Evaluator
     from cfi2sframe.plt.records import CfiAt
 
 #: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and their kin.
 _NAME_PREFIXES: Final = (".plt", ".iplt")
 
 
-def find_stubs(image: ElfImage, cfi_at: CfiAt, decoder: Decoder) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
+def find_stubs(
+    image: ElfImage, cfi_at: CfiAt, decoder: Decoder, evaluator: Evaluator
+) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
     """Return the ranges of stubs in ascending order without overlap, and those that cannot be read.
 
-    `cfi_at` and the decoder serve files without section headers alone.
+    `cfi_at`, the decoder and the evaluator serve files without section headers alone.
     """
     if image.is_relocatable:
         return (), ()
     if not image.sections:
-        return find_in_segments(image, cfi_at, decoder), ()
+        return find_in_segments(image, cfi_at, decoder, evaluator), ()
     ranges: list[StubRange] = []
     left_out: list[StubSkip] = []
     end_vaddr = 0
@@ -41,6 +44,9 @@ def find_stubs(image: ElfImage, cfi_at: CfiAt, decoder: Decoder) -> tuple[tuple[
         end_vaddr = section.end_vaddr
         try:
             data = b"" if section.type == SHT_NOBITS else image.section_bytes(section)
+            # Any number of sections may have the same bytes of the file.
+            image.budget.spend(len(data), "the PLT stubs")
+            image.budget.hold(len(data), "the PLT stubs")
         except ElfError:
             data = b""
         if data:

@@ -90,10 +90,11 @@ class _Flow:
                 if insn.effect.target_delta is not None:
                     node = _Node(number, index)
                     self.targets[node] = self._targets_of(node)
+        jumped_to = self._jumped_to()
         for number, unit in enumerate(self.units):
             for index in unit.block.entries:
                 node = _Node(number, index)
-                if unit.block_count == 1 and self._is_jumped_to(node):
+                if unit.block_count == 1 and node in jumped_to:
                     continue
                 frame = self.first_entry(unit) if self._is_first_block(unit) else self.entry
                 if frame is None:
@@ -114,11 +115,14 @@ class _Flow:
             and all(effect.target_delta is None for effect in effects)
         )
 
-    def _is_jumped_to(self, node: _Node) -> bool:
-        """Whether stubs lead to an instruction; a block that leads to its own start is entered from outside, too."""
-        return any(
-            node in targets and (node.insn or source.unit != node.unit) for source, targets in self.targets.items()
-        )
+    def _jumped_to(self) -> set[_Node]:
+        """Return where stubs lead to; a block that leads to its own start alone is entered from outside, too."""
+        return {
+            node
+            for source, targets in self.targets.items()
+            for node in targets
+            if node is not None and (node.insn or source.unit != node.unit)
+        }
 
     def _targets_of(self, node: _Node) -> tuple[_Node | None, ...]:
         unit = self.units[node.unit]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.dwarf.rules import CfaExpression
 from cfi2sframe.elf import constants as c
 from cfi2sframe.plt.entry import dynamic_entries
-from cfi2sframe.plt.expression import evaluate
 from cfi2sframe.plt.model import Block, Flow, StubRange
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.decode import Decoder
+    from cfi2sframe.plt.expression import Evaluator
     from cfi2sframe.plt.records import CfiAt
 
 _RELA: Final = 24
@@ -29,6 +29,8 @@ _RELA: Final = 24
 _LOOK_AHEAD: Final = 64
 #: Linkers align the rows of stubs that follow one another.
 _ALIGNMENT: Final = 16
+#: Work on a block of a row, which is tried with blocks of all sizes.
+_BLOCK_STEPS: Final = 10
 
 
 class _Slots(NamedTuple):
@@ -41,10 +43,10 @@ class _Slots(NamedTuple):
     code_vaddrs: tuple[int, ...]
 
 
-def find_in_segments(image: ElfImage, cfi_at: CfiAt, decoder: Decoder) -> tuple[StubRange, ...]:
+def find_in_segments(image: ElfImage, cfi_at: CfiAt, decoder: Decoder, evaluator: Evaluator) -> tuple[StubRange, ...]:
     """Return the rows of stubs of a file without section headers, in ascending order."""
     slots = _read_slots(image)
-    first = _first_block(image, slots, cfi_at, decoder)
+    first = _first_block(image, slots, cfi_at, decoder, evaluator)
     if first is None:
         return ()
     return tuple(_Rows(image, slots, first, decoder).follow())
@@ -67,9 +69,9 @@ def _read_slots(image: ElfImage) -> _Slots:
     return _Slots(frozenset(vaddrs), tuple(sorted(set(code))))
 
 
-def _first_block(image: ElfImage, slots: _Slots, cfi_at: CfiAt, decoder: Decoder) -> int | None:
+def _first_block(image: ElfImage, slots: _Slots, cfi_at: CfiAt, decoder: Decoder, evaluator: Evaluator) -> int | None:
     """Return the address of the first block, which other stubs jump to, or None when nothing leads there."""
-    for vaddr in slots.code_vaddrs[:1] or _depends_on_pc(image, cfi_at):
+    for vaddr in slots.code_vaddrs[:1] or _depends_on_pc(image, cfi_at, evaluator):
         first = _jump_target(image, vaddr, decoder)
         if first is None and slots.code_vaddrs:
             # No stub's second half, then: the slots hold the first block itself.
@@ -97,14 +99,14 @@ def _jump_target(image: ElfImage, vaddr: int, decoder: Decoder) -> int | None:
     return None
 
 
-def _depends_on_pc(image: ElfImage, cfi_at: CfiAt) -> Iterator[int]:
+def _depends_on_pc(image: ElfImage, cfi_at: CfiAt, evaluator: Evaluator) -> Iterator[int]:
     """Yield the addresses from which on CFI gives a CFA that depends on the PC."""
     for code in image.code_ranges:
         pc = code.start_vaddr
         while pc < code.end_vaddr:
             span = cfi_at(pc)
             if span.state is not None and isinstance(span.state.cfa, CfaExpression):
-                distance = evaluate(span.state.cfa.expression, image.arch, pc)
+                distance = evaluator.evaluate(span.state.cfa.expression, pc)
                 if distance is not None and distance.pc_modulus != 1:
                     yield pc
             pc = max(span.end_vaddr, pc + 1)
@@ -162,6 +164,7 @@ class _Rows:
         block: Block | None = None
         count = 0
         while True:
+            self.image.budget.spend(_BLOCK_STEPS, "the rows of PLT stubs")
             start = vaddr + count * block_size
             data = _bytes_to_end(self.image, start, block_size)
             if block is None:

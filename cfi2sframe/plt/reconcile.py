@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.expression import describe
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset, RowState
-from cfi2sframe.plt.expression import evaluate
 from cfi2sframe.plt.model import Problem
 from cfi2sframe.plt.records import StubReason
 
@@ -16,11 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.plt.expression import Evaluator
     from cfi2sframe.plt.flow import Frame
     from cfi2sframe.plt.records import CfiAt
 
 
-def contradiction(arch: Arch, start_vaddr: int, size: int, frame_at: Sequence[Frame], cfi_at: CfiAt) -> Problem | None:
+def contradiction(
+    evaluator: Evaluator, start_vaddr: int, size: int, frame_at: Sequence[Frame], cfi_at: CfiAt
+) -> Problem | None:
     """Return where CFI says something else than the derived frames, or None when it nowhere does.
 
     `frame_at` has the frame at each byte of the block that repeats over the `size` bytes from `start_vaddr` on. Where
@@ -32,7 +34,7 @@ def contradiction(arch: Arch, start_vaddr: int, size: int, frame_at: Sequence[Fr
         span = cfi_at(pc)
         stop = min(max(span.end_vaddr, pc + 1), end)
         if span.state is not None:
-            problem = _compare_span(arch, span.state, (start_vaddr, pc, stop), frame_at)
+            problem = _compare_span(evaluator, span.state, (start_vaddr, pc, stop), frame_at)
             if problem is not None:
                 return problem
         pc = stop
@@ -40,12 +42,13 @@ def contradiction(arch: Arch, start_vaddr: int, size: int, frame_at: Sequence[Fr
 
 
 def _compare_span(
-    arch: Arch, state: RowState, place: tuple[int, int, int], frame_at: Sequence[Frame]
+    evaluator: Evaluator, state: RowState, place: tuple[int, int, int], frame_at: Sequence[Frame]
 ) -> Problem | None:
     start_vaddr, pc, stop = place
+    arch = evaluator.arch
     period = len(frame_at)
     if isinstance(state.cfa, CfaExpression):
-        distance = evaluate(state.cfa.expression, arch, pc)
+        distance = evaluator.evaluate(state.cfa.expression, pc)
         if distance is None:
             text = describe(state.cfa.expression, arch.byte_order)
             return Problem(StubReason.CFI_EXPRESSION, text, pc - start_vaddr)
@@ -53,7 +56,7 @@ def _compare_span(
         period = lcm(period, distance.pc_modulus) if distance.pc_modulus else stop - pc
     for vaddr in _first(pc, stop, period):
         frame = frame_at[(vaddr - start_vaddr) % len(frame_at)]
-        depth = depth_of(arch, state, vaddr)
+        depth = depth_of(evaluator, state, vaddr)
         if depth != frame.depth or not _agrees_on_registers(arch, state, frame):
             said = "CFI has no CFA based on SP" if depth is None else f"CFI has CFA=SP{depth:+d}"
             if depth == frame.depth:
@@ -66,13 +69,13 @@ def _first(pc: int, stop: int, period: int) -> Iterator[int]:
     return iter(range(pc, min(stop, pc + period)))
 
 
-def depth_of(arch: Arch, state: RowState, pc_vaddr: int) -> int | None:
+def depth_of(evaluator: Evaluator, state: RowState, pc_vaddr: int) -> int | None:
     """Return the CFA's distance from SP at a PC, or None when CFI does not base it on SP."""
     match state.cfa:
-        case RegisterOffset(register, offset) if register == arch.sp_register:
+        case RegisterOffset(register, offset) if register == evaluator.arch.sp_register:
             return offset
         case CfaExpression(expression):
-            distance = evaluate(expression, arch, pc_vaddr)
+            distance = evaluator.evaluate(expression, pc_vaddr)
             return None if distance is None else distance.depth
     return None
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.plt.blocks import cut_range
 from cfi2sframe.plt.decode import Decoder
 from cfi2sframe.plt.entry import Entries
+from cfi2sframe.plt.expression import Evaluator
 from cfi2sframe.plt.find import find_stubs
 from cfi2sframe.plt.flow import Frame, UnitFrames, follow
 from cfi2sframe.plt.model import Problem, Unit
@@ -23,28 +24,32 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.records import CfiAt
 
+#: Work on a distance in a block that version 1's mask test is tried at.
+_MASK_STEPS: Final = 4
+
 
 def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
     """Describe the PLT stubs of a linked file for a version of SFrame; objects have none.
 
     `cfi_at` gives the CFI in force at an address, for comparison: where it says something else than the instructions,
     the stubs are left out. Addresses are the file's own. capstone is imported only when there are stubs.
+    Raises `BudgetError` when stubs and the expressions over them are out of proportion to the file.
     """
-    decoder = Decoder(image.arch)
-    ranges, unread = find_stubs(image, cfi_at, decoder)
+    decoder, evaluator = Decoder(image.arch, image.budget), Evaluator(image.arch, image.budget)
+    ranges, unread = find_stubs(image, cfi_at, decoder, evaluator)
     if not ranges:
         return StubScan((), unread)
     cuts = [cut_range(stubs, decoder) for stubs in ranges]
     units = tuple(unit for cut in cuts for unit in cut.units)
     left_out = [*unread, *(skip for cut in cuts for skip in cut.left_out)]
     entry = Frame(-image.arch.fixed_ra_offset - image.arch.sp_offset_from_cfa)
-    entries = Entries(image, units, decoder.stubs, entry, cfi_at)
+    entries = Entries(image, units, decoder.stubs, entry, cfi_at, evaluator)
     all_frames = follow(units, decoder.stubs, entry, entries.of_first_block)
     functions: list[Function] = []
     last_range = ""
     for unit, frames in zip(units, all_frames, strict=True):
         for piece in _pieces(unit, frames):
-            made = _describe(image.arch, version, piece, cfi_at)
+            made = _describe(evaluator, version, piece, cfi_at)
             if isinstance(made, StubSkip):
                 left_out.append(made)
             elif unit.range_name == last_range and _continues(functions[-1], made[0]):
@@ -102,14 +107,14 @@ def _unknown_piece(unit: Unit, offset: int, size: int, cause: Problem) -> _Piece
     return _Piece(unit, unit.start_vaddr + offset, size, cause._replace(offset=cause.offset - offset))
 
 
-def _describe(arch: Arch, version: int, piece: _Piece, cfi_at: CfiAt) -> tuple[Function, ...] | StubSkip:
+def _describe(evaluator: Evaluator, version: int, piece: _Piece, cfi_at: CfiAt) -> tuple[Function, ...] | StubSkip:
     problem: Problem | None
     if isinstance(piece.frame_at, Problem):
         problem = piece.frame_at
     else:
-        problem = contradiction(arch, piece.start_vaddr, piece.size, piece.frame_at, cfi_at)
+        problem = contradiction(evaluator, piece.start_vaddr, piece.size, piece.frame_at, cfi_at)
         if problem is None:
-            made = _functions(arch, version, piece, piece.frame_at)
+            made = _functions(evaluator, version, piece, piece.frame_at)
             if not isinstance(made, Problem):
                 return made
             problem = made
@@ -118,12 +123,17 @@ def _describe(arch: Arch, version: int, piece: _Piece, cfi_at: CfiAt) -> tuple[F
     return StubSkip(piece.start_vaddr, piece.size, piece.unit.range_name, problem.reason, detail)
 
 
-def _functions(arch: Arch, version: int, piece: _Piece, frame_at: tuple[Frame, ...]) -> tuple[Function, ...] | Problem:
+def _functions(
+    evaluator: Evaluator, version: int, piece: _Piece, frame_at: tuple[Frame, ...]
+) -> tuple[Function, ...] | Problem:
     unit, start, block_size = piece.unit, piece.start_vaddr, piece.unit.block_size
+    arch = evaluator.arch
     body = _body(arch, frame_at)
     if unit.is_header or piece.size < block_size:
         return (Function(start, piece.size, body),)
     if version == SFRAME_VERSION_1:
+        steps = _MASK_STEPS * block_size << max(body.starts).bit_length()
+        evaluator.budget.spend(steps, "the blocks of PLT stubs")
         wrong = first_wrong_mask(body.starts, start, block_size)
         if wrong is not None:
             return Problem(StubReason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}", wrong[1])

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cfi2sframe.reasons import SkipReason
 
 SCHEMA_VERSION: Final = 1
+#: Characters that are made ready for people within a microsecond.
+_TEXT_PER_STEP: Final = 8
 
 
 class LeftOut(NamedTuple):
@@ -146,11 +148,19 @@ class Coverage(NamedTuple):
 
 
 def account(conversion: Conversion) -> Coverage:
-    """Make the account of a conversion."""
+    """Make the account of a conversion.
+
+    Raises `BudgetError` when its text is out of proportion to the file: thousands of functions may share one long name.
+    """
     image, target = conversion.image, conversion.target
     dropped = Counter(reason.value for reason in conversion.code_map.arrangement.dropped.values())
     left_out = _left_out(conversion)
     sections = _count_bytes(conversion)
+    stubs_left_out = conversion.code_map.stubs.left_out
+    text_size = sum(len(item.name) + len(item.section) + len(item.detail) for item in left_out)
+    text_size += sum(len(skip.section_name) + len(skip.detail) for skip in stubs_left_out)
+    text_size += sum(len(section.name) for section in sections)
+    image.budget.spend(text_size // _TEXT_PER_STEP, "the names in the account")
     return Coverage(
         file=image.name,
         is_object=image.is_relocatable,
@@ -175,7 +185,7 @@ def account(conversion: Conversion) -> Coverage:
         left_out=left_out,
         stubs_left_out=tuple(
             StubLeftOut(skip.section_name, skip.start_vaddr, skip.size, skip.reason, skip.detail)
-            for skip in conversion.code_map.stubs.left_out
+            for skip in stubs_left_out
         ),
         damaged=tuple(
             Damaged(f.section.name, f.failure.offset, f.failure.error.reason) for f in conversion.cfi.failures

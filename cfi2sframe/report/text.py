@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -11,8 +11,14 @@ if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage, LeftOut, StubLeftOut
 
 
+#: Columns of section names; a longer one moves what follows it in its own line alone.
+_MAX_NAME_WIDTH: Final = 80
+
+
 def printable(text: str) -> str:
     """Escape what a terminal would act on or a line could not hold."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
@@ -100,7 +106,7 @@ def _section_lines(coverage: Coverage) -> Iterator[str]:
     if not coverage.sections:
         return
     yield ""
-    width = max(20, *(len(printable(s.name)) for s in coverage.sections))
+    width = min(max(20, *(len(printable(s.name)) for s in coverage.sections)), _MAX_NAME_WIDTH)
     yield f"  {'section':<{width}}{'bytes':>12}{'described':>12}{'left out':>12}{'without CFI':>12}"
     for name, counts in coverage.sections:
         yield (

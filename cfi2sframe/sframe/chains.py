@@ -25,7 +25,7 @@ _MAX_SIZE: Final = 1 << 31
 #: Stubs of as many blocks are as small with all their rows as with those of one block and a record of their own.
 _MAX_UNROLLED: Final = 4
 #: A row in a slice: its state's number, and its distance to the next row.
-_ROW_SIZE: Final = 8
+ROW_SIZE: Final = 8
 _GAP_SIZE: Final = 4
 
 
@@ -134,7 +134,7 @@ class Columns:
         self.words_ends = [0, *accumulate(map(self.tail_sizes.__getitem__, self.states))]
         # What stands between two stretches is in no slice.
         gaps = [max(after - before, 0) for before, after in zip(self.deltas, self.deltas[1:], strict=False)]
-        both = array("I", bytes(_ROW_SIZE * len(self.states)))
+        both = array("I", bytes(ROW_SIZE * len(self.states)))
         both[0::2] = array("I", self.states)
         both[1::2] = array("I", [*gaps, 0][: len(self.states)])
         self.data = both.tobytes()
@@ -147,17 +147,17 @@ class Columns:
         """Return the keys of ranges none of which begins inside a row."""
         data, rows, ends = self.data, self.cut_rows, self.cut_ends
         return [
-            data[_ROW_SIZE * rows[first] : _ROW_SIZE * ends[last] - _GAP_SIZE]
+            data[ROW_SIZE * rows[first] : ROW_SIZE * ends[last] - _GAP_SIZE]
             for first, last in zip(firsts, lasts, strict=True)
         ]
 
     def _inner_key(self, first: int, last: int) -> bytes:
         row, end = self.cut_rows[first], self.cut_ends[last]
-        begin = _ROW_SIZE * row
+        begin = ROW_SIZE * row
         key = self.data[begin : begin + _GAP_SIZE]
         if end > row + 1:
             gap = array("I", [self.deltas[row + 1] - self.cut_deltas[first]]).tobytes()
-            key += gap + self.data[begin + _ROW_SIZE : _ROW_SIZE * end - _GAP_SIZE]
+            key += gap + self.data[begin + ROW_SIZE : ROW_SIZE * end - _GAP_SIZE]
         return key
 
     def rows_size(self, first: int, last: int) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -48,32 +49,36 @@ class Programme:
         fixed = self.record_size * use_count + self.attribute_size
         best: list[float] = [0.0] + [_NEVER] * last
         how: list[tuple[int, int]] = [(0, OWN_LIST)] * (last + 1)
-        # Ranges not ended yet, with starts of one and of two bytes: cost but for the rows' ends, and beginning.
-        open_1 = open_2 = _NEVER
-        from_1 = from_2 = 0
+        # Ranges not ended yet, with starts of one and of two bytes: cost but for the rows' ends, and beginning. Each
+        # is dearer than those before it, and may become the cheapest when these begin too far back.
+        open_1: deque[tuple[float, int]] = deque()
+        open_2: deque[tuple[float, int]] = deque()
         for here in range(last + 1):
             cut = base + here
             cost = best[here]
             if here:
                 end = cut_ends[cut]
                 last_row = deltas[end - 1]
-                if last_row - cut_deltas[base + from_1] > _REACH_1:
-                    open_1, from_1 = self._open(best, base, from_1, here, (last_row - _REACH_1, 1))
-                if last_row - cut_deltas[base + from_2] > _REACH_2:
-                    open_2, from_2 = self._open(best, base, from_2, here, (last_row - _REACH_2, 2))
+                while open_1 and last_row - cut_deltas[base + open_1[0][1]] > _REACH_1:
+                    open_1.popleft()
+                while open_2 and last_row - cut_deltas[base + open_2[0][1]] > _REACH_2:
+                    open_2.popleft()
                 own = fixed + words_ends[end] + end
-                if open_1 + own < cost:
-                    cost, how[here] = open_1 + own, (from_1, OWN_LIST)
+                if open_1 and open_1[0][0] + own < cost:
+                    cost, how[here] = open_1[0][0] + own, (open_1[0][1], OWN_LIST)
                 own += end
-                if open_2 + own < cost:
-                    cost, how[here] = open_2 + own, (from_2, OWN_LIST)
+                if open_2 and open_2[0][0] + own < cost:
+                    cost, how[here] = open_2[0][0] + own, (open_2[0][1], OWN_LIST)
                 best[here] = cost
             row = cut_rows[cut]
             opened = cost - words_ends[row] - row
-            if opened <= open_1:
-                open_1, from_1 = opened, here
-            if opened - row <= open_2:
-                open_2, from_2 = opened - row, here
+            while open_1 and opened <= open_1[-1][0]:
+                open_1.pop()
+            open_1.append((opened, here))
+            opened -= row
+            while open_2 and opened <= open_2[-1][0]:
+                open_2.pop()
+            open_2.append((opened, here))
             for to, number in options[cut]:
                 total = cost + use_count * costs[number]
                 if total < best[to - base]:
@@ -83,22 +88,6 @@ class Programme:
         if deltas[cut_ends[last_cut] - 1] > _REACH_2 and fixed + columns.rows_size(base, last_cut) < best[last]:
             return [Range(base, last_cut, OWN_LIST)]
         return _way_back(base, last, how)
-
-    def _open(self, best: list[float], base: int, first: int, here: int, limit: tuple[int, int]) -> tuple[float, int]:
-        """Return the cheapest range not ended yet, and its beginning, among those not too far back.
-
-        `limit` is the smallest delta at which it may begin, and the size of its rows' starts.
-        """
-        columns = self.columns
-        delta, start_size = limit
-        cost, begin = _NEVER, here
-        for number in range(first + 1, here):
-            if columns.cut_deltas[base + number] >= delta:
-                row = columns.cut_rows[base + number]
-                opened = best[number] - columns.words_ends[row] - start_size * row
-                if opened <= cost:
-                    cost, begin = opened, number
-        return cost, begin
 
     def is_cheaper(self, some: list[Range], others: list[Range], use_count: int, list_uses: list[int]) -> bool:
         """Whether some ranges of a stretch cost less than others, given the uses of each list elsewhere."""

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, Final
 
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
     from cfi2sframe.sframe.model import Rule
 
@@ -19,6 +21,14 @@ _FLAG_NAMES = (
     (s.SFRAME_F_FRAME_POINTER, "SFRAME_F_FRAME_POINTER"),
     (s.SFRAME_F_FDE_FUNC_START_PCREL, "SFRAME_F_FDE_FUNC_START_PCREL"),
 )
+
+#: Work on a row of a dump.
+_ROW_STEPS: Final = 3
+
+
+def check_size(decoded: DecodedSection, budget: Budget) -> None:
+    """Count the rows that a dump prints. Raises `BudgetError`: any number of functions may have the same ones."""
+    budget.spend(_ROW_STEPS * sum(len(function.rows) for function in decoded.functions), "the rows to print")
 
 
 def _same_address(vaddr: int) -> int:
@@ -118,6 +128,56 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
 
 def dump_data(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> dict[str, Any]:
     """Return the section as JSON-ready data. Rules are `{"base", "offset", "load"}`; null: unchanged or undefined."""
+    return {
+        **_header_data(decoded),
+        "functions": [
+            {**_function_data(f, show_address), "rows": [_row_data(row, decoded.arch) for row in f.rows]}
+            for f in decoded.functions
+        ],
+    }
+
+
+def dump_json(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> Iterator[str]:
+    """Return pieces of what `json.dumps(dump_data(...), indent=2)` returns.
+
+    Any number of functions may have the same rows, so what they say but for their starts is made once.
+    """
+    known: dict[tuple[int, int], str] = {}
+
+    def row_text(row: DecodedRow) -> tuple[str]:
+        # Rows that say the same share these, and the section keeps them alive.
+        key = (id(row.row.state), id(row.words))
+        rest = known.get(key)
+        if rest is None:
+            rest = known[key] = _json(_row_data(row, decoded.arch), 8).partition(",")[2]
+        return (f'        {{\n          "start": {row.row.start_delta},{rest}',)
+
+    def function_text(function: DecodedFunction) -> Iterator[str]:
+        fields = {**_function_data(function, show_address), "rows": []}
+        return _json_list("    " + _json(fields, 4), map(row_text, function.rows), 4)
+
+    fields = {**_header_data(decoded), "functions": []}
+    return _json_list(_json(fields, 0), map(function_text, decoded.functions), 0)
+
+
+def _json(data: dict[str, Any], indent: int) -> str:
+    """Return an object as JSON, its lines but for the first behind as many spaces."""
+    return json.dumps(data, indent=2).replace("\n", "\n" + " " * indent)
+
+
+def _json_list(whole: str, items: Iterable[Iterable[str]], indent: int) -> Iterator[str]:
+    """Yield the text of an object whose last value is an empty list, with items, given in pieces, in that list."""
+    end = "[]\n" + " " * indent + "}"
+    separator = "[\n"
+    yield whole.removesuffix(end)
+    for item in items:
+        yield separator
+        yield from item
+        separator = ",\n"
+    yield end if separator == "[\n" else "\n" + " " * (indent + 2) + "]\n" + " " * indent + "}"
+
+
+def _header_data(decoded: DecodedSection) -> dict[str, Any]:
     header = decoded.header
     return {
         "version": header.version,
@@ -132,11 +192,10 @@ def dump_data(decoded: DecodedSection, show_address: Callable[[int], int] = _sam
         "fde_count": header.fde_count,
         "fre_count": header.fre_count,
         "fre_size": header.fre_size,
-        "functions": [_function_data(f, decoded.arch, show_address) for f in decoded.functions],
     }
 
 
-def _function_data(function: DecodedFunction, arch: Arch, show_address: Callable[[int], int]) -> dict[str, Any]:
+def _function_data(function: DecodedFunction, show_address: Callable[[int], int]) -> dict[str, Any]:
     return {
         "address": show_address(function.start_vaddr),
         "size": function.size,
@@ -146,7 +205,6 @@ def _function_data(function: DecodedFunction, arch: Arch, show_address: Callable
         "fre_type": f"addr{s.FRE_START_SIZE[function.fre_type]}",
         "signal_frame": function.is_signal_frame,
         "pauth_key": "b" if function.uses_b_key else "a",
-        "rows": [_row_data(row, arch) for row in function.rows],
     }
 
 

@@ -29,13 +29,16 @@ class Lookup:
 
     def find(self, pc: int) -> Found | None:
         """Return the function and row for an address, or None where no function holds it."""
+        function = self.holder_of(pc)
+        return None if function is None else Found(function, row_at(function, pc, self.version))
+
+    def holder_of(self, pc: int) -> DecodedFunction | None:
+        """Return the function that holds an address, or None."""
         index = bisect_right(self.starts, pc) - 1
         if index < 0:
             return None
         function = self.functions[index]
-        if pc - function.start_vaddr >= function.size:
-            return None
-        return Found(function, row_at(function, pc, self.version))
+        return function if pc - function.start_vaddr < function.size else None
 
 
 def row_at(function: DecodedFunction, pc: int, version: int) -> DecodedRow | None:

@@ -20,6 +20,7 @@ from cfi2sframe.sframe.recurring import Recurring
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.model import FrameState, FunctionBody
 
 #: How often all ranges are chosen by what their lists cost one use, before each is held to what it costs in truth.
@@ -31,19 +32,20 @@ _LEAST_GAP: Final = 3
 
 
 def split_functions(
-    functions: Sequence[Function], version: int, words_size: Callable[[FrameState, bool], int]
+    functions: Sequence[Function], version: int, words_size: Callable[[FrameState, bool], int], budget: Budget
 ) -> list[tuple[Function, int]]:
     """Return the ranges to write, in the order of the functions, each with the number of the function it begins in.
 
     `words_size(state, is_flexible)` is the bytes that a state's data words take. Every address has the same rows
     before and after, and no range holds an address that no function has. Of functions whose blocks repeat (PCMASK),
-    those of a few blocks become plain ones; the others stay as they are.
+    those of a few blocks become plain ones; the others stay as they are. Raises `BudgetError` when there are more ways
+    to cut them than `budget` allows to look at.
     """
     row_count = sum(map(len, {id(body): body.starts for _, _, body in functions}.values()))
     columns = Columns(words_size, next((gap for limit, gap in _LEAST_GAPS if row_count <= limit), _LEAST_GAP))
     plain = unroll_stubs(functions)
     groups, stretches = make_stretches(plain, columns)
-    choices = _choose(columns, stretches, version)
+    choices = _choose(columns, stretches, version, budget)
     bodies: dict[bytes, FunctionBody] = {}
     ranges: list[tuple[Function, int]] = []
     for group in groups:
@@ -89,11 +91,11 @@ def _ranges_of(
         yield Function(start, end - start, body), number
 
 
-def _choose(columns: Columns, stretches: list[Stretch], version: int) -> list[list[Range]]:
+def _choose(columns: Columns, stretches: list[Stretch], version: int, budget: Budget) -> list[list[Range]]:
     """Choose the ranges of each stretch so that records and row lists together are small."""
     record_size = s.FDE_SIZE[version]
     attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
-    recurring = Recurring(columns, stretches, attribute_size)
+    recurring = Recurring(columns, stretches, attribute_size, budget)
     programme = Programme(columns, recurring, record_size, attribute_size)
     choices: list[list[Range]] = []
     uses = recurring.use_counts

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from math import lcm
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.describe import describe_frame_rule
+from cfi2sframe.dwarf.expression import Shapes
 from cfi2sframe.lower import Skip
 from cfi2sframe.plt.records import StubReason
-from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
+from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup, row_at
+from cfi2sframe.verification.blocks import COMPARED, Blocks
 from cfi2sframe.verification.holders import find_holdings
 from cfi2sframe.verification.invariants import check_invariants
 from cfi2sframe.verification.judge import judge
@@ -29,11 +32,17 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FrameState, Function
     from cfi2sframe.verification.holders import Holding
 
+#: Work on a place where two rows are compared.
+_POINT_STEPS: Final = 4
+#: Bytes of memory that a difference takes.
+_DIFFERENCE_SIZE: Final = 250
+
 
 def verify_section(image: ElfImage, cfi: Cfi, code_map: CodeMap, decoded: DecodedSection) -> Verification:
     """Compare a decoded section with the image's CFI and stubs, both for the section's version, and check invariants.
 
-    CFI is the truth, but for the addresses of PLT stubs, where what their instructions do is.
+    CFI is the truth, but for the addresses of PLT stubs, where what their instructions do is. Raises `BudgetError` when
+    the comparison is out of proportion to the image: any number of functions may have the same rows.
     """
     comparison = _Comparison(image, cfi, code_map, decoded)
     comparison.compare_all()
@@ -55,6 +64,7 @@ class _Comparison:
         ]
         self.not_for_cfi = _merged(sorted(self.stub_ranges + contradicted))
         self.arch = image.arch
+        self.shapes = Shapes(image.byte_order)
         self.version = decoded.header.version
         self.lookup = Lookup(decoded)
         self.truth = sorted((e for e in cfi.entries if _describes_code(e, image)), key=lambda e: e.fde.pc_begin_vaddr)
@@ -63,9 +73,8 @@ class _Comparison:
         self.left_out_count = 0
         #: States of either side that agree, by identity: both sides keep equal ones as one object, and keep them alive.
         self.agreeing: set[tuple[int, int]] = set()
-        #: Blocks that may still be looked at: a damaged section may claim far more than there is code in the file, and
-        #: a file more code than it has bytes. CFI and stubs each look at those there are once.
-        self.block_budget = 4 * len(image.data)
+        self.budget = image.budget
+        self.blocks = Blocks(self.lookup, image.budget)
         #: Whether a list of rows, by identity, has one whose RA is signed.
         self.signing: dict[int, bool] = {}
         #: Ascending starts of a list of rows, by identity.
@@ -110,6 +119,8 @@ class _Comparison:
             known = self.memo[key] = self.compare_rows(entry, function)
         count, problems = known
         self.point_count += count
+        if problems:
+            self.budget.hold(_DIFFERENCE_SIZE * len(problems), "the differences")
         for delta, message in problems:
             self.differences.append(Difference("wrong", fde.pc_begin_vaddr + delta, message))
         self.compare_attributes((entry,), function)
@@ -153,12 +164,13 @@ class _Comparison:
         rows, size = entry.program.rows.rows, entry.fde.pc_range
         if self.is_same_throughout(rows, function):
             return len(rows), ()
+        self.budget.spend(_POINT_STEPS * (len(rows) + len(function.rows)), COMPARED)
         deltas = {row.start_delta for row in rows} | {row.row.start_delta for row in function.rows}
         points = sorted(delta for delta in deltas if delta < size)
         problems = []
         for delta in points:
             found = row_at(function, function.start_vaddr + delta, self.version)
-            problem = judge(_state_at(rows, delta), None if found is None else found.row.state, self.arch)
+            problem = judge(_state_at(rows, delta), None if found is None else found.row.state, self.arch, self.shapes)
             if problem is not None:
                 problems.append((delta, problem))
         return len(points), tuple(problems)
@@ -174,7 +186,7 @@ class _Comparison:
                 return False
             pair = (id(truth[1]), id(row[1]))
             if pair not in agreeing:
-                if judge(truth[1], row[1], self.arch) is not None:
+                if judge(truth[1], row[1], self.arch, self.shapes) is not None:
                     return False
                 agreeing.add(pair)
         return True
@@ -201,7 +213,9 @@ class _Comparison:
         """Compare what some FDEs hold with the section; return the addresses of which the section says nothing."""
         begin, end, entries, _ = holding
         points = {begin, *boundaries[bisect_right(boundaries, begin) : bisect_left(boundaries, end)]}
-        points.update(_row_starts_in(entries[0], begin, end))
+        for entry in entries if self.blocks else entries[:1]:
+            points.update(_row_starts_in(entry, begin, end))
+        points |= self.blocks.points_in(points, end)
         absent: list[int] = []
         #: The functions met, by number, and whether they sign RA here.
         met: dict[int, tuple[DecodedFunction, bool]] = {}
@@ -229,7 +243,7 @@ class _Comparison:
         while pc < end:
             problems: list[str] = []
             for entry in entries:
-                problem = judge(_state_in_force(entry, pc), said, self.arch)
+                problem = judge(_state_in_force(entry, pc), said, self.arch, self.shapes)
                 if problem is None:
                     break
                 problems.append(problem)
@@ -249,21 +263,28 @@ class _Comparison:
         start, size, body = stub
         step = body.repeat_size or size
         starts = body.starts
-        # The last block may be cut short.
-        points = {
-            start + block + delta for block in range(0, size, step) for delta in starts if block + delta < size
-        } | self.boundaries_in(start, start + size)
-        for pc in sorted(points):
-            self.point_count += 1
-            found = self.lookup.find(pc)
-            if found is None:
+        edges = sorted({start, *self.boundaries_in(start, start + size)})
+        for begin, edge in pairwise((*edges, start + size)):
+            holder = self.lookup.holder_of(begin)
+            if holder is None:
+                self.point_count += 1
                 self.differences.append(Difference("missing", start, "no SFrame FDE for a PLT stub"))
                 return
-            truth = body.rows[bisect_right(starts, (pc - start) % step) - 1].state
-            said = None if found.row is None else found.row.row.state
-            if said != truth:
-                message = f"the stub has {_state_text(truth, self.arch)}, the row says {_state_text(said, self.arch)}"
-                self.differences.append(Difference("wrong", pc, message))
+            # From then on both sides repeat themselves.
+            end = min(edge, begin + lcm(step, self.blocks.period(holder)))
+            first_block = (begin - start) // step * step
+            rows = {start + block + delta for block in range(first_block, end - start, step) for delta in starts}
+            points = {begin, *(pc for pc in rows if begin < pc < end)}
+            for pc in sorted(points | self.blocks.points_in(points, end)):
+                self.compare_stub_at(pc, body.states[bisect_right(starts, (pc - start) % step) - 1])
+
+    def compare_stub_at(self, pc: int, truth: FrameState) -> None:
+        self.point_count += 1
+        found = self.lookup.find(pc)
+        said = None if found is None or found.row is None else found.row.row.state
+        if said != truth:
+            message = f"the stub has {_state_text(truth, self.arch)}, the row says {_state_text(said, self.arch)}"
+            self.differences.append(Difference("wrong", pc, message))
 
     def boundaries_in(self, begin: int, end: int) -> set[int]:
         """Return where functions of the section and their rows start or end in a range."""
@@ -277,41 +298,20 @@ class _Comparison:
         return {point for point in points if begin <= point < end}
 
     def boundaries_of(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
-        """Yield where a function and its rows start and end; of repeating blocks, those that meet `[begin, end)`."""
+        """Yield where a function and its rows start and end; rows of repeating blocks are `Blocks`'s."""
         start, size = function.start_vaddr, function.size
         yield start
         yield start + size
-        end = min(end, start + size)
-        if function.is_pcmask and not self.may_look_at(function, begin, end):
-            return
-        if function.is_pcmask and self.version == SFRAME_VERSION_1:
-            # Rows hold wherever the PC has their bits: there are no blocks to go by.
-            yield from range(max(start, begin), end)
+        if function.is_pcmask:
             return
         deltas = self.row_starts.get(id(function.rows))
         if deltas is None:
-            deltas = self.row_starts[id(function.rows)] = sorted(row.row.start_delta for row in function.rows)
-        step = function.repeat_size if function.is_pcmask else 0
-        block = max(0, begin - start) // step * step if step else 0
-        while block < end - start:
-            first, last = bisect_left(deltas, begin - start - block), bisect_left(deltas, end - start - block)
-            for delta in deltas[first:last]:
-                yield start + block + delta
-            if not step:
-                return
-            block += step
-
-    def may_look_at(self, function: DecodedFunction, begin: int, end: int) -> bool:
-        """Take a function's blocks in a range from the budget; report it and return False when they are too many."""
-        step = 1 if self.version == SFRAME_VERSION_1 else function.repeat_size
-        if step:
-            self.block_budget -= max(0, end - max(begin, function.start_vaddr)) // step
-        if self.block_budget >= 0:
-            return True
-        self.differences.append(
-            Difference("wrong", function.start_vaddr, "more blocks than the file can have code for")
-        )
-        return False
+            deltas = self.row_starts[id(function.rows)] = sorted({row.row.start_delta for row in function.rows})
+        first, last = bisect_left(deltas, begin - start), bisect_left(deltas, min(end, start + size) - start)
+        # Any number of functions may have the same rows.
+        self.budget.spend(_POINT_STEPS * (last - first), COMPARED)
+        for delta in deltas[first:last]:
+            yield start + delta
 
     def find_extra(self) -> None:
         """Report functions that hold addresses of which neither CFI nor stubs say anything."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.verification.records import Difference
@@ -71,6 +71,7 @@ def _check_against(decoded: DecodedSection, image: ElfImage | None) -> Iterator[
 
 
 def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
+    lists: dict[int, _RowStarts] = {}
     previous_end: int | None = None
     previous_start = -1
     for function in decoded.functions:
@@ -84,23 +85,39 @@ def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterato
         # A range of CFI may leave its section; where others interrupt it, a part of it starts out there.
         if image is not None and not image.may_execute(start):
             yield Difference("invariant", start, "starts outside the executable sections and segments")
-        for message in _check_rows(function, decoded.header.version):
+        # Any number of functions may have the same rows.
+        rows = lists.get(id(function.rows))
+        if rows is None:
+            rows = lists[id(function.rows)] = _row_starts(function)
+        for message in _check_rows(function, rows, decoded.header.version):
             yield Difference("invariant", start, message)
 
 
-def _check_rows(function: DecodedFunction, version: int) -> Iterator[str]:
+class _RowStarts(NamedTuple):
+    """What matters of the starts of rows."""
+
+    first: int
+    last: int
+    ascend: bool
+
+
+def _row_starts(function: DecodedFunction) -> _RowStarts:
+    deltas = [row.row.start_delta for row in function.rows] or [0]
+    return _RowStarts(deltas[0], deltas[-1], all(a < b for a, b in pairwise(deltas)))
+
+
+def _check_rows(function: DecodedFunction, rows: _RowStarts, version: int) -> Iterator[str]:
     if not function.rows:
         yield "no rows"
         return
     if function.size == 0:
         yield "no size"
-    deltas = [row.row.start_delta for row in function.rows]
-    if deltas[0] != 0:
-        yield f"the first row starts at {deltas[0]}"
-    if any(b <= a for a, b in pairwise(deltas)):
+    if rows.first != 0:
+        yield f"the first row starts at {rows.first}"
+    if not rows.ascend:
         yield "row starts do not ascend"
     if version >= 2 and function.is_pcmask != bool(function.repeat_size):
         yield f"block size {function.repeat_size} of a {'PCMASK' if function.is_pcmask else 'PCINC'} function"
     limit = function.repeat_size if function.is_pcmask and function.repeat_size else function.size
-    if deltas[-1] >= limit:
-        yield f"the last row starts at {deltas[-1]}, past the end at {limit}"
+    if rows.last >= limit:
+        yield f"the last row starts at {rows.last}, past the end at {limit}"

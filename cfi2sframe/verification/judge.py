@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.describe import describe_frame_rule, describe_rule
-from cfi2sframe.dwarf.expression import Load, Sum, classify
+from cfi2sframe.dwarf.expression import Load, Shapes, Sum
 from cfi2sframe.dwarf.rules import (
     AtCfa,
     AtExpression,
@@ -21,7 +21,6 @@ from cfi2sframe.dwarf.rules import (
     RegisterOffset,
     ValueAtCfa,
 )
-from cfi2sframe.errors import CfiError
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
@@ -30,28 +29,31 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FrameState
 
 
-def judge(truth: RowState, said: FrameState | None, arch: Arch) -> str | None:
-    """Return how an SFrame row differs from a row of the DWARF table; None when they say the same."""
+def judge(truth: RowState, said: FrameState | None, arch: Arch, shapes: Shapes) -> str | None:
+    """Return how an SFrame row differs from a row of the DWARF table; None when they say the same.
+
+    `shapes` are those of the expressions of the row's file.
+    """
     if said is None:
         return "no row is in force"
     if truth.ra is NoRule.UNDEFINED:
         return None if said.cfa is None else "RA is undefined, but the row goes on to a caller"
     if said.cfa is None:
         return "the row says outermost frame, but RA is defined"
-    if not _is_same_cfa(truth.cfa, said.cfa, arch):
+    if not _is_same_cfa(truth.cfa, said.cfa, shapes):
         return f"CFA is {describe_rule(truth.cfa, arch)}, the row says {describe_frame_rule(said.cfa, arch)}"
-    if not _is_same_register(truth.ra, said.ra, arch.ra_register, arch):
+    if not _is_same_register(truth.ra, said.ra, arch.ra_register, shapes):
         return f"RA is {describe_rule(truth.ra, arch)}, the row says {_describe(said.ra, arch)}"
-    if not _is_same_register(truth.fp, said.fp, arch.fp_register, arch):
+    if not _is_same_register(truth.fp, said.fp, arch.fp_register, shapes):
         return f"FP is {describe_rule(truth.fp, arch)}, the row says {_describe(said.fp, arch)}"
-    if not _is_sp_of_caller(truth, said.cfa, arch):
+    if not _is_sp_of_caller(truth, said.cfa, arch, shapes):
         return f"SP is {describe_rule(truth.sp, arch)}, every row says c{arch.sp_offset_from_cfa:+d}"
     if truth.signing is RaSigning.SIGNED_WITH_PC or (truth.signing is RaSigning.SIGNED) != said.mangled_ra:
         return f"RA is {truth.signing.name.lower()}, the row says {'signed' if said.mangled_ra else 'none'}"
     return None
 
 
-def _is_sp_of_caller(truth: RowState, cfa: Rule, arch: Arch) -> bool:
+def _is_sp_of_caller(truth: RowState, cfa: Rule, arch: Arch, shapes: Shapes) -> bool:
     """Whether the caller's SP is the CFA plus the ABI's constant, as SFrame has it without saying so."""
     match truth.sp:
         case NoRule():
@@ -64,7 +66,7 @@ def _is_sp_of_caller(truth: RowState, cfa: Rule, arch: Arch) -> bool:
         case InRegister():
             return arch.sp_offset_from_cfa != 0 and cfa.register in (arch.sp_register, arch.fp_register)
         case AtExpression(expression):
-            address = _rule_of(expression, arch, starts_with_cfa=True)
+            address = _rule_of(expression, shapes, starts_with_cfa=True)
             return address is not None and not arch.sp_offset_from_cfa and address._replace(deref=True) == cfa
         case _:
             return False
@@ -74,22 +76,18 @@ def _describe(rule: Rule | None, arch: Arch) -> str:
     return "unchanged" if rule is None else describe_frame_rule(rule, arch)
 
 
-def _is_same_cfa(truth: CfaRule | None, said: Rule, arch: Arch) -> bool:
+def _is_same_cfa(truth: CfaRule | None, said: Rule, shapes: Shapes) -> bool:
     match truth:
         case RegisterOffset(register, offset):
             return said == Rule(register, offset, deref=False)
         case CfaExpression(expression):
-            return _rule_of(expression, arch, starts_with_cfa=False) == said
+            return _rule_of(expression, shapes, starts_with_cfa=False) == said
         case None:
             return False
 
 
-def _rule_of(expression: bytes, arch: Arch, *, starts_with_cfa: bool) -> Rule | None:
-    try:
-        shape = classify(expression, arch.byte_order, starts_with_cfa=starts_with_cfa)
-    except CfiError:
-        return None
-    match shape:
+def _rule_of(expression: bytes, shapes: Shapes, *, starts_with_cfa: bool) -> Rule | None:
+    match shapes[expression, starts_with_cfa]:
         case Sum(register, offset):
             return Rule(register, offset, deref=False)
         case Load(Sum(register, offset)):
@@ -98,7 +96,7 @@ def _rule_of(expression: bytes, arch: Arch, *, starts_with_cfa: bool) -> Rule | 
             return None
 
 
-def _is_same_register(truth: RegisterRule, said: Rule | None, own_register: int, arch: Arch) -> bool:
+def _is_same_register(truth: RegisterRule, said: Rule | None, own_register: int, shapes: Shapes) -> bool:
     match truth:
         case NoRule.UNDEFINED:
             return False
@@ -111,8 +109,8 @@ def _is_same_register(truth: RegisterRule, said: Rule | None, own_register: int,
         case InRegister(register):
             return said == (None if register == own_register else Rule(register, 0, deref=False))
         case AtExpression(expression):
-            address = _rule_of(expression, arch, starts_with_cfa=True)
+            address = _rule_of(expression, shapes, starts_with_cfa=True)
             return address is not None and not address.deref and said == address._replace(deref=True)
         case IsExpression(expression):
-            value = _rule_of(expression, arch, starts_with_cfa=True)
+            value = _rule_of(expression, shapes, starts_with_cfa=True)
             return value is not None and said == value

@@ -10,6 +10,7 @@ import pytest
 from cfi2sframe import decode, load
 from cfi2sframe.api import verify
 from cfi2sframe.arch import AMD64
+from cfi2sframe.errors import BudgetError
 from cfi2sframe.verification.holders import MAX_CANDIDATES
 from tests import cfi_asm as asm
 from tests.fuzz import target_elf
@@ -125,7 +126,8 @@ def test_blocks_without_number(version: int, count: int) -> None:
         for n in range(count)
     ]
     result = check(data, *functions, version=version)
-    assert any("more blocks than the file can have code for" in d.message for d in result.differences)
+    assert "CFA is rsp+24, the row says rsp+8" in {d.message for d in result.differences}
+    assert result.point_count <= 3 * count
 
 
 def test_rows_of_a_function_over_many_fdes() -> None:
@@ -135,3 +137,33 @@ def test_rows_of_a_function_over_many_fdes() -> None:
     result = check(file_with(fdes, 60_000), RawFunction(TEXT_VADDR, 24_000, rows, 10_000, info=1))
     assert result.is_clean
     assert result.point_count > 10_000
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_blocks_compare_like_the_first_of_them(version: int) -> None:
+    """Where the truth changes, blocks are looked at anew; rows behind a block's end hold nowhere."""
+    fde = asm.Fde(CIE, TEXT_VADDR, 1 << 20, (asm.advance(40), asm.def_cfa_offset(16)))
+    rows = b"\x00\x03\x08" + b"\x08\x03\x10" + b"\x20\x03\x10" * (version > 1)
+    function = RawFunction(TEXT_VADDR, 1 << 20, rows, 2 + (version > 1), 0x10, 0, 16 if version > 1 else 0)
+    result = check(file_with([fde], 1 << 20), function, version=version)
+    assert [(d.vaddr - TEXT_VADDR, d.message) for d in result.differences if d.kind == "wrong"] == [
+        (8, "CFA is rsp+8, the row says rsp+16"),
+        (48, "CFA is rsp+16, the row says rsp+8"),
+    ]
+    assert result.point_count < 10
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_that_many_functions_share(version: int) -> None:
+    """Each function has thousands of rows, which the section stores once, over an FDE of one row."""
+    row_count, count = 5_000, 400
+    rows = b"".join(delta.to_bytes(2, "little") + b"\x00" for delta in range(row_count))
+    functions = [RawFunction(TEXT_VADDR, 0x10000, rows, row_count, 0x01)]
+    functions += [
+        RawFunction(TEXT_VADDR + 0x10000 * n, 0x10000, b"", row_count, 0x01, fre_offset=0) for n in range(1, count)
+    ]
+    fdes = [asm.Fde(CIE, TEXT_VADDR + 0x10000 * n, 0x10000, (cfa_offset(n + 2),)) for n in range(count)]
+    section = RawSection(tuple(functions), version)
+    image = load(file_with(fdes, 0x10000 * count))
+    with pytest.raises(BudgetError, match=r"^(the rows to compare|the differences) take more (work|memory) than"):
+        verify(image, decode(section.assemble(), section.vaddr))

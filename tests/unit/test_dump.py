@@ -8,7 +8,7 @@ import json
 import pytest
 
 from cfi2sframe.sframe.decode import decode_section
-from cfi2sframe.sframe.dump import dump_data, dump_text
+from cfi2sframe.sframe.dump import dump_data, dump_json, dump_text
 from tests.raw_sframe import RawFunction, RawSection
 
 
@@ -223,3 +223,15 @@ def test_data_of_a_big_endian_section() -> None:
     data = dump_data(decode_section(raw.assemble(), raw.vaddr), lambda vaddr: vaddr - 0x20000)
     assert (data["abi"], data["byte_order"], data["flags"]) == ("s390x", "big", [])
     assert data["functions"][0]["address"] == 0
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("row_count", [0, 1, 3])
+@pytest.mark.parametrize("function_count", [0, 1, 3])
+def test_json_in_pieces_is_that_of_the_whole(function_count: int, row_count: int, version: int) -> None:
+    """Rows with two, one and no words, one of which starts elsewhere than another that says the same."""
+    rows = b"\x00\x05\x08\xf0" + b"\x01\x03\x08" + b"\x02\x00"
+    functions = tuple(RawFunction(0x20000 + 64 * n, 64, rows, row_count) for n in range(function_count))
+    raw = RawSection(functions, version)
+    decoded = decode_section(raw.assemble(), raw.vaddr)
+    assert "".join(dump_json(decoded)) == json.dumps(dump_data(decoded), indent=2)

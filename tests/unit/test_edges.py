@@ -69,7 +69,7 @@ def test_a_chunk_is_its_advance_and_the_rest(chunk: bytes, expected: tuple[int, 
 )
 def test_registers_take_no_truncated_instruction(code: bytes, offset: int, reason: str) -> None:
     """What is cut into chunks has been found whole, but that is not theirs to rely on."""
-    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack())
+    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack(), {})
     with pytest.raises(CfiError) as caught:
         registers.execute(code)
     assert (caught.value.reason, caught.value.offset) == (reason, offset)
@@ -78,7 +78,7 @@ def test_registers_take_no_truncated_instruction(code: bytes, offset: int, reaso
 @pytest.mark.parametrize("opcode", [*range(0x01, 0x05), *range(0x17, 0x2D), 0x30, 0x3F, 0x40, 0x7F])
 def test_registers_know_no_opcodes_but_theirs(opcode: int) -> None:
     """Not advances, which are cut off before; not the other ABIs' own; not what nobody has defined."""
-    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack())
+    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack(), {})
     with pytest.raises(CfiError, match=f"unknown call frame instruction 0x{opcode:02x}"):
         registers.execute(bytes((opcode, 1, 1)))
 

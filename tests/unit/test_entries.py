@@ -142,6 +142,12 @@ def test_augmentation_data_of_more_than_127_bytes() -> None:
     assert fde.instructions_offset == cie_size + 4 + 12 + 202
 
 
+def test_a_long_augmentation_is_shown_in_part() -> None:
+    """Each FDE of the CIE has the message."""
+    failure = failure_of(parse(frame_of(asm.Fde(asm.Cie(augmentation="x" * 5_000, instructions=CODE), PC, SIZE, BODY))))
+    assert failure.endswith(f"unknown augmentation '{'x' * 32}' and 4,968 more letters")
+
+
 @pytest.mark.parametrize("augmentation", ["R", "armcc+", "x", "PLR"])
 def test_unknown_augmentation_without_a_size(augmentation: str) -> None:
     cie = asm.Cie(augmentation=augmentation, instructions=CODE)

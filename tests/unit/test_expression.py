@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.expression import Load, Operation, Shape, Sum, classify, describe, parse_expression
+from cfi2sframe.dwarf.expression import (
+    Load,
+    Operation,
+    Shape,
+    Shapes,
+    Sum,
+    classify,
+    describe,
+    parse_expression,
+)
 from cfi2sframe.errors import CfiError
 from tests.cfi_asm import sleb128, uleb128
 
@@ -294,3 +303,22 @@ def test_garbage_has_a_shape_or_none_or_is_an_error(expression: bytes, byte_orde
         else:
             assert isinstance(shape, Sum | Load | None)
             assert not text.startswith("bytes")
+
+
+def test_long_expressions_are_shown_in_part() -> None:
+    """Whole operations, until 32 bytes of the expression are shown; damage behind them is not looked for."""
+    assert describe(NOP * 32, "<") == "; ".join(["nop"] * 32)
+    assert describe(NOP * 1_040, "<") == "; ".join(["nop"] * 32) + "; and 1,008 more bytes"
+    const8u = bytes((0x0E,)) + bytes(8)
+    assert describe(const8u * 5 + b"\xff", "<") == "; ".join(["const8u 0"] * 4) + "; and 10 more bytes"
+    assert describe(b"\xff" + NOP * 40, "<") == "bytes ff" + " 96" * 31 + "; and 9 more bytes"
+
+
+def test_shapes_are_worked_out_once() -> None:
+    shapes = Shapes("<")
+    expression = breg(7, 8)
+    assert shapes[expression, False] == Sum(7, 8)
+    assert shapes[breg(7, 8), False] is shapes[expression, False]
+    assert shapes[b"", False] is None
+    assert shapes[b"", True] == Sum(None, 0)
+    assert shapes[b"\xff", False] is None, "damaged"

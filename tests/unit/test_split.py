@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AMD64
+from cfi2sframe.budget import Budget
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
@@ -38,7 +39,7 @@ def split(functions: tuple[Function, ...], version: int = 3) -> list[tuple[Funct
     def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - the callback's signature
         return words_size(state, AMD64, is_flexible=is_flexible)
 
-    return split_functions(functions, version, size_of)
+    return split_functions(functions, version, size_of, Budget(0))
 
 
 def encode(functions: tuple[Function, ...], version: int) -> bytes:
