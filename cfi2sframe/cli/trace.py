@@ -86,17 +86,12 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> Iterable[str]:
     """Return all that is to be printed, in pieces; whatever can fail has been done by then."""
-    from cfi2sframe.trace.render import trace_data, trace_lines
+    from cfi2sframe.trace.render import json_lines, trace_data, trace_lines
 
     traced = _trace(arguments)
     if not arguments.json:
         return [line + "\n" for line in trace_lines(traced)]
-    import json
-    from itertools import chain
-
-    # The text of many frames is several times what they are made of.
-    data = trace_data(traced, file=arguments.core, pid=arguments.pid)
-    return chain(json.JSONEncoder(indent=2).iterencode(data), ("\n",))
+    return json_lines(trace_data(traced, file=arguments.core, pid=arguments.pid))
 
 
 def _trace(arguments: argparse.Namespace) -> Traced:

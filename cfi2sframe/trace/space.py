@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 _PAGE_MASK: Final = 0xFFF
 #: Bytes of programs that are read from any process's memory. The vDSO is 8 KiB.
 _MIN_IMAGE_BYTES: Final = 256 << 10
-#: What a frame costs until it has been printed as JSON: steps and bytes of memory.
-_FRAME_STEPS: Final = 130
-_FRAME_SIZE: Final = 2000
+#: What a frame costs until it has been printed as JSON: steps and bytes of memory. The smallest frames of a stack are
+#: 16 bytes, so that no stack is too deep that is there in full.
+_FRAME_STEPS: Final = 50
+_FRAME_SIZE: Final = 1200
 #: What an entry of a list of mapped files costs when it is opened, and how fast headers and notes are parsed.
 _MAPPING_STEPS: Final = 4
 _HEADER_BYTES_PER_STEP: Final = 8

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 #: Bytes of a symbol table that are read in a microsecond.
-_TABLE_BYTES_PER_STEP: Final = 16
+_TABLE_BYTES_PER_STEP: Final = 4
 
 
 class FoundSymbol(NamedTuple):

@@ -111,7 +111,8 @@ def test_many_hostile_names_are_bounded_together() -> None:
 def test_memory_is_bounded() -> None:
     """The text of one name never reaches the size at which it would be felt."""
     script = (
-        "import resource\nfrom cfi2sframe.trace.demangle import Demangler\nfrom tests.trace.test_demangle import HOSTILE\n"
+        "import resource\nfrom cfi2sframe.trace.demangle import Demangler\n"
+        "from tests.trace.test_demangle import HOSTILE\n"
         "with Demangler() as demangler:\n    demangler.readable(HOSTILE['conversions'])\n"
         "    demangler.readable(HOSTILE['substitutions'])\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
