@@ -52,7 +52,7 @@ class Demangler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._end()
+        self.close()
 
     def readable(self, name: str) -> str:
         """Return a C++ (or old Rust) name in its readable form; as it is where there is none, or it costs too much."""
@@ -72,7 +72,7 @@ class Demangler:
             return self._read(size).decode("utf-8", "replace")
         except OSError:
             # It has ended: of this name, of many names together, or since the library is not there.
-            self._end()
+            self.close()
             return None
 
     def _read(self, size: int) -> bytes:
@@ -92,29 +92,33 @@ class Demangler:
         self._processes_left -= 1
         asked, self._questions = os.pipe()
         self._answers, answered = os.pipe()
-        with warnings.catch_warnings():
-            # Of threads in this process, which may hold locks: the other process needs none of them.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            process = os.fork()
-        if process == 0:
-            try:
-                os.close(self._questions)
-                os.close(self._answers)
-                _serve(asked, answered)
-            finally:
-                os._exit(0)
-        self._process = process
-        os.close(asked)
-        os.close(answered)
+        try:
+            with warnings.catch_warnings():
+                # Of threads in this process, which may hold locks: the other process needs none of them.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process = os.fork()
+            if process == 0:
+                try:
+                    os.close(self._questions)
+                    os.close(self._answers)
+                    _serve(asked, answered)
+                finally:
+                    os._exit(0)
+            self._process = process
+        finally:
+            os.close(asked)
+            os.close(answered)
         return True
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End the process, if there is one."""
         if self._process:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
-            os.close(self._questions)
-            os.close(self._answers)
-            self._process = 0
+        for descriptor in (self._questions, self._answers):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._process, self._questions, self._answers = 0, -1, -1
 
 
 def _serve(asked: int, answered: int) -> None:

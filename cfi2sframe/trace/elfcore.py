@@ -47,6 +47,9 @@ _INLINE_SIZE: Final = 4096
 _NOTE_BYTES_PER_STEP: Final = 8
 _NOTE_MEMORY_PER_BYTE: Final = 16
 
+#: The kernel names no file by more bytes.
+_MAX_PATH_SIZE: Final = 4096
+
 # struct elf_prstatus of 64-bit ABIs.
 _PID_OFFSET: Final = 32
 _REGISTERS_OFFSET: Final = 112
@@ -189,7 +192,7 @@ def _mappings(notes: list[Note], arch: Arch) -> tuple[FileMapping, ...]:
     names = data[names_offset:].split(b"\0")
     records = struct.iter_unpack(arch.byte_order + "QQQ", data[16:names_offset])
     return tuple(
-        FileMapping(start, end, offset * page_size, name.decode("utf-8", "surrogateescape"))
+        FileMapping(start, end, offset * page_size, name[:_MAX_PATH_SIZE].decode("utf-8", "surrogateescape"))
         for (start, end, offset), name in zip(records, names, strict=False)
         if start < end
     )

@@ -38,8 +38,10 @@ _printable = lru_cache(maxsize=1024)(printable)
 def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> tuple[list[_Shown], Ending]:
     """Return a thread's frames with their names, and its ending: where the names become too many, if they do."""
     shown: list[_Shown] = []
-    entries = thread.trace.entries
+    entries, ending = thread.trace
     try:
+        space.budget.spend(len(ending.detail) // 2, "the reasons for the endings")
+        space.budget.hold(_COPIES * len(ending.detail), "the reasons for the endings")
         for entry in entries:
             function = symbol = offset = None
             size = len(_printable(entry.located.module or ""))
@@ -52,7 +54,7 @@ def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> tu
             shown.append(_Shown(entry, function, symbol, offset))
     except BudgetError as error:
         return shown, Ending("limit", f"{len(shown):,} of {len(entries):,} frames; {error}")
-    return shown, thread.trace.ending
+    return shown, ending
 
 
 def trace_lines(traced: Traced) -> Iterator[str]:
@@ -66,7 +68,7 @@ def trace_lines(traced: Traced) -> Iterator[str]:
             shown, ending = _shown(thread, space, demangler)
             for index, frame in enumerate(shown):
                 yield _frame_line(index, frame, space)
-            yield f"end: {ending.kind}: {printable(ending.detail)}"
+            yield f"end: {ending.kind}: {_printable(ending.detail)}"
     for module in space.modules:
         for text in _notes(module):
             yield f"note: {printable(module.name)}: {printable(text)}"

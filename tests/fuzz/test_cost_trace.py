@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.arch import AMD64
+from cfi2sframe.budget import Budget
 from cfi2sframe.elf import constants as c
+from cfi2sframe.errors import BudgetError
+from cfi2sframe.trace import AddressSpace
 from cfi2sframe.trace.frame import Frame
 from tests.bounds import run_within_bound
 from tests.raw_sframe import RawFunction
@@ -169,6 +172,24 @@ def test_headers_in_memory_that_are_read_again_and_again(tmp_path: Path) -> None
     done = run(tmp_path, core.assemble())
     assert done.status == 0
     assert "end: " in done.out
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["text", "json"])
+def test_a_long_path_in_every_ending(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """A path of 400 KB, none of it printable, for which 1,000 threads end."""
+    mapped = (Mapped(BIAS, BIAS + PAGE, 0, "/" + "\x1b" * 400_000),)
+    frames = tuple((n + 1, FRAME._replace(pc=BIAS + n)) for n in range(1000))
+    done = run(tmp_path, CoreFile(AMD64, frames, mapped=mapped).assemble(), *words)
+    assert done.status == 0
+    assert "unusable-module" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_values_that_are_looked_for_in_every_callee() -> None:
+    """Any frame below may have saved a register, and each frame may ask for its value: the rules are counted."""
+    space = AddressSpace(AMD64, lambda *_: None, lambda _: "", lambda *_: "", Budget(0))
+    with pytest.raises(BudgetError, match="the registers that CFI saves take more work than 0 bytes"):
+        any(space.saved_rule(0, 3) for _ in range(1_000_000))
 
 
 def test_a_hole_of_terabytes(tmp_path: Path) -> None:
