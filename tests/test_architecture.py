@@ -234,13 +234,13 @@ def asserts_and_broad_handlers(path: Path) -> list[str]:
     return found
 
 
-#: Where whatever was raised becomes the failure of one file, or the last line of a process.
-LAST_LINES = ("batch.job", "cli", "cli.coverage", "report.size_run")
+#: Where whatever was raised becomes the failure of one file or thread, or the last line of a process.
+LAST_LINES = ("batch.job", "cli", "cli.coverage", "report.size_run", "trace.failures")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=ids)
 def test_input_is_not_asserted_and_errors_are_not_swallowed(path: Path) -> None:
-    """Only where a file's or the process's work ends, what nobody foresaw becomes a line."""
+    """Only where the work of a file, a thread or the process ends, what nobody foresaw becomes a line."""
     found = {re.sub(r".*:\d+ ", "", each) for each in asserts_and_broad_handlers(path)}
     is_last = name_of(path).removeprefix(f"{FACE}.") in LAST_LINES
     assert found == ({"except Exception"} if is_last else set())

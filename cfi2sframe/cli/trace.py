@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Literal
 
 from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
@@ -11,6 +12,8 @@ from cfi2sframe.cli.common import fail, parser_of
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cfi2sframe.trace.run import Traced
 
 
@@ -77,21 +80,18 @@ def execute(arguments: argparse.Namespace) -> int:
         lines = _lines(arguments)
     except (Cfi2SFrameError, OSError) as error:
         return fail(error, arguments.core or ("" if arguments.pid is None else f"process {arguments.pid}"))
-    for line in lines:
-        print(line)
+    sys.stdout.writelines(lines)
     return EXIT_SUCCESS
 
 
-def _lines(arguments: argparse.Namespace) -> list[str]:
-    """Return all that is to be printed: the names of functions are read only when they are asked for."""
-    from cfi2sframe.trace.render import trace_data, trace_lines
+def _lines(arguments: argparse.Namespace) -> Iterable[str]:
+    """Return all that is to be printed, in pieces; whatever can fail has been done by then."""
+    from cfi2sframe.trace.render import json_lines, trace_data, trace_lines
 
     traced = _trace(arguments)
     if not arguments.json:
-        return list(trace_lines(traced))
-    import json
-
-    return [json.dumps(trace_data(traced, file=arguments.core, pid=arguments.pid), indent=2)]
+        return [line + "\n" for line in trace_lines(traced)]
+    return json_lines(trace_data(traced, file=arguments.core, pid=arguments.pid))
 
 
 def _trace(arguments: argparse.Namespace) -> Traced:

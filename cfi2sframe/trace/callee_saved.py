@@ -46,6 +46,7 @@ class CfiRules:
 
     def __init__(self, image: ElfImage) -> None:
         self._arch = image.arch
+        self._budget = image.budget
         self._fdes: list[tuple[DwarfFde, CfiSection, PointerBases]] = []
         self._rows: dict[tuple[int, int], tuple[CfiRow, ...]] = {}
 
@@ -74,11 +75,13 @@ class CfiRules:
         rows = self._rows.get((index, register))
         if rows is None:
             rows = self._rows[index, register] = self._run(index, register)
-        return next((row.state.fp for row in reversed(rows) if row.start_delta <= delta), None)
+        found = bisect_right(rows, delta, key=_start_of) - 1
+        return rows[found].state.fp if found >= 0 else None
 
     def _run(self, index: int, register: int) -> tuple[CfiRow, ...]:
         """Return the rows of an FDE, with the rules of a register in the place of FP's; none when it is damaged."""
         fde, section, bases = self._fdes[index]
+        self._budget.spend(len(fde.instructions), "the registers of its functions")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
         # The row machine follows CFA, RA, SP and one more register, which the ABI's record names.
         follower = self._arch._replace(fp_register=register)
@@ -90,6 +93,10 @@ class CfiRules:
 
 def _begin_of(item: tuple[DwarfFde, CfiSection, PointerBases]) -> int:
     return item[0].pc_begin_vaddr
+
+
+def _start_of(row: CfiRow) -> int:
+    return row.start_delta
 
 
 class CalleeSaved(Mapping[int, int]):

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
+from cfi2sframe.budget import Budget
 from cfi2sframe.elf.constants import ET_CORE, PN_XNUM, PT_LOAD, PT_NOTE
 from cfi2sframe.elf.load import read_file
 from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE, ProgramHeader, machine_name, parse_file_header
@@ -38,6 +41,15 @@ AT_ENTRY: Final = 9
 AT_EXECFN: Final = 31
 AT_SYSINFO_EHDR: Final = 33
 
+#: File systems keep the contents of tiny files elsewhere than in blocks.
+_INLINE_SIZE: Final = 4096
+#: An empty note is 12 bytes, 2 us of work and 200 bytes of memory.
+_NOTE_BYTES_PER_STEP: Final = 8
+_NOTE_MEMORY_PER_BYTE: Final = 16
+
+#: The kernel names no file by more bytes.
+_MAX_PATH_SIZE: Final = 4096
+
 # struct elf_prstatus of 64-bit ABIs.
 _PID_OFFSET: Final = 32
 _REGISTERS_OFFSET: Final = 112
@@ -52,22 +64,40 @@ class CoreThread(NamedTuple):
 
 
 class Core(NamedTuple):
-    """What a core file says. `mappings` is empty where there is no NT_FILE; `auxv` maps AT_ types to values."""
+    """What a core file says. `mappings` is empty where there is no NT_FILE; `auxv` maps AT_ types to values.
+
+    `budget` is the account of everything that is computed from the core.
+    """
 
     arch: Arch
     threads: tuple[CoreThread, ...]
     mappings: tuple[FileMapping, ...]
     auxv: dict[int, int]
     memory: Memory
+    budget: Budget
 
 
 def read_core(path: str) -> Core:
     """Read a core file. Raises `ElfError` when it is none, or of a machine that SFrame is not defined for."""
-    return parse_core(read_file(path))
+    data = read_file(path)
+    return parse_core(data, Budget(_size_on_disk(path, len(data))))
 
 
-def parse_core(data: FileData) -> Core:
-    """Parse a core file's bytes; raises as `read_core` does. What is truncated is used as far as it reaches."""
+def _size_on_disk(path: str, size: int) -> int:
+    """Return what a file of a size stores: kernels leave holes for pages that were never touched."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return size
+    return min(size, status.st_blocks * 512 + _INLINE_SIZE) if stat.S_ISREG(status.st_mode) else size
+
+
+def parse_core(data: FileData, budget: Budget | None = None) -> Core:
+    """Parse a core file's bytes; raises as `read_core` does. What is truncated is used as far as it reaches.
+
+    `budget` pays for what is computed from the core; by default its bytes do.
+    """
+    budget = budget or Budget(len(data))
     header = parse_file_header(data)
     if header.type != ET_CORE:
         raise ElfError("not a core file")
@@ -75,16 +105,19 @@ def parse_core(data: FileData) -> Core:
     if arch is None:
         raise ElfError(f"SFrame is not defined for {machine_name(header.machine, header.byte_order)}")
     segments = _program_headers(data, header)
-    notes = [
-        note
-        for p in segments
-        if p.type == PT_NOTE
-        for note in parse_notes(data[p.file_offset : p.file_offset + p.file_size], header.byte_order, p.alignment)
-    ]
+    _check_overlap(segments, len(data))
+    notes: list[Note] = []
+    for p in segments:
+        if p.type == PT_NOTE:
+            size = _stored_size(p, len(data))
+            # A hole is full of empty notes.
+            budget.spend(size // _NOTE_BYTES_PER_STEP, "the notes of the core")
+            budget.hold(size * _NOTE_MEMORY_PER_BYTE, "the notes of the core")
+            notes += parse_notes(data[p.file_offset : p.file_offset + size], header.byte_order, p.alignment)
     threads = _threads(notes, arch)
     if not threads:
         raise ElfError("no thread: the core has no usable NT_PRSTATUS note")
-    return Core(arch, threads, _mappings(notes, arch), _auxv(notes, arch), Memory(_pieces(data, segments)))
+    return Core(arch, threads, _mappings(notes, arch), _auxv(notes, arch), Memory(_pieces(data, segments)), budget)
 
 
 def _program_headers(data: FileData, header: FileHeader) -> list[ProgramHeader]:
@@ -105,9 +138,21 @@ def _program_headers(data: FileData, header: FileHeader) -> list[ProgramHeader]:
     return [ProgramHeader(*fields) for fields in struct.iter_unpack(header.byte_order + "IIQQQQQQ", data[offset:end])]
 
 
+def _stored_size(segment: ProgramHeader, file_size: int) -> int:
+    """Return how many bytes of a segment are in the file."""
+    return min(segment.file_size, max(0, file_size - segment.file_offset))
+
+
+def _check_overlap(segments: Iterable[ProgramHeader], file_size: int) -> None:
+    """Raise `ElfError` when segments share bytes of the file: a small core could claim any amount of memory so."""
+    total = sum(_stored_size(p, file_size) for p in segments if p.type in (PT_LOAD, PT_NOTE))
+    if total > file_size:
+        raise ElfError(f"its segments overlap: they claim {total:,} of the file's {file_size:,} bytes")
+
+
 def _pieces(data: FileData, segments: Iterable[ProgramHeader]) -> Iterable[Piece]:
     for segment in segments:
-        size = min(segment.file_size, segment.memory_size, max(0, len(data) - segment.file_offset))
+        size = min(segment.memory_size, _stored_size(segment, len(data)))
         if segment.type == PT_LOAD and size:
             yield Piece(segment.vaddr, size, data, segment.file_offset)
 
@@ -147,7 +192,7 @@ def _mappings(notes: list[Note], arch: Arch) -> tuple[FileMapping, ...]:
     names = data[names_offset:].split(b"\0")
     records = struct.iter_unpack(arch.byte_order + "QQQ", data[16:names_offset])
     return tuple(
-        FileMapping(start, end, offset * page_size, name.decode("utf-8", "surrogateescape"))
+        FileMapping(start, end, offset * page_size, name[:_MAX_PATH_SIZE].decode("utf-8", "surrogateescape"))
         for (start, end, offset), name in zip(records, names, strict=False)
         if start < end
     )

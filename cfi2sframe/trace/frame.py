@@ -32,6 +32,7 @@ EndingKind = Literal[
     "stack-does-not-grow",
     "loop",
     "limit",
+    "internal-error",
 ]
 """Why a trace ends.
 
@@ -40,7 +41,7 @@ the PC. unusable-section: the section is damaged. unusable-module: the file is m
 mapped, or has neither SFrame nor CFI. unknown-register: a row needs a register whose value in this frame is not known.
 ra-not-saved: RA is still in its register, which only the topmost frame can say. unreadable-memory: a saved value
 cannot be read. stack-does-not-grow: the caller's SP is not above this one's. loop: a frame came up again. limit: there
-are more frames than asked for.
+are more frames than asked for, or than the size of the core or process allows. internal-error: a bug of this program.
 """
 
 

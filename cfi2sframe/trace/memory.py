@@ -48,15 +48,18 @@ class Memory:
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes at an address, or None where some are missing; they may span pieces."""
-        found = b""
-        while len(found) < size:
-            piece = self.piece_at(address + len(found))
+        parts: list[bytes] = []
+        missing = size
+        while missing > 0:
+            piece = self.piece_at(address)
             if piece is None:
                 return None
-            begin = piece.offset + address + len(found) - piece.start
-            end = min(begin + size - len(found), piece.offset + piece.size)
+            begin = piece.offset + address - piece.start
+            end = min(begin + missing, piece.offset + piece.size)
             part = bytes(piece.data[begin:end])
             if len(part) != end - begin:
                 return None
-            found += part
-        return found
+            parts.append(part)
+            address += len(part)
+            missing -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)

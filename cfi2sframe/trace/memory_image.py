@@ -84,11 +84,12 @@ def memory_build_id(read: ReadMemory, headers: MemoryHeaders | None) -> bytes | 
     return None
 
 
-def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder) -> bytes | None:
+def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder, max_size: int) -> bytes | None:
     """Return a file that says what memory holds of a program; None when its pages cannot be read.
 
-    Read-only segments count, since rows and instructions are there; whatever cannot be read is left out. What was read
-    lies piece behind piece, so that nothing but memory that is there takes room, and there are no sections.
+    Read-only segments count, since rows and instructions are there; whatever cannot be read is left out, and so is what
+    would make more than `max_size` bytes. The pieces follow one another, so that nothing but memory that is there
+    needs room, and there are no sections.
     """
     headers = headers_in_memory(read, address, byte_order)
     if headers is None:
@@ -96,13 +97,18 @@ def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder) -> bytes 
     size = max(p.end_vaddr for p in headers.loads) + headers.bias - address
     if not 0 < size <= _MAX_IMAGE_SIZE or any(b.vaddr < a.end_vaddr for a, b in pairwise(headers.loads)):
         return None
-    whole = _whole_file(read, address, headers)
+    # What lies past the memory's size is another's, whatever the file's size is said to be.
+    headers = headers._replace(
+        loads=tuple(p._replace(file_size=min(p.file_size, p.memory_size)) for p in headers.loads)
+    )
+    whole = _whole_file(read, address, headers, max_size)
     if whole is not None:
         return whole
     content = bytearray(FILE_HEADER_SIZE)
     placed: list[ProgramHeader] = []
     for load in headers.loads:
-        data = read(load.vaddr + headers.bias, load.file_size)
+        fits = load.file_size <= max_size - len(content)
+        data = read(load.vaddr + headers.bias, load.file_size) if fits else None
         if data is not None:
             content += bytes(-len(content) % 8)
             placed.append(load._replace(file_offset=len(content)))
@@ -134,10 +140,11 @@ def _moved(segments: Iterable[ProgramHeader], placed: Sequence[ProgramHeader]) -
                 break
 
 
-def _whole_file(read: ReadMemory, address: int, headers: MemoryHeaders) -> bytes | None:
+def _whole_file(read: ReadMemory, address: int, headers: MemoryHeaders, max_size: int) -> bytes | None:
     """Return a file that is mapped in one piece with its section headers, as the vDSO is."""
     header, load = headers.header, headers.loads[0]
     end = header.section_headers_offset + header.section_header_count * header.section_header_size
-    if len(headers.loads) > 1 or load.file_offset or not header.section_headers_offset or end > _MAX_IMAGE_SIZE:
+    size = max(end, load.file_size)
+    if len(headers.loads) > 1 or load.file_offset or not header.section_headers_offset or size > max_size:
         return None
-    return read(address, max(end, load.file_size))
+    return read(address, size)

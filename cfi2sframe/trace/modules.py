@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.api import convert, decode, decode_existing, sframe_section
 from cfi2sframe.elf.constants import PT_GNU_SFRAME
+from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import InputError
 from cfi2sframe.pipeline import Options
@@ -19,21 +20,31 @@ from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import OUTERMOST
 from cfi2sframe.trace.callee_saved import CfiRules
+from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Row
 from cfi2sframe.trace.notes import build_id
 from cfi2sframe.trace.symbols import SymbolTable
+from cfi2sframe.trace.sysroot import open_inside
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage
+    from collections.abc import Callable
+
+    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.decode import DecodedSection
     from cfi2sframe.trace.frame import RowSource
 
 
+#: Rows of a repeating function that are compared in a microsecond.
+_ROWS_PER_STEP: Final = 8
+
+
 class RowTable(NamedTuple):
-    """A module's rows, and where they are from."""
+    """A module's rows, and where they are from. `budget` pays for looking them up, if there is one."""
 
     lookup: Lookup
     source: RowSource
+
+    budget: Budget | None = None
 
     def find(self, vaddr: int) -> Row | None:
         """Return the row in force at an address of the file."""
@@ -41,6 +52,9 @@ class RowTable(NamedTuple):
         if found is None:
             return None
         function = found.function
+        if function.is_pcmask and self.budget is not None:
+            # Version 1 cannot be searched: every row may match.
+            self.budget.spend(len(function.rows) // _ROWS_PER_STEP, "rows of repeating functions")
         if found.row is not None:
             state = found.row.row.state
         elif not function.rows and not function.is_flexible and self.lookup.version >= SFRAME_VERSION_3:
@@ -73,8 +87,11 @@ class ModuleFile:
     def rows(self) -> RowTable | Ending:
         """The rows of the file's SFrame section, or of its CFI where it has none; or why there are none."""
         if self._rows is None:
-            self._rows = _read_rows(self.image, self._version)
+            self._rows = guarded(lambda: _read_rows(self.image, self._version), self._unusable)
         return self._rows
+
+    def _unusable(self, reason: str) -> Ending:
+        return Ending("unusable-module", f"{self.image.name}: {reason}")
 
     @property
     def cfi(self) -> CfiRules:
@@ -82,6 +99,11 @@ class ModuleFile:
         if self._cfi is None:
             self._cfi = CfiRules(self.image)
         return self._cfi
+
+    @property
+    def trouble(self) -> str:
+        """What a bug of this program has cost the file; empty where none was met."""
+        return self._symbols.trouble if self._symbols is not None else ""
 
     @property
     def symbols(self) -> SymbolTable:
@@ -100,7 +122,7 @@ def _read_rows(image: ElfImage, version: int) -> RowTable | Ending:
         return Ending("unusable-section" if has_section else "unusable-module", f"{image.name}: {error}")
     if section.arch != image.arch:
         return Ending("unusable-section", f"{image.name}: the section is for {section.arch.name}")
-    return RowTable(Lookup(section), source)
+    return RowTable(Lookup(section), source, image.budget)
 
 
 def _converted(image: ElfImage, version: int) -> DecodedSection:
@@ -126,59 +148,47 @@ class FileStore:
     def open(self, path: str, sysroot: str | None = None) -> ModuleFile | str:
         """Return the file at a path of the traced system, or why it cannot be used."""
         root = self.sysroot if sysroot is None else sysroot
-        return self.open_here(resolve(root, path) if root else path, path)
+        if not root:
+            return self.open_here(path, path)
+        try:
+            descriptor = open_inside(root, path)
+        except (OSError, ValueError) as error:
+            return _reason(error)
+        try:
+            # The very file that was found, whatever has its name by now.
+            return self.open_here(f"/proc/self/fd/{descriptor}", path)
+        finally:
+            os.close(descriptor)
 
     def open_here(self, path: str, name: str) -> ModuleFile | str:
         """Return the file at a path of this system. `name` is what messages call it."""
         try:
             status = os.stat(path)
         except (OSError, ValueError) as error:
-            return (error.strerror if isinstance(error, OSError) else None) or str(error)
+            return _reason(error)
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             # A pipe or a device in a damaged core's list would keep its reader waiting.
             return "not a regular file, or empty"
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         known = self._by_identity.get(identity)
         if known is None:
-            known = self._by_identity[identity] = self._load(path, name)
+            known = self._by_identity[identity] = self._load(lambda: load(path, name))
         return known
 
-    def of_memory(self, data: bytes, name: str) -> ModuleFile | str:
-        """Return an image that was read from memory."""
+    def of_memory(self, data: bytes, name: str, budget: Budget | None = None) -> ModuleFile | str:
+        """Return an image that was read from memory. `budget` pays for what is computed from it; None: its size."""
         known = self._by_bytes.get(data)
         if known is None:
-            known = self._by_bytes[data] = self._load(data, name)
+            known = self._by_bytes[data] = self._load(lambda: ElfImage(data, name, budget))
         return known
 
-    def _load(self, source: str | bytes, name: str) -> ModuleFile | str:
-        try:
-            image = load(source, name)
+    def _load(self, read: Callable[[], ElfImage]) -> ModuleFile | str:
+        def opened() -> ModuleFile | str:
+            image = read()
             return "an object, which is never mapped" if image.is_relocatable else ModuleFile(image, self.version)
-        except InputError as error:
-            return str(error)
+
+        return guarded(opened, str)
 
 
-def resolve(root: str, path: str) -> str:
-    """Return where a path of another root directory is; symbolic links stay inside that root."""
-    found, waiting = root, [part for part in reversed(path.split("/")) if part]
-    for _ in range(len(waiting) + 40 * 20):
-        if not waiting:
-            return found
-        part = waiting.pop()
-        if part in (".", ""):
-            continue
-        if part == "..":
-            found = os.path.dirname(found) if found != root else root
-            continue
-        candidate = os.path.join(found, part)
-        if not os.path.islink(candidate):
-            found = candidate
-            continue
-        try:
-            target = os.readlink(candidate)
-        except OSError:
-            break
-        if target.startswith("/"):
-            found = root
-        waiting += [part for part in reversed(target.split("/")) if part]
-    return os.path.join(root, path.lstrip("/"))
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,7 +18,7 @@ from cfi2sframe.trace.registers import REGISTERS_SIZE, topmost_frame
 from cfi2sframe.trace.space import FileMapping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 
 #: The most that is copied of one stack at a time; what a deeper one lacks is copied when it has been missed.
 MAX_COPY_SIZE: Final = 8 << 20
+#: The most that is copied in all, beyond what the process has in memory: stacks may have been mapped and never touched.
+_COPY_ALLOWANCE: Final = 64 << 20
 _PAGE_MASK: Final = 0xFFF
+#: The most that is read at once: programs say what to read, and may be damaged.
+_MAX_READ_SIZE: Final = 1 << 28
 #: Bytes below SP that a function may use on some ABIs.
 _RED_ZONE_SIZE: Final = 128
 
@@ -99,8 +104,13 @@ class Process:
         with StoppedThreads(self.pid, thread_id) as stopped:
             threads = tuple(self._thread(stopped, thread) for thread in stopped.threads)
             mappings = read_mappings(self.pid)
-            ranges = [self._stack(thread.frame.sp, mappings) for thread in threads]
-            pieces = [self._piece(wanted) for wanted in (*ranges, *extra)]
+            ranges = merged([*(self._stack(thread.frame.sp, mappings) for thread in threads), *extra])
+            allowed = self.resident_size() + _COPY_ALLOWANCE
+            pieces: list[Piece] = []
+            for wanted in ranges:
+                piece = self._piece(wanted._replace(end=min(wanted.end, wanted.start + allowed)))
+                allowed -= piece.size
+                pieces.append(piece)
         return Snapshot(threads, mappings, Memory(pieces))
 
     def _thread(self, stopped: StoppedThreads, thread: int) -> LiveThread:
@@ -122,18 +132,27 @@ class Process:
         return Range(start, min(mapping.end, start + MAX_COPY_SIZE))
 
     def _piece(self, wanted: Range) -> Piece:
-        data = self.read(wanted.start, wanted.end - wanted.start, exactly=False) or b""
+        size = min(wanted.end - wanted.start, _MAX_READ_SIZE)
+        data = self.read(wanted.start, size, exactly=False) or b""
         return Piece(wanted.start, len(data), data)
 
     def read(self, address: int, size: int, *, exactly: bool = True) -> bytes | None:
         """Read memory as it is now. None where it cannot be read, or with `exactly` not all of it."""
-        if self._memory < 0 or size <= 0 or address + size >= 1 << 63:
+        if self._memory < 0 or address < 0 or not 0 < size <= _MAX_READ_SIZE or address + size >= 1 << 63:
             return None
         try:
             data = os.pread(self._memory, size, address)
         except OSError:
             return None
         return data if len(data) == size or not exactly else None
+
+    def resident_size(self) -> int:
+        """Return the bytes of memory that the process occupies; 0 where that cannot be read."""
+        try:
+            with open(f"/proc/{self.pid}/statm", "rb") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, IndexError):
+            return 0
 
     def auxv(self) -> dict[int, int]:
         """Return the auxiliary vector; empty where it cannot be read."""
@@ -150,7 +169,7 @@ class SnapshotReader:
     def __init__(self, process: Process, snapshot: Snapshot) -> None:
         self._process = process
         self._snapshot = snapshot
-        self.missed: list[Range] = []
+        self.missed: set[Range] = set()
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes at an address, or None."""
@@ -163,13 +182,29 @@ class SnapshotReader:
         if not mapping.is_writable:
             return self._process.read(address, size)
         start = address & ~_PAGE_MASK
-        self.missed.append(Range(start, min(mapping.end, start + MAX_COPY_SIZE)))
+        self.missed.add(Range(start, min(mapping.end, start + MAX_COPY_SIZE)))
         return None
 
 
-def mapping_at(mappings: Iterable[Mapping], address: int) -> Mapping | None:
-    """Return the mapping that holds an address."""
-    return next((m for m in mappings if m.start <= address < m.end), None)
+def mapping_at(mappings: Sequence[Mapping], address: int) -> Mapping | None:
+    """Return the mapping that holds an address; they ascend, as in the kernel's list."""
+    index = bisect_right(mappings, address, key=_start_of) - 1
+    return mappings[index] if index >= 0 and address < mappings[index].end else None
+
+
+def _start_of(mapping: Mapping) -> int:
+    return mapping.start
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Return ranges that hold the same addresses, ascending and apart from each other."""
+    found: list[Range] = []
+    for wanted in sorted(ranges):
+        if found and wanted.start <= found[-1].end:
+            found[-1] = Range(found[-1].start, max(found[-1].end, wanted.end))
+        elif wanted.start < wanted.end:
+            found.append(wanted)
+    return found
 
 
 def read_mappings(pid: int) -> tuple[Mapping, ...]:

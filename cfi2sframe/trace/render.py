@@ -3,40 +3,91 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cfi2sframe.errors import BudgetError
 from cfi2sframe.report.text import printable
-from cfi2sframe.trace.symbols import demangled
+from cfi2sframe.trace.demangle import Demangler
+from cfi2sframe.trace.frame import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.trace.frame import Row, TraceEntry
     from cfi2sframe.trace.run import ThreadTrace, Traced
-    from cfi2sframe.trace.space import AddressSpace
+    from cfi2sframe.trace.space import AddressSpace, Module
+
+
+class _Shown(NamedTuple):
+    """A frame with the names in it: its function's readable one, and the linkage name (None where unknown)."""
+
+    entry: TraceEntry
+    function: str | None
+    symbol: str | None
+    offset: int | None
+
+
+#: How often a name is in memory while it is on its way out.
+_COPIES: Final = 4
+
+# The frames of a trace share few names, which may be long.
+_printable = lru_cache(maxsize=1024)(printable)
+
+
+def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> tuple[list[_Shown], Ending]:
+    """Return a thread's frames with their names, and its ending: where the names become too many, if they do."""
+    shown: list[_Shown] = []
+    entries, ending = thread.trace
+    try:
+        space.budget.spend(len(ending.detail) // 2, "the reasons for the endings")
+        space.budget.hold(_COPIES * len(ending.detail), "the reasons for the endings")
+        for entry in entries:
+            function = symbol = offset = None
+            size = len(_printable(entry.located.module or ""))
+            found = space.symbol_at(entry.frame.lookup_pc)
+            if found is not None:
+                symbol, offset = found.name, found.offset + entry.frame.is_return_address
+                function = demangler.readable(symbol)
+                size += len(symbol) + len(_printable(function))
+            space.budget.hold(_COPIES * size, "the names in the frames")
+            shown.append(_Shown(entry, function, symbol, offset))
+    except BudgetError as error:
+        return shown, Ending("limit", f"{len(shown):,} of {len(entries):,} frames; {error}")
+    return shown, ending
 
 
 def trace_lines(traced: Traced) -> Iterator[str]:
     """Yield the lines of all traces: a head per thread, a line per frame, and how the trace ended."""
-    for number, thread in enumerate(traced.threads):
-        if number:
-            yield ""
-        yield f"thread {thread.id}"
-        for index, entry in enumerate(thread.trace.entries):
-            yield _entry_line(index, entry, traced.space)
-        yield f"end: {thread.trace.ending.kind}: {printable(thread.trace.ending.detail)}"
-    for module in traced.space.modules:
-        if module.note and not isinstance(module.file, str):
-            yield f"note: {printable(module.name)}: {printable(module.note)}"
+    space = traced.space
+    with Demangler() as demangler:
+        for number, thread in enumerate(traced.threads):
+            if number:
+                yield ""
+            yield f"thread {thread.id}"
+            shown, ending = _shown(thread, space, demangler)
+            for index, frame in enumerate(shown):
+                yield _frame_line(index, frame, space)
+            yield f"end: {ending.kind}: {_printable(ending.detail)}"
+    for module in space.modules:
+        for text in _notes(module):
+            yield f"note: {printable(module.name)}: {printable(text)}"
 
 
-def _entry_line(index: int, entry: TraceEntry, space: AddressSpace) -> str:
+def _notes(module: Module) -> list[str]:
+    """Return what a reader should know of a module that is used."""
+    if isinstance(module.file, str):
+        return []
+    return [text for text in (module.note, module.file.trouble) if text]
+
+
+def _frame_line(index: int, shown: _Shown, space: AddressSpace) -> str:
+    entry = shown.entry
     line = f"#{index:<3} 0x{entry.frame.pc:016x}"
-    symbol = _symbol(entry, space)
-    if symbol is not None:
-        line += f" {printable(demangled(symbol[0]))}+0x{symbol[1]:x}"
+    if shown.function is not None:
+        line += f" {_printable(shown.function)}+0x{shown.offset:x}"
     if entry.located.module is not None:
-        line += f" in {printable(entry.located.module)}"
+        line += f" in {_printable(entry.located.module)}"
     if entry.recovered:
         names = ", ".join(space.arch.register_name(number) for number in entry.recovered)
         return f"{line} ({_row_text(entry.located.row)}; {names} by CFI)"
@@ -56,39 +107,55 @@ def _row_text(row: Row | None) -> str:
     return f"{' '.join(words)}, {row.source}"
 
 
-def _symbol(entry: TraceEntry, space: AddressSpace) -> tuple[str, int] | None:
-    """Return the function's linkage name and the PC's distance from its start."""
-    found = space.symbol_at(entry.frame.lookup_pc)
-    return None if found is None else (found.name, found.offset + entry.frame.is_return_address)
-
-
 def trace_data(traced: Traced, *, file: str | None = None, pid: int | None = None) -> dict[str, Any]:
     """Return all traces as JSON-ready data, of a core `file` or of the process `pid`."""
     origin: dict[str, Any] = {"pid": pid} if file is None else {"file": file}
+    with Demangler() as demangler:
+        threads = [_thread_data(thread, traced.space, demangler) for thread in traced.threads]
     return {
         "schema": 1,
         **origin,
         "machine": traced.space.arch.name,
-        "threads": [_thread_data(thread, traced.space) for thread in traced.threads],
+        "threads": threads,
         "notes": [
-            {"module": module.name, "text": module.note if not isinstance(module.file, str) else module.file}
+            {"module": module.name, "text": text}
             for module in traced.space.modules
-            if module.note or isinstance(module.file, str)
+            for text in ([module.file] if isinstance(module.file, str) else _notes(module))
         ],
     }
 
 
-def _thread_data(thread: ThreadTrace, space: AddressSpace) -> dict[str, Any]:
+def json_lines(data: dict[str, Any]) -> Iterator[str]:
+    """Yield what `trace_data` returns as the lines of a JSON text: one for each frame.
+
+    Python's encoder is ten times as slow when it is to indent, and the text of all frames is several times their size.
+    """
+    import json
+
+    encode = json.JSONEncoder().encode
+    rest = {key: value for key, value in data.items() if key != "threads"}
+    yield encode(rest).removesuffix("}") + ', "threads": ['
+    for number, thread in enumerate(data["threads"]):
+        head = {key: value for key, value in thread.items() if key != "frames"}
+        yield ("," if number else "") + "\n  " + encode(head).removesuffix("}") + ', "frames": ['
+        for index, frame in enumerate(thread["frames"]):
+            yield ("," if index else "") + "\n    " + encode(frame)
+        yield "]}"
+    yield "\n]}\n"
+
+
+def _thread_data(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> dict[str, Any]:
+    shown, ending = _shown(thread, space, demangler)
     return {
         "id": thread.id,
-        "frames": [_entry_data(index, entry, space) for index, entry in enumerate(thread.trace.entries)],
-        "ending": thread.trace.ending.kind,
-        "ending_detail": thread.trace.ending.detail,
+        "frames": [_frame_data(index, frame, space) for index, frame in enumerate(shown)],
+        "ending": ending.kind,
+        "ending_detail": ending.detail,
     }
 
 
-def _entry_data(index: int, entry: TraceEntry, space: AddressSpace) -> dict[str, Any]:
-    symbol = _symbol(entry, space)
+def _frame_data(index: int, shown: _Shown, space: AddressSpace) -> dict[str, Any]:
+    entry = shown.entry
     return {
         "index": index,
         "pc": entry.frame.pc,
@@ -96,9 +163,9 @@ def _entry_data(index: int, entry: TraceEntry, space: AddressSpace) -> dict[str,
         "fp": entry.frame.fp,
         "cfa": entry.cfa,
         "module": entry.located.module,
-        "function": None if symbol is None else demangled(symbol[0]),
-        "symbol": None if symbol is None else symbol[0],
-        "offset": None if symbol is None else symbol[1],
+        "function": shown.function,
+        "symbol": shown.symbol,
+        "offset": shown.offset,
         "row": _row_data(entry.located.row),
         "recovered": [space.arch.register_name(number) for number in entry.recovered],
     }

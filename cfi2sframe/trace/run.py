@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from cfi2sframe.budget import Budget
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.trace.elfcore import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, read_core
+from cfi2sframe.trace.failures import guarded
+from cfi2sframe.trace.frame import Ending, Located, Trace, TraceEntry
 from cfi2sframe.trace.linkmap import add_modules_without_list
 from cfi2sframe.trace.modules import FileStore, ModuleFile
 from cfi2sframe.trace.process import Process, Range, SnapshotReader, file_mappings
@@ -16,7 +19,6 @@ from cfi2sframe.trace.walking import DEFAULT_LIMIT, walk
 
 if TYPE_CHECKING:
     from cfi2sframe.trace.elfcore import Core, CoreThread
-    from cfi2sframe.trace.frame import Trace
     from cfi2sframe.trace.process import LiveThread, Snapshot
 
 Threads = Literal["all"] | int
@@ -24,6 +26,8 @@ Threads = Literal["all"] | int
 #: How often a process is stopped again because its frames are on more memory than was copied (alternate signal
 #: stacks, stacks of many megabytes).
 _MAX_STOPS: Final = 5
+#: How many folders deep the root directory of a process may be.
+_MAX_ROOT_DEPTH: Final = 64
 
 
 class ThreadTrace(NamedTuple):
@@ -69,16 +73,22 @@ def trace_core(
 def _trace_thread(
     thread: CoreThread | LiveThread, space: AddressSpace, limit: int, *, with_cfi_registers: bool
 ) -> ThreadTrace:
-    trace = walk(
-        thread.frame,
-        space.find_row,
-        space.read,
-        space.arch,
-        limit=limit,
-        pac_mask=DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask,
-        saved_rule=space.saved_rule if with_cfi_registers else None,
-    )
-    return ThreadTrace(thread.id, trace)
+    def trace() -> Trace:
+        return walk(
+            thread.frame,
+            space.find_row,
+            space.read,
+            space.arch,
+            limit=limit,
+            pac_mask=DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask,
+            saved_rule=space.saved_rule if with_cfi_registers else None,
+        )
+
+    def failed(reason: str) -> Trace:
+        entry = TraceEntry(thread.frame, Located(None, None, None), None)
+        return Trace((entry,), Ending("internal-error", reason))
+
+    return ThreadTrace(thread.id, guarded(trace, failed))
 
 
 def core_space(core: Core, store: FileStore, executable: str | None = None) -> AddressSpace:
@@ -100,7 +110,7 @@ def core_space(core: Core, store: FileStore, executable: str | None = None) -> A
     def open_file(name: str) -> ModuleFile | str:
         return program if program is not None and name == program_path else store.open(name)
 
-    space = AddressSpace(core.arch, core.memory.read, open_file, store.of_memory)
+    space = AddressSpace(core.arch, core.memory.read, open_file, store.of_memory, core.budget)
     if AT_SYSINFO_EHDR in core.auxv:
         space.add_in_memory("[vdso]", core.auxv[AT_SYSINFO_EHDR])
     if core.mappings:
@@ -128,31 +138,36 @@ def trace_process(
     """
     store = store or FileStore()
     thread_id = None if threads == "all" else threads
-    extra: list[Range] = []
+    extra: set[Range] = set()
     stops = 0
     with Process(pid) as process:
+        # What the process occupies is what it had to pay for; mapped memory that was never touched is free.
+        budget = Budget(process.resident_size())
         while True:
             snapshot = process.copy(thread_id, extra)
             reader = SnapshotReader(process, snapshot)
-            space = _process_space(process, snapshot, reader, store)
+            space = _process_space(process, snapshot, reader, store, budget)
             traces = tuple(
                 _trace_thread(thread, space, limit, with_cfi_registers=with_cfi_registers)
                 for thread in snapshot.threads
             )
-            missed = [wanted for wanted in reader.missed if wanted not in extra]
+            missed = reader.missed - extra
             stops += 1
             if not missed or stops == _MAX_STOPS:
                 return Traced(space, traces)
-            extra += missed
+            extra |= missed
 
 
-def _process_space(process: Process, snapshot: Snapshot, reader: SnapshotReader, store: FileStore) -> AddressSpace:
-    sysroot = store.sysroot or f"/proc/{process.pid}/root"
+def _process_space(
+    process: Process, snapshot: Snapshot, reader: SnapshotReader, store: FileStore, budget: Budget
+) -> AddressSpace:
+    # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
+    sysroot = store.sysroot or f"/proc/{process.pid}/root" + "/.." * _MAX_ROOT_DEPTH
 
     def open_file(path: str) -> ModuleFile | str:
         return store.open(path, sysroot)
 
-    space = AddressSpace(process.arch, reader.read, open_file, store.of_memory)
+    space = AddressSpace(process.arch, reader.read, open_file, store.of_memory, budget)
     vdso = process.auxv().get(AT_SYSINFO_EHDR)
     if vdso is not None:
         space.add_in_memory("[vdso]", vdso)

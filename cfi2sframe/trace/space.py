@@ -10,8 +10,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.budget import Budget
 from cfi2sframe.elf.constants import PT_LOAD
 from cfi2sframe.errors import InputError
+from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import ADDRESS_MASK, Ending, Located
 from cfi2sframe.trace.memory_image import headers_in_memory, image_bytes, memory_build_id
 from cfi2sframe.trace.modules import ModuleFile
@@ -26,6 +28,17 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.symbols import FoundSymbol
 
 _PAGE_MASK: Final = 0xFFF
+#: Bytes of programs that are read from any process's memory. The vDSO is 8 KiB.
+_MIN_IMAGE_BYTES: Final = 256 << 10
+#: What a frame costs until it has been printed as JSON: steps and bytes of memory. The smallest frames of a stack are
+#: 16 bytes, so that no stack is too deep that is there in full.
+_FRAME_STEPS: Final = 50
+_FRAME_SIZE: Final = 1200
+#: What an entry of a list of mapped files costs when it is opened, and how fast headers and notes are parsed.
+_MAPPING_STEPS: Final = 4
+_HEADER_BYTES_PER_STEP: Final = 8
+#: What a rule of a register costs; one value may need those of all frames below.
+_RULE_STEPS: Final = 5
 
 
 class FileMapping(NamedTuple):
@@ -55,7 +68,8 @@ class AddressSpace:
     """What a trace needs of a process: rows and bytes by address.
 
     `read_own` reads what the process's own memory holds (a core's contents, or copies); bytes that are missing there
-    come from the mapped files. `open_file` and `open_memory` are a store's.
+    come from the mapped files. `open_file` and `open_memory` are a store's. `budget` pays for what is computed from the
+    process, files excepted, which pay for themselves; None: nothing bounds it.
     """
 
     def __init__(
@@ -63,12 +77,17 @@ class AddressSpace:
         arch: Arch,
         read_own: ReadMemory,
         open_file: Callable[[str], ModuleFile | str],
-        open_memory: Callable[[bytes, str], ModuleFile | str],
+        open_memory: Callable[[bytes, str, Budget], ModuleFile | str],
+        budget: Budget | None = None,
     ) -> None:
         self.arch = arch
         self.read_own = read_own
         self._open_file = open_file
         self.open_memory = open_memory
+        self.budget = budget or Budget(1 << 62)
+        #: Programs in memory may claim the same bytes over and over. One that is too much must not cost the frames.
+        self._image_budget = Budget(self.budget.input_size)
+        self._image_bytes_left = self.budget.input_size + _MIN_IMAGE_BYTES
         #: Sorted by address; no two overlap.
         self.modules: list[Module] = []
         self._by_path: dict[str, list[FileMapping]] = {}
@@ -105,9 +124,17 @@ class AddressSpace:
 
     def add_in_memory(self, name: str, address: int) -> None:
         """Add what an ELF header in memory announces; nothing when there is none."""
-        headers = headers_in_memory(self.read_own, address, self.arch.byte_order)
-        if headers is not None:
-            self._add(self._from_memory(name, address, headers.loads, headers.bias, ""))
+
+        def add() -> None:
+            headers = headers_in_memory(self._read_headers, address, self.arch.byte_order)
+            if headers is not None:
+                self._add(self._from_memory(name, address, headers.loads, headers.bias, ""))
+
+        guarded(add, lambda reason: self.add_unusable(name, address, reason))
+
+    def _read_headers(self, address: int, size: int) -> bytes | None:
+        self.budget.spend(_MAPPING_STEPS + size // _HEADER_BYTES_PER_STEP, "the headers of programs in memory")
+        return self.read_own(address, size)
 
     def _add(self, module: Module) -> None:
         """Keep a module, as far as its addresses are no other's already."""
@@ -129,7 +156,13 @@ class AddressSpace:
         mappings = self._by_path.pop(self._mappings[index].path, None)
         if mappings is None:
             return None
-        for module in self._open(mappings[0].path, sorted(mappings)):
+        mappings.sort()
+        path = mappings[0].path
+        modules = guarded(
+            lambda: self._open(path, mappings),
+            lambda reason: [Module(path, m.start, m.end, 0, reason) for m in mappings],
+        )
+        for module in modules:
             self._add(module)
         return self.module_at(address)
 
@@ -146,10 +179,10 @@ class AddressSpace:
         return modules
 
     def _from_file(self, mapping: FileMapping, file: ModuleFile | str, loads: Iterable[ProgramHeader]) -> Module | None:
-        headers = headers_in_memory(self.read_own, mapping.start, self.arch.byte_order)
+        headers = headers_in_memory(self._read_headers, mapping.start, self.arch.byte_order)
         first = next(iter(loads), None)
         if not isinstance(file, str) and first is not None:
-            in_memory = memory_build_id(self.read_own, headers)
+            in_memory = memory_build_id(self._read_headers, headers)
             if in_memory is not None and file.build_id is not None and in_memory != file.build_id:
                 file = f"the file has build-id {file.build_id.hex()}, the process {in_memory.hex()}"
             elif mapping.file_offset <= first.file_offset < mapping.file_offset + mapping.end - mapping.start:
@@ -163,8 +196,13 @@ class AddressSpace:
     def _from_memory(self, name: str, start: int, loads: Iterable[ProgramHeader], bias: int, reason: str) -> Module:
         """Return a module made of what memory holds; `reason` says why the file is not used."""
         end = max(p.end_vaddr for p in loads) + bias
-        data = image_bytes(self.read_own, start, self.arch.byte_order)
-        file = "its bytes are not in memory" if data is None else self.open_memory(data, name)
+        data = image_bytes(self.read_own, start, self.arch.byte_order, self._image_bytes_left)
+        file: ModuleFile | str
+        if data is None:
+            file = "its bytes are not in memory, or too many"
+        else:
+            self._image_bytes_left -= len(data)
+            file = self.open_memory(data, name, self._image_budget)
         if isinstance(file, ModuleFile) and isinstance(file.rows, Ending):
             file = f"what memory has of it cannot be used: {file.rows.detail}"
         if isinstance(file, str):
@@ -175,7 +213,12 @@ class AddressSpace:
     # Rows, symbols, bytes
 
     def find_row(self, address: int) -> Located:
-        """Return what is known of an address: module, row, or an ending that says why there is no row."""
+        """Return what is known of an address: module, row, or an ending that says why there is no row.
+
+        Raises `BudgetError` when there are more frames than the size of the process's memory or core allows.
+        """
+        self.budget.spend(_FRAME_STEPS, "the frames")
+        self.budget.hold(_FRAME_SIZE, "the frames")
         module = self.module_at(address)
         if module is None:
             return Located(None, None, None, Ending("no-module", self._no_module(address)))
@@ -213,6 +256,7 @@ class AddressSpace:
 
     def saved_rule(self, address: int, register: int) -> RegisterRule | None:
         """Return what CFI says of a register at an address; None where there is no CFI."""
+        self.budget.spend(_RULE_STEPS, "the registers that CFI saves")
         module = self.module_at(address)
         if module is None or isinstance(module.file, str):
             return None

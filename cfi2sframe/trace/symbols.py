@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function names by address, and their readable form."""
+"""Function names by address."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.errors import InputError
+from cfi2sframe.trace.failures import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from cfi2sframe.elf.image import ElfImage, ElfSection
 
-    from cfi2sframe.elf.image import ElfImage
+
+#: Bytes of a symbol table that are read in a microsecond.
+_TABLE_BYTES_PER_STEP: Final = 4
 
 
 class FoundSymbol(NamedTuple):
@@ -24,29 +27,41 @@ class FoundSymbol(NamedTuple):
 
 
 class SymbolTable:
-    """A file's function symbols, from .symtab and .dynsym, searchable by address."""
+    """A file's function symbols, from .symtab and .dynsym, searchable by address.
+
+    `trouble` names a bug of this program that was met, and is empty otherwise.
+    """
 
     def __init__(self, image: ElfImage) -> None:
+        self.trouble = ""
+        self._image = image
+        #: Of each address: rank, size, name.
         best: dict[int, tuple[int, int, str]] = {}
         for table in image.sections:
-            if table.type not in (SHT_SYMTAB, SHT_DYNSYM):
-                continue
-            try:
-                for symbol in image.symbols(table):
-                    if symbol.vaddr is None or not symbol.name or not _may_be_function(symbol.type, symbol.name):
-                        continue
-                    # Functions before labels, those that know their size before others, the first before later ones.
-                    rank = (symbol.type == STT_NOTYPE) * 2 + (symbol.size == 0)
-                    known = best.get(symbol.vaddr)
-                    if known is None or rank < known[0]:
-                        best[symbol.vaddr] = (rank, symbol.size, symbol.name)
-            except InputError:
-                # Names are a courtesy: a table that is damaged, or gone by now, has none.
-                continue
+            if table.type in (SHT_SYMTAB, SHT_DYNSYM):
+                guarded(partial(self._read, table, best), self._failed)
         self._starts = sorted(best)
         self._sizes = [best[start][1] for start in self._starts]
         self._names = [best[start][2] for start in self._starts]
-        self._image = image
+
+    def _read(self, table: ElfSection, best: dict[int, tuple[int, int, str]]) -> None:
+        try:
+            # Any number of tables may share their bytes.
+            self._image.budget.spend(table.size // _TABLE_BYTES_PER_STEP, "its symbol tables")
+            for symbol in self._image.symbols(table):
+                if symbol.vaddr is None or not symbol.name or not _may_be_function(symbol.type, symbol.name):
+                    continue
+                # Functions before labels, those that know their size before others, the first before later ones.
+                rank = (symbol.type == STT_NOTYPE) * 2 + (symbol.size == 0)
+                known = best.get(symbol.vaddr)
+                if known is None or rank < known[0]:
+                    best[symbol.vaddr] = (rank, symbol.size, symbol.name)
+        except InputError:
+            # Names are a courtesy: a table that is damaged, or gone by now, has none.
+            pass
+
+    def _failed(self, reason: str) -> None:
+        self.trouble = reason
 
     def find(self, vaddr: int) -> FoundSymbol | None:
         """Return the function at an address; one of unknown size reaches to the next symbol or its section's end."""
@@ -66,28 +81,3 @@ class SymbolTable:
 def _may_be_function(symbol_type: int, name: str) -> bool:
     # AArch64's mapping symbols ($x, $d) mark instructions and data; they name nothing.
     return symbol_type in (STT_FUNC, STT_GNU_IFUNC) or (symbol_type == STT_NOTYPE and name[0] != "$")
-
-
-@lru_cache(maxsize=1)
-def _demangler() -> Callable[[str], str] | None:
-    try:
-        from cxxfilt import Error, demangle
-    except (ImportError, OSError):
-        # OSError: the package needs the C++ run-time library, which is not there.
-        return None
-
-    def readable(name: str) -> str:
-        try:
-            return str(demangle(name))
-        except (Error, ValueError):
-            return name
-
-    return readable
-
-
-def demangled(name: str) -> str:
-    """Return a C++ (or old Rust) name in its readable form where the package `cxxfilt` is there; else as it is."""
-    if not name.startswith("_Z"):
-        return name
-    demangle = _demangler()
-    return name if demangle is None else demangle(name)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import EM_X86_64
+from cfi2sframe.errors import BudgetError
 from cfi2sframe.trace.callee_saved import CalleeSaved, recovered
 from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
 from cfi2sframe.trace.sigreturn import sigreturn_frame
@@ -40,12 +41,18 @@ def walk(
     `find_row` is asked for `Frame.lookup_pc`, once per frame. SP has to grow from frame to frame, but for those that
     signals interrupted, which may be on another stack; of these, none may come up twice. So every walk ends.
     `saved_rule` makes up for registers that SFrame does not follow, see `callee_saved`; None: rows alone count.
+    Either may raise `BudgetError`, which ends the trace.
     """
     entries: list[TraceEntry] = []
     interrupted: set[tuple[int, int]] = set()
     while True:
-        located = find_row(frame.lookup_pc)
-        located, caller = _caller(frame, located, read_memory, arch, pac_mask)
+        try:
+            located = find_row(frame.lookup_pc)
+            located, caller = _caller(frame, located, read_memory, arch, pac_mask)
+        except BudgetError as error:
+            entries.append(TraceEntry(frame, Located(None, None, None), None))
+            plural = "s" if len(entries) > 1 else ""
+            return Trace(tuple(entries), Ending("limit", f"after {len(entries):,} frame{plural}: {error}"))
         cfa = cfa_of(caller, arch) if isinstance(caller, Frame) and located.row not in (None, _TRAMPOLINE) else None
         entries.append(TraceEntry(frame, located, cfa, recovered(frame)))
         if isinstance(caller, Ending):

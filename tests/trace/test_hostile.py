@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
-from cfi2sframe.trace import FileStore, Frame, trace_core, walk
+from cfi2sframe.trace import AddressSpace, FileStore, Frame, modules, trace_core, walk
 from cfi2sframe.trace.elfcore import parse_core
 from cfi2sframe.trace.frame import EndingKind
-from cfi2sframe.trace.modules import resolve
 from cfi2sframe.trace.render import trace_lines
 from cfi2sframe.trace.run import ThreadTrace, Traced, core_space
 from tests import cli
+from tests.demangling import needs_demangling
 from tests.raw_sframe import RawFunction
 from tests.trace.core_files import (
     BIAS,
@@ -41,6 +41,8 @@ from tests.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, raw_sect
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.trace import Located
 
 ENDINGS: Final = set(get_args(EndingKind))
 MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False)]
@@ -104,7 +106,7 @@ def test_a_core_with_nothing_wrong(arch: Arch, tmp_path: Path) -> None:
 def test_what_is_printed(path: str, tmp_path: Path) -> None:
     (tmp_path / "core").write_bytes(plain_core(AMD64, path).assemble())
     done = cli.run("trace", tmp_path / "core", "--thread", "78")
-    pytest.importorskip("cxxfilt", reason="cxxfilt makes C++ names readable; pip install cxxfilt")
+    needs_demangling()
     lines = done.out.decode().splitlines()
     assert (done.status, done.err) == (0, ())
     assert lines[:3] == [
@@ -411,19 +413,64 @@ def test_lists_that_lead_nowhere(entries: list[tuple[int, int, int]], names: byt
     assert kind == "no-module"
 
 
-def test_symbolic_links_stay_in_the_sysroot(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    (root / "usr/lib").mkdir(parents=True)
-    (root / "lib").symlink_to("/usr/lib")
-    (root / "usr/lib/a").symlink_to("../../../../etc/passwd")
-    (root / "usr/lib/loop").symlink_to("loop")
-    (root / "usr/lib/b").symlink_to("a")
-    (root / "usr/lib/c").symlink_to("/opt/c")
-    assert resolve(str(root), "/lib/x") == f"{root}/usr/lib/x"
-    assert resolve(str(root), "/lib/b") == f"{root}/etc/passwd"
-    assert resolve(str(root), "/lib/c/d") == f"{root}/opt/c/d"
-    assert resolve(str(root), "/../../etc/passwd") == f"{root}/etc/passwd"
-    assert resolve(str(root), "/lib/loop").startswith(str(root))
+def test_what_nobody_foresaw_costs_one_module(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug that one file meets is named, and the threads in other files are traced."""
+    bad = written(tmp_path, AMD64, make_stack(AMD64, 3, MODELS).section + b"\0", "bad")
+    core = plain_core(AMD64, path)
+    frames = ((1, core.frames[0][1]._replace(pc=(BIAS << 1) + TEXT_VADDR + 0x40)), *core.frames)
+    core = core._replace(frames=frames, mapped=(*core.mapped, *program_mappings(bad, BIAS << 1)))
+    assert [t.trace.ending.kind for t in trace_of(core, tmp_path).threads][1:] == ["outermost"] * 2
+    read_rows = modules._read_rows
+
+    def failing(image: ElfImage, version: int) -> object:
+        if image.name == bad:
+            raise OverflowError("too wild")
+        return read_rows(image, version)
+
+    monkeypatch.setattr(modules, "_read_rows", failing)
+    threads = trace_of(core, tmp_path).threads
+    assert [t.trace.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
+    assert threads[0].trace.ending.detail == f"{bad}: internal error: OverflowError: too wild; please report it"
+
+
+@pytest.mark.parametrize("name", ["_load", "symbols", "build_id"])
+def test_what_nobody_foresaw_in_names_and_headers(
+    name: str, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> object:
+        raise MemoryError if name == "symbols" else ZeroDivisionError("by 0")
+
+    place = {
+        "_load": "cfi2sframe.trace.modules.load",
+        "symbols": "cfi2sframe.elf.image.ElfImage.symbols",
+        "build_id": "cfi2sframe.trace.modules.build_id",
+    }[name]
+    monkeypatch.setattr(place, failing)
+    lines = list(trace_lines(trace_of(plain_core(AMD64, path), tmp_path)))
+    if name == "symbols":
+        assert lines.count("end: outermost: RA is undefined") == 2
+        assert lines[-1] == f"note: {path}: out of memory"
+    else:
+        failed = f"end: unusable-module: {path}: internal error: ZeroDivisionError: by 0; please report it"
+        assert lines.count(failed) == 2
+
+
+def test_what_nobody_foresaw_costs_one_thread(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread keeps its topmost frame, and the next one is traced."""
+    core = plain_core(AMD64, path)
+    core = core._replace(frames=((1, core.frames[0][1]._replace(pc=0x77)), *core.frames))
+    find_row = AddressSpace.find_row
+
+    def failing(space: AddressSpace, address: int) -> Located:
+        if address == 0x77:
+            raise KeyError(address)
+        return find_row(space, address)
+
+    monkeypatch.setattr(AddressSpace, "find_row", failing)
+    traced = trace_of(core, tmp_path)
+    assert [t.trace.ending.kind for t in traced.threads] == ["internal-error", "outermost", "outermost"]
+    assert [e.frame.pc for e in traced.threads[0].trace.entries] == [0x77]
+    assert "end: internal-error: internal error: KeyError: 119; please report it" in trace_lines(traced)
 
 
 def test_names_that_a_terminal_would_act_on(tmp_path: Path, path: str) -> None:

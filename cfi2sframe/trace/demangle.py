@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C++ names in readable form, by the C++ run-time library's own function (Itanium C++ ABI, `__cxa_demangle`).
+
+A name of 100 characters can take it for ever, by substitutions, packs or conversion operators that nest: each level
+doubles the text. No limit on a name's length or its references is both safe and of use, so a forked process does the
+work, and is ended by the kernel when it takes too much. No program is started, and nothing is searched for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import select
+import signal
+import struct
+import warnings
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+#: CPU seconds and bytes of memory that one process may take. An ordinary name takes 10 us.
+CPU_SECONDS: Final = 0.2
+_MEMORY_SIZE: Final = 64 << 20
+#: How many processes may be lost in all; then names stay as they are.
+MAX_PROCESSES: Final = 3
+#: What is worth reading, in bytes. The kernel writes and reads so many at once.
+_MAX_NAME_SIZE: Final = 4096
+_MAX_TEXT_SIZE: Final = 1 << 16
+#: How long an answer may take on a busy machine.
+_WAIT_SECONDS: Final = 10.0
+#: GCC's and LLVM's, by the names that the dynamic linker knows them by.
+_LIBRARIES: Final = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
+_SIZE: Final = struct.Struct("I")
+
+
+class Demangler:
+    """Makes names readable. To be used in a `with` block, whose end ends the process that does it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._processes_left = MAX_PROCESSES
+        self._process = 0
+        self._questions = self._answers = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def readable(self, name: str) -> str:
+        """Return a C++ (or old Rust) name in its readable form; as it is where there is none, or it costs too much."""
+        if not name.startswith("_Z") or not name.isascii() or "\0" in name or len(name) > _MAX_NAME_SIZE:
+            return name
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._ask(name) or name
+        return known
+
+    def _ask(self, name: str) -> str | None:
+        try:
+            if not self._process and not self._start():
+                return None
+            os.write(self._questions, _SIZE.pack(len(name)) + name.encode())
+            size = _SIZE.unpack(self._read(_SIZE.size))[0]
+            return self._read(size).decode("utf-8", "replace")
+        except OSError:
+            # It has ended: of this name, of many names together, or since the library is not there.
+            self.close()
+            return None
+
+    def _read(self, size: int) -> bytes:
+        """Return bytes of the answer. Raises `OSError` when there are none."""
+        found = b""
+        while len(found) < size:
+            ready, _, _ = select.select([self._answers], [], [], _WAIT_SECONDS)
+            part = os.read(self._answers, size - len(found)) if ready else b""
+            if not part:
+                raise BrokenPipeError
+            found += part
+        return found
+
+    def _start(self) -> bool:
+        if self._processes_left == 0:
+            return False
+        self._processes_left -= 1
+        asked, self._questions = os.pipe()
+        self._answers, answered = os.pipe()
+        try:
+            with warnings.catch_warnings():
+                # Of threads in this process, which may hold locks: the other process needs none of them.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                process = os.fork()
+            if process == 0:
+                try:
+                    os.close(self._questions)
+                    os.close(self._answers)
+                    _serve(asked, answered)
+                finally:
+                    os._exit(0)
+            self._process = process
+        finally:
+            os.close(asked)
+            os.close(answered)
+        return True
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+        for descriptor in (self._questions, self._answers):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._process, self._questions, self._answers = 0, -1, -1
+
+
+def _serve(asked: int, answered: int) -> None:
+    """Answer names until nobody asks, or too much has been taken. Runs in a process of its own."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    with open("/proc/self/statm", "rb") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize() + _MEMORY_SIZE
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    size = size if hard == resource.RLIM_INFINITY else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    demangle, free = _functions()
+    while head := os.read(asked, _SIZE.size):
+        name = os.read(asked, _SIZE.unpack(head)[0])
+        found = demangle(name, None, None, None)
+        text = name if found is None else ctypes.string_at(found)
+        free(found)
+        if len(text) > _MAX_TEXT_SIZE:
+            text = name
+        data = _SIZE.pack(len(text)) + text
+        while data:
+            data = data[os.write(answered, data) :]
+
+
+def _functions() -> tuple[Callable[..., int | None], Callable[[int | None], object]]:
+    """Return `__cxa_demangle` and `free`. Raises `OSError` where there is no library that has the former."""
+    for library in _LIBRARIES:
+        try:
+            demangle = ctypes.CDLL(library)["__cxa_demangle"]
+        except (OSError, AttributeError):
+            continue
+        demangle.argtypes = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        demangle.restype = ctypes.c_void_p
+        free = ctypes.CDLL(None)["free"]
+        free.argtypes = (ctypes.c_void_p,)
+        return demangle, free
+    raise OSError("no C++ run-time library")
