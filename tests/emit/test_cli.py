@@ -152,9 +152,39 @@ def test_owner_and_set_id_bits_stay(source: Path, mode: int) -> None:
     assert cli("--in-place", source) == EXIT_SUCCESS
     status = source.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (SOMEBODY, SOMEBODY, mode)
+    assert cli("remove", "--in-place", source) == EXIT_SUCCESS
+    status = source.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (SOMEBODY, SOMEBODY, mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("words", [(), ("remove",)])
+def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...], *, is_old: bool) -> None:
+    """As with `cp`, whoever owns the input, and whoever owned what is replaced."""
+    if words:
+        assert cli("--in-place", source) == EXIT_SUCCESS
+    os.chown(source, SOMEBODY, SOMEBODY)
+    source.chmod(0o6751)
+    try:
+        os.setxattr(source, "user.note", b"another owner's")
+    except OSError as error:
+        pytest.skip(f"no extended attributes here: {error}")
     out = source.with_name("out.o")
-    assert cli("remove", source, "-o", out) == EXIT_SUCCESS
-    assert (out.stat().st_uid, stat.S_IMODE(out.stat().st_mode)) == (SOMEBODY, mode)
+    if is_old:
+        out.write_bytes(b"old")
+        os.chown(out, SOMEBODY, SOMEBODY)
+        out.chmod(0o6777)
+    assert cli(*words, source, "-o", out) == EXIT_SUCCESS
+    status = out.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, os.getegid(), 0o751)
+    assert os.listxattr(out) == []
+    # The input itself, by another name, is rewritten: it stays its owner's.
+    link = source.with_name("link.o")
+    link.symlink_to(source)
+    assert cli(source, "-o", link, "--replace") == EXIT_SUCCESS
+    assert (source.stat().st_uid, stat.S_IMODE(source.stat().st_mode)) == (SOMEBODY, 0o6751)
+    assert os.getxattr(source, "user.note") == b"another owner's"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
