@@ -26,9 +26,10 @@ def work_list(paths: Iterable[str], settings: Settings = Settings(), *, recurse:
     """
     found = _Found()
     for path in paths:
-        # The links that the user names are followed here, once; from now on there are none in any target.
-        target = os.path.realpath(path)
+        target = os.path.abspath(path)
         try:
+            # The links that the user names are followed here, once; from now on there are none in any target.
+            target = os.path.realpath(path)
             status = os.stat(path)
         except OSError:
             found.add(path, target, None, settings)
