@@ -87,7 +87,7 @@ def set_up(scene: Scene) -> None:
 @contextmanager
 def exchanging(scene: Scene, seed: int, opens: int) -> Iterator[None]:
     """Let the user's program run; it opens its eyes when its file has been opened `opens` times."""
-    command = [scene.program, str(seed), str(opens)]
+    command = [str(scene.program), str(seed), str(opens)]
     with subprocess.Popen(
         command, cwd=scene.tree, user=USER, group=USER, extra_groups=[], stdout=subprocess.PIPE
     ) as process:
