@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME
+from cfi2sframe.elf.contents import is_equal
 from cfi2sframe.elf.image import ElfImage
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.contents import Joined
-    from cfi2sframe.elf.records import FileData
     from cfi2sframe.emit import Emitted
 
 _NAMES = (".sframe", ".rela.sframe")
@@ -30,20 +29,10 @@ def is_same(image: ElfImage, emitted: Emitted) -> bool:
     its section headers, but for where they point, and the bytes of `.sframe` and `.rela.sframe` have to be the same.
     """
     if emitted.plan is not None:
-        return emitted.plan.strategy == "existing-section" and _is_made_of(image.data, emitted.chunks)
-    rewritten = ElfImage(emitted.chunks, image.name)
+        return emitted.plan.strategy == "existing-section" and is_equal(image.data, emitted.chunks)
+    rewritten = ElfImage(emitted.chunks, image.name, image.budget)
     return len(image.sections) == len(rewritten.sections) and all(
         old._replace(file_offset=0) == new._replace(file_offset=0)
         and (old.name not in _NAMES or image.section_bytes(old) == rewritten.section_bytes(new))
         for old, new in zip(image.sections, rewritten.sections, strict=True)
     )
-
-
-def _is_made_of(data: FileData, chunks: Joined) -> bool:
-    position = 0
-    for chunk in chunks:
-        # Views compare byte by byte; copies as memory does.
-        if bytes(data[position : position + len(chunk)]) != bytes(chunk):
-            return False
-        position += len(chunk)
-    return position == len(data)

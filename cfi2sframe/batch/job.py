@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.batch.existing import has_section, is_same
 from cfi2sframe.batch.judge import account_if_needed, refusal_of, warnings_of
-from cfi2sframe.batch.records import FileState, Outcome, Problem
-from cfi2sframe.batch.write import Watched, write_file
-from cfi2sframe.elf.load import load
+from cfi2sframe.batch.records import Outcome, Problem
+from cfi2sframe.batch.source import open_resolved
+from cfi2sframe.batch.write import write_file
+from cfi2sframe.elf.load import image_of, load_open
 from cfi2sframe.errors import ChangedError, EmbedError, RequestError, UnfitError, reason_of
 
 #: How often a file is converted again that somebody else has changed in the meantime.
 _ATTEMPT_COUNT: Final = 3
 
 if TYPE_CHECKING:
-    from cfi2sframe.batch.records import Job, Status
+    from cfi2sframe.batch.records import FileState, Job, Status
+    from cfi2sframe.batch.source import Source
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.records import FileData
     from cfi2sframe.emit import Emitted
     from cfi2sframe.pipeline import Conversion
     from cfi2sframe.report.coverage import Coverage
@@ -56,16 +58,16 @@ def _run_repeatedly(job: Job, kept: list[object]) -> Outcome:
 
 
 def _run(job: Job, kept: list[object]) -> Outcome:
-    watched = Watched.of(job.targets[0])
-    image = load(job.targets[0], job.name)
-    try:
-        return _convert(job, image, watched, kept)
-    finally:
-        # What was made may be kept to the end of the run.
-        image.close()
+    with open_resolved(job.targets[0]) as source:
+        image = load_open(source.descriptor, job.name)
+        try:
+            return _convert(job, image, source, kept)
+        finally:
+            # What was made may be kept to the end of the run.
+            image.close()
 
 
-def _convert(job: Job, image: ElfImage, watched: Watched | None, kept: list[object]) -> Outcome:
+def _convert(job: Job, image: ElfImage, source: Source, kept: list[object]) -> Outcome:
     from cfi2sframe.pipeline import convert_image
 
     settings = job.settings
@@ -80,11 +82,11 @@ def _convert(job: Job, image: ElfImage, watched: Watched | None, kept: list[obje
         outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state)
         outcome = outcome._replace(warnings=("nothing can be said: the file stays as it is, without a section",))
     else:
-        outcome = _emit(job, image, conversion, watched)
+        outcome = _emit(job, image, conversion, source)
     return _with_account(outcome, conversion, coverage, wants_account=settings.wants_account)
 
 
-def _emit(job: Job, image: ElfImage, conversion: Conversion, watched: Watched | None) -> Outcome:
+def _emit(job: Job, image: ElfImage, conversion: Conversion, source: Source) -> Outcome:
     """Rewrite the file, if that makes a difference and is asked for."""
     from cfi2sframe import emit
 
@@ -103,37 +105,36 @@ def _emit(job: Job, image: ElfImage, conversion: Conversion, watched: Watched | 
     elif settings.only_checks:
         status = "would convert"
     else:
-        warnings += _write(job, emitted, watched)
-        state = FileState.of(os.stat(job.targets[0]))
+        state, more_warnings = _write(job, emitted, source)
+        warnings += more_warnings
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
     placement = "" if status == "unchanged" else f".sframe{where}: {emitted.placement}"
     return Outcome(job.name, job.other_names, status, warnings=warnings, placement=placement, state=state)
 
 
-def _write(job: Job, emitted: Emitted, watched: Watched | None) -> tuple[str, ...]:
-    """Exchange the file under all of its given names; return what has to be said about others."""
+def _write(job: Job, emitted: Emitted, source: Source) -> tuple[FileState, tuple[str, ...]]:
+    """Exchange the file under all of its given names; return how it is now, and what has to be said."""
     from cfi2sframe import emit
 
-    def check_file(path: str) -> None:
-        emit.check(emitted, load(path))
+    def check(content: FileData) -> None:
+        emit.check(emitted, image_of(content, job.name))
 
-    target, *others = job.targets
-    link_count = os.stat(target).st_nlink
-    write_file(
-        target,
+    written = write_file(
+        job.targets,
         emitted.chunks,
-        like=target,
-        keep_times=True,
-        check=check_file if job.settings.verifies else None,
-        more_targets=others,
-        source=watched,
+        source=source,
+        in_place=True,
+        check=check if job.settings.verifies else None,
     )
-    outside = link_count - len(job.targets)
-    if outside <= 0:
+    return written.state, (*written.warnings, *_hard_links_left(source.status.st_nlink - len(job.targets)))
+
+
+def _hard_links_left(count: int) -> tuple[str, ...]:
+    if count <= 0:
         return ()
-    if outside == 1:
+    if count == 1:
         return ("1 hard link to it that was not named keeps the old file",)
-    return (f"{outside} hard links to it that were not named keep the old file",)
+    return (f"{count} hard links to it that were not named keep the old file",)
 
 
 def _with_account(

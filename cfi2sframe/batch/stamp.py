@@ -54,7 +54,7 @@ class Stamp:
         """Replace the stamp by what is right now. Raises `OSError`."""
         lines = {_line(outcome.state) for outcome in outcomes if outcome.state is not None and self._is_sure(outcome)}
         text = "".join(f"{line}\n" for line in (self._head, *sorted(lines)))
-        write_file(os.path.realpath(self._path), [text.encode()])
+        write_file([os.path.realpath(self._path)], text.encode())
 
     def _is_sure(self, outcome: Outcome) -> bool:
         """Whether any change since the file was looked at would show."""

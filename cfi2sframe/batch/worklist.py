@@ -8,6 +8,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.batch.records import FileState, Job, Settings
+from cfi2sframe.batch.source import Place, open_folder, open_unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,19 +26,22 @@ def work_list(paths: Iterable[str], settings: Settings = Settings(), *, recurse:
     """
     found = _Found()
     for path in paths:
+        target = os.path.abspath(path)
         try:
+            # The links that the user names are followed here, once; from now on there are none in any target.
+            target = os.path.realpath(path)
             status = os.stat(path)
         except OSError:
-            found.add(path, os.path.abspath(path), None, settings)
+            found.add(path, target, None, settings)
             continue
         if recurse and stat.S_ISDIR(status.st_mode):
             inside = settings._replace(skips_unfit=True)
-            # Nothing below is a symbolic link, so this is the only one that has to be resolved.
-            real_root = os.path.realpath(path)
-            for file, state in _elf_files(path):
-                found.add(file, os.path.join(real_root, file[len(path) :].lstrip(os.sep)), state, inside)
+            for name, state in _elf_files(target):
+                # What cannot be read may be the folder itself.
+                inner = (os.path.join(path, name), os.path.join(target, name)) if name else (path, target)
+                found.add(*inner, state, inside)
         else:
-            found.add(path, os.path.realpath(path), FileState.of(status), settings)
+            found.add(path, target, FileState.of(status), settings)
     return found.jobs()
 
 
@@ -67,32 +71,66 @@ class _Found:
 
 
 def _elf_files(root: str) -> Iterator[tuple[str, FileState | None]]:
-    """Yield the ELF files under a folder, and what cannot be read."""
+    """Yield the ELF files under a folder, and what cannot be read, by their paths in it.
+
+    Each folder is looked up anew, name by name: what was a folder a moment ago may be a link that leads elsewhere.
+    """
     unreadable: list[str] = []
-
-    def note(error: OSError) -> None:
-        if isinstance(error.filename, str):
-            unreadable.append(error.filename)
-
-    for folder, folders, names in os.walk(root, onerror=note):
-        folders.sort()
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            try:
-                status = os.lstat(path)
-                if not stat.S_ISREG(status.st_mode) or not _is_elf(path):
+    folders = [""]
+    while folders:
+        path = folders.pop()
+        try:
+            descriptor = _open_to_list(os.path.join(root, path))
+        except OSError:
+            unreadable.append(path)
+            continue
+        try:
+            inner, names = _listed(descriptor)
+            for name in names:
+                try:
+                    state = _elf_state(Place(descriptor, name))
+                except OSError:
+                    yield os.path.join(path, name), None
                     continue
-            except OSError:
-                yield path, None
-                continue
-            yield path, FileState.of(status)
+                if state is not None:
+                    yield os.path.join(path, name), state
+        except OSError:
+            unreadable.append(path)
+            continue
+        finally:
+            os.close(descriptor)
+        folders += [os.path.join(path, name) for name in reversed(inner)]
     for path in unreadable:
         yield path, None
 
 
-def _is_elf(path: str) -> bool:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _open_to_list(path: str) -> int:
+    folder = open_folder(path)
     try:
-        return os.read(descriptor, len(_ELF_MAGIC)) == _ELF_MAGIC
+        return open_unfollowed(Place(folder, "."))
+    finally:
+        os.close(folder)
+
+
+def _listed(folder: int) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders in a folder, and of what else is in there."""
+    folders: list[str] = []
+    others: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
+    return sorted(folders), sorted(others)
+
+
+def _elf_state(place: Place) -> FileState | None:
+    """Return the state of what has a name, if it is an ELF file. Raises `OSError`."""
+    # Opening a device may be an act.
+    if not stat.S_ISREG(place.status().st_mode):
+        return None
+    descriptor = open_unfollowed(place)
+    try:
+        status = os.fstat(descriptor)
+        is_elf = stat.S_ISREG(status.st_mode) and os.read(descriptor, len(_ELF_MAGIC)) == _ELF_MAGIC
+        return FileState.of(status) if is_elf else None
     finally:
         os.close(descriptor)

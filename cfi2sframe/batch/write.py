@@ -4,6 +4,9 @@
 What is written has no name until it is whole and checked (O_TMPFILE): should the process be killed, the kernel takes it
 back. A name that exists can only be exchanged by a rename, and that needs a second name; it stands for the few
 microseconds between two system calls. File systems without unnamed files get that name from the start.
+
+Folders are opened once, and names are looked up in them alone. Whoever may write to a folder can exchange what is in
+it, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,37 +17,30 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.batch.records import FileState
+from cfi2sframe.batch.source import Place, open_folder
+from cfi2sframe.elf.load import read_open
+from cfi2sframe.elf.records import Buffer
 from cfi2sframe.errors import ChangedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from io import BufferedWriter
 
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.batch.source import Source
+    from cfi2sframe.elf.records import FileData
 
 _TEMPORARY_PREFIX: Final = ".cfi2sframe-"
 _ACCESS_LIST: Final = "system.posix_acl_access"
+#: Extended attributes that vouch for the bytes of a file: a hash, or a signature of it.
+_SEALS: Final = ("security.ima", "security.evm")
+_CHANGED: Final = "the file was changed while it was being converted"
 
 
-class Watched(NamedTuple):
-    """A file, and how it was before anything was read from it."""
+class Written(NamedTuple):
+    """A file that was written: how it is now, and what has to be said about it."""
 
-    path: str
     state: FileState
-
-    @classmethod
-    def of(cls, path: str) -> Watched | None:
-        """Look at a regular file; None where there is none, and reading it will say what is wrong."""
-        try:
-            status = os.stat(path)
-        except OSError:
-            return None
-        return cls(path, FileState.of(status)) if stat.S_ISREG(status.st_mode) else None
-
-    def check(self) -> None:
-        """Raise `ChangedError` when the file is another one now, has other bytes, or is gone."""
-        now = Watched.of(self.path)
-        if now is None or now.state != self.state:
-            raise ChangedError("the file was changed while it was being converted")
+    warnings: tuple[str, ...] = ()
 
 
 class _NoLinkError(Exception):
@@ -52,94 +48,149 @@ class _NoLinkError(Exception):
 
 
 def write_file(
-    target: str,
-    chunks: Iterable[Buffer],
+    targets: Sequence[str],
+    content: FileData,
     *,
-    like: str | None = None,
-    keep_times: bool = False,
-    check: Callable[[str], None] | None = None,
-    more_targets: Sequence[str] = (),
-    source: Watched | None = None,
-) -> None:
-    """Write to a temporary file in the same folder, then put it in its place. `target` is no symbolic link.
+    source: Source | None = None,
+    is_copy: bool = False,
+    in_place: bool = False,
+    check: Callable[[FileData], None] | None = None,
+) -> Written:
+    """Write to a temporary file in a target's folder, then put it in the target's place.
 
-    `chunks` may be asked for twice, and are written as they come: those of a large file are read then.
+    `targets` are absolute paths without symbolic links. Of several, the further ones become hard links of the new
+    file; each is exchanged atomically, and none before all are prepared. The content of a large file is read while it
+    is written, and its holes stay holes. `check` is given the new file's bytes and may raise.
 
-    The mode is that of the file `like` (with owner and extended attributes as far as permitted, and with `keep_times`
-    its times), else of the file that is replaced, else what the umask leaves. `check` may look at the temporary file
-    and raise. `more_targets` become further hard links of the new file; each is exchanged atomically, and none before
-    all are prepared. `source` must be as it was at that moment. Raises `OSError`, and `ChangedError` when it is not.
+    A file `source` must be as it was when it was opened. A copy of it (`is_copy`) has its mode and extended attributes,
+    and if the source is what is replaced, its owner as far as permitted; any other new file belongs to whoever writes
+    it, and has no set-ID bits and no attributes of another owner's file. `in_place`: a copy, all targets have to be
+    names of the source, and its times stay. Without a source the mode is that of the file that is replaced, or what the
+    umask leaves.
+
+    Raises `OSError`, and `ChangedError` when the source, or what a target's name stands for, has been changed.
     """
-    new = _NewFile([target, *more_targets], source)
+    folders: dict[str, int] = {}
     try:
+        for path in map(os.path.dirname, targets):
+            if path not in folders:
+                folders[path] = open_folder(path)
+        places = [Place(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+        new = _NewFile(places, source, is_copy=is_copy or in_place, in_place=in_place)
         try:
-            new.write(chunks, like, check, keep_times=keep_times, is_named=False)
-        except _NoLinkError:
-            new.write(chunks, like, check, keep_times=keep_times, is_named=True)
-    except BaseException:
-        new.take_back()
-        raise
+            try:
+                return new.write(content, check, is_named=False)
+            except _NoLinkError:
+                return new.write(content, check, is_named=True)
+        except BaseException:
+            new.take_back()
+            raise
+    finally:
+        for folder in folders.values():
+            os.close(folder)
 
 
 class _NewFile:
     """A file on its way to its names, and the names made for it on the way."""
 
-    def __init__(self, targets: list[str], source: Watched | None) -> None:
-        self._targets = targets
+    def __init__(self, places: list[Place], source: Source | None, *, is_copy: bool, in_place: bool) -> None:
+        self._places = places
         self._source = source
-        self._made: list[str] = []
+        self._is_copy = is_copy
+        self._in_place = in_place
+        # What is granted to the file that is replaced is granted to the new one, if that was made of it.
+        self._replaces = source is not None and all(source.is_at(place) for place in places)
+        if in_place and not self._replaces:
+            raise ChangedError(_CHANGED)
+        self._made: list[Place] = []
 
-    def write(
-        self,
-        chunks: Iterable[Buffer],
-        like: str | None,
-        check: Callable[[str], None] | None,
-        *,
-        keep_times: bool,
-        is_named: bool,
-    ) -> None:
-        descriptor = None if is_named else _create_unnamed(self._targets[0])
+    def write(self, content: FileData, check: Callable[[FileData], None] | None, *, is_named: bool) -> Written:
+        descriptor = None if is_named else _create_unnamed(self._places[0].folder)
         if descriptor is None:
-            descriptor = _create(self._name_beside(self._targets[0]))
+            descriptor = _create(self._name_beside(self._places[0]))
         with open(descriptor, "wb") as file:
-            file.writelines(chunks)
+            _fill(file, content)
             file.flush()
             # Some file systems say only at a close that what was written could not be kept.
             os.close(os.dup(descriptor))
-            path = self._made[0] if self._made else _path_of(descriptor)
             if check is not None:
-                check(path)
-            _set_attributes(descriptor, self._targets[0], like, keep_times=keep_times)
+                check(read_open(descriptor))
+            warnings = self._set_attributes(descriptor)
             with _signals_held():
                 if self._source is not None:
                     self._source.check()
-                self._publish(path, descriptor)
+                self._publish(descriptor)
+            return Written(FileState.of(os.fstat(descriptor)), warnings)
 
-    def _publish(self, path: str, descriptor: int) -> None:
+    def _set_attributes(self, new: int) -> tuple[str, ...]:
+        """Give the new file its owner, mode, attributes and times; return what has to be said."""
+        source = self._source
+        if source is None or not self._is_copy:
+            os.chmod(new, _mode_instead(self._places[0]))
+            return ()
+        status, mode = source.status, stat.S_IMODE(source.status.st_mode)
+        attributes = source.attributes()
+        # What is granted now is granted to the bytes that were read: whoever changed them since has lost it.
+        source.check()
+        if self._replaces:
+            _chown(new, status)
+        now = os.fstat(new)
+        if (now.st_uid, now.st_gid) != (status.st_uid, status.st_gid):
+            # A set-user-ID bit must not come to mean another user, nor a list another owner.
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)
+            is_list_kept = _ACCESS_LIST not in attributes
+        else:
+            is_list_kept = _set_extended_attributes(new, attributes)
+        if not is_list_kept:
+            # The group's bits were the most that anyone in the list had: without it they would be the group's own.
+            mode &= ~stat.S_IRWXG
+        # After chown, which clears the set-ID bits.
+        os.chmod(new, mode)
+        if self._in_place:
+            os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return tuple(
+            f"{name} no longer matches the contents; sign the file again" for name in _SEALS if name in attributes
+        )
+
+    def _publish(self, descriptor: int) -> None:
         is_unnamed = not self._made
         links = list(self._made)
         if is_unnamed:
-            is_free = len(self._targets) == 1 and not os.path.lexists(self._targets[0])
-            if is_free and _took_free_name(path, self._targets[0], descriptor):
+            first = self._places[0]
+            if len(self._places) == 1 and first.is_free() and _took_free_name(descriptor, first):
                 return
-            links.append(self._name_beside(self._targets[0]))
+            links.append(self._name_beside(first))
             try:
-                _link(path, links[0], descriptor)
+                _link(descriptor, links[0])
             except OSError:
                 self._made.clear()
                 raise _NoLinkError from None
-        for other in self._targets[1:]:
-            links.append(self._name_beside(other))
-            os.link(links[0], links[-1])
-        for link, target in zip(links, self._targets, strict=True):
-            os.replace(link, target)
+        for place in self._places[1:]:
+            links.append(self._name_beside(place))
+            os.link(
+                links[0].name,
+                links[-1].name,
+                src_dir_fd=links[0].folder,
+                dst_dir_fd=place.folder,
+                follow_symlinks=False,
+            )
+        self._check_names(links, os.fstat(descriptor))
+        for link, place in zip(links, self._places, strict=True):
+            os.replace(link.name, place.name, src_dir_fd=link.folder, dst_dir_fd=place.folder)
 
-    def _name_beside(self, path: str) -> str:
+    def _check_names(self, links: list[Place], new: os.stat_result) -> None:
+        """Raise `ChangedError` when a name made for the new file is another's, or a target is no longer the source."""
+        are_new = all(os.path.samestat(link.status(), new) for link in links)
+        are_old = not self._replaces or self._source is None or all(map(self._source.is_at, self._places))
+        if not (are_new and are_old):
+            raise ChangedError(_CHANGED)
+
+    def _name_beside(self, place: Place) -> Place:
         """Return a name that nobody else uses, and note it before it is: an interrupt must find it.
 
         The standard library's way would double what a small conversion loads.
         """
-        temporary = os.path.join(os.path.dirname(path), f"{_TEMPORARY_PREFIX}{os.urandom(12).hex()}")
+        temporary = Place(place.folder, f"{_TEMPORARY_PREFIX}{os.urandom(12).hex()}")
         self._made.append(temporary)
         return temporary
 
@@ -148,9 +199,9 @@ class _NewFile:
         if not self._made:
             return
         with _signals_held():
-            for path in self._made:
+            for place in self._made:
                 try:
-                    os.unlink(path)
+                    os.unlink(place.name, dir_fd=place.folder)
                 except OSError:
                     continue
 
@@ -172,12 +223,12 @@ def _path_of(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-def _create_unnamed(target: str) -> int | None:
-    """Make a file without a name in a target's folder; None where that, or naming it later, is not possible."""
+def _create_unnamed(folder: int) -> int | None:
+    """Make a file without a name in a folder; None where that, or naming it later, is not possible."""
     try:
-        descriptor = os.open(os.path.dirname(target) or ".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
     except OSError:
-        # A folder that is missing, or that must not be written to: the other way will say so.
+        # A folder that must not be written to: the other way will say so.
         return None
     if not os.path.exists(_path_of(descriptor)):
         os.close(descriptor)
@@ -185,20 +236,36 @@ def _create_unnamed(target: str) -> int | None:
     return descriptor
 
 
-def _create(path: str) -> int:
+def _create(place: Place) -> int:
     """Make a file that was not there, readable by its owner alone; return its descriptor."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(place.name, flags, 0o600, dir_fd=place.folder)
 
 
-def _link(path: str, name: str, descriptor: int) -> None:
+def _fill(file: BufferedWriter, content: FileData) -> None:
+    """Write a file's bytes to a new one; what is a hole is one there too."""
+    if isinstance(content, Buffer):
+        file.write(content)
+        return
+    position = 0
+    for start, block in content.data_blocks():
+        if start != position:
+            file.seek(start)
+        file.write(block)
+        position = start + len(block)
+    if position != len(content):
+        file.truncate(len(content))
+
+
+def _link(descriptor: int, place: Place) -> None:
     # Only a call that names a folder follows the link in /proc; for an absolute path it may be any descriptor.
-    os.link(path, name, src_dir_fd=descriptor, follow_symlinks=True)
+    os.link(_path_of(descriptor), place.name, src_dir_fd=descriptor, dst_dir_fd=place.folder, follow_symlinks=True)
 
 
-def _took_free_name(path: str, name: str, descriptor: int) -> bool:
+def _took_free_name(descriptor: int, place: Place) -> bool:
     """Give the file its final name, if nothing has that name. A SIGKILL then has no moment to leave anything."""
     try:
-        _link(path, name, descriptor)
+        _link(descriptor, place)
     except FileExistsError:
         return False
     except OSError:
@@ -206,53 +273,40 @@ def _took_free_name(path: str, name: str, descriptor: int) -> bool:
     return True
 
 
-def _set_attributes(temporary: int, target: str, like: str | None, *, keep_times: bool) -> None:
-    if like is None:
-        os.chmod(temporary, _mode_of(target))
-        return
-    status = os.stat(like)
-    mode = stat.S_IMODE(status.st_mode)
+def _chown(new: int, status: os.stat_result) -> None:
     try:
-        os.chown(temporary, status.st_uid, status.st_gid)
+        os.chown(new, status.st_uid, status.st_gid)
     except PermissionError:
-        mine = os.stat(temporary)
-        if (mine.st_uid, mine.st_gid) != (status.st_uid, status.st_gid):
-            # A set-user-ID bit must not come to mean another user.
-            os.chmod(temporary, mode & ~(stat.S_ISUID | stat.S_ISGID))
-            return
-    if not _copy_extended_attributes(like, temporary):
-        # The group's bits were the most that anyone in the list had: without the list they would be the group's own.
-        mode &= ~stat.S_IRWXG
-    # After chown, which clears the set-ID bits.
-    os.chmod(temporary, mode)
-    if keep_times:
-        os.utime(temporary, ns=(status.st_atime_ns, status.st_mtime_ns))
+        # Whether that is another owner is seen by looking.
+        return
 
 
-def _copy_extended_attributes(source: str, destination: int) -> bool:
-    """Copy what can be copied, capabilities among it; not every file system has such attributes.
+def _set_extended_attributes(new: int, attributes: dict[str, bytes | None]) -> bool:
+    """Set what can be set, capabilities among it.
 
-    Return whether the file's access control list, if it has one, is among what was copied.
+    Return whether the access control list, if there is one, is among what was set.
     """
-    try:
-        names = os.listxattr(source)
-    except OSError:
-        return True
     is_list_kept = True
-    for name in names:
+    for name, value in attributes.items():
         try:
-            os.setxattr(destination, name, os.getxattr(source, name))
+            if value is not None:
+                os.setxattr(new, name, value)
+                continue
         except OSError:
-            is_list_kept = is_list_kept and name != _ACCESS_LIST
+            pass
+        is_list_kept = is_list_kept and name != _ACCESS_LIST
     return is_list_kept
 
 
-def _mode_of(target: str) -> int:
+def _mode_instead(place: Place) -> int:
     """Return the mode that a file written in place would have: its own, or what the umask leaves."""
     try:
-        # Set-ID bits were granted to the bytes that were there.
-        return stat.S_IMODE(os.stat(target).st_mode) & 0o777
+        mode = place.status().st_mode
     except FileNotFoundError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+        mode = 0
+    if stat.S_ISREG(mode):
+        # Set-ID bits were granted to the bytes that were there.
+        return mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

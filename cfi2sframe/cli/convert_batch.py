@@ -213,7 +213,8 @@ def _write_files(arguments: argparse.Namespace, outcomes: Sequence[Outcome], sta
         if arguments.report:
             from cfi2sframe.cli.output import write_output
 
-            write_output(arguments.report, [f"{json_line(outcome)}\n".encode() for outcome in outcomes])
+            lines = "".join(f"{json_line(outcome)}\n" for outcome in outcomes)
+            write_output(arguments.report, lines.encode())
         written = arguments.stamp
         if stamp is not None and not arguments.check:
             with ended_by_signals():

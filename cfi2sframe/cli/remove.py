@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.batch.write import Watched
 from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.common import fail, output_of, parser_of, read_image
-from cfi2sframe.cli.output import write_output
+from cfi2sframe.cli.common import fail, output_of, parser_of, say
+from cfi2sframe.cli.output import open_image, write_output
 from cfi2sframe.errors import Cfi2SFrameError
 
 if TYPE_CHECKING:
@@ -35,10 +34,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
     try:
         output = output_of(arguments)
-        source = None if arguments.input == "-" else Watched.of(arguments.input)
-        chunks = remove(read_image(arguments.input))
-        like = None if source is None else source.path
-        write_output(output, chunks, like=like, keep_times=arguments.in_place, source=source)
+        with open_image(arguments.input) as (image, source):
+            chunks = remove(image)
+            in_place = arguments.in_place
+            for warning in write_output(output, chunks, source=source, is_copy=True, in_place=in_place):
+                say("warning", warning, image.name)
     except BrokenPipeError:
         raise
     except (Cfi2SFrameError, OSError) as error:

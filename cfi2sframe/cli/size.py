@@ -161,7 +161,7 @@ def _write(report: SizeReport | Comparison, arguments: argparse.Namespace) -> No
 
     text = io.StringIO()
     _render(report, arguments, text)
-    write_output(arguments.output, [text.getvalue().encode("utf-8", "backslashreplace")])
+    write_output(arguments.output, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
 def _render(report: SizeReport | Comparison, arguments: argparse.Namespace, out: TextIO) -> None:

@@ -2,10 +2,12 @@
 """The bytes of a large file, read range by range when they are asked for; and files put together of such ranges.
 
 Nothing is mapped: a file that somebody truncates gives an error, where a page that is gone would end the process.
+Holes of a sparse file are neither copied nor compared, and counted when they are read: they are no input.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from abc import abstractmethod
@@ -17,14 +19,20 @@ from cfi2sframe.elf.records import Buffer
 from cfi2sframe.errors import ChangedError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from _typeshed import WriteableBuffer
 
+    from cfi2sframe.budget import Budget
     from cfi2sframe.elf.records import FileData
+
+    #: Where some bytes start and end.
+    Range = tuple[int, int]
 
 #: What is copied at once: larger blocks leave the processor's cache, smaller ones cost more calls.
 _BLOCK_SIZE: Final = 1 << 18
+#: Bytes of holes that are read for a step of the budget: what they are read for works on that many in a microsecond.
+_HOLE_BYTES_PER_STEP: Final = 8
 
 
 class LazyBytes:
@@ -48,8 +56,20 @@ class LazyBytes:
     def part(self, start: int, end: int) -> LazyBytes:
         """Return a part, of which nothing is read yet."""
 
+    @abstractmethod
+    def data_ranges(self) -> Iterator[Range]:
+        """Yield, ascending, where there are stored bytes; elsewhere are holes, which read as zero."""
+
     def close(self) -> None:
         """Close the file, if there is one, without waiting for the last that refers to it."""
+
+    def data_blocks(self) -> Iterator[tuple[int, Buffer]]:
+        """Yield all bytes but those of holes, in blocks, each with the place where it starts."""
+        for start, end in self.data_ranges():
+            position = start
+            for block in self.part(start, end):
+                yield position, block
+                position += len(block)
 
     def __getitem__(self, wanted: slice) -> bytes:
         start, end, step = wanted.indices(len(self))
@@ -67,12 +87,18 @@ class LazyBytes:
 
 
 class OpenFile:
-    """An open file, closed with the last that refers to it."""
+    """An open file, closed with the last that refers to it.
 
-    __slots__ = ("_descriptor",)
+    `extents` are the ranges of a sparse file that are no holes; None stands for a file without holes. `budget` is the
+    account of the input that the file is.
+    """
 
-    def __init__(self, descriptor: int) -> None:
+    __slots__ = ("_descriptor", "_extents", "budget")
+
+    def __init__(self, descriptor: int, budget: Budget, extents: Sequence[Range] | None = None) -> None:
         self._descriptor = descriptor
+        self._extents = extents
+        self.budget = budget
 
     def __del__(self) -> None:
         self.close()
@@ -84,7 +110,13 @@ class OpenFile:
             close(descriptor)
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes. The position is the call's own, not the file's, which forked processes would share."""
+        """Return `size` bytes. The position is the call's own, not the file's, which forked processes would share.
+
+        Raises `BudgetError` when too many bytes of holes have been asked for.
+        """
+        if self._extents is not None:
+            data_size = sum(last - first for first, last in self.data_ranges(start, start + size))
+            self.budget.spend((size - data_size) // _HOLE_BYTES_PER_STEP, "the holes of the file")
         try:
             data = os.pread(self._descriptor, size, start)
             # One call gives 2 GiB at most.
@@ -96,6 +128,36 @@ class OpenFile:
         except OSError as error:
             raise InputError(error.strerror or str(error)) from None
         return data
+
+    def data_ranges(self, start: int, end: int) -> Iterator[Range]:
+        """Yield the ranges between two places that are no holes."""
+        extents = ((start, end),) if self._extents is None else self._extents
+        for index in range(bisect_right(extents, start, key=lambda extent: extent[1]), len(extents)):
+            first, last = extents[index]
+            if first >= end:
+                break
+            yield max(first, start), min(last, end)
+
+
+def extents_of(descriptor: int, size: int) -> list[Range]:
+    """Return the ranges of a file's first `size` bytes that are no holes. Raises `OSError`.
+
+    A file system that cannot tell has no holes.
+    """
+    found: list[Range] = []
+    position = 0
+    try:
+        while position < size:
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+            position = os.lseek(descriptor, start, os.SEEK_HOLE)
+            found.append((min(start, size), min(position, size)))
+    except OSError as error:
+        # ENXIO: nothing but a hole is left, or the file has just become shorter.
+        if error.errno == errno.EINVAL:
+            return [(0, size)]
+        if error.errno != errno.ENXIO:
+            raise
+    return found
 
 
 class FileBytes(LazyBytes):
@@ -118,6 +180,16 @@ class FileBytes(LazyBytes):
     def read(self, start: int, size: int) -> bytes:
         """Return `size` bytes from `start` on, counted in the range."""
         return self._file.read(self._start + start, size)
+
+    @property
+    def budget(self) -> Budget:
+        """The account of the input that the file is."""
+        return self._file.budget
+
+    def data_ranges(self) -> Iterator[Range]:
+        """Yield where there are no holes, counted in the range."""
+        for start, end in self._file.data_ranges(self._start, self._start + self._size):
+            yield start - self._start, end - self._start
 
     def part(self, start: int, end: int) -> FileBytes:
         """Return a range of the same file."""
@@ -145,6 +217,13 @@ class Joined(LazyBytes):
         """Return a range, made of as many parts as it needs."""
         start, end, _ = slice(start, end).indices(len(self))
         return Joined(part_of(part, first, last) for part, first, last in self._pieces(start, end))
+
+    def data_ranges(self) -> Iterator[Range]:
+        """Yield where there are no holes, part by part."""
+        for part, part_end in zip(self._parts, self._ends, strict=True):
+            begin = part_end - len(part)
+            for start, end in data_ranges_of(part):
+                yield begin + start, begin + end
 
     def __iter__(self) -> Iterator[Buffer]:
         for part in self._parts:
@@ -200,3 +279,26 @@ def stream_of(data: FileData) -> io.BufferedReader:
 def part_of(data: FileData, start: int, end: int) -> FileData:
     """Return a part of a file's bytes without copying or reading it."""
     return memoryview(data)[start:end] if isinstance(data, Buffer) else data.part(start, end)
+
+
+def data_ranges_of(data: FileData) -> Iterator[Range]:
+    """Yield where a file's bytes are no holes; bytes in memory have none."""
+    if not isinstance(data, Buffer):
+        yield from data.data_ranges()
+    elif len(data):
+        yield 0, len(data)
+
+
+def is_equal(one: FileData, other: FileData) -> bool:
+    """Whether two files' bytes are the same; where both have a hole, nothing is read."""
+    if len(one) != len(other):
+        return False
+    position = 0
+    for first, end in sorted([*data_ranges_of(one), *data_ranges_of(other)]):
+        for start in range(max(first, position), end, _BLOCK_SIZE):
+            stop = min(end, start + _BLOCK_SIZE)
+            # Views compare byte by byte; copies as memory does.
+            if bytes(one[start:stop]) != bytes(other[start:stop]):
+                return False
+        position = max(position, end)
+    return True

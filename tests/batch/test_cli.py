@@ -316,11 +316,11 @@ def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert len(stamp.read_text().splitlines()) == 6
     looked_at: list[str] = []
 
-    def note(path: str, name: str) -> None:
+    def note(_: int, name: str) -> None:
         looked_at.append(name)
-        raise OSError(path)
+        raise OSError(name)
 
-    monkeypatch.setattr("cfi2sframe.batch.job.load", note)
+    monkeypatch.setattr("cfi2sframe.batch.job.load_open", note)
     assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
     assert looked_at == []
     assert "5 unchanged (5 by the stamp)" in run("--in-place", "-r", folder, "--stamp", stamp, "-v").err[0]

@@ -15,12 +15,15 @@ import pytest
 
 from cfi2sframe import decode_raw, load
 from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, main
+from cfi2sframe.errors import VerificationError
+from tests.cli import run as run_cli
 from tests.emit.support import GOLDEN, SHT_GNU_SFRAME, SHT_PROGBITS, headers_of, named, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from cfi2sframe.elf.image import ElfImage
     from tests.oracle.tools import Tool
 
 OBJECT = GOLDEN / "amd64-push-rbp.o"
@@ -152,9 +155,39 @@ def test_owner_and_set_id_bits_stay(source: Path, mode: int) -> None:
     assert cli("--in-place", source) == EXIT_SUCCESS
     status = source.stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (SOMEBODY, SOMEBODY, mode)
+    assert cli("remove", "--in-place", source) == EXIT_SUCCESS
+    status = source.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (SOMEBODY, SOMEBODY, mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("words", [(), ("remove",)])
+def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...], *, is_old: bool) -> None:
+    """As with `cp`, whoever owns the input, and whoever owned what is replaced."""
+    if words:
+        assert cli("--in-place", source) == EXIT_SUCCESS
+    os.chown(source, SOMEBODY, SOMEBODY)
+    source.chmod(0o6751)
+    try:
+        os.setxattr(source, "user.note", b"another owner's")
+    except OSError as error:
+        pytest.skip(f"no extended attributes here: {error}")
     out = source.with_name("out.o")
-    assert cli("remove", source, "-o", out) == EXIT_SUCCESS
-    assert (out.stat().st_uid, stat.S_IMODE(out.stat().st_mode)) == (SOMEBODY, mode)
+    if is_old:
+        out.write_bytes(b"old")
+        os.chown(out, SOMEBODY, SOMEBODY)
+        out.chmod(0o6777)
+    assert cli(*words, source, "-o", out) == EXIT_SUCCESS
+    status = out.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, os.getegid(), 0o751)
+    assert os.listxattr(out) == []
+    # The input itself, by another name, is rewritten: it stays its owner's.
+    link = source.with_name("link.o")
+    link.symlink_to(source)
+    assert cli(source, "-o", link, "--replace") == EXIT_SUCCESS
+    assert (source.stat().st_uid, stat.S_IMODE(source.stat().st_mode)) == (SOMEBODY, 0o6751)
+    assert os.getxattr(source, "user.note") == b"another owner's"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -308,3 +341,45 @@ def test_replacing_in_a_program(gcc: Tool, tmp_path: Path) -> None:
     assert cli("--in-place", path) == EXIT_SUCCESS
     assert cli("--in-place", path, "--sframe-version", "2") == EXIT_UNUSABLE
     assert path.read_bytes() == before
+
+
+# What goes out at once
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A pipe with a name, and the descriptor that reads from it; it holds more than is written here."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield path, descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("words", [("--emit", "elf"), ("--emit", "elf", "--no-verify")])
+def test_a_pipe_gets_what_has_been_checked(
+    source: Path, fifo: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def refuse(_emitted: object, rewritten: ElfImage) -> None:
+        checked.append(bytes(rewritten.data))
+        raise VerificationError("a difference")
+
+    checked: list[bytes] = []
+    wanted = source.with_name("out.o")
+    assert cli(source, "-o", wanted) == EXIT_SUCCESS
+    monkeypatch.setattr("cfi2sframe.emit.check", refuse)
+    verifies = "--no-verify" not in words
+    path, reader = fifo
+    assert cli(source, "-o", path, *words) == (EXIT_UNUSABLE if verifies else EXIT_SUCCESS)
+    assert os.read(reader, 1 << 16) == (b"" if verifies else wanted.read_bytes())
+    assert run_cli(source, "-o", "-", *words)[:2] == (
+        (EXIT_UNUSABLE, b"") if verifies else (EXIT_SUCCESS, wanted.read_bytes())
+    )
+    assert checked == [wanted.read_bytes()] * (2 if verifies else 0)
+
+
+def test_a_pipe_gets_nothing_of_an_input_that_changes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cfi2sframe.emit.check", lambda *_: source.write_bytes(b"another file"))
+    done = run_cli(source, "-o", "-", "--emit", "elf")
+    assert (done.status, done.out) == (EXIT_UNUSABLE, b"")
+    assert done.err[0].endswith("the file was changed while it was being converted")

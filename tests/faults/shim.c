@@ -102,13 +102,13 @@ static int is_output(int fd)
     return result;                            \
   } while (0)
 
-static int open_file(__typeof__(open) *real, const char *path, int flags, mode_t mode)
+static int open_file(__typeof__(openat) *real, int folder, const char *path, int flags, mode_t mode)
 {
   if ((flags & O_TMPFILE) == O_TMPFILE)
-    AROUND("tmpfile", int, real(path, flags, mode));
+    AROUND("tmpfile", int, real(folder, path, flags, mode));
   if ((flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
-    AROUND("create", int, real(path, flags, mode));
-  return real(path, flags, mode);
+    AROUND("create", int, real(folder, path, flags, mode));
+  return real(folder, path, flags, mode);
 }
 
 static mode_t mode_of(int flags, va_list list)
@@ -116,22 +116,22 @@ static mode_t mode_of(int flags, va_list list)
   return flags & (O_CREAT | O_TMPFILE) ? va_arg(list, mode_t) : 0;
 }
 
-int open(const char *path, int flags, ...)
+int openat(int folder, const char *path, int flags, ...)
 {
   va_list list;
   va_start(list, flags);
   mode_t mode = mode_of(flags, list);
   va_end(list);
-  return open_file(REAL(open), path, flags, mode);
+  return open_file(REAL(openat), folder, path, flags, mode);
 }
 
-int open64(const char *path, int flags, ...)
+int openat64(int folder, const char *path, int flags, ...)
 {
   va_list list;
   va_start(list, flags);
   mode_t mode = mode_of(flags, list);
   va_end(list);
-  return open_file(REAL(open64), path, flags, mode);
+  return open_file(REAL(openat64), folder, path, flags, mode);
 }
 
 ssize_t write(int fd, const void *data, size_t size)
@@ -175,12 +175,12 @@ int linkat(int old_folder, const char *old, int new_folder, const char *new, int
   AROUND("link", int, REAL(linkat)(old_folder, old, new_folder, new, flags));
 }
 
-int rename(const char *old, const char *new)
+int renameat(int old_folder, const char *old, int new_folder, const char *new)
 {
-  AROUND("rename", int, REAL(rename)(old, new));
+  AROUND("rename", int, REAL(renameat)(old_folder, old, new_folder, new));
 }
 
-int unlink(const char *path)
+int unlinkat(int folder, const char *path, int flags)
 {
-  AROUND("unlink", int, REAL(unlink)(path));
+  AROUND("unlink", int, REAL(unlinkat)(folder, path, flags));
 }

@@ -288,6 +288,28 @@ def test_a_lost_access_control_list_gives_the_group_nothing(source: Path, faults
     assert stat.S_IMODE(source.stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("name", ["security.ima", "security.evm"])
+@pytest.mark.parametrize(
+    ("words", "written"), [(("--in-place", "in.o"), "in.o"), (("in.o", "-o", "out.o"), "out.o")], ids=["in place", "-o"]
+)
+def test_a_signature_of_the_old_bytes_is_named(source: Path, name: str, words: tuple[str, ...], written: str) -> None:
+    """It stays: without it the file would be one that was never signed."""
+    seal = b"\x03\x02\x04" + bytes(range(40))
+    try:
+        os.setxattr(source, name, seal)
+    except OSError as error:
+        pytest.skip(f"no such attributes here: {error}")
+    folder = source.parent
+    warning = f"cfi2sframe: in.o: warning: {name} no longer matches the contents; sign the file again\n"
+    assert run(folder, *words) == (0, b"", warning)
+    assert os.getxattr(folder / written, name) == seal
+    # Nothing is written, so nothing is stale; raw bytes are another file.
+    assert run(folder, "--in-place", written) == (0, b"", "")
+    assert run(folder, "in.o", "-o", "out.sframe") == (0, b"", "")
+    assert name not in os.listxattr(folder / "out.sframe")
+    assert run(folder, "remove", "--in-place", written) == (0, b"", warning.replace("in.o", written))
+
+
 def test_raw_bytes_inherit_no_set_user_id_bit(source: Path) -> None:
     (source.parent / "out.sframe").write_bytes(OLD)
     (source.parent / "out.sframe").chmod(0o6755)
@@ -301,12 +323,15 @@ def test_an_owner_that_cannot_be_kept_loses_its_set_id_bits(source: Path, faults
         pytest.skip("needs a file of another user")
     os.chown(source, 12345, 12345)
     source.chmod(0o6755)
-    assert run(source.parent, "in.o", "-o", "out.o", variables=faults.of("fchown:error:1")) == (0, b"", "")
+    assert run(source.parent, "--in-place", "in.o", variables=faults.of("fchown:error:1")) == (0, b"", "")
     assert faults.mark.exists()
-    written = (source.parent / "out.o").stat()
+    written = source.stat()
     assert (written.st_uid, stat.S_IMODE(written.st_mode)) == (0, 0o755)
-    assert run(source.parent, "in.o", "-o", "out.o") == (0, b"", "")
-    written = (source.parent / "out.o").stat()
+    source.write_bytes(DATA)
+    os.chown(source, 12345, 12345)
+    source.chmod(0o6755)
+    assert run(source.parent, "--in-place", "in.o") == (0, b"", "")
+    written = source.stat()
     assert (written.st_uid, written.st_gid, stat.S_IMODE(written.st_mode)) == (12345, 12345, 0o6755)
 
 

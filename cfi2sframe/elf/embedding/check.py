@@ -7,13 +7,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import PF_R, PF_W, PT_GNU_SFRAME, SHF_INFO_LINK
-from cfi2sframe.elf.contents import stream_of
+from cfi2sframe.elf.contents import is_equal, part_of, stream_of
 from cfi2sframe.errors import EmbedError, InputError
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.records import Buffer, FileData
 
-_STEP = 1 << 18
 #: Sections that say where others are: the string table grows, tags and symbols follow moved sections.
 _BOOKKEEPING = frozenset({".shstrtab", ".sframe"})
 _KEPT_SEGMENTS = frozenset({"PT_LOAD", "PT_DYNAMIC", "PT_TLS", "PT_GNU_RELRO", "PT_GNU_EH_FRAME"})
@@ -210,12 +209,7 @@ def _with_section_indices(symbols: bytes, numbering: list[int], order: Literal["
 def _equal(first: FileData, first_start: int, second: FileData, second_start: int, size: int) -> bool:
     if first_start + size > len(first) or second_start + size > len(second):
         return False
-    # bytes compare by memcmp, memoryviews element by element; small slices keep the copies in the cache.
-    return all(
-        bytes(first[first_start + at : first_start + min(at + _STEP, size)])
-        == bytes(second[second_start + at : second_start + min(at + _STEP, size)])
-        for at in range(0, size, _STEP)
-    )
+    return is_equal(part_of(first, first_start, first_start + size), part_of(second, second_start, second_start + size))
 
 
 def _check_loads(segments: list[dict[str, Any]], file_size: int) -> None:

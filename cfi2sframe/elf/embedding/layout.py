@@ -230,7 +230,7 @@ def _is_mapped(layout: Layout, section: SectionHeader) -> bool:
 def _refuse_appended_data(layout: Layout) -> None:
     described = described_end(layout)
     appended = Joined([part_of(layout.data, described, len(layout.data))])
-    if any(bytes(chunk).strip(b"\0") for chunk in appended):
+    if any(bytes(block).strip(b"\0") for _, block in appended.data_blocks()):
         size = len(layout.data) - described
         raise EmbedError(
             f"{size} bytes follow what the headers describe (an appended archive, payload or signature), "
