@@ -40,18 +40,18 @@ class Budget:
 
         `what` completes the sentence "... take more work than N bytes of input may".
         """
-        self._steps_left -= steps
-        if self._steps_left < 0:
+        if steps > self._steps_left:
             raise BudgetError(f"{what} take more work than {self.input_size:,} bytes of input may")
+        self._steps_left -= steps
 
     def hold(self, size: int, what: str) -> None:
         """Count `size` bytes of memory before they are allocated. Raises `BudgetError` when they are too many.
 
         `what` completes the sentence "... take more memory than N bytes of input may".
         """
-        self._memory_left -= size
-        if self._memory_left < 0:
+        if size > self._memory_left:
             raise BudgetError(f"{what} take more memory than {self.input_size:,} bytes of input may")
+        self._memory_left -= size
 
     def release(self, size: int) -> None:
         """Give back `size` bytes that `hold` has counted and that are freed."""

@@ -23,6 +23,17 @@ MEMORY_PER_BYTE: Final = 200
 #: The exit statuses that a file may lead to; 2 is for requests.
 STATUSES: Final = (0, 1, 2, 3, 4)
 
+#: Runs a command and writes what it cost. A process starts with the peak memory of the one that starts it, which may be
+#: a large test run; this one is small.
+LAUNCHER: Final = """
+import os, resource, sys
+status = os.waitstatus_to_exitcode(os.waitpid(os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ), 0)[1])
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+with open(sys.argv[1], "w") as file:
+    file.write(f"{usage.ru_utime + usage.ru_stime} {usage.ru_maxrss * 1024}")
+sys.exit(status if status >= 0 else 128 - status)
+"""
+
 
 class BoundedRun(NamedTuple):
     """What a run left, and what it cost: CPU seconds and bytes of resident memory, children included."""
@@ -42,22 +53,20 @@ def run_within_bound(
     A run that takes four times the granted time is killed, and fails.
     """
     granted = BASE_SECONDS + SECONDS_PER_MIB * input_size / MIB
-    command = [*prefix, sys.executable, "-P", "-m", "cfi2sframe", *map(str, arguments)]
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(
-            ["timeout", "--signal=KILL", f"{4 * granted:.0f}", *command],
+    command = ["timeout", "--signal=KILL", f"{4 * granted:.0f}", *prefix, sys.executable, "-P", "-m", "cfi2sframe"]
+    command += map(str, arguments)
+    with tempfile.NamedTemporaryFile("r") as cost:
+        finished = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", LAUNCHER, cost.name, *command],
             stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
             env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+            check=False,
         )
-        _, wait_status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(wait_status)
-        out.seek(0)
-        err.seek(0)
-        run = BoundedRun(
-            process.returncode, out.read(), err.read(), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
-        )
+        seconds, memory_size = cost.read().split()
+    run = BoundedRun(finished.returncode, finished.stdout, finished.stderr, float(seconds), int(memory_size))
     shown = run.err[-500:]
     assert run.status in STATUSES, f"exit status {run.status}: {shown}"
     assert "Traceback" not in run.err, shown
