@@ -40,8 +40,8 @@ def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> tu
     shown: list[_Shown] = []
     entries, ending = thread.trace
     try:
-        space.budget.spend(len(ending.detail) // 2, "the reasons for the endings")
-        space.budget.hold(_COPIES * len(ending.detail), "the reasons for the endings")
+        space.text_budget.spend(len(ending.detail) // 2, "the reasons for the endings")
+        space.text_budget.hold(_COPIES * len(ending.detail), "the reasons for the endings")
         for entry in entries:
             function = symbol = offset = None
             size = len(_printable(entry.located.module or ""))
@@ -50,7 +50,7 @@ def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> tu
                 symbol, offset = found.name, found.offset + entry.frame.is_return_address
                 function = demangler.readable(symbol)
                 size += len(symbol) + len(_printable(function))
-            space.budget.hold(_COPIES * size, "the names in the frames")
+            space.text_budget.hold(_COPIES * size, "the names in the frames")
             shown.append(_Shown(entry, function, symbol, offset))
     except BudgetError as error:
         return shown, Ending("limit", f"{len(shown):,} of {len(entries):,} frames; {error}")

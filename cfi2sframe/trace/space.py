@@ -85,6 +85,8 @@ class AddressSpace:
         self._open_file = open_file
         self.open_memory = open_memory
         self.budget = budget or Budget(1 << 62)
+        #: Frames that have been found are printed, also where there were too many to find them all.
+        self.text_budget = Budget(self.budget.input_size)
         #: Programs in memory may claim the same bytes over and over. One that is too much must not cost the frames.
         self._image_budget = Budget(self.budget.input_size)
         self._image_bytes_left = self.budget.input_size + _MIN_IMAGE_BYTES
