@@ -64,13 +64,15 @@ _MAX_VADDR: Final = (1 << 64) - 1
 
 def check_options(options: Options) -> None:
     """Raise `RequestError` when a field is none of the values that it may have, or of another type."""
+    # Not as fields: compiled, these are of their types, or a TypeError.
+    values: dict[str, object] = options._asdict()
     for name, choices in _CHOICES.items():
-        value = getattr(options, name)
+        value = values[name]
         # True equals 1, and 2.0 equals 2.
         if not any(type(value) is type(choice) and value == choice for choice in choices):
             *first, last = map(repr, choices)
             raise RequestError(f"{name} is {value!r}; it has to be {', '.join(first)} or {last}")
-    vaddr = options.section_vaddr
+    vaddr = values["section_vaddr"]
     if vaddr is not None and not (type(vaddr) is int and 0 <= vaddr <= _MAX_VADDR):
         raise RequestError(f"section_vaddr is {vaddr!r}; it has to be an address from 0 to 0x{_MAX_VADDR:x} or None")
 
