@@ -147,15 +147,16 @@ def _compare(arguments: argparse.Namespace) -> Comparison:
 
 
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
-    from cfi2sframe.batch.pool import load_factory
+    from cfi2sframe.batch.pool import make_executor
     from cfi2sframe.cli.progress import with_progress
     from cfi2sframe.report.size_run import Request, measure_all, split_found
 
     sources, failures = split_found(found)
     request = Request(arguments.functions, arguments.sframe_version)
     results: list[Result] = list(failures)
-    factory = load_factory(arguments.executor) if arguments.executor else None
-    measured = measure_all(sources, request, process_count(arguments), factory)
+    count = process_count(arguments)
+    executor = make_executor(arguments.executor, count) if arguments.executor else None
+    measured = measure_all(sources, request, count, executor)
     # A request to end reaches the processes, too.
     with ended_by_signals(), closing(measured):
         for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):

@@ -152,8 +152,8 @@ def test_verbs(trap: Trap, tmp_path: Path, kind: str) -> None:
 
 def test_the_trap(trap: Trap, tmp_path: Path) -> None:
     """It is sprung by what looks in the current directory, or this file would show nothing."""
-    for words in (["-c", "import selectors"], ["-m", "capstone"]):
-        attempt(sys.executable, *words, cwd=trap.folder)
+    for option, what in (("-c", "import selectors"), ("-m", "capstone")):
+        attempt(sys.executable, option, what, cwd=trap.folder)
         assert trap.sprung() != ""
         trap.mark.unlink()
     (tmp_path / "factory.py").write_text(FACTORY)
@@ -163,8 +163,8 @@ def test_the_trap(trap: Trap, tmp_path: Path) -> None:
     assert trap.sprung() != ""
     trap.mark.unlink()
     if library(trap.mark):
-        script = "import ctypes; ctypes.CDLL('./libcapstone.so')"
-        attempt(sys.executable, "-P", "-c", script, cwd=trap.folder)
+        load = "import ctypes; ctypes.CDLL('./libcapstone.so')"
+        attempt(sys.executable, "-P", "-c", load, cwd=trap.folder)
         assert trap.sprung() == "a library"
 
 
