@@ -68,3 +68,12 @@ def load_factory(text: str) -> Callable[..., Executor]:
     if not callable(found):
         raise RequestError(f"executor {text!r}: module {module_name!r} has no callable {name!r}")
     return found
+
+
+def make_executor(text: str, worker_count: int) -> Executor:
+    """Return an executor of the factory that `MODULE:CALLABLE` names. Raises `RequestError` when it makes none."""
+    factory = load_factory(text)
+    try:
+        return factory(max_workers=worker_count)
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise RequestError(f"executor {text!r}: {error}") from None

@@ -20,8 +20,9 @@ EXIT_DIFFERENCE: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 3
 EXIT_INCOMPLETE: Final = 4
-#: The number that `signal` knows by name; this module is loaded before anything can be caught, so it loads little.
+#: Numbers that `signal` knows by name; this module is loaded before anything can be caught, so it loads little.
 _SIGINT: Final = 2
+_SIGPIPE: Final = 13
 
 VERBS: Final = ("convert", "remove", "dump", "verify", "coverage", "size", "trace")
 
@@ -76,8 +77,11 @@ def run() -> NoReturn:
         status = main()
         sys.stdout.flush()
         sys.stderr.flush()
+    except BrokenPipeError:
+        # The reader has left; that is its right.
+        status = 128 + _SIGPIPE
     except OSError:
-        # Nobody reads them any more; `main` has said what there was to say.
+        # `main` has said what there was to say.
         status = status or EXIT_UNUSABLE
     except KeyboardInterrupt:
         # In an import, say, before anything has begun.

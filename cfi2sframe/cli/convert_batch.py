@@ -161,14 +161,10 @@ def _running(
 def _named_executor(
     text: str, count: int, jobs: Sequence[Job], on_done: Callable[[Job, Outcome], None]
 ) -> Iterator[Iterator[Outcome]]:
-    from cfi2sframe.batch.pool import load_factory
+    from cfi2sframe.batch.pool import make_executor
     from cfi2sframe.batch.runner import run
 
-    factory = load_factory(text)
-    try:
-        executor = factory(max_workers=count)
-    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise RequestError(f"executor {text!r}: {error}") from None
+    executor = make_executor(text, count)
     try:
         yield run(jobs, executor, on_done=on_done)
     except BaseException:

@@ -29,6 +29,7 @@ from cfi2sframe.interrupts import keep_interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
 #: Wrappers that have run already, by path: each looks for a program that is none of them, and the first one converts.
 _RUNNING: Final = "CFI2SFRAME_RUNNING"
@@ -201,5 +202,15 @@ def _say(kind: str, text: str, status: int, file: str = "") -> int:
     from cfi2sframe.report.text import printable
 
     place = f"{printable(file)}: " if file else ""
-    sys.stderr.write(f"{PROGRAM}-ld: {place}{kind}: {printable(text)}\n")
+    try:
+        sys.stderr.write(f"{PROGRAM}-ld: {place}{kind}: {printable(text)}\n")
+        sys.stderr.flush()
+    except OSError:
+        # Nobody reads it; the link is what it is.
+        _discard(sys.stderr)
     return status
+
+
+def _discard(stream: TextIO) -> None:
+    """Keep the interpreter from writing to a stream once more when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.cli.common import fail, parser_of, say
+from cfi2sframe.cli.common import ended_by_signals, fail, parser_of, process_count, say
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
@@ -100,18 +101,28 @@ def execute(arguments: argparse.Namespace) -> int:
         return fail(error, "")
     try:
         _write(report, arguments)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        say("error", error.strerror or str(error), arguments.output)
-        return EXIT_UNUSABLE
-    return EXIT_SUCCESS if _is_whole(report) else EXIT_UNUSABLE
+        return fail(error, "<stdout>" if arguments.output == "-" else arguments.output)
+    return _say_failures(report)
 
 
-def _is_whole(report: SizeReport | Comparison) -> bool:
-    """Whether all that could be expected was measured: in a tree some files have nothing to measure, but not all."""
+def _say_failures(report: SizeReport | Comparison) -> int:
+    """Name what should have been measured, and return the exit status.
+
+    In a tree some files have nothing to measure, but not all of them.
+    """
     from cfi2sframe.report.size_records import SizeReport
 
     totals = (report.totals,) if isinstance(report, SizeReport) else report.totals
-    return all(failure.is_expected for failure in report.failures) and all(side.file_count for side in totals)
+    is_empty = not all(side.file_count for side in totals)
+    failures = [failure for failure in report.failures if is_empty or not failure.is_expected]
+    for failure in failures:
+        say("error", failure.reason, failure.name)
+    if is_empty and not failures:
+        say("error", "there is nothing to measure")
+    return EXIT_UNUSABLE if failures or is_empty else EXIT_SUCCESS
 
 
 def _measure(arguments: argparse.Namespace) -> SizeReport:
@@ -136,18 +147,20 @@ def _compare(arguments: argparse.Namespace) -> Comparison:
 
 
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
-    from cfi2sframe.batch.pool import load_factory
+    from cfi2sframe.batch.pool import make_executor
     from cfi2sframe.cli.progress import with_progress
     from cfi2sframe.report.size_run import Request, measure_all, split_found
 
     sources, failures = split_found(found)
-    jobs = arguments.jobs or len(os.sched_getaffinity(0))
     request = Request(arguments.functions, arguments.sframe_version)
     results: list[Result] = list(failures)
-    factory = load_factory(arguments.executor) if arguments.executor else None
-    measured = measure_all(sources, request, jobs, factory)
-    for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
-        results += parts
+    count = process_count(arguments)
+    executor = make_executor(arguments.executor, count) if arguments.executor else None
+    measured = measure_all(sources, request, count, executor)
+    # A request to end reaches the processes, too.
+    with ended_by_signals(), closing(measured):
+        for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
+            results += parts
     return results
 
 

@@ -14,7 +14,7 @@ from cfi2sframe.report.size import measure
 from cfi2sframe.report.size_records import Failure, FileSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from cfi2sframe.elf.image import ElfImage
@@ -79,14 +79,14 @@ def _failure(name: str, reason: str) -> Failure:
 
 
 def measure_all(
-    sources: Sequence[Source], request: Request, jobs: int, factory: Callable[..., Executor] | None = None
-) -> Iterator[Measured]:
+    sources: Sequence[Source], request: Request, jobs: int, executor: Executor | None = None
+) -> Generator[Measured, None, None]:
     """Measure sources and yield each as it is done: with several processes, the largest first.
 
-    `factory` makes what runs them, called with `max_workers`; without one, copies of this process do.
+    Without an executor, copies of this process measure them. All that measures ends with the generator.
     """
-    if factory is not None:
-        yield from _by_executor(sources, request, factory(max_workers=jobs))
+    if executor is not None:
+        yield from _by_executor(sources, request, executor)
     elif jobs <= 1 or len(sources) <= 1:
         yield from (measure_source(source, request) for source in sources)
     else:

@@ -44,7 +44,7 @@ def install_programs(folder: Path) -> Path:
         path = folder / name
         path.write_text(
             f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            f"from {module} import {function}\nsys.exit({function}())\n"
+            f"from {module} import {function}\nif __name__ == '__main__':\n    sys.exit({function}())\n"
         )
         path.chmod(0o755)
     return folder

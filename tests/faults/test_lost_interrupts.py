@@ -118,19 +118,16 @@ print("on it goes")
 
 
 def test_a_worker_of_a_pool_ends(tmp_path: Path) -> None:
-    """Its job is done to the end, if that comes sooner; the process is not there for another one."""
+    """Its work is done to the end, if that comes sooner; the process is not there for any other."""
     program = """
-from cfi2sframe.batch import pool
-pool._start_worker()
-def jobs_of(length):
-    def run_jobs(jobs):
-        lose(signal.SIGTERM)
-        time.sleep(length)
-        return ()
-    return run_jobs
-pool.run_jobs = jobs_of(float(sys.argv[1]))
-pool.run_in_worker(())
-print("on it goes")
+from cfi2sframe.processes import shared_out
+def work(length):
+    lose(signal.SIGTERM)
+    time.sleep(length)
+with shared_out(work, [float(sys.argv[1])] * 2, lambda _: 0, 1) as results:
+    for number, result in results:
+        print(number, result.reason)
 """
+    reason = b"the process that worked on it ended with exit status 130\n"
     for length in ("10", "0"):
-        assert python(program, length, folder=tmp_path) == (128 + signal.SIGINT, b"", "")
+        assert python(program, length, folder=tmp_path) == (0, b"1 " + reason + b"0 " + reason, "")

@@ -60,6 +60,26 @@ def test_nothing_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "not a 64-bit ELF file" in capsys.readouterr().out
 
 
+def test_failures_are_named_wherever_the_report_goes(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "damaged.so").write_bytes(library(3)[:300])
+    (tree / "other.so").write_bytes(b"\x7fELF\x01" + bytes(60))
+    (tmp_path / "empty").mkdir()
+    for output in ("-", str(tmp_path / "report")):
+        for form in ("html", "table"):
+            words = ["size", str(tree), str(tmp_path / "none"), "--format", form, "-o", output]
+            assert main(words) == EXIT_UNUSABLE
+            lines = capsys.readouterr().err.splitlines()
+            assert lines[0] == f"cfi2sframe: {tmp_path}/none: error: No such file or directory"
+            assert lines[1].startswith(f"cfi2sframe: {tree}/damaged.so: error: ")
+            assert len(lines) == 2
+        assert main(["size", str(tree / "other.so"), "-o", output]) == EXIT_UNUSABLE
+        assert capsys.readouterr().err.startswith(f"cfi2sframe: {tree}/other.so: error: not a 64-bit ELF file")
+        assert main(["size", str(tmp_path / "empty"), "-o", output]) == EXIT_UNUSABLE
+        assert capsys.readouterr().err == "cfi2sframe: error: there is nothing to measure\n"
+
+
 def test_compare(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
     (other / "sub").mkdir(parents=True)
@@ -127,6 +147,8 @@ def test_any_executor(factory: str, tree: Path, capsys: pytest.CaptureFixture[st
 def test_no_such_executor(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--executor", "concurrent.futures:Nobody"]) == EXIT_USAGE
     assert "cfi2sframe: error: executor 'concurrent.futures:Nobody'" in capsys.readouterr().err
+    assert main(["size", str(tree), "--executor", "os:getpid"]) == EXIT_USAGE
+    assert "cfi2sframe: error: executor 'os:getpid': posix.getpid() takes no keyword" in capsys.readouterr().err
 
 
 class _Losing:

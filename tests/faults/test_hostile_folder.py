@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program run in a folder of somebody else's, with a file there for every module that anybody could import."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import subprocess
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe.cli.convert_batch import _POOL_SIZE
+from tests.batch.support import object_of
+from tests.contrib.conftest import programs
+from tests.contrib.support import CONTRIB, ROOT, Result, attempt, copy_recipe, environment, install_programs, need
+from tests.contrib.test_debhelper import debian, staged
+from tests.faults.test_truncation import file_of
+from tests.size.test_collect import _cpio, _deb, _rpm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Beside the standard library: what this program may load, and what Python itself looks for.
+OTHERS: Final = (
+    *("capstone", "elftools", "zstandard", "rpmfile", "cxxfilt", "jsonschema", "distributed", "cffi", "_cffi_backend"),
+    *("sitecustomize", "usercustomize", "pkg_resources", "setuptools", "cfi2sframe", "__main__"),
+)
+LIBRARIES: Final = ("libcapstone.so", "libcapstone.so.4", "libcapstone.so.5", "libstdc++.so.6", "libc++.so.1")
+TOOLS: Final = ("ldconfig", "gcc", "cc", "ld", "objdump", "python3", "cfi2sframe", "true")
+OBJECTS: Final = tuple(f"object{number}.o" for number in range(5))
+PADDING: Final = bytes(1 << 18)
+#: An executor whose processes come from multiprocessing's server, which is an interpreter of its own.
+FACTORY: Final = """
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+def made(max_workers):
+    return ProcessPoolExecutor(max_workers, get_context("forkserver"))
+"""
+CONSTRUCTOR: Final = """
+#include <stdio.h>
+__attribute__((constructor)) static void load(void)
+{
+    FILE *file = fopen("MARK", "a");
+    fputs("a library", file);
+    fclose(file);
+}
+"""
+
+__all__ = ["debian", "programs"]
+
+
+@cache
+def library(mark: Path) -> bytes:
+    """Return a shared library that leaves the mark when it is loaded; none without a compiler."""
+    if shutil.which("cc") is None:
+        return b""
+    source, made = mark.with_suffix(".c"), mark.with_suffix(".so")
+    source.write_text(CONSTRUCTOR.replace("MARK", str(mark)))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", made, source], check=True)
+    return made.read_bytes()
+
+
+class Trap:
+    """A folder full of files that leave a mark when they are run."""
+
+    def __init__(self, folder: Path, mark: Path) -> None:
+        self.folder = folder
+        self.mark = mark
+        self.set()
+
+    def set(self) -> None:
+        """Put the files there."""
+        self.folder.mkdir(exist_ok=True)
+        for name in (*sys.stdlib_module_names, *OTHERS):
+            (self.folder / f"{name}.py").write_text(f"open({str(self.mark)!r}, 'a').write('{name}\\n')\n")
+        for name in LIBRARIES:
+            (self.folder / name).write_bytes(library(self.mark))
+        for name in TOOLS:
+            path = self.folder / name
+            path.write_text(f"#!/bin/sh\necho {name} >> '{self.mark}'\n")
+            path.chmod(0o755)
+
+    def sprung(self) -> str:
+        """Return what has been run."""
+        return self.mark.read_text() if self.mark.exists() else ""
+
+    def run(self, *command: str | Path, env: dict[str, str]) -> Result:
+        """Run a program in the folder; it must not spring the trap."""
+        result = attempt(*command, cwd=self.folder, env=env)
+        assert self.sprung() == "", result.err
+        assert "Traceback" not in result.err
+        return result
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Trap:
+    trap = Trap(tmp_path / "folder", tmp_path / "sprung")
+    for number, name in enumerate(OBJECTS):
+        (trap.folder / name).write_bytes(object_of(number) + PADDING)
+    for number in range(8):
+        shutil.copy("/bin/ls", trap.folder / f"ls{number}")
+    for name in ("core", "program"):
+        (trap.folder / name).write_bytes(file_of(name, 0))
+    (trap.folder / "x.deb").write_bytes(_deb(".xz"))
+    (trap.folder / "x.rpm").write_bytes(_rpm(b"gzip", gzip.compress(_cpio({"ls": object_of(1)}))))
+    return trap
+
+
+#: Each verb, with processes where it has them, and the exit statuses that it may end with.
+RUNS: Final = {
+    "check": (("--check", "-r", ".", "-j", "2"), {1}),
+    "convert": (("ls0", "-o", "out"), {0}),
+    "coverage": (("coverage", "--json", "ls0", "object1.o"), {0}),
+    "verify": (("verify", "-v", "ls0"), {0}),
+    "dump": (("dump", "program"), {0}),
+    "remove": (("remove", "program", "-o", "out"), {0}),
+    "size": (("size", ".", "x.deb", "x.rpm", "-j", "2", "--format", "html", "-o", "out"), {0}),
+    "compare": (("size", "--compare", "ls0", "ls1", "-j", "2"), {0}),
+    "trace": (("trace", "core", "--json"), {0}),
+    "in place": (("--in-place", "-r", ".", "-j", "2", "--report", "report", "--stamp", "stamp"), {0}),
+}
+
+
+def programs_of(kind: str, folder: Path) -> tuple[tuple[str | Path, ...], dict[str, str]]:
+    """Return a command that is this program, and its environment."""
+    env = environment(install_programs(folder / "programs"))
+    if kind == "script":
+        return (folder / "programs" / "cfi2sframe",), env
+    if kind == "module":
+        return (sys.executable, "-P", "-m", "cfi2sframe"), {**env, "PYTHONPATH": str(ROOT)}
+    if not (ROOT / "cfi2sframe").is_dir():
+        pytest.skip("the package's sources are not here")
+    target = folder / "cfi2sframe.pyz"
+    built = attempt(sys.executable, ROOT / "tools" / "zipapp.py", target)
+    if built.status != 0:
+        pytest.skip(f"no zipapp can be built: {built.err}")
+    return (sys.executable, target), env
+
+
+@pytest.mark.parametrize("kind", ["script", "module", "zipapp"])
+def test_verbs(trap: Trap, tmp_path: Path, kind: str) -> None:
+    assert sum((trap.folder / name).stat().st_size for name in OBJECTS) >= _POOL_SIZE
+    command, env = programs_of(kind, tmp_path)
+    for name, (words, statuses) in RUNS.items():
+        result = trap.run(*command, *words, env=env)
+        assert result.status in statuses, (name, result)
+
+
+def test_the_trap(trap: Trap, tmp_path: Path) -> None:
+    """It is sprung by what looks in the current directory, or this file would show nothing."""
+    for option, what in (("-c", "import selectors"), ("-m", "capstone")):
+        attempt(sys.executable, option, what, cwd=trap.folder)
+        assert trap.sprung() != ""
+        trap.mark.unlink()
+    (tmp_path / "factory.py").write_text(FACTORY)
+    script = tmp_path / "script.py"
+    script.write_text("import factory; p = factory.made(1); p.submit(len, '').result(); p.shutdown()")
+    attempt(sys.executable, script, cwd=trap.folder)
+    assert trap.sprung() != ""
+    trap.mark.unlink()
+    if library(trap.mark):
+        load = "import ctypes; ctypes.CDLL('./libcapstone.so')"
+        attempt(sys.executable, "-P", "-c", load, cwd=trap.folder)
+        assert trap.sprung() == "a library"
+
+
+@pytest.mark.parametrize("name", ["factory:made", "concurrent.futures:ProcessPoolExecutor"])
+@pytest.mark.parametrize("words", [("--check", "-r", "."), ("size", ".")])
+def test_executors(trap: Trap, tmp_path: Path, words: tuple[str, ...], name: str) -> None:
+    (tmp_path / "factory.py").write_text(FACTORY)
+    command, env = programs_of("script", tmp_path)
+    env["PYTHONPATH"] = str(tmp_path)
+    result = trap.run(*command, *words, "-j", "2", "--executor", name, env=env)
+    assert result.status == (1 if "--check" in words else 0)
+
+
+def test_an_executor_is_not_looked_for_in_the_folder(trap: Trap, tmp_path: Path) -> None:
+    command, env = programs_of("script", tmp_path)
+    (trap.folder / "mine.py").write_text((trap.folder / "capstone.py").read_text())
+    result = trap.run(*command, "--check", "-r", ".", "--executor", "mine:made", env=env)
+    assert (result.status, result.err) == (2, "cfi2sframe: .: error: executor 'mine:made': No module named 'mine'\n")
+
+
+@pytest.mark.parametrize("kind", ["cc", "ld"])
+def test_linkers(trap: Trap, tmp_path: Path, kind: str) -> None:
+    need("cc", "ld")
+    programs = install_programs(tmp_path / "programs")
+    (trap.folder / "main.c").write_text("int main(void) { return 0; }\n")
+    env = environment(programs)
+    if kind == "cc":
+        result = trap.run("cfi2sframe-cc", "-o", "main", "main.c", env=env)
+    else:
+        (tmp_path / "links").mkdir()
+        (tmp_path / "links" / "ld").symlink_to(programs / "cfi2sframe-ld")
+        result = trap.run("cc", "-B", tmp_path / "links", "-o", "main", "main.c", env=env)
+    assert (result.status, result.err) == (0, "")
+    assert b"\0.sframe\0" in (trap.folder / "main").read_bytes()
+
+
+@pytest.mark.parametrize("recipe", ["make", "ninja"])
+def test_recipes(tmp_path: Path, recipe: str) -> None:
+    need(recipe, "cc")
+    folder = copy_recipe(recipe, tmp_path / "folder")
+    if recipe == "make":
+        shutil.copy(CONTRIB / "make" / "sframe.mk", folder)
+    trap = Trap(folder, tmp_path / "sprung")
+    env = environment(install_programs(tmp_path / "programs"))
+    result = trap.run(recipe, *(["words"] if recipe == "make" else []), env=env)
+    assert result.status == 0, result
+    assert b"\0.sframe\0" in (folder / "words").read_bytes()
+
+
+def test_rpm_s_build_root(trap: Trap, tmp_path: Path) -> None:
+    need("bash", "od", "awk")
+    env = environment(install_programs(tmp_path / "programs"), RPM_BUILD_ROOT=str(trap.folder), RPM_BUILD_NCPUS="2")
+    result = trap.run(CONTRIB / "rpm" / "brp-sframe", env=env)
+    assert result.status == 0, result
+    assert b"\0.sframe\0" in (trap.folder / "ls0").read_bytes()
+
+
+def test_debhelper(tmp_path: Path, debian: dict[str, str]) -> None:
+    folder = staged(tmp_path, debian)
+    for number in range(8):
+        shutil.copy("/bin/ls", folder / "debian" / "words" / "usr" / "bin" / f"ls{number}")
+    trap = Trap(folder, tmp_path / "sprung")
+    result = trap.run("dh_sframe", env={**debian, "DEB_BUILD_OPTIONS": "parallel=2"})
+    assert result.status == 0, result
+    assert b"\0.sframe\0" in (folder / "debian" / "words" / "usr" / "bin" / "ls0").read_bytes()
