@@ -119,14 +119,14 @@ def _write(job: Job, emitted: Emitted, source: Source) -> tuple[FileState, tuple
     def check(content: FileData) -> None:
         emit.check(emitted, image_of(content, job.name))
 
-    written = write_file(
+    state, warnings = write_file(
         job.targets,
         emitted.chunks,
         source=source,
         in_place=True,
         check=check if job.settings.verifies else None,
     )
-    return written.state, (*written.warnings, *_hard_links_left(source.status.st_nlink - len(job.targets)))
+    return state, (*warnings, *_hard_links_left(source.status.st_nlink - len(job.targets)))
 
 
 def _hard_links_left(count: int) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.batch.records import FileState
 from cfi2sframe.batch.source import Place, open_folder
@@ -36,13 +36,6 @@ _SEALS: Final = ("security.ima", "security.evm")
 _CHANGED: Final = "the file was changed while it was being converted"
 
 
-class Written(NamedTuple):
-    """A file that was written: how it is now, and what has to be said about it."""
-
-    state: FileState
-    warnings: tuple[str, ...] = ()
-
-
 class _NoLinkError(Exception):
     """A file without a name cannot be given one here."""
 
@@ -55,18 +48,20 @@ def write_file(
     is_copy: bool = False,
     in_place: bool = False,
     check: Callable[[FileData], None] | None = None,
-) -> Written:
+) -> tuple[FileState, tuple[str, ...]]:
     """Write to a temporary file in a target's folder, then put it in the target's place.
+
+    Returns how the new file is then, and what has to be said about it.
 
     `targets` are absolute paths without symbolic links. Of several, the further ones become hard links of the new
     file; each is exchanged atomically, and none before all are prepared. The content of a large file is read while it
     is written, and its holes stay holes. `check` is given the new file's bytes and may raise.
 
     A file `source` must be as it was when it was opened. A copy of it (`is_copy`) has its mode and extended attributes,
-    and if the source is what is replaced, its owner as far as permitted; any other new file belongs to whoever writes
-    it, and has no set-ID bits and no attributes of another owner's file. `in_place`: a copy, all targets have to be
-    names of the source, and its times stay. Without a source the mode is that of the file that is replaced, or what the
-    umask leaves.
+    and if the source is what is replaced, its owner as far as permitted. Any other new file belongs to whoever writes
+    it; a copy of another owner's file has no set-ID bits, no extended attributes, and of the mode what the umask
+    leaves. `in_place`: a copy, all targets have to be names of the source, and its times stay. What is no copy has the
+    mode of the file that is replaced, or what the umask leaves.
 
     Raises `OSError`, and `ChangedError` when the source, or what a target's name stands for, has been changed.
     """
@@ -104,7 +99,9 @@ class _NewFile:
             raise ChangedError(_CHANGED)
         self._made: list[Place] = []
 
-    def write(self, content: FileData, check: Callable[[FileData], None] | None, *, is_named: bool) -> Written:
+    def write(
+        self, content: FileData, check: Callable[[FileData], None] | None, *, is_named: bool
+    ) -> tuple[FileState, tuple[str, ...]]:
         descriptor = None if is_named else _create_unnamed(self._places[0].folder)
         if descriptor is None:
             descriptor = _create(self._name_beside(self._places[0]))
@@ -120,7 +117,7 @@ class _NewFile:
                 if self._source is not None:
                     self._source.check()
                 self._publish(descriptor)
-            return Written(FileState.of(os.fstat(descriptor)), warnings)
+            return FileState.of(os.fstat(descriptor)), warnings
 
     def _set_attributes(self, new: int) -> tuple[str, ...]:
         """Give the new file its owner, mode, attributes and times; return what has to be said."""
@@ -138,6 +135,8 @@ class _NewFile:
         if (now.st_uid, now.st_gid) != (status.st_uid, status.st_gid):
             # A set-user-ID bit must not come to mean another user, nor a list another owner.
             mode &= ~(stat.S_ISUID | stat.S_ISGID)
+            if not self._replaces:
+                mode &= ~_umask()
             is_list_kept = _ACCESS_LIST not in attributes
         else:
             is_list_kept = _set_extended_attributes(new, attributes)
@@ -307,6 +306,10 @@ def _mode_instead(place: Place) -> int:
     if stat.S_ISREG(mode):
         # Set-ID bits were granted to the bytes that were there.
         return mode & 0o777
+    return 0o666 & ~_umask()
+
+
+def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
-    return 0o666 & ~mask
+    return mask

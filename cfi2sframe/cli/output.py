@@ -59,10 +59,9 @@ def write_output(
     """
     if path != "-" and not _is_special(path):
         with ended_by_signals():
-            target = os.path.realpath(path)
-            return write_file(
-                [target], content, source=source, is_copy=is_copy, in_place=in_place, check=check
-            ).warnings
+            targets = [os.path.realpath(path)]
+            _, warnings = write_file(targets, content, source=source, is_copy=is_copy, in_place=in_place, check=check)
+        return warnings
     # Nothing that has gone out can be taken back, and a file may be changed after the check.
     data = bytes(content)
     if check is not None:

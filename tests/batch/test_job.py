@@ -269,3 +269,76 @@ def test_names_that_cannot_be_exchanged_leave_nothing_behind(
     assert (outcome.status, outcome.reason) == ("failed", "Operation not permitted")
     assert source.read_bytes() == other.read_bytes() == OBJECT
     assert names(source.parent) == {"in.o", "other.o"}
+
+
+# What has changed between the making of the list and the run
+
+
+@pytest.mark.parametrize("recurse", [False, True])
+def test_a_folder_that_has_become_a_link_leads_nowhere(tmp_path: Path, *, recurse: bool) -> None:
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    for folder in (tree / "d", outside):
+        folder.mkdir(parents=True)
+        (folder / "in.o").write_bytes(OBJECT)
+    (job,) = work_list([str(tree if recurse else tree / "d" / "in.o")], recurse=recurse)
+    (tree / "d").rename(tree / "moved")
+    (tree / "d").symlink_to(outside)
+    outcome = run_job(job)
+    assert (outcome.status, outcome.reason) == ("failed", "Not a directory")
+    assert {path.read_bytes() for path in (outside / "in.o", tree / "moved" / "in.o")} == {OBJECT}
+
+
+def test_a_file_that_has_become_a_link_leads_nowhere(source: Path) -> None:
+    (job,) = work_list([str(source)])
+    other = source.rename(source.with_name("other.o"))
+    source.symlink_to(other)
+    assert run_job(job).status == "failed"
+    assert source.is_symlink()
+    assert other.read_bytes() == OBJECT
+
+
+def test_a_fifo_is_not_waited_for(source: Path) -> None:
+    (job,) = work_list([str(source)])
+    source.unlink()
+    os.mkfifo(source)
+    assert run_job(job).reason == "not a regular file"
+
+
+def test_a_name_that_has_become_another_files_is_not_replaced(source: Path) -> None:
+    """Its other names are the new file only as long as all are its names."""
+    other = source.with_name("other.o")
+    os.link(source, other)
+    (job,) = work_list([str(source), str(other)])
+    other.unlink()
+    other.write_bytes(b"somebody else's")
+    outcome = run_job(job)
+    assert (outcome.status, outcome.reason) == ("failed", "the file was changed while it was being converted")
+    assert (source.read_bytes(), other.read_bytes()) == (OBJECT, b"somebody else's")
+    assert names(source.parent) == {"in.o", "other.o"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_temporary_name_that_has_become_another_files(
+    source: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Whoever may write to a folder can exchange names in it; they do not get to other folders."""
+    targets = [source]
+    if count == 2:
+        (source.parent / "elsewhere").mkdir()
+        targets.append(source.parent / "elsewhere" / "in.o")
+        os.link(source, targets[1])
+    link = os.link
+
+    def exchange(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
+        link(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+        os.unlink(new, dir_fd=dst_dir_fd)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT, dir_fd=dst_dir_fd), "wb") as file:
+            file.write(b"somebody else's")
+
+    (job,) = work_list([str(target) for target in targets])
+    monkeypatch.setattr(os, "link", exchange)
+    outcome = run_job(job)
+    monkeypatch.undo()
+    assert (outcome.status, outcome.reason) == ("failed", "the file was changed while it was being converted")
+    assert {target.read_bytes() for target in targets} == {OBJECT}
+    assert names(source.parent) - {"elsewhere"} == {"in.o"}

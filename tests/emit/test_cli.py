@@ -168,7 +168,7 @@ def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...]
     if words:
         assert cli("--in-place", source) == EXIT_SUCCESS
     os.chown(source, SOMEBODY, SOMEBODY)
-    source.chmod(0o6751)
+    source.chmod(0o6773)
     try:
         os.setxattr(source, "user.note", b"another owner's")
     except OSError as error:
@@ -178,15 +178,19 @@ def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...]
         out.write_bytes(b"old")
         os.chown(out, SOMEBODY, SOMEBODY)
         out.chmod(0o6777)
-    assert cli(*words, source, "-o", out) == EXIT_SUCCESS
+    mask = os.umask(0o027)
+    try:
+        assert cli(*words, source, "-o", out) == EXIT_SUCCESS
+    finally:
+        os.umask(mask)
     status = out.stat()
-    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, os.getegid(), 0o751)
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, os.getegid(), 0o750)
     assert os.listxattr(out) == []
     # The input itself, by another name, is rewritten: it stays its owner's.
     link = source.with_name("link.o")
     link.symlink_to(source)
     assert cli(source, "-o", link, "--replace") == EXIT_SUCCESS
-    assert (source.stat().st_uid, stat.S_IMODE(source.stat().st_mode)) == (SOMEBODY, 0o6751)
+    assert (source.stat().st_uid, stat.S_IMODE(source.stat().st_mode)) == (SOMEBODY, 0o6773)
     assert os.getxattr(source, "user.note") == b"another owner's"
 
 
