@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from tests.contrib.conftest import programs
 from tests.contrib.support import CONTRIB, ROOT, Result, attempt, copy_recipe, environment, install_programs, need
 from tests.contrib.test_debhelper import debian, staged
 from tests.faults.test_truncation import file_of
-from tests.size.test_collect import _cpio, _deb, _rpm
+from tests.package_files import cpio, deb, rpm, tar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,8 +106,8 @@ def trap(tmp_path: Path) -> Trap:
         shutil.copy("/bin/ls", trap.folder / f"ls{number}")
     for name in ("core", "program"):
         (trap.folder / name).write_bytes(file_of(name, 0))
-    (trap.folder / "x.deb").write_bytes(_deb(".xz"))
-    (trap.folder / "x.rpm").write_bytes(_rpm(b"gzip", gzip.compress(_cpio({"ls": object_of(1)}))))
+    (trap.folder / "x.deb").write_bytes(deb(lzma.compress(tar({"./ls": object_of(1)})), ".xz"))
+    (trap.folder / "x.rpm").write_bytes(rpm(gzip.compress(cpio({"ls": object_of(1)}))))
     return trap
 
 
