@@ -19,26 +19,30 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
     parser = parser_of(
         "remove",
-        f"{PROGRAM} remove IN (-o OUT | --in-place)",
+        f"{PROGRAM} remove IN (-o OUT | --in-place) [--no-verify]",
         "Write a copy of IN without its .sframe section; what was moved to make room for it moves back.",
         f"examples:\n  {PROGRAM} remove --in-place program\n  {PROGRAM} remove lib.so -o plain.so\n",
     )
     parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")
     parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
     parser.add_argument("--in-place", action="store_true", help="rewrite IN itself")
+    parser.add_argument("--no-verify", action="store_true", help="do not read the file back and compare it with IN")
     return parser
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take the section out of one file."""
-    from cfi2sframe.emit import remove
+    from cfi2sframe.elf.load import load
+    from cfi2sframe.emit import check_removal, remove
 
     try:
         output = output_of(arguments)
         source = None if arguments.input == "-" else Watched.of(arguments.input)
-        chunks = remove(read_image(arguments.input))
+        image = read_image(arguments.input)
+        chunks = remove(image)
         like = None if source is None else source.path
-        write_output(output, chunks, like=like, keep_times=arguments.in_place, source=source)
+        check = None if arguments.no_verify else lambda path: check_removal(image, load(path))
+        write_output(output, chunks, like=like, keep_times=arguments.in_place, check=check, source=source)
     except BrokenPipeError:
         raise
     except (Cfi2SFrameError, OSError) as error:

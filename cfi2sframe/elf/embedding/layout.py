@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
 #: What moves keeps its alignment, so padding may grow to this size (the largest pages in use are as large as 2 MiB).
 _MAX_ALIGNMENT = 1 << 21
+#: The largest pages of any processor. A new segment gets the largest alignment of all.
+_MAX_LOAD_ALIGNMENT = 1 << 30
 _MAX_FILE_OFFSET = 1 << 63
 
 
@@ -113,7 +115,7 @@ def parse_layout(data: FileData) -> Layout:
     _refuse_kind(header)
     sections = tuple(parse_section_headers(data, header))
     segments = tuple(parse_program_headers(data, header))
-    names_index = section_names_index(header, list(sections))
+    names_index = section_names_index(header, sections)
     if len(sections) >= SHN_LORESERVE - 1:
         raise EmbedError("the section table has no room for another index")
     names = _section_names(data, sections, names_index)
@@ -163,6 +165,8 @@ def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> Non
     for segment in loads:
         if segment.memory_size < segment.file_size:
             raise EmbedError(f"the segment at 0x{segment.vaddr:x} is smaller in memory than in the file")
+        if segment.alignment > _MAX_LOAD_ALIGNMENT or segment.alignment.bit_count() > 1:
+            raise EmbedError(f"the segment at 0x{segment.vaddr:x} is aligned to {segment.alignment} bytes")
         if segment.alignment > 1 and (segment.vaddr - segment.file_offset) % segment.alignment:
             raise EmbedError(f"the segment at 0x{segment.vaddr:x} is not congruent to its file offset")
         if segment.paddr not in (0, segment.vaddr):

@@ -41,12 +41,14 @@ from cfi2sframe.elf.constants import (
     SHT_SYMTAB,
     STB_LOCAL,
 )
+from cfi2sframe.elf.embedding.notes import ask_for_nothing
 from cfi2sframe.elf.records import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.embedding.layout import Layout
+    from cfi2sframe.elf.records import ProgramHeader
 
 NOTE_NAMES: Final = frozenset(
     {
@@ -190,3 +192,18 @@ def _is_movable(layout: Layout, index: int, tags: list[tuple[int, int]]) -> bool
 def following_types() -> frozenset[int]:
     """Return the segment types that follow the sections they cover."""
     return _FOLLOWING_TYPES
+
+
+def nobody_misses(layout: Layout, note: ProgramHeader) -> bool:
+    """Say whether a PT_NOTE, beside a PT_GNU_PROPERTY for the same notes, may go and come back.
+
+    Loaders find the same with and without it: it is mapped, well-formed, and asks for nothing.
+    """
+    is_mapped = note.file_size == note.memory_size and any(
+        load.vaddr <= note.vaddr
+        and note.vaddr + note.file_size <= load.vaddr + load.file_size
+        and note.vaddr - load.vaddr == note.file_offset - load.file_offset
+        for load in layout.loads
+    )
+    content = bytes(layout.data[note.file_offset : note.file_offset + note.file_size])
+    return is_mapped and ask_for_nothing(content, layout.order, note.alignment)

@@ -25,7 +25,7 @@ from cfi2sframe.elf.embedding.assemble import behind_alignment
 from cfi2sframe.elf.embedding.end_table import segments_before, table_is_in
 from cfi2sframe.elf.embedding.head import FIRST_PAGE_SIZE, HeadRegion, groups_of, head_region
 from cfi2sframe.elf.embedding.layout import Layout, described_end, round_up
-from cfi2sframe.elf.embedding.movable import following_types, movable_sections
+from cfi2sframe.elf.embedding.movable import following_types, movable_sections, nobody_misses
 from cfi2sframe.elf.embedding.renumber import changed_contents, section_bytes
 from cfi2sframe.elf.embedding.splice import Splice, ordered, overwrite
 from cfi2sframe.elf.embedding.untable import without_section_header
@@ -182,7 +182,19 @@ def _is_own_segment(layout: Layout, target: _Target, home: tuple[int, ...]) -> b
     if not layout.sections:
         return target.start - load.file_offset < 16
     left = [] if target.section_index is None else [target.section_index]
-    return not _contents(layout, load, [*left, *home])
+    return not _contents(layout, load, [*left, *home]) and _is_rest_empty(layout, target, load, home)
+
+
+def _is_rest_empty(layout: Layout, target: _Target, load: ProgramHeader, home: tuple[int, ...]) -> bool:
+    """Say whether a PT_LOAD has nothing but zeros beside the section, sections that go home, and program headers."""
+    known = [(layout.sections[i].file_offset, layout.sections[i].file_offset + layout.sections[i].size) for i in home]
+    known += [(target.start, target.end), (layout.header.program_headers_offset, layout.table_end)]
+    position, end = load.file_offset, load.file_offset + load.file_size
+    for start, stop in [*sorted(known), (end, end)]:
+        if position < min(start, end) and any(layout.data[position : min(start, end)]):
+            return False
+        position = max(position, stop)
+    return True
 
 
 def _segments_without(layout: Layout, target: _Target, *, own: bool) -> list[ProgramHeader]:
@@ -196,7 +208,8 @@ def _segments_without(layout: Layout, target: _Target, *, own: bool) -> list[Pro
         for index in notes
         if prop
     )
-    if prop is not None and notes and not known and len(segments) < len(layout.segments):
+    has_room = len(segments) < len(layout.segments)
+    if prop is not None and notes and not known and has_room and nobody_misses(layout, prop):
         segments.insert(notes[0], prop._replace(type=PT_NOTE))
     return segments
 
@@ -264,12 +277,19 @@ def _followed(
             result.append(segment)
             continue
         if segment.type == PT_NOTE:
-            covered = _adjacent(layout, places, covered, orphans)
+            covered = _adjacent(layout, places, covered, [i for i in orphans if _fits(layout, segments, segment, i)])
         start, vaddr = places[covered[0]], vaddrs[covered[0]]
         size = places[covered[-1]] + layout.sections[covered[-1]].size - start
         paddr = vaddr if segment.paddr else 0
         result.append(segment._replace(file_offset=start, vaddr=vaddr, paddr=paddr, file_size=size, memory_size=size))
     return result
+
+
+def _fits(layout: Layout, segments: list[ProgramHeader], segment: ProgramHeader, index: int) -> bool:
+    """Say whether a note belongs into a PT_NOTE: that of its alignment, where there is one."""
+    alignments = {other.alignment for other in segments if other.type == PT_NOTE}
+    wanted = layout.sections[index].alignment
+    return segment.alignment == wanted or wanted not in alignments
 
 
 def _adjacent(layout: Layout, places: dict[int, int], covered: list[int], orphans: list[int]) -> list[int]:
