@@ -21,9 +21,10 @@ from cfi2sframe.elf.constants import (
     PT_NULL,
     PT_PHDR,
 )
+from cfi2sframe.elf.embedding.cover import Cover
 from cfi2sframe.elf.embedding.end_table import end_block, warnings_for, with_table_at
 from cfi2sframe.elf.embedding.head import FIRST_PAGE_SIZE, HeadRegion, Repacking, head_region, repack
-from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, following_types, nobody_misses
+from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, nobody_misses
 from cfi2sframe.elf.embedding.place import (
     SECTION_ALIGNMENT,
     Block,
@@ -194,15 +195,9 @@ def _moved_segments(
 ) -> list[ProgramHeader]:
     """Let PT_INTERP, PT_NOTE and PT_GNU_PROPERTY follow their sections."""
     result = []
+    cover = Cover(layout, segments)
     for segment in segments:
-        covered = [
-            index
-            for index, section in enumerate(layout.sections)
-            if segment.type in following_types()
-            and layout.has_content(index)
-            and segment.file_offset <= section.file_offset
-            and section.file_offset + section.size <= segment.file_offset + segment.file_size
-        ]
+        covered = cover.sections.get(segment, [])
         deltas = {moved[index][0] - layout.sections[index].vaddr if index in moved else 0 for index in covered}
         if len(deltas) > 1:
             kept = next((index for index in covered if layout.names[index] == BUILD_ID_NAME), covered[0])
