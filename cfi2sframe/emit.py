@@ -139,7 +139,9 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
     if emitted.plan is not None:
         self_check(conversion.image.data, rewritten.data, emitted.plan, conversion.data)
     else:
-        _check_object(conversion.image, rewritten)
+        from cfi2sframe.elf.relocatable import check_added
+
+        check_added(conversion.image, rewritten)
     # Everything old has just been found in its place, so the CFI need not be read again.
     found = verify_section(conversion.image, conversion.cfi, conversion.code_map, decode_existing(rewritten))
     if not found.is_clean:
@@ -150,24 +152,11 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
         )
 
 
-def _check_object(original: ElfImage, rewritten: ElfImage) -> None:
-    for old, new in zip(original.sections, rewritten.sections, strict=False):
-        if old.name in (".sframe", ".rela.sframe", _names_of(original)):
-            continue
-        if old._replace(vaddr=0) != new._replace(vaddr=0) or original.section_bytes(old) != rewritten.section_bytes(
-            new
-        ):
-            raise EmbedError(f"the rewritten object's section {old.name} differs")
-
-
-def _names_of(image: ElfImage) -> str:
-    """Return the name of the section that holds section names: the one that grows."""
-    index = image.header.section_names_index
-    return image.sections[index].name if index < len(image.sections) else ""
-
-
 def remove(image: ElfImage) -> Joined:
-    """Return a copy of a file without its SFrame section. Raises `EmbedError` when it has none, or it cannot go."""
+    """Return a copy of a file without its SFrame section, to be given to `check_removal` when it is written.
+
+    Raises `EmbedError` when the file has none, or it cannot go.
+    """
     if image.is_relocatable:
         from cfi2sframe.elf.relocatable import remove_from_object
 
@@ -175,3 +164,19 @@ def remove(image: ElfImage) -> Joined:
     from cfi2sframe.elf.embed import remove_section
 
     return remove_section(image.data)
+
+
+def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
+    """Read a file that `remove` has made back: but for the section, everything is as it was.
+
+    Every byte that was mapped is mapped at the same address, what loaders are led to is the same, and so are sections
+    and symbols. Raises `EmbedError` when that is not so, `InputError` when the file cannot even be read.
+    """
+    if original.is_relocatable:
+        from cfi2sframe.elf.relocatable import check_taken_out
+
+        check_taken_out(original, rewritten)
+    else:
+        from cfi2sframe.elf import embed
+
+        embed.check_removal(original.data, rewritten.data)

@@ -13,31 +13,45 @@ from cfi2sframe.errors import Cfi2SFrameError
 if TYPE_CHECKING:
     import argparse
 
+    from cfi2sframe.elf.records import FileData
+
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the verb's arguments."""
     parser = parser_of(
         "remove",
-        f"{PROGRAM} remove IN (-o OUT | --in-place)",
+        f"{PROGRAM} remove IN (-o OUT | --in-place) [--no-verify]",
         "Write a copy of IN without its .sframe section; what was moved to make room for it moves back.",
         f"examples:\n  {PROGRAM} remove --in-place program\n  {PROGRAM} remove lib.so -o plain.so\n",
     )
     parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")
     parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
     parser.add_argument("--in-place", action="store_true", help="rewrite IN itself")
+    parser.add_argument("--no-verify", action="store_true", help="do not read the file back and compare it with IN")
     return parser
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Take the section out of one file."""
-    from cfi2sframe.emit import remove
+    from cfi2sframe.elf.load import image_of
+    from cfi2sframe.emit import check_removal, remove
 
     try:
         output = output_of(arguments)
         with open_image(arguments.input) as (image, source):
-            chunks = remove(image)
-            in_place = arguments.in_place
-            for warning in write_output(output, chunks, source=source, is_copy=True, in_place=in_place):
+
+            def check_content(content: FileData) -> None:
+                check_removal(image, image_of(content, image.name))
+
+            warnings = write_output(
+                output,
+                remove(image),
+                source=source,
+                is_copy=True,
+                in_place=arguments.in_place,
+                check=None if arguments.no_verify else check_content,
+            )
+            for warning in warnings:
                 say("warning", warning, image.name)
     except BrokenPipeError:
         raise

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME
 from cfi2sframe.elf.embedding.assemble import assemble
-from cfi2sframe.elf.embedding.check import Expected, check_rewritten
+from cfi2sframe.elf.embedding.check import Expected, check_removed, check_replaced, check_rewritten
 from cfi2sframe.elf.embedding.draft import Draft, HeaderSource, make_draft
 from cfi2sframe.elf.embedding.layout import parse_or_refuse
 from cfi2sframe.elf.embedding.remove import removal_splices
@@ -203,15 +203,26 @@ def remove_section(data: FileData) -> Joined:
 
 
 def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, section: Buffer | None = None) -> None:
-    """Read the rewritten file back with other code (pyelftools) and compare it with the original.
+    """Read the rewritten file back with other code and compare it with the original.
 
-    Raises `EmbedError` when a header does not parse, a section of the original differs in bytes, name or
-    address (but for those that the plan moved), segments are out of order, misaligned or overlap, the
-    build-id differs, or `.sframe` is not where the plan says, read-only, within a PT_LOAD, and (when given)
-    made of `section`.
+    Raises `EmbedError` when a header does not parse; when another byte is mapped anywhere than before, or with other
+    rights, but for what `embedding.memory` can explain; when a section differs in bytes, name or address; or when
+    `.sframe` is not where the plan says, read-only, within a PT_LOAD, and (when given) made of `section`.
     """
-    moved = {section.name: section.new_vaddr for section in plan.moved}
-    if plan.removes_existing:
-        original = remove_section(original)
     place = Expected(plan.section_vaddr, plan.section_size, plan.table_file_offset)
-    check_rewritten(original, rewritten, moved, place, section)
+    if plan.strategy == "existing-section":
+        check_replaced(original, rewritten, place, section)
+        return
+    if plan.removes_existing:
+        bare = remove_section(original)
+        check_removed(original, bare)
+        original = bare
+    check_rewritten(original, rewritten, place, section)
+
+
+def check_removal(original: FileData, rewritten: FileData) -> None:
+    """Compare a file that `remove_section` has made with the original, the way `self_check` does.
+
+    Raises `EmbedError` unless everything else is as it was.
+    """
+    check_removed(original, rewritten)

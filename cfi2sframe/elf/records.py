@@ -22,9 +22,11 @@ from cfi2sframe.elf.constants import (
 from cfi2sframe.errors import ElfError, UnfitError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     from cfi2sframe.elf.contents import LazyBytes
+    from cfi2sframe.elf.image import ElfSection
 
     #: A file's bytes, in memory or read range by range: what both give is a length, and bytes for a slice.
     FileData: TypeAlias = "Buffer | LazyBytes"
@@ -161,7 +163,7 @@ def parse_section_headers(data: FileData, header: FileHeader) -> list[SectionHea
     return [SectionHeader(*fields) for fields in unpacker.iter_unpack(data[offset:end])]
 
 
-def section_names_index(header: FileHeader, sections: list[SectionHeader]) -> int:
+def section_names_index(header: FileHeader, sections: Sequence[SectionHeader | ElfSection]) -> int:
     """Return the index of the section that holds the section names; 0 when there is none."""
     index = header.section_names_index
     if index == SHN_XINDEX and sections:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.contents import Joined, part_of
+from cfi2sframe.elf.embedding.view import differences
 from cfi2sframe.elf.records import (
+    FILE_HEADER_SIZE,
     RELA_SIZE,
     SFRAME_NAME,
     SYMBOL_SIZE,
@@ -28,6 +30,7 @@ from cfi2sframe.errors import EmbedError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.records import Buffer, FileData
 
 _RELA_NAME: Final = ".rela.sframe"
@@ -59,14 +62,13 @@ class _Object:
         names = self.sections[self.names_index]
         self.names = bytes(data[names.file_offset : names.file_offset + names.size])
 
-    def name(self, section: SectionHeader) -> str:
-        end = self.names.find(b"\0", section.name_offset)
-        return self.names[section.name_offset : end if end >= 0 else None].decode("latin-1")
-
     def find(self) -> int | None:
         """Return the index of the SFrame section, if there is one."""
+        wanted = SFRAME_NAME.encode() + b"\0"
         for index, section in enumerate(self.sections):
-            if is_sframe_section(section.type, self.name(section)):
+            # Names may be long, and overlap: none is copied.
+            is_called = self.names.startswith(wanted, section.name_offset)
+            if is_sframe_section(section.type, SFRAME_NAME if is_called else ""):
                 return index
         return None
 
@@ -91,15 +93,18 @@ class _Object:
         if c.SHN_XINDEX in stored:
             for section in self.sections:
                 if section.type == c.SHT_SYMTAB_SHNDX and section.link == symbol_table:
-                    indices.update(
-                        index for (index,) in struct.iter_unpack(self.order + "I", self._bytes_of(section, 4))
-                    )
+                    indices.update(self.words_of(section))
         return indices
+
+    def words_of(self, section: SectionHeader) -> tuple[int, ...]:
+        """Return the words that a section consists of. Raises `EmbedError` when it leaves the file."""
+        data = self._bytes_of(section, 4)
+        return struct.unpack(f"{self.order}{len(data) // 4}I", data)
 
     def _bytes_of(self, section: SectionHeader, entry_size: int) -> Buffer:
         """Return the whole entries of a table. Raises `EmbedError` when it leaves the file."""
         if section.file_offset + section.size > len(self.data):
-            raise EmbedError("the symbol table reaches past the end of the file")
+            raise EmbedError("a table of symbols or indices reaches past the end of the file")
         return self.data[section.file_offset : section.file_offset + section.size // entry_size * entry_size]
 
     def file_header(self, headers_offset: int, count: int) -> tuple[FileHeader, SectionHeader]:
@@ -178,9 +183,9 @@ def remove_from_object(data: FileData) -> Joined:
     index = old.find()
     if index is None:
         raise EmbedError("no .sframe section")
-    _check_unreferenced(old, index)
     headers = list(old.sections)
     rela_index = old.find_relocations(index)
+    _check_unreferenced(old, index, rela_index)
     for gone in (index, rela_index):
         if gone is not None:
             headers[gone] = SectionHeader(0, c.SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -189,7 +194,12 @@ def remove_from_object(data: FileData) -> Joined:
     return _finish(old, headers, _Tail(len(data)))
 
 
-def _check_unreferenced(old: _Object, index: int) -> None:
+def _check_unreferenced(old: _Object, index: int, rela_index: int | None) -> None:
+    for section in old.sections:
+        if section.type == c.SHT_GROUP:
+            members = old.words_of(section)
+            if index in members or rela_index in members:
+                raise EmbedError("a section group holds .sframe; the section cannot be taken out")
     if index in old.symbol_sections(old.symbol_table()):
         raise EmbedError("a symbol belongs to .sframe; the section cannot be taken out")
 
@@ -227,3 +237,63 @@ def _finish(old: _Object, headers: list[SectionHeader], tail: _Tail) -> Joined:
     tail.add(b"".join(h.pack(old.order) for h in headers), 8)
     packed = header.pack()
     return Joined([packed, part_of(old.data, len(packed), len(old.data)), *tail.chunks])
+
+
+def check_added(original: ElfImage, rewritten: ElfImage) -> None:
+    """Raise `EmbedError` unless an object is another one with `.sframe`: all other sections are where they were."""
+    known = {s.index for s in original.sections if s.is_sframe}
+    replaced = known | {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in known}
+    _check_kept(original, rewritten, replaced)
+    found = {s.index for s in rewritten.sections if s.is_sframe}
+    _expect(len(found) == 1, f"there are {len(found)} SFrame sections")
+    added = [s for s in rewritten.sections[len(original.sections) :] if s.index not in found]
+    _expect(all(s.type == c.SHT_RELA and s.info in found for s in added), "there are other new sections")
+
+
+def check_taken_out(original: ElfImage, rewritten: ElfImage) -> None:
+    """Raise `EmbedError` unless an object is another one without `.sframe`: all other sections are where they were."""
+    gone = {s.index for s in original.sections if s.is_sframe}
+    gone |= {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in gone}
+    _check_kept(original, rewritten, gone)
+    inactive = (0, 0, 0, 0, 0, 0, 0, 0, 0)
+    for section in rewritten.sections:
+        is_left = section.index not in gone or section[2:] == inactive
+        _expect(is_left and not section.is_sframe, "the section is still there")
+
+
+def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> None:
+    """Compare all sections but those with the indices `other`; inactive ones at the end may be missing."""
+    before, after = original.header, rewritten.header
+    # Sections may overlap, so their bytes are compared all at once: what is new goes after the old end of the file.
+    for place, _ in differences(original.data, rewritten.data, (FILE_HEADER_SIZE, len(original.data))):
+        holders = [s.name for s in original.sections if s.file_offset <= place < s.file_offset + s.size]
+        raise _failure(f"section {(*holders, 'none')[0]} differs at file offset 0x{place:x}")
+    _expect(before[:6] == after[:6] and before.flags == after.flags, "the file header changed")
+    _expect(original.segments == rewritten.segments, "the program headers changed")
+    names = section_names_index(before, original.sections)
+    _expect(names == section_names_index(after, rewritten.sections), "the section names are elsewhere")
+    for old in original.sections:
+        if old.index in other:
+            continue
+        if old.index >= len(rewritten.sections):
+            _expect(old.type == c.SHT_NULL, f"section {old.name} is gone")
+            continue
+        new = rewritten.sections[old.index]
+        # The image gives addresses of its own, and the null section holds the count of sections.
+        first, second = old._replace(vaddr=0), new._replace(vaddr=0)
+        if old.index == names:
+            same = original.section_bytes(old) == rewritten.section_bytes(new)[: old.size]
+            _expect(same, "the section names changed")
+            first, second = (s._replace(file_offset=0, size=0) for s in (first, second))
+        elif old.index == 0:
+            first, second = first._replace(size=0), second._replace(size=0)
+        _expect(first == second, f"section {old.name or old.index} differs")
+
+
+def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise _failure(message)
+
+
+def _failure(message: str) -> EmbedError:
+    return EmbedError(f"the rewritten object fails its re-read: {message}")

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
-from cfi2sframe.elf.embed import EmbeddingPlan, plan_embedding, self_check, write_embedding
+from cfi2sframe.elf.embed import (
+    EmbeddingPlan,
+    check_removal,
+    plan_embedding,
+    remove_section,
+    self_check,
+    write_embedding,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +76,13 @@ def embed(
     self_check(data, rewritten, plan, section)
     write(target, rewritten)
     return plan
+
+
+def take_out(data: bytes) -> bytes:
+    """Return the file without its section, which is checked on the way."""
+    bare = b"".join(remove_section(data))
+    check_removal(data, bare)
+    return bare
 
 
 def write(path: Path, data: bytes) -> None:

@@ -16,7 +16,19 @@ from cfi2sframe.elf.embed import plan_embedding, remove_section, self_check, wri
 from cfi2sframe.elf.embedding import draft
 from cfi2sframe.elf.records import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
-from tests.embed.support import LARGE, SMALL, checksum, compile_program, embed, mapped, need, run, sframe, write
+from tests.embed.support import (
+    LARGE,
+    SMALL,
+    checksum,
+    compile_program,
+    embed,
+    mapped,
+    need,
+    run,
+    sframe,
+    take_out,
+    write,
+)
 from tests.embed.test_later_tools import COMMANDS, Command, run_command
 
 if TYPE_CHECKING:
@@ -51,7 +63,7 @@ def test_runs_and_is_undone(program: Callable[..., Path], tmp_path: Path, linker
     assert (plan.headers, len(plan.warnings)) == (("table-at-end",), 1)
     assert run(converted) == run(original)
     assert mapped(converted) == [("main", size, checksum(sframe(size)))]
-    assert b"".join(remove_section(converted.read_bytes())) == original.read_bytes()
+    assert take_out(converted.read_bytes()) == original.read_bytes()
 
 
 @pytest.mark.usefixtures("no_other_way")
@@ -125,7 +137,7 @@ def test_survives(
         with pytest.raises(EmbedError, match="load addresses"):
             remove_section(changed.read_bytes())
         return
-    write(tmp_path / "removed.so", b"".join(remove_section(changed.read_bytes())))
+    write(tmp_path / "removed.so", take_out(changed.read_bytes()))
     assert run(*main, tmp_path / "removed.so") == expected
 
 

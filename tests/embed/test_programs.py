@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.elf.constants import SHT_PROGBITS
-from cfi2sframe.elf.embed import plan_embedding, remove_section, self_check, write_embedding
+from cfi2sframe.elf.embed import plan_embedding, self_check, write_embedding
 from cfi2sframe.errors import EmbedError
 from tests.embed.support import (
     HEADER_SIZE,
@@ -22,6 +22,7 @@ from tests.embed.support import (
     need,
     run,
     sframe,
+    take_out,
     write,
 )
 
@@ -58,7 +59,7 @@ def test_runs_as_before_and_finds_the_section(
     plan = embed(original, converted, size)
     assert run(converted) == expected
     assert mapped(converted) == [("main", size, checksum(sframe(size)))]
-    restored = b"".join(remove_section(converted.read_bytes()))
+    restored = take_out(converted.read_bytes())
     write(tmp_path / "restored", restored)
     assert run(tmp_path / "restored") == expected
     assert mapped(tmp_path / "restored") == []
@@ -141,7 +142,7 @@ def test_replacing_a_section_of_the_linker(binutils: Callable[[BinutilsVersion],
         write(tmp_path / f"replaced{size}", rewritten)
         assert run(tmp_path / f"replaced{size}") == expected
     removed = tmp_path / "removed"
-    write(removed, b"".join(remove_section(data)))
+    write(removed, take_out(data))
     assert run(removed) == expected
     assert run(newest.tool("strip"), "-o", tmp_path / "stripped", removed).status == 0
     assert run(tmp_path / "stripped") == expected

@@ -8,6 +8,8 @@ moves in the file.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import SHF_ALLOC
@@ -185,14 +187,20 @@ def new_numbering(layout: Layout, draft: Draft) -> list[int]:
     count = len(layout.sections)
     if not draft.moved:
         return list(range(count))
-    order = [index for index in range(count) if index not in draft.moved]
-    vaddrs = {index: section.vaddr for index, section in enumerate(layout.sections) if section.flags & SHF_ALLOC}
+    staying = [index for index in range(count) if index not in draft.moved]
+    loaded = sorted(
+        (layout.sections[i].vaddr, at) for at, i in enumerate(staying) if layout.sections[i].flags & SHF_ALLOC
+    )
+    vaddrs = [vaddr for vaddr, _ in loaded]
+    # The last place of all that stay at lower addresses.
+    lasts = list(accumulate((at for _, at in loaded), max))
     added = {index: vaddr for index, (vaddr, _) in draft.moved.items()}
     added[count] = draft.block.vaddr_of(draft.block.section_file_offset)
+    after: dict[int, list[int]] = {}
     for index, vaddr in sorted(added.items(), key=lambda item: item[1]):
-        lower = [at for at, other in enumerate(order) if vaddrs.get(other, vaddr) < vaddr]
-        order.insert(lower[-1] + 1 if lower else 1, index)
-        vaddrs[index] = vaddr
+        lower = bisect_left(vaddrs, vaddr)
+        after.setdefault(lasts[lower - 1] if lower else 0, []).append(index)
+    order = [index for at, old in enumerate(staying) for index in (old, *after.get(at, ()))]
     numbering = [0] * count
     for new, old in enumerate(order):
         if old < count:

@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a rewritten file back with code that had no part in writing it, and compare it with the original."""
+"""Read a rewritten file back with code that had no part in writing it, and compare it with the original.
+
+Nothing is derived from a plan: what is mapped at each address, what loaders and tools are led to, and the section table
+have to be the same in both files, or differ as `memory` and `sections` can explain.
+"""
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.constants import PF_R, PF_W, PT_GNU_SFRAME, SHF_INFO_LINK
-from cfi2sframe.elf.contents import is_equal, part_of, stream_of
-from cfi2sframe.errors import EmbedError, InputError
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.embedding.memory import check_memory
+from cfi2sframe.elf.embedding.sections import check_sections
+from cfi2sframe.elf.embedding.view import View, expect, failure, file_range, first_difference, is_zero, view_of, without
+from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
+from cfi2sframe.errors import ChangedError, ElfError
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import Buffer, FileData
+    from cfi2sframe.elf.embedding.view import Range
+    from cfi2sframe.elf.records import Buffer, FileData, ProgramHeader
 
-#: Sections that say where others are: the string table grows, tags and symbols follow moved sections.
-_BOOKKEEPING = frozenset({".shstrtab", ".sframe"})
-_KEPT_SEGMENTS = frozenset({"PT_LOAD", "PT_DYNAMIC", "PT_TLS", "PT_GNU_RELRO", "PT_GNU_EH_FRAME"})
-_FOLLOWING = frozenset({"SHT_DYNAMIC", "SHT_SYMTAB", "SHT_DYNSYM"})
+#: A header of SFrame, its magic number and its versions: enough to know a section by.
+_SFRAME_HEADER = "HBBBbbBIIIII"
+_SFRAME_MAGIC = 0xDEE2
+_SFRAME_VERSIONS = (1, 2, 3)
 
 
 class Expected(NamedTuple):
@@ -27,272 +36,178 @@ class Expected(NamedTuple):
     table_file_offset: int | None = None
 
 
-def check_rewritten(
-    original: FileData,
-    rewritten: FileData,
-    moved: dict[str, int],
-    place: Expected,
-    section: Buffer | None,
-) -> None:
-    """Raise `EmbedError` unless `rewritten` is `original` with `.sframe` mapped at its place.
+def check_rewritten(original: FileData, rewritten: FileData, place: Expected, section: Buffer | None) -> None:
+    """Raise `EmbedError` unless `rewritten` is `original`, which has no SFrame section, with one at its place.
 
-    `moved` maps names of sections to the addresses that they were moved to; `section` is what `.sframe`
-    must hold. Raises `InputError` when one of the files cannot be read.
+    `section` is what it must hold. Raises `InputError` when one of the files cannot be read.
     """
-    from elftools.common.exceptions import ELFError
-    from elftools.construct import ConstructError
-    from elftools.elf.elffile import ELFFile
+    before, after = _views(original, rewritten)
+    table = before.header.program_headers_offset if place.table_file_offset is None else place.table_file_offset
+    expect(after.header.program_headers_offset == table, "the program headers are elsewhere")
+    expect(not before.sframe_indices() and not _entries(before), "there was a section already")
+    _check_section(after, place, section)
+    _check_pair(before, after, is_removal=False)
+    _check_headers(after)
 
+
+def check_replaced(original: FileData, rewritten: FileData, place: Expected, section: Buffer | None) -> None:
+    """Raise `EmbedError` unless only the bytes of an SFrame section differ, its size and its type.
+
+    The section has become no larger; the rest of its place is zeros.
+    """
+    before, after = _views(original, rewritten)
+    old = _loaded_section(before)
+    new = _check_section(after, place, section)
+    expect(old[0] == new[0] and new[1] <= old[1], "the section is not where the old one was")
+    changed = [old]
+    for view in (before, after):
+        start = view.table[0]
+        changed += [
+            _item(start, PROGRAM_HEADER_SIZE, i) for i, s in enumerate(view.segments) if s.type == c.PT_GNU_SFRAME
+        ]
+        start = view.section_table[0]
+        changed += [_item(start, SECTION_HEADER_SIZE, index) for index in view.sframe_indices()]
+    entry, other = _entries(before)[0], _entries(after)[0]
+    expect(entry._replace(file_size=0, memory_size=0) == other._replace(file_size=0, memory_size=0), "another segment")
+    first, second = (view.sections[view.sframe_indices()[0]] for view in (before, after))
+    expect(first._replace(type=0, size=0) == second._replace(type=0, size=0), "the section header changed")
+    expect(is_zero(rewritten, (new[1], old[1])), "something is left of the old section")
+    expect(len(original) == len(rewritten), "the file has another size")
+    for unchanged in without([(0, len(original))], changed):
+        expect(first_difference(original, rewritten, unchanged) is None, "something else changed")
+
+
+def _item(start: int, size: int, index: int) -> Range:
+    return start + size * index, start + size * (index + 1)
+
+
+def check_removed(original: FileData, rewritten: FileData) -> None:
+    """Raise `EmbedError` unless `rewritten` is `original` without its SFrame section, and nothing else.
+
+    Raises `InputError` when one of the files cannot be read.
+    """
+    before, after = _views(original, rewritten)
+    expect(not after.sframe_indices() and not _entries(after), "the section is still there")
+    _check_pair(after, before, is_removal=True)
+    _check_headers(after)
+
+
+def _views(original: FileData, rewritten: FileData) -> tuple[View, View]:
     try:
-        before = ELFFile(stream_of(original))
-        after = ELFFile(stream_of(rewritten))
-        old_sections = _sections(before)
-        new_sections = _sections(after)
-        old_segments, segments = _segments(before), _segments(after)
-        old_ids, new_ids = _build_ids(before, old_segments), _build_ids(after, segments)
-        for field in ("e_type", "e_machine", "e_entry", "e_flags"):
-            _expect(before.header[field] == after.header[field], f"the header's {field} changed")
-        table = before.header["e_phoff"] if place.table_file_offset is None else place.table_file_offset
-        _expect(after.header["e_phoff"] == table, "the program headers are elsewhere")
-        _expect(before.header["e_ident"] == after.header["e_ident"], "e_ident changed")
-    except (ELFError, ConstructError, ValueError, KeyError, UnicodeDecodeError) as error:
-        raise _failed_read(error) or EmbedError(f"the rewritten file does not parse: {error}") from error
-    _check_sections(original, rewritten, old_sections, new_sections, moved)
-    _check_loads(segments, len(rewritten))
-    _check_old_segments(original, rewritten, old_segments, segments, has_sections=bool(old_sections))
-    _expect(old_ids == new_ids, "the build-id differs")
-    _check_table(after.header, segments)
-    start = _check_sframe(segments, new_sections, place.section_vaddr, place.section_size)
-    if section is not None:
-        same = _equal(section, 0, rewritten, start, place.section_size)
-        _expect(same and len(section) == place.section_size, "the bytes of .sframe are others")
+        return view_of(original), view_of(rewritten)
+    except ChangedError:
+        raise
+    except ElfError as error:
+        raise failure(f"it does not parse: {error}") from error
 
 
-def _failed_read(error: BaseException) -> InputError | None:
-    """Return the failure to read a file that pyelftools may have put in the place of its own."""
-    cause = error.__context__
-    while cause is not None and not isinstance(cause, InputError):
-        cause = cause.__context__
-    return cause
+def _check_pair(bare: View, full: View, *, is_removal: bool) -> None:
+    indices = full.sframe_indices()
+    place = _loaded_section(full)
+    section = indices[0] if indices else None
+    moved = check_sections(bare, full, section, is_removal=is_removal)
+    check_memory(bare, full, place, moved)
 
 
-def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
-    if not condition:
-        raise EmbedError(f"the rewritten file fails its re-read: {message}")
+def _entries(view: View) -> list[ProgramHeader]:
+    return [segment for segment in view.segments if segment.type == c.PT_GNU_SFRAME]
 
 
-def _sections(elf: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - pyelftools carries no types
-    """Return the section headers; not as section objects, whose hash tables would be read word by word."""
-    from elftools.common.utils import struct_parse
+def _loaded_section(view: View) -> Range:
+    """Return where the SFrame section is; an empty range when it is not loaded.
 
-    found = []
-    start, size = elf.header["e_shoff"], elf.header["e_shentsize"]
-    count = elf.num_sections()
-    names: Any = elf.get_section(elf.get_shstrndx()) if count else None
-    _expect(names is None or hasattr(names, "get_string"), "the section names are not where the header says")
-    for index in range(count):
-        header = dict(struct_parse(elf.structs.Elf_Shdr, elf.stream, start + index * size))
-        header["name"] = names.get_string(header["sh_name"])
-        found.append(header)
-    return found
-
-
-def _segments(elf: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - pyelftools carries no types
-    """Return the program headers, with the type as the number or name that pyelftools knows."""
-    from elftools.common.utils import struct_parse
-
-    start, size = elf.header["e_phoff"], elf.header["e_phentsize"]
-    return [
-        dict(struct_parse(elf.structs.Elf_Phdr, elf.stream, start + index * size))
-        for index in range(elf.num_segments())
-    ]
+    Raises `EmbedError` when the headers disagree about it, or only one speaks of it and nothing of the kind is there.
+    """
+    entries, indices = _entries(view), view.sframe_indices()
+    expect(len(entries) <= 1 and len(indices) <= 1, "there are several SFrame sections")
+    if entries and indices:
+        entry, section = entries[0], view.sections[indices[0]]
+        same = (entry.vaddr, entry.file_offset) == (section.vaddr, section.file_offset)
+        # GNU ld 2.44 to 2.47 counts what it discards of the section into PT_GNU_SFRAME.
+        same &= entry.file_size == section.size or (
+            entry.file_size > section.size and _is_sframe(view, file_range(section))
+        )
+        expect(same, "PT_GNU_SFRAME and the section header lead to different places")
+        return file_range(section)
+    expect(bool(entries or indices), "there is no SFrame section")
+    place = file_range(entries[0] if entries else view.sections[indices[0]])
+    if indices and not view.sections[indices[0]].flags & c.SHF_ALLOC:
+        return place[0], place[0]
+    expect(_is_sframe(view, place), "what the only header of the SFrame section leads to is none")
+    return place
 
 
-def _is_sframe(segment: dict[str, Any]) -> bool:
-    # The name came with pyelftools 0.32.
-    return segment["p_type"] in (PT_GNU_SFRAME, "PT_GNU_SFRAME")
-
-
-def _build_ids(elf: Any, segments: list[dict[str, Any]]) -> set[str]:  # noqa: ANN401 - see above
-    """Return the build-ids found through PT_NOTE segments, the way of debuggers and core dumps."""
-    from elftools.elf.notes import iter_notes
-
-    return {
-        str(note["n_desc"])
-        for segment in segments
-        if segment["p_type"] == "PT_NOTE"
-        for note in iter_notes(elf, segment["p_offset"], segment["p_filesz"])
-        if note["n_type"] == "NT_GNU_BUILD_ID"
-    }
-
-
-def _pairs(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[int]:
-    """Return for each old section the index of the new one with its name; the nth of a name is the nth again."""
-    places: dict[str, list[int]] = {}
-    for index, section in enumerate(new):
-        places.setdefault(section["name"], []).append(index)
-    found = []
-    for section in old:
-        left = places.get(section["name"], [])
-        _expect(bool(left), f"section {section['name']} is gone")
-        found.append(left.pop(0))
-    return found
-
-
-def _renumbered(index: int, numbering: list[int]) -> int:
-    """Return the new index of a section; one that is none, as a damaged null section may hold, stays."""
-    return numbering[index] if index < len(numbering) else index
-
-
-def _check_sections(
-    original: FileData,
-    rewritten: FileData,
-    old: list[dict[str, Any]],
-    new: list[dict[str, Any]],
-    moved: dict[str, int],
-) -> None:
-    """Old sections keep name, type, flags, size, links, and unless moved their address and bytes."""
-    numbering = _pairs(old, new)
-    deltas = {moved[s["name"]] - s["sh_addr"] for s in old if s["name"] in moved}
-    for index, before in enumerate(old):
-        name, after = before["name"], new[numbering[index]]
-        if name in _BOOKKEEPING:
-            continue
-        for field in ("sh_type", "sh_flags", "sh_size", "sh_addralign", "sh_entsize"):
-            _expect(before[field] == after[field], f"{field} of section {name} changed")
-        _expect(_renumbered(before["sh_link"], numbering) == after["sh_link"], f"section {name} is linked to another")
-        is_index = before["sh_flags"] & SHF_INFO_LINK or before["sh_type"] in ("SHT_REL", "SHT_RELA")
-        info = _renumbered(before["sh_info"], numbering) if is_index else before["sh_info"]
-        _expect(info == after["sh_info"], f"sh_info of section {name} changed")
-        expected = moved.get(name, before["sh_addr"])
-        _expect(after["sh_addr"] == expected, f"section {name} is at 0x{after['sh_addr']:x}")
-        _expect(after["sh_addr"] % max(after["sh_addralign"], 1) == 0, f"section {name} is misaligned")
-        if before["sh_type"] in ("SHT_NOBITS", "SHT_NULL"):
-            continue
-        same = _equal(original, before["sh_offset"], rewritten, after["sh_offset"], before["sh_size"])
-        if not same and before["sh_type"] in _FOLLOWING:
-            same = _differs_as_planned(original, rewritten, before, after, numbering, deltas)
-        _expect(same, f"the bytes of section {name} changed")
-
-
-def _differs_as_planned(
-    original: FileData,
-    rewritten: FileData,
-    before: dict[str, Any],
-    after: dict[str, Any],
-    numbering: list[int],
-    deltas: set[int],
-) -> bool:
-    """Say whether only addresses of moved sections and section indices differ between two tables."""
-    order: Literal["little", "big"] = "little" if original[5:6] == b"\1" else "big"
-    size = before["sh_size"]
-    old = bytes(original[before["sh_offset"] : before["sh_offset"] + size])
-    new = bytes(rewritten[after["sh_offset"] : after["sh_offset"] + size])
-    if before["sh_type"] != "SHT_DYNAMIC":
-        old = _with_section_indices(old, numbering, order)
-    return all(
-        int.from_bytes(new[at : at + 8], order) - int.from_bytes(old[at : at + 8], order) in deltas
-        for at in range(0, size, 8)
-        if new[at : at + 8] != old[at : at + 8]
-    )
-
-
-def _with_section_indices(symbols: bytes, numbering: list[int], order: Literal["little", "big"]) -> bytes:
-    result = bytearray(symbols)
-    for at in range(6, len(symbols), 24):
-        index = int.from_bytes(symbols[at : at + 2], order)
-        if index < len(numbering):
-            result[at : at + 2] = numbering[index].to_bytes(2, order)
-    return bytes(result)
-
-
-def _equal(first: FileData, first_start: int, second: FileData, second_start: int, size: int) -> bool:
-    if first_start + size > len(first) or second_start + size > len(second):
+def _is_sframe(view: View, place: Range) -> bool:
+    """Say whether bytes are an SFrame section as far as its header tells, of that size."""
+    size = struct.calcsize(view.order + _SFRAME_HEADER)
+    if place[1] - place[0] < size:
         return False
-    return is_equal(part_of(first, first_start, first_start + size), part_of(second, second_start, second_start + size))
+    fields = struct.unpack(view.order + _SFRAME_HEADER, view.bytes_of((place[0], place[0] + size)))
+    end = size + fields[6] + fields[11] + fields[9]
+    return fields[0] == _SFRAME_MAGIC and fields[1] in _SFRAME_VERSIONS and end == place[1] - place[0]
 
 
-def _check_loads(segments: list[dict[str, Any]], file_size: int) -> None:
-    loads = [segment for segment in segments if segment["p_type"] == "PT_LOAD"]
+def _check_headers(view: View) -> None:
+    """The headers make sense to a kernel, a loader and the tools."""
+    _check_loads(view)
+    _check_table(view)
+    ranges = [view.section_table] if view.sections else []
+    ranges += [file_range(section) for i, section in enumerate(view.sections) if view.is_in_file(i)]
+    ranges.sort()
+    for before, after in pairwise(ranges):
+        expect(before[1] <= after[0], "sections overlap in the file")
+    expect(not ranges or ranges[-1][1] <= len(view.data), "a section leaves the file")
+
+
+def _check_loads(view: View) -> None:
+    loads = view.loads()
     for load in loads:
-        _expect(load["p_offset"] + load["p_filesz"] <= file_size, "a PT_LOAD leaves the file")
-        _expect(load["p_filesz"] <= load["p_memsz"], "a PT_LOAD is smaller in memory than in the file")
-        alignment = max(load["p_align"], 1)
-        congruent = (load["p_vaddr"] - load["p_offset"]) % alignment == 0
-        _expect(congruent, "a PT_LOAD is not congruent to its file offset")
+        expect(load.file_offset + load.file_size <= len(view.data), "a PT_LOAD leaves the file")
+        expect(load.file_size <= load.memory_size, "a PT_LOAD is smaller in memory than in the file")
+        congruent = (load.vaddr - load.file_offset) % max(load.alignment, 1) == 0
+        expect(congruent, "a PT_LOAD is not congruent to its file offset")
     for before, after in pairwise(loads):
-        end = before["p_vaddr"] + before["p_memsz"]
-        _expect(end <= after["p_vaddr"], "PT_LOAD segments overlap or are out of order")
+        expect(before.end_vaddr <= after.vaddr, "PT_LOAD segments overlap or are out of order")
 
 
-def _check_table(header: Any, segments: list[dict[str, Any]]) -> None:  # noqa: ANN401 - pyelftools carries no types
+def _check_table(view: View) -> None:
     """The program headers are loaded, PT_PHDR leads to them, and programs of old kernels find them too.
 
     Kernels before 5.18 count from the first segment, wherever the table is.
     """
-    start, size = header["e_phoff"], header["e_phentsize"] * header["e_phnum"]
-    loads = [segment for segment in segments if segment["p_type"] == "PT_LOAD"]
-    holder = next((s for s in loads if s["p_offset"] <= start and start + size <= s["p_offset"] + s["p_filesz"]), None)
-    for entry in (segment for segment in segments if segment["p_type"] == "PT_PHDR"):
-        _expect((entry["p_offset"], entry["p_filesz"]) == (start, size), "PT_PHDR leads elsewhere")
-        same = holder is not None and holder["p_vaddr"] - holder["p_offset"] == entry["p_vaddr"] - entry["p_offset"]
-        _expect(same, "PT_PHDR gives another address than its segment")
-    is_program = header["e_type"] == "ET_EXEC" or any(segment["p_type"] == "PT_INTERP" for segment in segments)
+    start, end = view.table
+    loads = view.loads()
+    holder = next((s for s in loads if s.file_offset <= start and end <= s.file_offset + s.file_size), None)
+    for entry in (segment for segment in view.segments if segment.type == c.PT_PHDR):
+        expect(file_range(entry) == (start, end), "PT_PHDR leads elsewhere")
+        same = holder is not None and holder.vaddr - holder.file_offset == entry.vaddr - entry.file_offset
+        expect(same, "PT_PHDR gives another address than its segment")
+    is_program = view.header.type == c.ET_EXEC or any(segment.type == c.PT_INTERP for segment in view.segments)
     if holder is not None and is_program:
-        first = loads[0]["p_vaddr"] - loads[0]["p_offset"]
-        _expect(holder["p_vaddr"] - holder["p_offset"] == first, "old kernels would look for the headers elsewhere")
+        first = loads[0].vaddr - loads[0].file_offset
+        expect(holder.vaddr - holder.file_offset == first, "old kernels would look for the headers elsewhere")
 
 
-def _check_old_segments(
-    original: FileData,
-    rewritten: FileData,
-    old: list[dict[str, Any]],
-    new: list[dict[str, Any]],
-    *,
-    has_sections: bool,
-) -> None:
-    """Every PT_LOAD of the original is still there, at its address, with its flags, no shorter; so are the others."""
-    for before in old:
-        if before["p_type"] not in _KEPT_SEGMENTS:
-            continue
-        same = ("p_type", "p_vaddr", "p_flags", "p_offset", "p_align")
-        after = next((s for s in new if all(s[field] == before[field] for field in same)), None)
-        if after is None:
-            raise EmbedError(f"the rewritten file fails its re-read: segment 0x{before['p_vaddr']:x} is gone")
-        _expect(after["p_filesz"] >= before["p_filesz"], "a segment became shorter")
-        _expect(after["p_memsz"] >= before["p_memsz"], "a segment became shorter in memory")
-        grown = (after["p_filesz"] - before["p_filesz"], after["p_memsz"] - before["p_memsz"])
-        _expect(grown[0] == grown[1], "a segment grew in the file by another size than in memory")
-        _expect(not (before["p_flags"] & PF_W and any(grown)), "a writable segment changed its size")
-        # Without a section table nothing else compares the contents; its headers are the first bytes.
-        if not has_sections and before["p_type"] == "PT_LOAD":
-            start = max(before["p_offset"], 4096)
-            size = before["p_offset"] + before["p_filesz"] - start
-            _expect(_equal(original, start, rewritten, start, size), "bytes of a segment changed")
-
-
-def _check_sframe(
-    segments: list[dict[str, Any]], sections: list[dict[str, Any]], section_vaddr: int, section_size: int
-) -> int:
-    """Return the file offset of the section."""
-    entries = [segment for segment in segments if _is_sframe(segment)]
-    _expect(len(entries) == 1, f"{len(entries)} PT_GNU_SFRAME segments instead of one")
+def _check_section(view: View, place: Expected, section: Buffer | None) -> Range:
+    """Return where the section is in the file."""
+    entries = _entries(view)
+    expect(len(entries) == 1, f"{len(entries)} PT_GNU_SFRAME segments instead of one")
     entry = entries[0]
-    place = (entry["p_vaddr"], entry["p_filesz"], entry["p_memsz"])
-    _expect(place == (section_vaddr, section_size, section_size), "PT_GNU_SFRAME is elsewhere")
+    found = (entry.vaddr, entry.file_size, entry.memory_size)
+    expect(found == (place.section_vaddr, place.section_size, place.section_size), "PT_GNU_SFRAME is elsewhere")
     holders = [
         load
-        for load in segments
-        if load["p_type"] == "PT_LOAD"
-        and load["p_vaddr"] <= entry["p_vaddr"]
-        and entry["p_vaddr"] + entry["p_memsz"] <= load["p_vaddr"] + load["p_filesz"]
-        and entry["p_vaddr"] - load["p_vaddr"] == entry["p_offset"] - load["p_offset"]
+        for load in view.loads()
+        if load.vaddr <= entry.vaddr
+        and entry.vaddr + entry.memory_size <= load.vaddr + load.file_size
+        and entry.vaddr - load.vaddr == entry.file_offset - load.file_offset
     ]
-    _expect(len(holders) == 1, "PT_GNU_SFRAME lies in no PT_LOAD")
-    _expect(holders[0]["p_flags"] & (PF_R | PF_W) == PF_R, "PT_GNU_SFRAME is not read-only")
-    if sections:
-        named = [section for section in sections if section["name"] == ".sframe"]
-        _expect(len(named) == 1, f"{len(named)} sections called .sframe")
-        found = (named[0]["sh_addr"], named[0]["sh_offset"], named[0]["sh_size"])
-        _expect(found == (entry["p_vaddr"], entry["p_offset"], section_size), "the section header is elsewhere")
-    return int(entry["p_offset"])
+    expect(len(holders) == 1, "PT_GNU_SFRAME lies in no PT_LOAD")
+    expect(holders[0].flags & (c.PF_R | c.PF_W) == c.PF_R, "PT_GNU_SFRAME is not read-only")
+    if view.sections:
+        expect(len(view.sframe_indices()) == 1, "there is no section called .sframe, or several")
+    start, end = _loaded_section(view) if view.sections else file_range(entry)
+    if section is not None:
+        same = end - start == len(section) and view.bytes_of((start, end)) == bytes(section)
+        expect(same, "the bytes of .sframe are others")
+    return start, end

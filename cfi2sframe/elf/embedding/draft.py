@@ -21,9 +21,10 @@ from cfi2sframe.elf.constants import (
     PT_NULL,
     PT_PHDR,
 )
+from cfi2sframe.elf.embedding.cover import Cover
 from cfi2sframe.elf.embedding.end_table import end_block, warnings_for, with_table_at
 from cfi2sframe.elf.embedding.head import FIRST_PAGE_SIZE, HeadRegion, Repacking, head_region, repack
-from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, following_types
+from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, nobody_misses
 from cfi2sframe.elf.embedding.place import (
     SECTION_ALIGNMENT,
     Block,
@@ -77,7 +78,7 @@ def make_draft(layout: Layout, section_size: int, *, may_move_table: bool = Fals
     """
     region = head_region(layout)
     unchanged = _Headers(tuple(s for s in layout.segments if s.type != PT_NULL), ())
-    recycled = _without_repeated_note(unchanged)
+    recycled = _without_repeated_note(layout, unchanged)
     spare = _without_table_entry(layout, recycled or unchanged)
     against_tail = reason_against_tail(layout)
     tails = (False,) if against_tail else (False, True)
@@ -110,11 +111,12 @@ def _with_table_at_end(layout: Layout, region: HeadRegion, section_size: int) ->
     return Draft(region, block, tuple(segments), {}, ("table-at-end",), warnings_for(layout), table)
 
 
-def _without_repeated_note(headers: _Headers) -> _Headers | None:
-    """Drop the PT_NOTE that says what PT_GNU_PROPERTY says again; None when there is none."""
-    properties = {(s.file_offset, s.file_size) for s in headers.kept if s.type == PT_GNU_PROPERTY}
+def _without_repeated_note(layout: Layout, headers: _Headers) -> _Headers | None:
+    """Drop the PT_NOTE that says what PT_GNU_PROPERTY says again; None when there is none that nobody misses."""
+    properties = {s for s in headers.kept if s.type == PT_GNU_PROPERTY}
     for index, segment in enumerate(headers.kept):
-        if segment.type == PT_NOTE and (segment.file_offset, segment.file_size) in properties:
+        twin = segment._replace(type=PT_GNU_PROPERTY)
+        if segment.type == PT_NOTE and twin in properties and nobody_misses(layout, segment):
             return _Headers(headers.kept[:index] + headers.kept[index + 1 :], ("repeated-note",))
     return None
 
@@ -193,15 +195,9 @@ def _moved_segments(
 ) -> list[ProgramHeader]:
     """Let PT_INTERP, PT_NOTE and PT_GNU_PROPERTY follow their sections."""
     result = []
+    cover = Cover(layout, segments)
     for segment in segments:
-        covered = [
-            index
-            for index, section in enumerate(layout.sections)
-            if segment.type in following_types()
-            and layout.has_content(index)
-            and segment.file_offset <= section.file_offset
-            and section.file_offset + section.size <= segment.file_offset + segment.file_size
-        ]
+        covered = cover.sections.get(segment, [])
         deltas = {moved[index][0] - layout.sections[index].vaddr if index in moved else 0 for index in covered}
         if len(deltas) > 1:
             kept = next((index for index in covered if layout.names[index] == BUILD_ID_NAME), covered[0])

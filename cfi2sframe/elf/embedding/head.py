@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.elf.embedding.cover import FOLLOWING_TYPES, Cover
 from cfi2sframe.elf.embedding.layout import round_up
-from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, following_types, movable_sections
+from cfi2sframe.elf.embedding.movable import BUILD_ID_NAME, movable_sections
 from cfi2sframe.elf.records import SECTION_HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ FIRST_PAGE_SIZE: Final = 4096
 #: Larger sections are not worth leaving a hole of their size in the file, unless that is this part of the file.
 _LARGEST_MOVED_SIZE: Final = 1 << 18
 _LARGEST_MOVED_SHARE: Final = 64
+#: So many more groups may leave the way after it is clear, for a build-id that stays in the first page.
+_MORE_ATTEMPTS: Final = 64
 #: The smallest section that patchelf moves and overwrites: an entry of a table, a short name.
 _SHORTEST_X_RUN: Final = 8
 
@@ -131,7 +134,7 @@ def _without_half_notes(layout: Layout, region: HeadRegion) -> HeadRegion:
     limit = region.limit
     for segment in layout.segments:
         end = segment.file_offset + segment.file_size
-        if segment.type in following_types() and region.start <= segment.file_offset < limit < end:
+        if segment.type in FOLLOWING_TYPES and region.start <= segment.file_offset < limit < end:
             limit = segment.file_offset
     kept = tuple(index for index in region.movable if layout.sections[index].file_offset < limit)
     return region._replace(limit=limit, movable=kept)
@@ -143,31 +146,24 @@ def groups_of(layout: Layout, movable: tuple[int, ...], *, split_notes: bool) ->
     With `split_notes` each is its own; a PT_NOTE then keeps to its build-id, or else to its first section.
     """
     clusters: list[list[int]] = []
+    cover = Cover(layout)
     for index in movable:
-        if clusters and not split_notes and _joined(layout, clusters[-1][-1], index):
+        if clusters and not split_notes and _joined(layout, cover, clusters[-1][-1], index):
             clusters[-1].append(index)
         else:
             clusters.append([index])
-    return tuple(_group(layout, tuple(cluster)) for cluster in clusters)
+    return tuple(_group(layout, cover, tuple(cluster)) for cluster in clusters)
 
 
-def _joined(layout: Layout, first: int, second: int) -> bool:
-    return any(_covers(segment, layout, first) and _covers(segment, layout, second) for segment in layout.segments)
+def _joined(layout: Layout, cover: Cover, first: int, second: int) -> bool:
+    end = layout.sections[second].file_offset + layout.sections[second].size
+    return cover.holds_both(layout.sections[first].file_offset, end)
 
 
-def _covers(segment: ProgramHeader, layout: Layout, index: int) -> bool:
-    section = layout.sections[index]
-    return (
-        segment.type in following_types()
-        and segment.file_offset <= section.file_offset
-        and section.file_offset + section.size <= segment.file_offset + segment.file_size
-    )
-
-
-def _group(layout: Layout, indices: tuple[int, ...]) -> Group:
+def _group(layout: Layout, cover: Cover, indices: tuple[int, ...]) -> Group:
     first, last = layout.sections[indices[0]], layout.sections[indices[-1]]
     alignments = [layout.sections[index].alignment for index in indices]
-    alignments += [s.alignment for s in layout.segments if any(_covers(s, layout, index) for index in indices)]
+    alignments += [segment.alignment for index in indices for segment in cover.segments.get(index, ())]
     return Group(
         indices,
         tuple(layout.sections[index].file_offset - first.file_offset for index in indices),
@@ -185,7 +181,7 @@ def repack(layout: Layout, region: HeadRegion, table_end: int, slack_end: int) -
     """
     if region.load is None:
         return None
-    fallback = None
+    fallback, more = None, _MORE_ATTEMPTS
     largest = max(_LARGEST_MOVED_SIZE, len(layout.data) // _LARGEST_MOVED_SHARE)
     for split_notes in (False, True):
         groups = groups_of(layout, region.movable, split_notes=split_notes)
@@ -199,6 +195,9 @@ def repack(layout: Layout, region: HeadRegion, table_end: int, slack_end: int) -
             if not any(group.has_build_id for group in result.displaced):
                 return result
             fallback = fallback or result
+            more -= 1
+            if not more:
+                break
     if fallback is None:
         return None
     warning = "the build-id note leaves the first page of the file: core dumps no longer name the build-id"

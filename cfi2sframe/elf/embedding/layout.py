@@ -7,6 +7,7 @@ the loaded part may move by whole multiples of their alignment without anybody n
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
 _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
 #: What moves keeps its alignment, so padding may grow to this size (the largest pages in use are as large as 2 MiB).
 _MAX_ALIGNMENT = 1 << 21
+#: The largest pages of any processor. A new segment gets the largest alignment of all.
+_MAX_LOAD_ALIGNMENT = 1 << 30
+#: In how many segments a section may be, on average; it is in two or three.
+_MAX_OVERLAP = 16
+_OVERLAP_ALLOWANCE = 4096
 _MAX_FILE_OFFSET = 1 << 63
 
 
@@ -65,16 +71,15 @@ class Layout(NamedTuple):
     names_index: int
     #: End (file offset) of everything that some segment or allocated section has in the file.
     loaded_end: int
+    #: The PT_LOAD entries in table order, which `parse_layout` found to be address order.
+    loads: tuple[ProgramHeader, ...]
+    #: Start, end and index of each section that has bytes in the file, in file order; `parse_layout` found them apart.
+    contents: tuple[tuple[int, int, int], ...]
 
     @property
     def order(self) -> ByteOrder:
         """`<` or `>`, as `struct` spells it."""
         return self.header.byte_order
-
-    @property
-    def loads(self) -> tuple[ProgramHeader, ...]:
-        """The PT_LOAD entries in table order, which `parse_layout` found to be address order."""
-        return tuple(segment for segment in self.segments if segment.type == PT_LOAD)
 
     @property
     def table_end(self) -> int:
@@ -97,6 +102,12 @@ class Layout(NamedTuple):
         section = self.sections[index]
         return section.type not in (SHT_NULL, SHT_NOBITS) and section.size > 0
 
+    def indices_within(self, start: int, end: int) -> list[int]:
+        """Return the indices of the sections that have bytes in the file, all of them in a range of it."""
+        first = bisect_left(self.contents, (start, 0, 0))
+        last = bisect_left(self.contents, (end, 0, 0))
+        return sorted(index for _, stop, index in self.contents[first:last] if stop <= end)
+
 
 def round_up(value: int, alignment: int) -> int:
     """Return the smallest multiple of `alignment` (0 counts as 1) that is not below `value`."""
@@ -113,13 +124,21 @@ def parse_layout(data: FileData) -> Layout:
     _refuse_kind(header)
     sections = tuple(parse_section_headers(data, header))
     segments = tuple(parse_program_headers(data, header))
-    names_index = section_names_index(header, list(sections))
+    names_index = section_names_index(header, sections)
     if len(sections) >= SHN_LORESERVE - 1:
         raise EmbedError("the section table has no room for another index")
     names = _section_names(data, sections, names_index)
     _refuse_segments(data, segments)
-    layout = Layout(data, header, sections, names, segments, names_index, _loaded_end(sections, segments))
+    loads = tuple(segment for segment in segments if segment.type == PT_LOAD)
+    contents = sorted(
+        (section.file_offset, section.file_offset + section.size, index)
+        for index, section in enumerate(sections)
+        if section.type not in (SHT_NULL, SHT_NOBITS) and section.size > 0
+    )
+    end = _loaded_end(sections, segments)
+    layout = Layout(data, header, sections, names, segments, names_index, end, loads, tuple(contents))
     _refuse_section_table(layout)
+    _refuse_overlap(layout)
     _refuse_appended_data(layout)
     return layout
 
@@ -163,6 +182,8 @@ def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> Non
     for segment in loads:
         if segment.memory_size < segment.file_size:
             raise EmbedError(f"the segment at 0x{segment.vaddr:x} is smaller in memory than in the file")
+        if segment.alignment > _MAX_LOAD_ALIGNMENT or segment.alignment.bit_count() > 1:
+            raise EmbedError(f"the segment at 0x{segment.vaddr:x} is aligned to {segment.alignment} bytes")
         if segment.alignment > 1 and (segment.vaddr - segment.file_offset) % segment.alignment:
             raise EmbedError(f"the segment at 0x{segment.vaddr:x} is not congruent to its file offset")
         if segment.paddr not in (0, segment.vaddr):
@@ -193,6 +214,7 @@ def _refuse_section_table(layout: Layout) -> None:
     if layout.sections:
         start = layout.header.section_headers_offset
         ranges.append((start, start + SECTION_HEADER_SIZE * len(layout.sections), "the section headers"))
+    load_starts = [load.vaddr for load in layout.loads]
     for index, section in enumerate(layout.sections):
         name = layout.names[index] or f"number {index}"
         if section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS:
@@ -207,7 +229,7 @@ def _refuse_section_table(layout: Layout) -> None:
         end = section.file_offset + section.size
         if end > len(layout.data):
             raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")
-        if section.flags & SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(layout, section):
+        if section.flags & SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(layout, load_starts, section):
             raise EmbedError(f"section {name} lies in no segment: the section table does not fit the content")
         ranges.append((section.file_offset, end, f"section {name}"))
     ranges.sort()
@@ -216,15 +238,28 @@ def _refuse_section_table(layout: Layout) -> None:
             raise EmbedError(f"{before[2]} and {after[2]} overlap in the file")
 
 
-def _is_mapped(layout: Layout, section: SectionHeader) -> bool:
+def _is_mapped(layout: Layout, starts: list[int], section: SectionHeader) -> bool:
     if section.flags & SHF_TLS:
         return True
-    return any(
-        load.vaddr <= section.vaddr
-        and section.vaddr + section.size <= load.vaddr + load.file_size
+    number = bisect_right(starts, section.vaddr) - 1
+    if number < 0:
+        return False
+    load = layout.loads[number]
+    return (
+        section.vaddr + section.size <= load.vaddr + load.file_size
         and section.vaddr - load.vaddr == section.file_offset - load.file_offset
-        for load in layout.loads
     )
+
+
+def _refuse_overlap(layout: Layout) -> None:
+    """Refuse segments that hold the same sections many times over: whatever follows them would take its time."""
+    starts = [start for start, _, _ in layout.contents]
+    left = _MAX_OVERLAP * len(layout.sections) + _OVERLAP_ALLOWANCE
+    for segment in layout.segments:
+        end = segment.file_offset + segment.file_size
+        left -= bisect_left(starts, end) - bisect_left(starts, segment.file_offset)
+        if left < 0:
+            raise EmbedError("the segments overlap one another over and over")
 
 
 def _refuse_appended_data(layout: Layout) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import (
@@ -22,11 +23,8 @@ from cfi2sframe.elf.constants import (
     DT_VERDEF,
     DT_VERNEED,
     DT_VERSYM,
-    PT_GNU_PROPERTY,
     PT_GNU_RELRO,
-    PT_INTERP,
     PT_LOAD,
-    PT_NOTE,
     PT_PHDR,
     R_390_RELATIVE,
     R_AARCH64_RELATIVE,
@@ -41,12 +39,16 @@ from cfi2sframe.elf.constants import (
     SHT_SYMTAB,
     STB_LOCAL,
 )
+from cfi2sframe.elf.embedding.cover import FOLLOWING_TYPES, Cover
+from cfi2sframe.elf.embedding.notes import ask_for_nothing
+from cfi2sframe.elf.embedding.view import file_range, touches, united
 from cfi2sframe.elf.records import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.embedding.layout import Layout
+    from cfi2sframe.elf.records import ProgramHeader
 
 NOTE_NAMES: Final = frozenset(
     {
@@ -69,7 +71,6 @@ TAG_OF_NAME: Final = {
     ".gnu.version_d": DT_VERDEF,
     ".gnu.version_r": DT_VERNEED,
 }
-_FOLLOWING_TYPES: Final = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
 _ENCLOSING_TYPES: Final = frozenset({PT_LOAD, PT_PHDR, PT_GNU_RELRO})
 _RELATIVE_TYPES: Final = frozenset({R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_390_RELATIVE})
 
@@ -143,14 +144,17 @@ def _relative_targets(layout: Layout, start_vaddr: int, end_vaddr: int) -> set[i
 
 def movable_sections(layout: Layout, start: int, end: int) -> frozenset[int]:
     """Return the indices of the sections within the file range that may move to another address."""
-    tags = [(entry.tag, entry.value) for entry in dynamic_entries(layout)]
+    tags = Counter((entry.tag, entry.value) for entry in dynamic_entries(layout))
+    cover = Cover(layout)
+    others = united(
+        (segment.file_offset, segment.file_offset + segment.file_size)
+        for segment in layout.segments
+        if segment.type not in FOLLOWING_TYPES and segment.type not in _ENCLOSING_TYPES
+    )
     found = {
         index
-        for index, section in enumerate(layout.sections)
-        if layout.has_content(index)
-        and start <= section.file_offset
-        and section.file_offset + section.size <= end
-        and _is_movable(layout, index, tags)
+        for index in layout.indices_within(start, end)
+        if not touches(others, file_range(layout.sections[index])) and _is_movable(layout, index, tags, cover)
     }
     if not found:
         return frozenset()
@@ -164,29 +168,31 @@ def movable_sections(layout: Layout, start: int, end: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _is_movable(layout: Layout, index: int, tags: list[tuple[int, int]]) -> bool:
+def _is_movable(layout: Layout, index: int, tags: Counter[tuple[int, int]], cover: Cover) -> bool:
     section, name = layout.sections[index], layout.names[index]
     if not section.flags & SHF_ALLOC or section.flags & (SHF_WRITE | SHF_EXECINSTR):
         return False
-    end = section.file_offset + section.size
-    followers = 0
-    for segment in layout.segments:
-        segment_end = segment.file_offset + segment.file_size
-        if segment.type in _ENCLOSING_TYPES or segment_end <= section.file_offset or segment.file_offset >= end:
-            continue
-        if segment.type not in _FOLLOWING_TYPES:
-            return False
-        if section.file_offset < segment.file_offset or end > segment_end:
-            return False
-        followers += 1
+    followers = cover.touching_count(*file_range(section))
+    if followers != len(cover.segments.get(index, ())):
+        return False
     if name == ".interp":
         return followers == 1
     if section.type == SHT_NOTE:
         return name in NOTE_NAMES
     tag = TAG_OF_NAME.get(name)
-    return tag is not None and followers == 0 and tags.count((tag, section.vaddr)) == 1
+    return tag is not None and followers == 0 and tags[tag, section.vaddr] == 1
 
 
-def following_types() -> frozenset[int]:
-    """Return the segment types that follow the sections they cover."""
-    return _FOLLOWING_TYPES
+def nobody_misses(layout: Layout, note: ProgramHeader) -> bool:
+    """Say whether a PT_NOTE, beside a PT_GNU_PROPERTY for the same notes, may go and come back.
+
+    Loaders find the same with and without it: it is mapped, well-formed, and asks for nothing.
+    """
+    is_mapped = note.file_size == note.memory_size and any(
+        load.vaddr <= note.vaddr
+        and note.vaddr + note.file_size <= load.vaddr + load.file_size
+        and note.vaddr - load.vaddr == note.file_offset - load.file_offset
+        for load in layout.loads
+    )
+    content = bytes(layout.data[note.file_offset : note.file_offset + note.file_size])
+    return is_mapped and ask_for_nothing(content, layout.order, note.alignment)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import (
@@ -51,31 +52,36 @@ class Block(NamedTuple):
         return file_offset - self.file_offset + self.vaddr
 
 
-def slack_behind(layout: Layout, load: ProgramHeader) -> int:
+def slack_behind(layout: Layout, load: ProgramHeader, starts: list[int] | None = None) -> int:
     """Return the file offset up to which a PT_LOAD can be extended over zero bytes that nobody uses.
 
-    The end stays below the largest page that the next segment touches, in the file as in memory.
+    The end stays below the largest page that the next segment touches, in the file as in memory. `starts` is
+    `used_starts(layout)`, for whoever asks more than once.
     """
     end = load.file_offset + load.file_size
     if load.file_size != load.memory_size or load.file_size == 0:
         return end
-    limit = min(_next_used(layout, end), len(layout.data))
-    above = [other.vaddr for other in layout.loads if other.vaddr >= load.end_vaddr and other is not load]
-    if above:
+    starts = used_starts(layout) if starts is None else starts
+    following = bisect_left(starts, end)
+    limit = min([*starts[following : following + 1], len(layout.data)])
+    # They are in the order of their addresses.
+    above = bisect_left(layout.loads, load.end_vaddr, key=lambda other: other.vaddr)
+    if above < len(layout.loads):
         page = max(4096, *(other.alignment for other in layout.loads))
-        limit = min(limit, end + max(min(above) // page * page - load.end_vaddr, 0))
+        limit = min(limit, end + max(layout.loads[above].vaddr // page * page - load.end_vaddr, 0))
     if limit <= end:
         return end
     unused = bytes(layout.data[end:limit])
     return end + len(unused) - len(unused.lstrip(b"\0"))
 
 
-def _next_used(layout: Layout, end: int) -> int:
+def used_starts(layout: Layout) -> list[int]:
+    """Return the file offsets where something starts that the headers describe, ascending."""
     starts = [segment.file_offset for segment in layout.segments if segment.file_size]
-    starts += [section.file_offset for index, section in enumerate(layout.sections) if layout.has_content(index)]
+    starts += [start for start, _, _ in layout.contents]
     if layout.sections:
         starts.append(layout.header.section_headers_offset)
-    return min((start for start in starts if start >= end), default=len(layout.data))
+    return sorted(starts)
 
 
 def slack_block(layout: Layout, groups: tuple[Group, ...], section_size: int, taken: dict[int, int]) -> Block | None:
@@ -86,22 +92,30 @@ def slack_block(layout: Layout, groups: tuple[Group, ...], section_size: int, ta
     `taken` maps indices of PT_LOAD entries to the file offset where their slack begins by now.
     """
     candidates = [i for i, load in enumerate(layout.loads) if load.flags & (PF_R | PF_W | PF_X) == PF_R]
-    candidates = [i for i, load in enumerate(layout.loads) if _has_tables_among_code(layout, load)] + candidates
+    candidates = _with_tables_among_code(layout) + candidates
+    starts = used_starts(layout)
+    needed = section_size + sum(group.size for group in groups)
     for index in reversed(candidates):
         load = layout.loads[index]
-        end = load.file_offset + load.file_size
-        start = taken.get(index, end)
+        start = taken.get(index, load.file_offset + load.file_size)
+        limit = slack_behind(layout, load, starts)
+        if limit - start < needed:
+            continue
         block = _fill(start, load.vaddr - load.file_offset + start, groups, section_size, index)
-        if block.end <= slack_behind(layout, load):
+        if block.end <= limit:
             return block
     return None
 
 
-def _has_tables_among_code(layout: Layout, load: ProgramHeader) -> bool:
-    return load.flags & (PF_R | PF_W | PF_X) == PF_R | PF_X and any(
-        name == ".eh_frame" and load.vaddr <= section.vaddr < load.end_vaddr
-        for name, section in zip(layout.names, layout.sections, strict=True)
-    )
+def _with_tables_among_code(layout: Layout) -> list[int]:
+    tables = [s.vaddr for name, s in zip(layout.names, layout.sections, strict=True) if name == ".eh_frame"]
+    tables.sort()
+    return [
+        index
+        for index, load in enumerate(layout.loads)
+        if load.flags & (PF_R | PF_W | PF_X) == PF_R | PF_X
+        and bisect_left(tables, load.vaddr) < bisect_left(tables, load.end_vaddr)
+    ]
 
 
 def tail_block(layout: Layout, groups: tuple[Group, ...], section_size: int) -> Block:

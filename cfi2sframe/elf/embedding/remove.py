@@ -7,6 +7,7 @@ returns when PT_GNU_PROPERTY is there without it, as every linker writes both.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import (
@@ -22,10 +23,11 @@ from cfi2sframe.elf.constants import (
     SHT_NOTE,
 )
 from cfi2sframe.elf.embedding.assemble import behind_alignment
+from cfi2sframe.elf.embedding.cover import Cover
 from cfi2sframe.elf.embedding.end_table import segments_before, table_is_in
 from cfi2sframe.elf.embedding.head import FIRST_PAGE_SIZE, HeadRegion, groups_of, head_region
 from cfi2sframe.elf.embedding.layout import Layout, described_end, round_up
-from cfi2sframe.elf.embedding.movable import following_types, movable_sections
+from cfi2sframe.elf.embedding.movable import movable_sections, nobody_misses
 from cfi2sframe.elf.embedding.renumber import changed_contents, section_bytes
 from cfi2sframe.elf.embedding.splice import Splice, ordered, overwrite
 from cfi2sframe.elf.embedding.untable import without_section_header
@@ -129,12 +131,8 @@ def _contents(layout: Layout, load: ProgramHeader, without: Iterable[int]) -> li
     left_out = set(without)
     return [
         index
-        for index, section in enumerate(layout.sections)
-        if layout.has_content(index)
-        and index not in left_out
-        and section.flags & SHF_ALLOC
-        and load.file_offset <= section.file_offset
-        and section.file_offset + section.size <= load.file_offset + load.file_size
+        for index in layout.indices_within(load.file_offset, load.file_offset + load.file_size)
+        if index not in left_out and layout.sections[index].flags & SHF_ALLOC
     ]
 
 
@@ -182,7 +180,19 @@ def _is_own_segment(layout: Layout, target: _Target, home: tuple[int, ...]) -> b
     if not layout.sections:
         return target.start - load.file_offset < 16
     left = [] if target.section_index is None else [target.section_index]
-    return not _contents(layout, load, [*left, *home])
+    return not _contents(layout, load, [*left, *home]) and _is_rest_empty(layout, target, load, home)
+
+
+def _is_rest_empty(layout: Layout, target: _Target, load: ProgramHeader, home: tuple[int, ...]) -> bool:
+    """Say whether a PT_LOAD has nothing but zeros beside the section, sections that go home, and program headers."""
+    known = [(layout.sections[i].file_offset, layout.sections[i].file_offset + layout.sections[i].size) for i in home]
+    known += [(target.start, target.end), (layout.header.program_headers_offset, layout.table_end)]
+    position, end = load.file_offset, load.file_offset + load.file_size
+    for start, stop in [*sorted(known), (end, end)]:
+        if position < min(start, end) and any(layout.data[position : min(start, end)]):
+            return False
+        position = max(position, stop)
+    return True
 
 
 def _segments_without(layout: Layout, target: _Target, *, own: bool) -> list[ProgramHeader]:
@@ -196,7 +206,8 @@ def _segments_without(layout: Layout, target: _Target, *, own: bool) -> list[Pro
         for index in notes
         if prop
     )
-    if prop is not None and notes and not known and len(segments) < len(layout.segments):
+    has_room = len(segments) < len(layout.segments)
+    if prop is not None and notes and not known and has_room and nobody_misses(layout, prop):
         segments.insert(notes[0], prop._replace(type=PT_NOTE))
     return segments
 
@@ -207,7 +218,7 @@ def _places_at_home(layout: Layout, region: HeadRegion, home: tuple[int, ...], t
         return {}
     places: dict[int, int] = {}
     position = table_end
-    for index in sorted({*home, *region.movable}, key=lambda index: _original_order(layout, index)):
+    for index in _in_original_order(layout, {*home, *region.movable}):
         section = layout.sections[index]
         vaddr = region.vaddr_of(position)
         position += round_up(vaddr, section.alignment) - vaddr
@@ -216,23 +227,28 @@ def _places_at_home(layout: Layout, region: HeadRegion, home: tuple[int, ...], t
     return places if position <= region.limit else {}
 
 
-def _original_order(layout: Layout, index: int) -> tuple[int, bool, int]:
-    """Return a key for the order before the move: linkers write section names in the order of the sections.
+def _in_original_order(layout: Layout, indices: set[int]) -> list[int]:
+    """Return sections in the order before the move: linkers write section names in the order of the sections.
 
     Sections of one PT_NOTE stay together. A name that is the end of another, as `.hash` of `.gnu.hash`,
     takes that one's place, before it.
     """
-    joined = [
-        other
-        for other in range(len(layout.sections))
-        if layout.has_content(other)
-        and any(_holds(segment, layout, index) and _holds(segment, layout, other) for segment in layout.segments)
-    ]
-    offset = min(layout.sections[other].name_offset for other in [*joined, index])
-    table = layout.sections[layout.names_index]
-    before = bytes(layout.data[table.file_offset : table.file_offset + offset])
-    start = before.rfind(b"\0") + 1
-    return (start, start == offset, layout.sections[index].file_offset)
+    cover = Cover(layout)
+    first = {
+        segment: min((layout.sections[index].name_offset for index in covered), default=0)
+        for segment, covered in cover.sections.items()
+    }
+    table = section_bytes(layout, layout.names_index)
+    starts: dict[int, int] = {}
+
+    def key(index: int) -> tuple[int, bool, int]:
+        section = layout.sections[index]
+        offset = min([section.name_offset, *(first[segment] for segment in cover.segments.get(index, ()))])
+        if offset not in starts:
+            starts[offset] = table.rfind(b"\0", 0, offset) + 1
+        return (starts[offset], starts[offset] == offset, section.file_offset)
+
+    return sorted(indices, key=key)
 
 
 def _new_numbering(layout: Layout, target: _Target, places: dict[int, int]) -> list[int]:
@@ -253,18 +269,22 @@ def _followed(
     if not places:
         return segments
     result = []
-    orphans = [
-        index
-        for index in places
-        if layout.sections[index].type == SHT_NOTE and not any(_holds(segment, layout, index) for segment in segments)
-    ]
+    cover = Cover(layout, segments)
+    orphans: dict[int, list[int]] = {}
+    alignments = {segment.alignment for segment in segments if segment.type == PT_NOTE}
+    for index in sorted(places, key=lambda index: places[index]):
+        if layout.sections[index].type == SHT_NOTE and index not in cover.segments:
+            # A note belongs into the PT_NOTE of its alignment, where there is one.
+            alignment = layout.sections[index].alignment
+            for wanted in (alignment,) if alignment in alignments else alignments:
+                orphans.setdefault(wanted, []).append(index)
     for segment in segments:
-        covered = sorted((i for i in places if _holds(segment, layout, i)), key=lambda i: places[i])
+        covered = sorted((i for i in cover.sections.get(segment, ()) if i in places), key=lambda i: places[i])
         if not covered:
             result.append(segment)
             continue
         if segment.type == PT_NOTE:
-            covered = _adjacent(layout, places, covered, orphans)
+            covered = _adjacent(layout, places, covered, orphans.get(segment.alignment, []))
         start, vaddr = places[covered[0]], vaddrs[covered[0]]
         size = places[covered[-1]] + layout.sections[covered[-1]].size - start
         paddr = vaddr if segment.paddr else 0
@@ -272,31 +292,28 @@ def _followed(
     return result
 
 
-def _adjacent(layout: Layout, places: dict[int, int], covered: list[int], orphans: list[int]) -> list[int]:
-    """Return `covered` with the notes of no segment that lie next to it, with no more than padding between."""
-    joined = sorted(covered, key=lambda index: places[index])
-    notes = sorted(orphans, key=lambda index: places[index])
-    for index in notes:
-        if places[index] == _end_padded(layout, places, joined[-1], index):
-            joined.append(index)
-    for index in reversed(notes):
-        if places[joined[0]] == _end_padded(layout, places, index, joined[0]):
-            joined.insert(0, index)
-    return joined
+def _adjacent(layout: Layout, places: dict[int, int], covered: list[int], notes: list[int]) -> list[int]:
+    """Return the first and last of `covered` and the notes of no segment next to them, with only padding between.
+
+    `notes` are in file order.
+    """
+    first, last = covered[0], covered[-1]
+    at = bisect_left(notes, places[last], key=lambda index: places[index])
+    for index in notes[at:]:
+        if places[index] != _end_padded(layout, places, last, index):
+            break
+        last = index
+    at = bisect_left(notes, places[first], key=lambda index: places[index])
+    for index in reversed(notes[:at]):
+        if places[first] != _end_padded(layout, places, index, first):
+            break
+        first = index
+    return [first, last]
 
 
 def _end_padded(layout: Layout, places: dict[int, int], first: int, second: int) -> int:
     """Return the file offset behind section `first`, aligned for section `second`."""
     return round_up(places[first] + layout.sections[first].size, layout.sections[second].alignment)
-
-
-def _holds(segment: ProgramHeader, layout: Layout, index: int) -> bool:
-    section = layout.sections[index]
-    return (
-        segment.type in following_types()
-        and segment.file_offset <= section.file_offset
-        and section.file_offset + section.size <= segment.file_offset + segment.file_size
-    )
 
 
 def _shrunk(layout: Layout, segments: list[ProgramHeader], target: _Target, home: set[int]) -> list[ProgramHeader]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from sys import byteorder
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -25,6 +26,8 @@ from cfi2sframe.errors import EmbedError
 if TYPE_CHECKING:
     from cfi2sframe.elf.embedding.layout import Layout
     from cfi2sframe.elf.records import SectionHeader
+
+_ADDRESS_END = 1 << 64
 
 
 def renumbered_header(entry: SectionHeader, numbering: list[int]) -> SectionHeader:
@@ -49,7 +52,7 @@ def changed_contents(layout: Layout, numbering: list[int], new_vaddrs: dict[int,
     """
     if numbering == list(range(len(numbering))) and not new_vaddrs:
         return {}
-    found = {}
+    found: dict[int, bytearray] = {}
     table = [SHN_ABS if number < 0 else number for number in numbering]
     for index, section in enumerate(layout.sections):
         if section.type == SHT_SYMTAB_SHNDX:
@@ -57,11 +60,12 @@ def changed_contents(layout: Layout, numbering: list[int], new_vaddrs: dict[int,
         if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or section.size % SYMBOL_SIZE or not layout.has_content(index):
             continue
         symbols = section_bytes(layout, index)
-        found[index] = with_section_indices(symbols, table, little_endian=layout.order == "<")
+        found[index] = bytearray(with_section_indices(symbols, table, little_endian=layout.order == "<"))
     for place in _address_fields(layout, new_vaddrs):
-        content = found.get(place.holder) or section_bytes(layout, place.holder)
-        found[place.holder] = content[: place.offset] + place.content + content[place.offset + 8 :]
-    return {index: content for index, content in found.items() if content != section_bytes(layout, index)}
+        if place.holder not in found:
+            found[place.holder] = bytearray(section_bytes(layout, place.holder))
+        found[place.holder][place.offset : place.offset + 8] = place.content
+    return {index: bytes(content) for index, content in found.items() if content != section_bytes(layout, index)}
 
 
 class _Field(NamedTuple):
@@ -73,34 +77,31 @@ class _Field(NamedTuple):
 
 
 def _address_fields(layout: Layout, new_vaddrs: dict[int, int]) -> list[_Field]:
-    """Return the dynamic tags and local symbols that lead to a section with a new address."""
-    fields: list[tuple[int, int]] = []
-    for index, vaddr in new_vaddrs.items():
-        tag = TAG_OF_NAME.get(layout.names[index])
-        fields += [
-            (entry.value_file_offset, vaddr)
-            for entry in dynamic_entries(layout)
-            if entry.tag == tag and entry.value == layout.sections[index].vaddr
-        ]
-    if new_vaddrs:
-        fields += [
-            (
-                symbol.value_file_offset,
-                symbol.value + new_vaddrs[symbol.section_index] - layout.sections[symbol.section_index].vaddr,
-            )
-            for symbol in symbols_in(layout, frozenset(new_vaddrs))
-            if symbol.binding == STB_LOCAL
-        ]
+    """Return the dynamic tags and local symbols that lead to a section with a new address.
+
+    Raises `EmbedError` when a symbol would have to lie outside of all addresses with its section.
+    """
+    if not new_vaddrs:
+        return []
+    wanted = {(TAG_OF_NAME.get(layout.names[i]), layout.sections[i].vaddr): vaddr for i, vaddr in new_vaddrs.items()}
+    fields = [
+        (entry.value_file_offset, wanted[entry.tag, entry.value])
+        for entry in dynamic_entries(layout)
+        if (entry.tag, entry.value) in wanted
+    ]
+    for symbol in symbols_in(layout, frozenset(new_vaddrs)):
+        if symbol.binding == STB_LOCAL:
+            index = symbol.section_index
+            value = symbol.value + new_vaddrs[index] - layout.sections[index].vaddr
+            if not 0 <= value < _ADDRESS_END:
+                raise EmbedError(f"a symbol of section {layout.names[index]} is far outside of it")
+            fields.append((symbol.value_file_offset, value))
     order: Literal["little", "big"] = "little" if layout.order == "<" else "big"
+    starts = sorted((s.file_offset, index) for index, s in enumerate(layout.sections) if layout.has_content(index))
     found = []
     for file_offset, value in fields:
-        holder = next(
-            index
-            for index, section in enumerate(layout.sections)
-            if layout.has_content(index) and 0 <= file_offset - section.file_offset < section.size
-        )
-        offset = file_offset - layout.sections[holder].file_offset
-        found.append(_Field(holder, offset, value.to_bytes(8, order)))
+        start, holder = starts[bisect_right(starts, (file_offset, len(layout.sections))) - 1]
+        found.append(_Field(holder, file_offset - start, value.to_bytes(8, order)))
     return found
 
 

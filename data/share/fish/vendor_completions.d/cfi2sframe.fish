@@ -37,6 +37,7 @@ complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify co
 complete -c cfi2sframe -n '__fish_seen_subcommand_from remove' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from remove' -s o -l output -r -d 'the file to write'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from remove' -l in-place -d 'rewrite IN itself'
+complete -c cfi2sframe -n '__fish_seen_subcommand_from remove' -l no-verify -d 'do not read the file back and compare it with IN'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -l raw -d 'FILE holds a section\'s bytes, not an ELF file'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -l section-address -x -d 'where the raw section lies'
