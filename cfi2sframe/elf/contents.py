@@ -289,16 +289,18 @@ def data_ranges_of(data: FileData) -> Iterator[Range]:
         yield 0, len(data)
 
 
-def is_equal(one: FileData, other: FileData) -> bool:
-    """Whether two files' bytes are the same; where both have a hole, nothing is read."""
-    if len(one) != len(other):
-        return False
+def stored_steps(one: FileData, other: FileData) -> Iterator[Range]:
+    """Yield, ascending, the ranges of two files of one size in which not both have a hole; of a block at most."""
     position = 0
     for first, end in sorted([*data_ranges_of(one), *data_ranges_of(other)]):
         for start in range(max(first, position), end, _BLOCK_SIZE):
-            stop = min(end, start + _BLOCK_SIZE)
-            # Views compare byte by byte; copies as memory does.
-            if bytes(one[start:stop]) != bytes(other[start:stop]):
-                return False
+            yield start, min(end, start + _BLOCK_SIZE)
         position = max(position, end)
-    return True
+
+
+def is_equal(one: FileData, other: FileData) -> bool:
+    """Whether two files' bytes are the same; where both have a hole, nothing is read."""
+    # Views compare byte by byte; copies as memory does.
+    return len(one) == len(other) and all(
+        bytes(one[start:end]) == bytes(other[start:end]) for start, end in stored_steps(one, other)
+    )
