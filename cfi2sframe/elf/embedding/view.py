@@ -7,11 +7,11 @@ Shares nothing with the code that plans and writes.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import groupby, pairwise, zip_longest
+from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.constants import PT_LOAD, SHT_NOBITS, SHT_NULL, SHT_STRTAB
-from cfi2sframe.elf.contents import is_equal, part_of
+from cfi2sframe.elf.contents import Joined, part_of, stored_steps
 from cfi2sframe.elf.records import (
     PROGRAM_HEADER_SIZE,
     SECTION_HEADER_SIZE,
@@ -181,12 +181,11 @@ def first_difference(first: FileData, second: FileData, place: Range, second_sta
     distance = 0 if second_start is None else second_start - start
     if end > len(first) or end + distance > len(second):
         return start
-    if is_equal(part_of(first, start, end), part_of(second, start + distance, end + distance)):
-        return None
-    for at in range(start, end, _STEP):
-        after = min(at + _STEP, end)
-        if bytes(first[at:after]) != bytes(second[at + distance : after + distance]):
-            return at
+    one, other = part_of(first, start, end), part_of(second, start + distance, end + distance)
+    # bytes compare by memcmp, memoryviews element by element; small slices keep the copies in the cache.
+    for at, after in stored_steps(one, other):
+        if bytes(one[at:after]) != bytes(other[at:after]):
+            return start + at
     return None
 
 
@@ -220,10 +219,4 @@ def touches(ranges: Sequence[Range], place: Range) -> bool:
 
 def is_zero(data: FileData, place: Range) -> bool:
     """Say whether a range holds nothing but zeros."""
-    return not any(chunk.strip(b"\0") for chunk in chunks_of(data, place))
-
-
-def chunks_of(data: FileData, place: Range) -> Iterator[bytes]:
-    """Yield the bytes of a range in pieces."""
-    for at, after in pairwise([*range(place[0], place[1], _STEP), place[1]]):
-        yield bytes(data[at:after])
+    return not any(bytes(block).strip(b"\0") for _, block in Joined([part_of(data, *place)]).data_blocks())
