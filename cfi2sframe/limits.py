@@ -42,8 +42,13 @@ class WorkerLimits:
     def grant(self, input_size: int) -> None:
         """Allow what an input of so many bytes may take, on top of what this process has taken until now.
 
-        Beyond the CPU time the kernel ends the process (SIGXCPU); beyond the memory, allocations fail.
+        Beyond the CPU time the kernel ends the process (SIGXCPU); beyond the memory, allocations fail. An input whose
+        size nobody knows (0: a pipe, a device) has the limits that this process was started with.
         """
+        if not input_size:
+            for kind, limits in self._outer.items():
+                resource.setrlimit(kind, limits)
+            return
         self._set(resource.RLIMIT_CPU, math.ceil(time.process_time()) + cpu_seconds(input_size))
         mapped = _mapped_size()
         if mapped is not None:

@@ -13,7 +13,7 @@ import pickle
 import select
 import signal
 import struct
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from cfi2sframe.interrupts import keep_interrupts
@@ -51,8 +51,9 @@ def shared_out(
     """Have `count` processes call a function with each item; give the items' numbers and results as they are done.
 
     `function` raises nothing but `KeyboardInterrupt`, on SIGINT, SIGTERM or SIGHUP, and its results can be pickled.
-    `size_of` says how many bytes of input an item is: the largest come first, and the limits of CPU time and memory are
-    in proportion. Leaving the context ends the processes; those at work are interrupted, and waited for.
+    `size_of` says how many bytes of input an item is, 0 if nobody knows: the largest come first, and the limits of CPU
+    time and memory are in proportion. Leaving the context ends the processes: those at work are interrupted, and
+    waited for.
     """
     pool = _Pool(function, items, size_of, count)
     try:
@@ -105,7 +106,9 @@ class _Pool(Generic[Item, Result]):
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             for worker in self._workers.values():
-                os.kill(worker.process, signal.SIGTERM)
+                # It may be gone, and nobody's child, if whoever started this program ignores SIGCHLD.
+                with suppress(ProcessLookupError):
+                    os.kill(worker.process, signal.SIGTERM)
             while self._workers:
                 self._bury(next(iter(self._workers.values())))
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.batch.job import run_job
 from cfi2sframe.batch.records import Outcome
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from cfi2sframe.batch.records import Job
+
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 
 @contextmanager
@@ -50,12 +52,10 @@ def _lost(job: Job, reason: str) -> Outcome:
 def load_factory(text: str) -> Callable[..., Executor]:
     """Return what `MODULE:CALLABLE` names: a factory of executors. Raises `RequestError` without it.
 
-    The module is looked for where this program's own modules are: PYTHONPATH, installed packages. The interpreters that
-    an executor may start here are not to look in the current directory either, unless PYTHONSAFEPATH says otherwise.
+    The module is looked for where this program's own modules are: PYTHONPATH, installed packages.
     """
     from importlib import import_module
 
-    os.environ.setdefault("PYTHONSAFEPATH", "1")
     module_name, separator, name = text.partition(":")
     if not (module_name and separator and name):
         raise RequestError(f"not MODULE:CALLABLE: {text!r}")
@@ -70,10 +70,27 @@ def load_factory(text: str) -> Callable[..., Executor]:
     return found
 
 
-def make_executor(text: str, worker_count: int) -> Executor:
-    """Return an executor of the factory that `MODULE:CALLABLE` names. Raises `RequestError` when it makes none."""
+@contextmanager
+def named_executor(text: str, worker_count: int) -> Iterator[Executor]:
+    """Make an executor by the factory that `MODULE:CALLABLE` names, and end it. Raises `RequestError` if none is made.
+
+    Interpreters that it starts on this machine are not to look for modules in the current directory, unless
+    PYTHONSAFEPATH says otherwise.
+    """
     factory = load_factory(text)
+    is_set = _SAFE_PATH in os.environ
+    os.environ.setdefault(_SAFE_PATH, "1")
     try:
-        return factory(max_workers=worker_count)
-    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise RequestError(f"executor {text!r}: {error}") from None
+        try:
+            executor = factory(max_workers=worker_count)
+        except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
+            raise RequestError(f"executor {text!r}: {error}") from None
+        try:
+            yield executor
+        except BaseException:
+            executor.shutdown(wait=True, cancel_futures=True)
+            raise
+        executor.shutdown()
+    finally:
+        if not is_set:
+            del os.environ[_SAFE_PATH]

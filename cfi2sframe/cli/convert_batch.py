@@ -161,16 +161,11 @@ def _running(
 def _named_executor(
     text: str, count: int, jobs: Sequence[Job], on_done: Callable[[Job, Outcome], None]
 ) -> Iterator[Iterator[Outcome]]:
-    from cfi2sframe.batch.pool import make_executor
+    from cfi2sframe.batch.pool import named_executor
     from cfi2sframe.batch.runner import run
 
-    executor = make_executor(text, count)
-    try:
+    with named_executor(text, count) as executor:
         yield run(jobs, executor, on_done=on_done)
-    except BaseException:
-        executor.shutdown(wait=True, cancel_futures=True)
-        raise
-    executor.shutdown()
 
 
 # Saying

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
@@ -147,7 +147,7 @@ def _compare(arguments: argparse.Namespace) -> Comparison:
 
 
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
-    from cfi2sframe.batch.pool import make_executor
+    from cfi2sframe.batch.pool import named_executor
     from cfi2sframe.cli.progress import with_progress
     from cfi2sframe.report.size_run import Request, measure_all, split_found
 
@@ -155,12 +155,13 @@ def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) 
     request = Request(arguments.functions, arguments.sframe_version)
     results: list[Result] = list(failures)
     count = process_count(arguments)
-    executor = make_executor(arguments.executor, count) if arguments.executor else None
-    measured = measure_all(sources, request, count, executor)
+    executing = named_executor(arguments.executor, count) if arguments.executor else nullcontext(None)
     # A request to end reaches the processes, too.
-    with ended_by_signals(), closing(measured):
-        for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
-            results += parts
+    with ended_by_signals(), executing as executor:
+        measured = measure_all(sources, request, count, executor)
+        with closing(measured):
+            for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
+                results += parts
     return results
 
 

@@ -83,7 +83,8 @@ def measure_all(
 ) -> Generator[Measured, None, None]:
     """Measure sources and yield each as it is done: with several processes, the largest first.
 
-    Without an executor, copies of this process measure them. All that measures ends with the generator.
+    Without an executor, copies of this process measure them, which end when the generator is closed. Whoever made the
+    executor ends it.
     """
     if executor is not None:
         yield from _by_executor(sources, request, executor)
@@ -103,23 +104,30 @@ def _size_of(source: Source) -> int:
 
 
 def _by_executor(sources: Sequence[Source], request: Request, executor: Executor) -> Iterator[Measured]:
-    from concurrent.futures import BrokenExecutor, as_completed
+    from concurrent.futures import BrokenExecutor, CancelledError, as_completed
 
     # No process ends with the longest task.
     ordered = sorted(sources, key=lambda source: -source.size)
-    with executor as pool:
-        tasks = {pool.submit(measure_source, source, request): source for source in ordered}
-        for task in as_completed(tasks):
-            source = tasks.pop(task)
+    tasks = {}
+    for source in ordered:
+        try:
+            tasks[executor.submit(measure_source, source, request)] = source
+        except BrokenExecutor:
+            yield Measured(source, (Failure(source.name, "the process that measured it died"),))
+    for task in as_completed(list(tasks)):
+        source = tasks.pop(task)
+        try:
             # What is run raises nothing; what arrives nevertheless is the executor's.
             error = task.exception()
-            if error is None:
-                yield task.result()
-            elif isinstance(error, BrokenExecutor):
-                yield Measured(source, (Failure(source.name, "the process that measured it died"),))
-            else:
-                reason = f"what measured it was lost ({type(error).__name__}: {error})"
-                yield Measured(source, (Failure(source.name, reason),))
+        except CancelledError as cancelled:
+            error = cancelled
+        if error is None:
+            yield task.result()
+        elif isinstance(error, BrokenExecutor):
+            yield Measured(source, (Failure(source.name, "the process that measured it died"),))
+        else:
+            reason = f"what measured it was lost ({type(error).__name__}: {error})"
+            yield Measured(source, (Failure(source.name, reason),))
 
 
 def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[Failure]]:

@@ -73,3 +73,35 @@ def test_an_interrupt(tmp_path: Path, jobs: int, number: signal.Signals, *, to_a
     while not is_gone(process.pid) and time.monotonic() < end:
         time.sleep(0.01)
     assert is_gone(process.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_no_process_stays_when_size_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    """Not even when the first one is killed: the others find nobody to talk to."""
+    for index in range(COUNT):
+        (tmp_path / f"{index:02}.o").write_bytes(object_of(FUNCTIONS))
+    with subprocess.Popen(
+        [sys.executable, "-m", "cfi2sframe", "size", str(tmp_path), "-j", "2"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while process.poll() is None and time.monotonic() < end and len(children(process.pid)) < 2:
+            time.sleep(0.005)
+        workers = children(process.pid)
+        assert len(workers) == 2
+        process.send_signal(number)
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    code = process.returncode
+    assert (code if code >= 0 else 128 - code, out, err) == (128 + number, "", "")
+    while not is_gone(process.pid) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert is_gone(process.pid)
+
+
+def children(process: int) -> list[int]:
+    with open(f"/proc/{process}/task/{process}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]

@@ -25,6 +25,7 @@ COUNT = 5
 #: So much that processes are started.
 PADDING = bytes(1 << 18)
 MIB = 1 << 20
+LIMITS = (int(resource.RLIMIT_CPU), int(resource.RLIMIT_AS))
 TIMEOUT_SECONDS = 60
 #: The program, with something happening to files whose name has "bad" in it.
 PROGRAM = """
@@ -165,8 +166,7 @@ def test_limits_are_in_proportion(tmp_path: Path) -> None:
     """What a worker may have for a file of some size, on top of what it had; and the user's own limits hold."""
     need_prlimit()
     path = tmp_path / "limits"
-    kinds = (resource.RLIMIT_CPU, resource.RLIMIT_AS)
-    action = f"open({str(path)!r}, 'a').write('%d %d\\n' % tuple(resource.getrlimit(k)[0] for k in {kinds}))"
+    action = f"open({str(path)!r}, 'a').write('%d %d\\n' % tuple(resource.getrlimit(k)[0] for k in {LIMITS}))"
     (tmp_path / "bad").write_bytes(object_of(1))
     (tmp_path / "bad-large").write_bytes(object_of(1) + bytes(2 * MIB))
     for memory_limit in (None, 512 * MIB):
@@ -182,9 +182,21 @@ def test_limits_are_in_proportion(tmp_path: Path) -> None:
             assert small[1] <= large[1] == memory_limit
 
 
+def test_no_limits_for_what_has_no_size(tmp_path: Path) -> None:
+    """A pipe: what comes out of it may be large."""
+    path, fifo = tmp_path / "limits", tmp_path / "bad"
+    os.mkfifo(fifo)
+    names = fill(tmp_path, COUNT)
+    action = f"open({str(path)!r}, 'a').write(repr([resource.getrlimit(k) for k in {LIMITS}]))"
+    with subprocess.Popen(["sh", "-c", 'cat "$1" > "$2"; cat "$1" > "$2"', "sh", names[0], fifo]) as writer:
+        done = run(action, "size", str(fifo), *names, "-j", "2")
+        writer.kill()
+    assert path.read_text() == repr([resource.getrlimit(kind) for kind in LIMITS]), done
+
+
 def test_no_limits_for_the_program_itself(tmp_path: Path) -> None:
     path = tmp_path / "limits"
-    action = f"open({str(path)!r}, 'a').write(repr([resource.getrlimit(k) for k in (0, 9)]))"
+    action = f"open({str(path)!r}, 'a').write(repr([resource.getrlimit(k) for k in {LIMITS}]))"
     (tmp_path / "bad").write_bytes(object_of(1))
     for verb in ("--check", "coverage", "size"):
         path.unlink(missing_ok=True)

@@ -124,6 +124,8 @@ RUNS: Final = {
     "trace": (("trace", "core", "--json"), {0}),
     "in place": (("--in-place", "-r", ".", "-j", "2", "--report", "report", "--stamp", "stamp"), {0}),
 }
+#: The file takes some time to start.
+ZIPAPP_RUNS: Final = ("check", "convert", "size", "trace", "in place")
 
 
 def programs_of(kind: str, folder: Path) -> tuple[tuple[str | Path, ...], dict[str, str]]:
@@ -147,6 +149,8 @@ def test_verbs(trap: Trap, tmp_path: Path, kind: str) -> None:
     assert sum((trap.folder / name).stat().st_size for name in OBJECTS) >= _POOL_SIZE
     command, env = programs_of(kind, tmp_path)
     for name, (words, statuses) in RUNS.items():
+        if kind == "zipapp" and name not in ZIPAPP_RUNS:
+            continue
         result = trap.run(*command, *words, env=env)
         assert result.status in statuses, (name, result)
 

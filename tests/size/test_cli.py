@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Self
+from concurrent.futures import BrokenExecutor, Future
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -157,10 +157,7 @@ class _Losing:
     def __init__(self, max_workers: int) -> None:
         self.max_workers = max_workers
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def shutdown(self, *, wait: bool = True, cancel_futures: bool = False) -> None:
         """Nothing to end."""
 
     def submit(self, *_: object) -> Future[object]:
@@ -173,3 +170,16 @@ class _Losing:
 def test_an_executor_that_loses_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--executor", f"{__name__}:_Losing"]) == EXIT_UNUSABLE
     assert "what measured it was lost (OSError: no route)" in capsys.readouterr().out
+
+
+class _Broken(_Losing):
+    """An executor that is broken from the first task on."""
+
+    def submit(self, *_: object) -> Future[object]:
+        """Refuse a task."""
+        raise BrokenExecutor
+
+
+def test_an_executor_that_is_broken(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--executor", f"{__name__}:_Broken"]) == EXIT_UNUSABLE
+    assert capsys.readouterr().err.count("error: the process that measured it died") == 2

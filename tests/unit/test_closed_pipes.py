@@ -31,7 +31,7 @@ PRINTS: Final = (
 )
 #: What writes to standard error.
 SAYS: Final = (
-    *("", "BAD -o -", "GOOD", "--check BAD GOOD --strict", "--in-place BAD", "dump GOOD"),
+    *("", "BAD -o -", "GOOD", "coverage BAD BAD", "--in-place BAD", "dump GOOD"),
     *("coverage BAD", "coverage BAD GOOD", "verify -v GOOD", "verify BAD", "remove GOOD -o -", "trace BAD"),
     *("size BAD", "size TREE BAD -j 2", "--in-place -v -r TREE -j 2", "--in-place TREE/0.o -v"),
 )
