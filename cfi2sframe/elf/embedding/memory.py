@@ -16,6 +16,7 @@ from cfi2sframe.elf.embedding.view import (
     Loads,
     Range,
     View,
+    chunks_of,
     common,
     differences,
     expect,
@@ -23,6 +24,7 @@ from cfi2sframe.elf.embedding.view import (
     file_range,
     first_difference,
     holder_of,
+    is_zero,
     touches,
     united,
     without,
@@ -270,11 +272,12 @@ def _check_bytes(bare: View, full: View, used_bare: list[Range], used_full: list
 
 def _is_free(view: View, place: Range) -> bool:
     """Say whether bytes are zeros or, as patchelf leaves where a section was, runs of X."""
-    content = view.bytes_of(place)
-    if not content.strip(b"\0"):
+    if is_zero(view.data, place):
         return True
-    around = view.bytes_of((max(0, place[0] - len(_X_RUN)), place[1] + len(_X_RUN)))
-    return not content.translate(None, b"\0X") and _X_RUN in around
+    if any(chunk.translate(None, b"\0X") for chunk in chunks_of(view.data, place)):
+        return False
+    around = max(0, place[0] - len(_X_RUN)), place[1] + len(_X_RUN)
+    return any(_X_RUN in chunk for chunk in chunks_of(view.data, around))
 
 
 def _stale_table(bare: View, full: View) -> list[Range]:
