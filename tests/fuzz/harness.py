@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A folder of inputs in `CORPUS` and a module in this package each.
-TARGETS: Final = ("elf", "cfi", "lowering", "sframe", "linked", "object", "core")
+TARGETS: Final = ("elf", "cfi", "lowering", "sframe", "linked", "object", "remove", "core")
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16
 #: CPU seconds for an input of up to `MAX_SIZE` bytes: some times what the dearest takes, for a busy machine.
