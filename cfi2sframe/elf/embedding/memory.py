@@ -16,7 +16,6 @@ from cfi2sframe.elf.embedding.view import (
     Loads,
     Range,
     View,
-    chunks_of,
     common,
     differences,
     expect,
@@ -45,6 +44,8 @@ _PAGE_SIZE = 1 << 12
 _MAX_DISTANCE = 1 << 31
 #: The shortest run that patchelf overwrites.
 _X_RUN = b"X" * 8
+#: It moves no larger section (bytes); whatever else is as large is in use.
+_LARGEST_X_RANGE = 1 << 24
 
 
 class Moved(NamedTuple):
@@ -274,10 +275,9 @@ def _is_free(view: View, place: Range) -> bool:
     """Say whether bytes are zeros or, as patchelf leaves where a section was, runs of X."""
     if is_zero(view.data, place):
         return True
-    if any(chunk.translate(None, b"\0X") for chunk in chunks_of(view.data, place)):
+    if place[1] - place[0] > _LARGEST_X_RANGE or view.bytes_of(place).translate(None, b"\0X"):
         return False
-    around = max(0, place[0] - len(_X_RUN)), place[1] + len(_X_RUN)
-    return any(_X_RUN in chunk for chunk in chunks_of(view.data, around))
+    return _X_RUN in view.bytes_of((max(0, place[0] - len(_X_RUN)), place[1] + len(_X_RUN)))
 
 
 def _stale_table(bare: View, full: View) -> list[Range]:
