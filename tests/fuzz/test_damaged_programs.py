@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from cfi2sframe import convert, load
+from cfi2sframe.elf.constants import SHT_NOTE
+from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.embed.support import need, run, write
@@ -87,10 +89,12 @@ def damaged(good: bytes, chance: random.Random) -> bytes:
     """Return a program with one to three bytes changed, most often in headers or in what loaders read."""
     image = load(good)
     start = image.header.section_headers_offset
-    zones = [range(16, 64), range(64, image.segments[0].file_offset + 0x400), range(start, len(good)), range(len(good))]
+    notes = [range(s.file_offset, s.file_offset + s.size) for s in image.sections if s.type == SHT_NOTE]
+    headers = range(64, 64 + PROGRAM_HEADER_SIZE * len(image.segments))
+    zones = [*notes, headers, range(16, headers.stop + 0x200), range(start, len(good)), range(len(good))]
     data = bytearray(good)
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
-        place = chance.choice(chance.choice(zones[1:3] + zones))
+        place = chance.choice(chance.choice(zones))
         data[place] = chance.choice(
             (chance.choice(VALUES), chance.randrange(256), data[place] ^ 1 << chance.randrange(8))
         )

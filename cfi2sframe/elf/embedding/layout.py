@@ -54,6 +54,13 @@ _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
 _MAX_ALIGNMENT = 1 << 21
 #: The largest pages of any processor. A new segment gets the largest alignment of all.
 _MAX_LOAD_ALIGNMENT = 1 << 30
+#: What lies in a file beside sections, where these are known by their indices.
+_ELF_HEADER, _PROGRAM_HEADERS, _SECTION_HEADERS = -3, -2, -1
+_TABLES = {
+    _ELF_HEADER: "the ELF header",
+    _PROGRAM_HEADERS: "the program headers",
+    _SECTION_HEADERS: "the section headers",
+}
 #: In how many segments a section may be, on average; it is in two or three.
 _MAX_OVERLAP = 16
 _OVERLAP_ALLOWANCE = 4096
@@ -208,12 +215,12 @@ def _loaded_end(sections: tuple[SectionHeader, ...], segments: tuple[ProgramHead
 def _refuse_section_table(layout: Layout) -> None:
     """Hold the section table against the segments and against itself."""
     ranges = [
-        (0, FILE_HEADER_SIZE, "the ELF header"),
-        (layout.header.program_headers_offset, layout.table_end, "the program headers"),
+        (0, FILE_HEADER_SIZE, _ELF_HEADER),
+        (layout.header.program_headers_offset, layout.table_end, _PROGRAM_HEADERS),
     ]
     if layout.sections:
         start = layout.header.section_headers_offset
-        ranges.append((start, start + SECTION_HEADER_SIZE * len(layout.sections), "the section headers"))
+        ranges.append((start, start + SECTION_HEADER_SIZE * len(layout.sections), _SECTION_HEADERS))
     load_starts = [load.vaddr for load in layout.loads]
     for index, section in enumerate(layout.sections):
         name = layout.names[index] or f"number {index}"
@@ -231,11 +238,12 @@ def _refuse_section_table(layout: Layout) -> None:
             raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")
         if section.flags & SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(layout, load_starts, section):
             raise EmbedError(f"section {name} lies in no segment: the section table does not fit the content")
-        ranges.append((section.file_offset, end, f"section {name}"))
+        ranges.append((section.file_offset, end, index))
     ranges.sort()
     for before, after in pairwise(ranges):
         if after[0] < before[1]:
-            raise EmbedError(f"{before[2]} and {after[2]} overlap in the file")
+            first, second = (_TABLES.get(index) or f"section {layout.names[index]}" for index in (before[2], after[2]))
+            raise EmbedError(f"{first} and {second} overlap in the file")
 
 
 def _is_mapped(layout: Layout, starts: list[int], section: SectionHeader) -> bool:

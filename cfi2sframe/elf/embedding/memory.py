@@ -23,6 +23,7 @@ from cfi2sframe.elf.embedding.view import (
     file_range,
     first_difference,
     holder_of,
+    is_zero,
     touches,
     united,
     without,
@@ -43,6 +44,8 @@ _PAGE_SIZE = 1 << 12
 _MAX_DISTANCE = 1 << 31
 #: The shortest run that patchelf overwrites.
 _X_RUN = b"X" * 8
+#: It moves no larger section (bytes); whatever else is as large is in use.
+_LARGEST_X_RANGE = 1 << 24
 
 
 class Moved(NamedTuple):
@@ -270,11 +273,11 @@ def _check_bytes(bare: View, full: View, used_bare: list[Range], used_full: list
 
 def _is_free(view: View, place: Range) -> bool:
     """Say whether bytes are zeros or, as patchelf leaves where a section was, runs of X."""
-    content = view.bytes_of(place)
-    if not content.strip(b"\0"):
+    if is_zero(view.data, place):
         return True
-    around = view.bytes_of((max(0, place[0] - len(_X_RUN)), place[1] + len(_X_RUN)))
-    return not content.translate(None, b"\0X") and _X_RUN in around
+    if place[1] - place[0] > _LARGEST_X_RANGE or view.bytes_of(place).translate(None, b"\0X"):
+        return False
+    return _X_RUN in view.bytes_of((max(0, place[0] - len(_X_RUN)), place[1] + len(_X_RUN)))
 
 
 def _stale_table(bare: View, full: View) -> list[Range]:

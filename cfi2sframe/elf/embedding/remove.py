@@ -31,6 +31,7 @@ from cfi2sframe.elf.embedding.movable import movable_sections, nobody_misses
 from cfi2sframe.elf.embedding.renumber import changed_contents, section_bytes
 from cfi2sframe.elf.embedding.splice import Splice, ordered, overwrite
 from cfi2sframe.elf.embedding.untable import without_section_header
+from cfi2sframe.elf.embedding.view import is_zero
 from cfi2sframe.elf.records import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, ProgramHeader, SectionHeader
 from cfi2sframe.errors import EmbedError
 
@@ -189,7 +190,7 @@ def _is_rest_empty(layout: Layout, target: _Target, load: ProgramHeader, home: t
     known += [(target.start, target.end), (layout.header.program_headers_offset, layout.table_end)]
     position, end = load.file_offset, load.file_offset + load.file_size
     for start, stop in [*sorted(known), (end, end)]:
-        if position < min(start, end) and any(layout.data[position : min(start, end)]):
+        if not is_zero(layout.data, (position, max(position, min(start, end)))):
             return False
         position = max(position, stop)
     return True
