@@ -55,7 +55,13 @@ def functions(draw: st.DrawFn) -> list[Function]:
         size = delta + draw(gaps)
         made.append(Function(begin, size, body))
         begin += size + draw(st.sampled_from([0, 0, 0, 16]))
-    return made
+    # A stretch may be there several times.
+    size = begin + 16 - made[0].start_vaddr
+    return [
+        function._replace(start_vaddr=function.start_vaddr + number * size)
+        for number in range(draw(st.integers(1, 3)))
+        for function in made
+    ]
 
 
 def cost_of(ranges: list[Range], programme: Programme, stretch: Stretch, costs: list[float]) -> float:
