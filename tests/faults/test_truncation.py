@@ -83,7 +83,7 @@ class Form(NamedTuple):
 
 _CONVERT = ("cfi2sframe.pipeline:convert_image", "cfi2sframe.elf.cfi:find_cfi", "cfi2sframe.batch.write:write_file")
 _EMIT = (*_CONVERT, "cfi2sframe.emit:emit", "cfi2sframe.batch.write:_NewFile.write", "cfi2sframe.emit:check")
-_EMBED = (*_EMIT, "cfi2sframe.elf.embed:write_embedding", "cfi2sframe.elf.embedding.check:check_memory")
+_EMBED = (*_EMIT, "cfi2sframe.elf.embed:write_embedding", "cfi2sframe.elf.embedding.memory:check_memory")
 _REMOVE = ("cfi2sframe.emit:remove", "cfi2sframe.batch.write:write_file", "cfi2sframe.emit:check_removal")
 _DECODE = ("cfi2sframe.api:decode_existing", "cfi2sframe.elf.cfi:relocated_bytes")
 FORMS = {
@@ -101,7 +101,7 @@ FORMS = {
         ("remove", "--in-place", "old.o"), "old.o", (*_REMOVE, "cfi2sframe.elf.relocatable:check_taken_out")
     ),
     "remove from a library": Form(
-        ("remove", "--in-place", "old.so"), "old.so", (*_REMOVE, "cfi2sframe.elf.embedding.check:check_memory")
+        ("remove", "--in-place", "old.so"), "old.so", (*_REMOVE, "cfi2sframe.elf.embedding.memory:check_memory")
     ),
     "verify": Form(("verify", "big.so"), "big.so", _CONVERT[:2]),
     "verify existing": Form(("verify", "--existing", "old.o"), "old.o", (*_DECODE, _CONVERT[1])),
