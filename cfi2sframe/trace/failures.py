@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,18 +13,14 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-def guarded(work: Callable[[], _T], otherwise: Callable[[str], _T]) -> _T:
-    """Return what `work` returns; or what `otherwise` makes of the reason why it failed, whatever was raised."""
+def guarded(work: Callable[[], _T], otherwise: Callable[[str], _T], *passed: type[Exception]) -> _T:
+    """Return what `work` returns; or what `otherwise` makes of the reason why it failed, whatever was raised.
+
+    Exceptions of the types `passed` are raised: those cost more than this piece of work.
+    """
     try:
         return work()
+    except passed:
+        raise
     except Exception as error:  # noqa: BLE001 - as the module says
-        return otherwise(failure(error))
-
-
-def failure(error: Exception) -> str:
-    """Return an error in words: one that nobody foresaw is called a bug."""
-    if isinstance(error, Cfi2SFrameError):
-        return str(error)
-    if isinstance(error, MemoryError):
-        return "out of memory"
-    return f"internal error: {type(error).__name__}: {error}; please report it"
+        return otherwise(reason_of(error))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.budget import Budget
-from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.errors import ChangedError, InputError, RequestError
 from cfi2sframe.trace.elfcore import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, read_core
 from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Located, Trace, TraceEntry
@@ -88,7 +88,8 @@ def _trace_thread(
         entry = TraceEntry(thread.frame, Located(None, None, None), None)
         return Trace((entry,), Ending("internal-error", reason))
 
-    return ThreadTrace(thread.id, guarded(trace, failed))
+    # Files of modules are read before; what changes now is the core, and so concerns all threads.
+    return ThreadTrace(thread.id, guarded(trace, failed, ChangedError))
 
 
 def core_space(core: Core, store: FileStore, executable: str | None = None) -> AddressSpace:

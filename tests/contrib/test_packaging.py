@@ -171,7 +171,7 @@ def test_the_bill_of_materials(archives: tuple[Path, Path, Path]) -> None:
     assert bill["metadata"]["timestamp"] == "2025-01-01T00:00:00Z"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    users = {text: "optional" for extra in ("zstd", "packages", "trace") for text in extras[extra]}
+    users = {text: "optional" for extra in ("zstd", "packages") for text in extras[extra]}
     needed = {**users, **dict.fromkeys(project["dependencies"], "required")}
     found = {
         each["name"] + each["properties"][0]["value"] * (each["properties"][0]["name"] == "cfi2sframe:versions"): each

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
@@ -413,6 +414,11 @@ def test_lists_that_lead_nowhere(entries: list[tuple[int, int, int]], names: byt
     assert kind == "no-module"
 
 
+def _without_place(text: str) -> str:
+    """Return what is told of a bug without the place that raised it and what to do about it."""
+    return re.sub(r" at [\w.]+:\d+; please report it", "", text)
+
+
 def test_what_nobody_foresaw_costs_one_module(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that one file meets is named, and the threads in other files are traced."""
     bad = written(tmp_path, AMD64, make_stack(AMD64, 3, MODELS).section + b"\0", "bad")
@@ -430,7 +436,7 @@ def test_what_nobody_foresaw_costs_one_module(tmp_path: Path, path: str, monkeyp
     monkeypatch.setattr(modules, "_read_rows", failing)
     threads = trace_of(core, tmp_path).threads
     assert [t.trace.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
-    assert threads[0].trace.ending.detail == f"{bad}: internal error: OverflowError: too wild; please report it"
+    assert _without_place(threads[0].trace.ending.detail) == f"{bad}: internal error: OverflowError: too wild"
 
 
 @pytest.mark.parametrize("name", ["_load", "symbols", "build_id"])
@@ -451,8 +457,8 @@ def test_what_nobody_foresaw_in_names_and_headers(
         assert lines.count("end: outermost: RA is undefined") == 2
         assert lines[-1] == f"note: {path}: out of memory"
     else:
-        failed = f"end: unusable-module: {path}: internal error: ZeroDivisionError: by 0; please report it"
-        assert lines.count(failed) == 2
+        failed = f"end: unusable-module: {path}: internal error: ZeroDivisionError: by 0"
+        assert [_without_place(line) for line in lines].count(failed) == 2
 
 
 def test_what_nobody_foresaw_costs_one_thread(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,7 +476,8 @@ def test_what_nobody_foresaw_costs_one_thread(tmp_path: Path, path: str, monkeyp
     traced = trace_of(core, tmp_path)
     assert [t.trace.ending.kind for t in traced.threads] == ["internal-error", "outermost", "outermost"]
     assert [e.frame.pc for e in traced.threads[0].trace.entries] == [0x77]
-    assert "end: internal-error: internal error: KeyError: 119; please report it" in trace_lines(traced)
+    lines = [_without_place(line) for line in trace_lines(traced)]
+    assert "end: internal-error: internal error: KeyError: 119" in lines
 
 
 def test_names_that_a_terminal_would_act_on(tmp_path: Path, path: str) -> None:
