@@ -9,11 +9,13 @@ know is converted and compared, so losing the stamp costs time and nothing else.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import __version__
 from cfi2sframe.batch.write import write_file
+from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +27,9 @@ _TICK_NS: Final = 20_000_000
 
 
 class Stamp:
-    """What the stamp at a path knows, for these settings. Raises `OSError` when it cannot be read.
+    """What the stamp at a path knows, for these settings.
+
+    Raises `OSError` when it cannot be read, `InputError` when it is no regular file: that would be replaced by one.
 
     Make it before looking at any file: what was changed right before is not taken for known.
     """
@@ -40,7 +44,9 @@ class Stamp:
 
     def _read(self) -> list[str]:
         try:
-            with open(self._path, encoding="utf-8", errors="replace") as file:
+            with open(self._path, encoding="utf-8", errors="replace", opener=_open_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise InputError("not a regular file")
                 head, *lines = file.read().splitlines() or [""]
         except FileNotFoundError:
             return []
@@ -65,6 +71,11 @@ class Stamp:
             return _line(state) in self._known or max(state.mtime_ns, state.ctime_ns) < self._made_ns - _TICK_NS
         # Its modification time was set back to what it had been: a further change would bring a newer one.
         return outcome.status == "converted" and state.mtime_ns < state.ctime_ns - _TICK_NS
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a FIFO too, without waiting for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _line(state: FileState) -> str:

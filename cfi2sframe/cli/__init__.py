@@ -102,6 +102,7 @@ KEPT: Final[list[object]] = []
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return its exit status."""
+    open_missing_streams()
     words = sys.argv[1:] if arguments is None else arguments
     if not words:
         sys.stderr.write(_USAGE)
@@ -116,3 +117,10 @@ def main(arguments: list[str] | None = None) -> int:
     from cfi2sframe.cli.common import run_verb
 
     return run_verb(verb, rest)
+
+
+def open_missing_streams() -> None:
+    """Stand in for streams that the caller has closed, before a file is given one of their descriptors."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open("/dev/null", mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the process

@@ -12,6 +12,7 @@ from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import BinaryIO
 
 #: Files that name themselves, directly or not, come to an end.
 _MAX_DEPTH: Final = 16
@@ -19,6 +20,9 @@ _MAX_DEPTH: Final = 16
 _BASE_WORDS: Final = 1 << 12
 #: Options, where there are argument files: the time to parse them grows with the square of their number.
 _MAX_OPTIONS: Final = 1000
+#: Larger lists (bytes) are none that anybody has written: some devices never end.
+_MAX_LIST_SIZE: Final = 1 << 28
+_BLOCK_SIZE: Final = 1 << 20
 _SPACE: Final = " \t\n\r\v\f"
 
 
@@ -43,9 +47,7 @@ class ArgumentFiles:
         if words is None:
             # Names of files are bytes.
             with open(word[1:], "rb") as file:
-                text = os.fsdecode(file.read())
-            if "\0" in text:
-                raise RequestError(f"{word}: an argument file with a NUL byte; --files-from reads lists of such names")
+                text = os.fsdecode(_read_list(file, word, may_hold_nul=False))
             words = self._words[word] = tuple(self._split(text))
             self._words_left += len(text)
         self._words_left -= 1 + len(words)
@@ -111,16 +113,30 @@ def split_words(text: str) -> list[str]:
     return words
 
 
+def _read_list(file: BinaryIO, name: str, *, may_hold_nul: bool = True) -> bytes:
+    """Read a list to its end, or to where it cannot be one. Raises `RequestError` then, and `OSError`."""
+    blocks = []
+    size = 0
+    while block := file.read(_BLOCK_SIZE):
+        if not may_hold_nul and b"\0" in block:
+            raise RequestError(f"{name}: an argument file with a NUL byte; --files-from reads lists of such names")
+        size += len(block)
+        if size > _MAX_LIST_SIZE:
+            raise RequestError(f"{name}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")
+        blocks.append(block)
+    return b"".join(blocks)
+
+
 def names_from(path: str) -> list[str]:
     """Return the names in a list, each ended by a NUL byte (as `find -print0` does it); `-` is standard input.
 
     Raises `OSError` when it cannot be read, `RequestError` when its names are obviously separated by something else.
     """
     if path == "-":
-        data = sys.stdin.buffer.read()
+        data = _read_list(sys.stdin.buffer, "--files-from -")
     else:
         with open(path, "rb") as file:
-            data = file.read()
+            data = _read_list(file, f"--files-from {path}")
     names = [os.fsdecode(name) for name in data.split(b"\0") if name]
     if b"\0" not in data and b"\n" in data:
         raise RequestError(

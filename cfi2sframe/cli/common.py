@@ -10,6 +10,7 @@ import signal
 import sys
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
@@ -43,7 +44,7 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     """Run a verb; turn every expected failure into one line and an exit status."""
     # Millions of small tuples and no cycles: the collector only costs time, and the process is short.
     gc.disable()
-    _open_missing_streams()
+    _write_any_text()
     module = import_module(f"cfi2sframe.cli.{verb}")
     parser: argparse.ArgumentParser = module.make_parser()
     options = argparse.Namespace()
@@ -98,13 +99,10 @@ def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namesp
     return parser.parse_intermixed_args(words) if rest else options
 
 
-def _open_missing_streams() -> None:
-    """Stand in for streams that the caller has closed: reading and writing them fails as with any bad file."""
-    if sys.stdin is None:
-        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - open as long as the process
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+def _write_any_text() -> None:
+    """Escape what standard output's encoding, which the environment may choose, cannot hold; else it would raise."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:
@@ -148,9 +146,16 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=100)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in lines of its own only: a shell pattern may have given them."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 def parser_of(verb: str, usage: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Return a verb's parser, with the options that every verb has."""
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=PROGRAM if verb == "convert" else f"{PROGRAM} {verb}",
         usage=usage,
         description=description,

@@ -23,7 +23,7 @@ from cfi2sframe.cli.common import (
     say,
     section_type_of,
 )
-from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.errors import InputError, RequestError
 
 if TYPE_CHECKING:
     import argparse
@@ -49,11 +49,15 @@ def convert_in_place(arguments: argparse.Namespace) -> int:
         stamp = _stamp_of(read, settings)
         for read in (arguments.stamp, arguments.report):
             _check_folder(read)
-    except Cfi2SFrameError as error:
+    except RequestError as error:
         return fail_early(error, arguments.inputs)
-    except OSError as error:
+    except (InputError, OSError) as error:
         return fail(error, read)
     jobs = work_list(names, settings, recurse=arguments.recursive)
+    try:
+        _check_apart(arguments, jobs)
+    except RequestError as error:
+        return fail(error, "")
     known = [stamp is not None and stamp.knows(job) for job in jobs]
     runs_here = is_single and not known[0] and not arguments.executor
     try:
@@ -93,6 +97,15 @@ def _check_folder(path: str | None) -> None:
     """Raise `OSError` when what is to be written after a long run has no folder to be written to."""
     if path is not None and path != "-":
         os.stat(os.path.dirname(os.path.realpath(path)))
+
+
+def _check_apart(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
+    """Raise `RequestError` when the report or the stamp would replace a file that is to be converted."""
+    targets = {target for job in jobs for target in job.targets}
+    for option in ("report", "stamp"):
+        path = getattr(arguments, option)
+        if path is not None and path != "-" and os.path.realpath(path) in targets:
+            raise RequestError(f"--{option} {path} would overwrite a file that is to be converted")
 
 
 def _listed(path: str | None) -> list[str]:

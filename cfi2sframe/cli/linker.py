@@ -23,7 +23,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli import EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli import EXIT_UNUSABLE, PROGRAM, open_missing_streams
 from cfi2sframe.cli.linker_words import is_for_driver, output_of
 from cfi2sframe.interrupts import keep_interrupts
 
@@ -54,6 +54,7 @@ class Kind(NamedTuple):
 def run() -> int:
     """Run as the program that was called. Returns the exit status."""
     keep_interrupts()
+    open_missing_streams()
     return main(sys.argv)
 
 

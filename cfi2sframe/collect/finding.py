@@ -56,18 +56,26 @@ def _in_folder(path: str, name: str, seen: set[tuple[int, int]]) -> Source | Unu
         if not stat.S_ISREG(status.st_mode) or identity in seen:
             return None
         seen.add(identity)
-        with open(path, "rb") as file:
-            if file.read(4) != ELF_MAGIC:
+        with open(path, "rb", opener=_open_unfollowed) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or file.read(len(ELF_MAGIC)) != ELF_MAGIC:
                 return None
     except OSError as error:
         return Unusable(name, error.strerror or str(error))
     return Source(path, name, "elf", status.st_size)
 
 
+def _open_unfollowed(path: str, flags: int) -> int:
+    """Open what was a file a moment ago; by now it may be a link, or a FIFO whose writer never comes."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+
+
 def _named(path: str, name: str) -> Source | Unusable:
     """Say what a file is that the user named."""
     try:
-        size = os.stat(path).st_size
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            # The bytes of a pipe can be read once; a FIFO that is opened once more waits for another writer.
+            return Source(path, name, "elf", 0)
         with open(path, "rb") as file:
             start = file.read(len(AR_MAGIC) + 16)
     except OSError as error:
@@ -79,4 +87,4 @@ def _named(path: str, name: str) -> Source | Unusable:
         kind = "deb" if start[len(AR_MAGIC) :].startswith(b"debian-binary") else "archive"
     elif start.startswith(RPM_MAGIC):
         kind = "rpm"
-    return Source(path, name, kind, size)
+    return Source(path, name, kind, status.st_size)

@@ -145,6 +145,8 @@ def test_what_cannot_be_converted_in_place(source: Path, words: tuple[str, ...],
         ("dump", "/dev/zero"),
         ("dump", "--raw", "/dev/zero"),
         ("dump", "--raw", "-"),
+        ("size", "/dev/zero"),
+        ("--in-place", "in.o", "--stamp", "/dev/zero"),
     ],
     ids=" ".join,
 )
@@ -155,6 +157,35 @@ def test_inputs_without_an_end(source: Path, words: tuple[str, ...]) -> None:
     assert done.status == 3
     assert done.err.startswith("cfi2sframe: ")
     assert set(contents(source.parent)) == {"in.o"}
+
+
+@pytest.mark.parametrize("words", [("@/dev/zero",), ("--in-place", "--files-from", "/dev/zero")], ids=" ".join)
+def test_lists_without_an_end(source: Path, words: tuple[str, ...]) -> None:
+    limits = 'ulimit -v 4000000; exec "$@"'
+    done = run(source.parent, *words, prefix=["sh", "-c", limits, "sh"])
+    assert done.status == 2
+    assert done.err.startswith("cfi2sframe: error: ")
+    assert words[-1] in done.err
+
+
+def test_a_stamp_replaces_nothing_but_files(source: Path) -> None:
+    """A device would become a file; here a FIFO, to which nobody writes."""
+    fifo = source.parent / "fifo"
+    os.mkfifo(fifo)
+    done = run(source.parent, "--in-place", "in.o", "--stamp", "fifo")
+    assert done == (3, b"", "cfi2sframe: fifo: error: not a regular file\n")
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+    assert source.read_bytes() == DATA
+
+
+@pytest.mark.parametrize("option", ["--report", "--stamp"])
+def test_a_converted_file_is_not_overwritten_by_what_is_said_of_it(source: Path, option: str) -> None:
+    (source.parent / "link.o").symlink_to("in.o")
+    for name in ("in.o", "link.o"):
+        done = run(source.parent, "--in-place", "in.o", option, name)
+        message = f"cfi2sframe: error: {option} {name} would overwrite a file that is to be converted\n"
+        assert done == (2, b"", message)
+    assert source.read_bytes() == DATA
 
 
 @pytest.mark.parametrize("emitted", ["raw", "elf"])

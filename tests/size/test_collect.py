@@ -10,6 +10,7 @@ import lzma
 import os
 import sys
 import tarfile
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,6 +68,31 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert _opened(_write(tmp_path / "text", b"text")) == [f"{tmp_path}/text: not an ELF file"]
     assert _opened(_write(tmp_path / "none", b"")) == [f"{tmp_path}/none: not an ELF file"]
     assert _opened(tmp_path / "missing") == [f"{tmp_path}/missing: No such file or directory"]
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """Opened again, a FIFO would wait for another writer, and an anonymous pipe would have lost its beginning."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_bytes, args=(ELF,), daemon=True)
+    writer.start()
+    assert _opened(fifo) == [str(fifo)]
+    writer.join(60)
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_names_that_are_exchanged_in_a_folder(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was a file when it was looked at is a link, or a FIFO without a writer, when it is opened."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    outside = _write(tmp_path / "outside", ELF)
+    looked_at = os.lstat(outside)
+    if kind == "link":
+        (tree / "x").symlink_to(outside)
+    else:
+        os.mkfifo(tree / "x")
+    monkeypatch.setattr(os, "lstat", lambda _path: looked_at)
+    assert [found for found in find_sources([str(tree)]) if isinstance(found, Source)] == []
 
 
 def test_archive_members_by_all_kinds_of_names(tmp_path: Path) -> None:

@@ -243,6 +243,38 @@ def test_closed_streams(good: Path, tmp_path: Path, arguments: str, closed: str)
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("arguments", ["--help", "--version", "size --help", "", "--odd"])
+def test_closed_streams_without_a_file(arguments: str) -> None:
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} >&-')
+    assert done.returncode == (0 if arguments.endswith(("help", "version")) else 2)
+    assert "internal error" not in done.stderr
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} <&- >&- 2>&-')
+    assert done.returncode == (0 if arguments.endswith(("help", "version")) else 2)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    ["PYTHONIOENCODING=ascii", "PYTHONIOENCODING=cp1252:strict", "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0"],
+)
+@pytest.mark.parametrize(
+    "arguments", ["coverage", "size", "size --format html", "size --format csv", "size --format markdown"]
+)
+def test_encodings_that_cannot_hold_a_name(good: Path, tmp_path: Path, environment: str, arguments: str) -> None:
+    named = tmp_path / "\u65e5\xef"
+    named.write_bytes(good.read_bytes())
+    done = shell(f'{environment} "$PYTHON" -m cfi2sframe {arguments} "$1"', named)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_arguments_cannot_forge_lines() -> None:
+    """A shell pattern gives the names of files, which may look like options."""
+    for verb in ("convert", "remove", "dump", "verify", "coverage", "size", "trace"):
+        done = shell(f'"$PYTHON" -m cfi2sframe {verb} x "$1"', Path("--\x1b[31m\ncfi2sframe:x:y"))
+        assert done.returncode == 2
+        assert "\x1b" not in done.stderr
+        assert done.stderr.splitlines()[-1].endswith(r"--\x1b[31m\ncfi2sframe:x:y")
+
+
 def test_a_closed_standard_input_is_empty() -> None:
     done = shell('"$PYTHON" -m cfi2sframe - -o - <&-')
     assert (done.returncode, done.stderr) == (3, "cfi2sframe: <stdin>: error: not an ELF file\n")
