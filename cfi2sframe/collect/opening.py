@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.budget import Budget
@@ -12,6 +11,7 @@ from cfi2sframe.collect.deb import payload_of_deb, tar_entries
 from cfi2sframe.collect.records import ELF_MAGIC, Unusable
 from cfi2sframe.collect.rpm import cpio_entries, payload_of_rpm
 from cfi2sframe.elf.constants import SHT_NOBITS
+from cfi2sframe.elf.contents import FileBytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load, read_file
 from cfi2sframe.elf.records import Buffer
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from cfi2sframe.collect.records import Entry, Source
     from cfi2sframe.elf.records import FileData
 
-#: From this size on (bytes) holes are worth looking for.
-_SPARSE_FROM: Final = 1 << 20
-#: Unit of `st_blocks`, whatever the file system's blocks are.
-_STAT_BLOCK_SIZE: Final = 512
 #: What a file in a package takes when nothing of its size is in the package: microseconds for itself and its line of
 #: the report, for a byte of call frame information, and bytes of the rest that are read in one.
 _STEPS_PER_IMAGE: Final = 300
@@ -65,7 +61,7 @@ def member_name(source: Source, member: str) -> str:
 
 
 def _open_container(source: Source, data: FileData) -> Iterator[ElfImage | Unusable]:
-    budget = Budget(_stored_size(source.path, len(data)))
+    budget = _budget_of(data)
     if source.kind == "archive":
         for member in members_of(data, budget):
             if bytes(member.data[: len(ELF_MAGIC)]) == ELF_MAGIC:
@@ -78,9 +74,9 @@ def _open_container(source: Source, data: FileData) -> Iterator[ElfImage | Unusa
         yield from _open_entries(source, payload, cpio_entries(payload))
 
 
-def _stored_size(path: str, size: int) -> int:
-    """Return how many of a file's bytes are stored: what lies in holes is no input."""
-    return size if size < _SPARSE_FROM else min(size, os.stat(path).st_blocks * _STAT_BLOCK_SIZE)
+def _budget_of(data: FileData) -> Budget:
+    """Return the account of a container: of a large file the one that it has, which holes do not pay for."""
+    return data.budget if isinstance(data, FileBytes) else Budget(len(data))
 
 
 def _open_entries(source: Source, payload: Payload, entries: Iterator[Entry]) -> Iterator[ElfImage | Unusable]:
