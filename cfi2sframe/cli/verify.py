@@ -16,6 +16,7 @@ from cfi2sframe.cli.common import (
     read_section,
     say,
 )
+from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, SFrameError
 from cfi2sframe.report.text import printable
 
@@ -65,7 +66,9 @@ def execute(arguments: argparse.Namespace) -> int:
         return fail(error, arguments.section or arguments.input)
     for difference in result.differences:
         place = image.place(difference.vaddr)
-        where = f"{place.section_name}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
+        where = (
+            f"{shown_name(place.section_name)}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
+        )
         sys.stdout.write(f"{printable(arguments.input)}: {printable(where)}: {difference.kind}: {difference.message}\n")
     if arguments.verbose:
         say(

@@ -133,6 +133,8 @@ class ElfImage:
         self._start_vaddrs = [s.vaddr for s in self._by_vaddr]
         self.code_ranges: tuple[CodeRange, ...] = self._find_code_ranges()
         self._symbol_vaddrs: dict[int, tuple[int | None, ...]] = {}
+        #: The first SHT_SYMTAB_SHNDX of each symbol table, by the table's index.
+        self._index_lists = {s.link: s for s in reversed(self.sections) if s.type == c.SHT_SYMTAB_SHNDX}
         self._code_starts = [r.start_vaddr for r in self.code_ranges]
 
     def _find_arch(self) -> Arch:
@@ -295,7 +297,7 @@ class ElfImage:
     ) -> Iterator[tuple[tuple[int, ...], int, int | None]]:
         """Yield each entry's fields as stored, its section's index, and its address."""
         data = self.section_bytes(section)
-        extended = self._extended_indices(section.index)
+        extended = self._extended_indices(section.index, len(data) // 24)
         usable = memoryview(data)[: len(data) // 24 * 24]
         for number, fields in enumerate(struct.iter_unpack(self.byte_order + "IBBHQQ", usable)):
             _name_offset, _info, _other, index, value, _size = fields
@@ -311,12 +313,13 @@ class ElfImage:
                 vaddr = self._vaddr_in_section(index, value) if index < c.SHN_LORESERVE else None
             yield fields, index, vaddr
 
-    def _extended_indices(self, symtab_index: int) -> tuple[int, ...]:
-        for section in self.sections:
-            if section.type == c.SHT_SYMTAB_SHNDX and section.link == symtab_index:
-                data = self.section_bytes(section)
-                return struct.unpack_from(f"{self.byte_order}{len(data) // 4}I", data)
-        return ()
+    def _extended_indices(self, symtab_index: int, count: int) -> tuple[int, ...]:
+        """Return the section indices of up to `count` symbols; tables may share their bytes, so no more are read."""
+        section = self._index_lists.get(symtab_index)
+        if section is None:
+            return ()
+        data = self.section_bytes(section._replace(size=min(section.size, 4 * count)))
+        return struct.unpack_from(f"{self.byte_order}{len(data) // 4}I", data)
 
     def _vaddr_in_section(self, index: int, value: int) -> int | None:
         if index == c.SHN_UNDEF or index >= len(self.sections):

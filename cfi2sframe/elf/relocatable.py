@@ -25,6 +25,7 @@ from cfi2sframe.elf.records import (
     parse_section_headers,
     section_names_index,
 )
+from cfi2sframe.elf.strings import shared_names, shown_name
 from cfi2sframe.errors import EmbedError
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class _Object:
         self.names_index = section_names_index(self.header, self.sections)
         names = self.sections[self.names_index]
         self.names = bytes(data[names.file_offset : names.file_offset + names.size])
+        self._index_bytes_left = len(data)
 
     def find(self) -> int | None:
         """Return the index of the SFrame section, if there is one."""
@@ -97,8 +99,14 @@ class _Object:
         return indices
 
     def words_of(self, section: SectionHeader) -> tuple[int, ...]:
-        """Return the words that a section consists of. Raises `EmbedError` when it leaves the file."""
+        """Return the words of a list of section indices.
+
+        Raises `EmbedError` when it leaves the file, or when all lists together are larger than the file.
+        """
         data = self._bytes_of(section, 4)
+        self._index_bytes_left -= len(data)
+        if self._index_bytes_left < 0:
+            raise EmbedError("the lists of section indices overlap one another")
         return struct.unpack(f"{self.order}{len(data) // 4}I", data)
 
     def _bytes_of(self, section: SectionHeader, entry_size: int) -> Buffer:
@@ -267,27 +275,28 @@ def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> Non
     # Sections may overlap, so their bytes are compared all at once: what is new goes after the old end of the file.
     for place, _ in differences(original.data, rewritten.data, (FILE_HEADER_SIZE, len(original.data))):
         holders = [s.name for s in original.sections if s.file_offset <= place < s.file_offset + s.size]
-        raise _failure(f"section {(*holders, 'none')[0]} differs at file offset 0x{place:x}")
+        raise _failure(f"section {shown_name((*holders, 'none')[0])} differs at file offset 0x{place:x}")
     _expect(before[:6] == after[:6] and before.flags == after.flags, "the file header changed")
     _expect(original.segments == rewritten.segments, "the program headers changed")
     names = section_names_index(before, original.sections)
+    new_names = shared_names((s.name for s in rewritten.sections), (s.name for s in original.sections))
     _expect(names == section_names_index(after, rewritten.sections), "the section names are elsewhere")
     for old in original.sections:
         if old.index in other:
             continue
         if old.index >= len(rewritten.sections):
-            _expect(old.type == c.SHT_NULL, f"section {old.name} is gone")
+            _expect(old.type == c.SHT_NULL, f"section {shown_name(old.name)} is gone")
             continue
         new = rewritten.sections[old.index]
         # The image gives addresses of its own, and the null section holds the count of sections.
-        first, second = old._replace(vaddr=0), new._replace(vaddr=0)
+        first, second = old._replace(vaddr=0), new._replace(vaddr=0, name=new_names[old.index])
         if old.index == names:
             same = original.section_bytes(old) == rewritten.section_bytes(new)[: old.size]
             _expect(same, "the section names changed")
             first, second = (s._replace(file_offset=0, size=0) for s in (first, second))
         elif old.index == 0:
             first, second = first._replace(size=0), second._replace(size=0)
-        _expect(first == second, f"section {old.name or old.index} differs")
+        _expect(first == second, f"section {shown_name(old.name) or old.index} differs")
 
 
 def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence

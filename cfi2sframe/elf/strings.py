@@ -4,15 +4,41 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.errors import ElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Bytes of memory that names may take for each byte of the table. Linkers share the ends of names, so that a byte is
 #: part of two or three; in memory a single character outside of ASCII makes its name two or four times as large.
 _MAX_OVERLAP: Final = 16
 _ALLOWANCE: Final = 4096
 _EMPTY_SIZE: Final = sys.getsizeof("")
+#: Messages show so many characters of a name.
+_MAX_SHOWN_SIZE: Final = 80
+
+
+def shown_name(name: str) -> str:
+    """Return the beginning of a name for a message: thousands of sections may share a name of any length."""
+    return name if len(name) <= _MAX_SHOWN_SIZE else name[:_MAX_SHOWN_SIZE] + "..."
+
+
+def shared_names(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    """Return names with those that equal some others replaced by these.
+
+    Equal names are one object then, and comparing them does not cost their length each time.
+    """
+    known = {name: name for name in others}
+    # A string table gives one object for one offset.
+    replaced: dict[int, str] = {}
+    result = []
+    for name in names:
+        if id(name) not in replaced:
+            replaced[id(name)] = known.get(name, name)
+        result.append(replaced[id(name)])
+    return tuple(result)
 
 
 class StringTable:

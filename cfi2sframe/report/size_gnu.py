@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.elf.embedding.view import holder_of, united
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.report.size_gas import Chunks, GasModel, cut
 from cfi2sframe.report.size_gas_rows import Gas, GasFunction
@@ -92,10 +93,10 @@ def start_size(function_size: int) -> int:
 def _entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator[CfiEntry]:
     """Yield the FDEs that came from an assembler: not those of ld for its PLT, nor of code that ld threw away."""
     dropped = code_map.arrangement.dropped
-    plt = [(p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name)]
+    plt = united((p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name))
     for number, entry in enumerate(cfi.entries):
         start = entry.fde.pc_begin_vaddr
-        if dropped.get(number) is DropReason.DISCARDED or any(low <= start < high for low, high in plt):
+        if dropped.get(number) is DropReason.DISCARDED or holder_of(plt, (start, start + 1)) is not None:
             continue
         yield entry
 

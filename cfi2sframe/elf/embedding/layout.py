@@ -17,8 +17,11 @@ from cfi2sframe.elf.constants import (
     ET_EXEC,
     ET_REL,
     PN_XNUM,
+    PT_GNU_PROPERTY,
     PT_GNU_SFRAME,
+    PT_INTERP,
     PT_LOAD,
+    PT_NOTE,
     SHF_ALLOC,
     SHF_EXECINSTR,
     SHF_TLS,
@@ -42,7 +45,7 @@ from cfi2sframe.elf.records import (
     parse_section_headers,
     section_names_index,
 )
-from cfi2sframe.elf.strings import StringTable
+from cfi2sframe.elf.strings import StringTable, shown_name
 from cfi2sframe.errors import ElfError, EmbedError
 
 if TYPE_CHECKING:
@@ -61,7 +64,9 @@ _TABLES = {
     _PROGRAM_HEADERS: "the program headers",
     _SECTION_HEADERS: "the section headers",
 }
-#: In how many segments a section may be, on average; it is in two or three.
+#: Segments whose content decides about what happens to them.
+_READ_TYPES = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
+#: In how many segments a section may be, on average; it is in two or three. The same for bytes of `_READ_TYPES`.
 _MAX_OVERLAP = 16
 _OVERLAP_ALLOWANCE = 4096
 _MAX_FILE_OFFSET = 1 << 63
@@ -223,7 +228,7 @@ def _refuse_section_table(layout: Layout) -> None:
         ranges.append((start, start + SECTION_HEADER_SIZE * len(layout.sections), _SECTION_HEADERS))
     load_starts = [load.vaddr for load in layout.loads]
     for index, section in enumerate(layout.sections):
-        name = layout.names[index] or f"number {index}"
+        name = shown_name(layout.names[index]) or f"number {index}"
         if section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS:
             raise EmbedError(f"section {name} has no bytes here: this is a separate debug file")
         if section.file_offset >= _MAX_FILE_OFFSET:
@@ -260,13 +265,15 @@ def _is_mapped(layout: Layout, starts: list[int], section: SectionHeader) -> boo
 
 
 def _refuse_overlap(layout: Layout) -> None:
-    """Refuse segments that hold the same sections many times over: whatever follows them would take its time."""
+    """Refuse segments that hold the same sections or notes many times over: each of them is read for each segment."""
     starts = [start for start, _, _ in layout.contents]
     left = _MAX_OVERLAP * len(layout.sections) + _OVERLAP_ALLOWANCE
+    bytes_left = _MAX_OVERLAP * len(layout.data)
     for segment in layout.segments:
         end = segment.file_offset + segment.file_size
         left -= bisect_left(starts, end) - bisect_left(starts, segment.file_offset)
-        if left < 0:
+        bytes_left -= segment.file_size if segment.type in _READ_TYPES else 0
+        if left < 0 or bytes_left < 0:
             raise EmbedError("the segments overlap one another over and over")
 
 

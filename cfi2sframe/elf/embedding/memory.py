@@ -29,6 +29,7 @@ from cfi2sframe.elf.embedding.view import (
     without,
 )
 from cfi2sframe.elf.records import DYNAMIC_ENTRY_SIZE, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE
+from cfi2sframe.elf.strings import shown_name
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.records import ProgramHeader
@@ -217,7 +218,8 @@ def _check_moved(bare: View, full: View, moved: list[Moved], tags: dict[int, lis
     loads = (Loads(bare), Loads(full))
     followed = united(file_range(segment) for segment in bare.segments if segment.type in _FOLLOWING)
     for one in moved:
-        old, new, name = bare.sections[one.bare_index], full.sections[one.full_index], bare.names[one.bare_index]
+        old, new = bare.sections[one.bare_index], full.sections[one.full_index]
+        name = shown_name(bare.names[one.bare_index])
         expect(not old.flags & (c.SHF_WRITE | c.SHF_EXECINSTR), f"section {name} may not move")
         is_mapped = loads[0].file_offset_of(old.vaddr, old.size) == old.file_offset
         is_mapped &= loads[1].file_offset_of(new.vaddr, new.size) == new.file_offset

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.embedding.layout import Layout
-    from cfi2sframe.elf.records import ProgramHeader
+    from cfi2sframe.elf.records import ProgramHeader, SectionHeader
 
 NOTE_NAMES: Final = frozenset(
     {
@@ -163,9 +164,14 @@ def movable_sections(layout: Layout, start: int, end: int) -> frozenset[int]:
             found.discard(symbol.section_index)
     low = min((layout.sections[index].vaddr for index in found), default=0)
     high = max((layout.sections[index].vaddr + layout.sections[index].size for index in found), default=0)
-    for target in _relative_targets(layout, low, high):
-        found -= {index for index in found if 0 <= target - layout.sections[index].vaddr < layout.sections[index].size}
-    return frozenset(found)
+    targets = sorted(_relative_targets(layout, low, high))
+    return frozenset(index for index in found if not _is_target(layout.sections[index], targets))
+
+
+def _is_target(section: SectionHeader, targets: list[int]) -> bool:
+    """Say whether one of ascending addresses lies in a section."""
+    first = bisect_left(targets, section.vaddr)
+    return first < len(targets) and targets[first] < section.vaddr + section.size
 
 
 def _is_movable(layout: Layout, index: int, tags: Counter[tuple[int, int]], cover: Cover) -> bool:

@@ -12,6 +12,7 @@ from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.embedding.memory import Moved
 from cfi2sframe.elf.embedding.view import expect, failure, file_range, first_difference
 from cfi2sframe.elf.records import SFRAME_NAME, SYMBOL_SIZE
+from cfi2sframe.elf.strings import shared_names, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -33,19 +34,20 @@ def check_sections(bare: View, full: View, section: int | None, *, is_removal: b
     Sections keep name, kind, size, links and bytes; an address only unless they have moved. Return those that have.
     `is_removal` says which file was made of the other one.
     """
+    full = full._replace(names=shared_names(full.names, bare.names))
     numbering = _paired(bare, full, section)
     count = len(numbering) + (section is not None)
     expect(len(full.sections) == count, f"{len(full.sections)} sections instead of {count}")
     expect(_renumbered(bare.names_index, numbering) == full.names_index, "the section names are elsewhere")
     moved = []
     for index, old in enumerate(bare.sections):
-        new = full.sections[numbering[index]]
-        _check_header(bare.names[index], old, new, numbering, section, has_grown=index == bare.names_index)
+        name, new = shown_name(bare.names[index]), full.sections[numbering[index]]
+        _check_header(name, old, new, numbering, section, has_grown=index == bare.names_index)
         if old.flags & c.SHF_ALLOC and (old.vaddr, old.file_offset) != (new.vaddr, new.file_offset):
-            expect(bare.is_in_file(index), f"section {bare.names[index]} is at 0x{new.vaddr:x}")
+            expect(bare.is_in_file(index), f"section {name} is at 0x{new.vaddr:x}")
             moved.append(Moved(index, numbering[index], file_range(old), file_range(new)))
         else:
-            expect(old.vaddr == new.vaddr, f"section {bare.names[index]} is at 0x{new.vaddr:x}")
+            expect(old.vaddr == new.vaddr, f"section {name} is at 0x{new.vaddr:x}")
     _check_contents(bare, full, numbering, section, moved, is_removal=is_removal)
     return moved
 
@@ -72,7 +74,7 @@ def _paired(bare: View, full: View, section: int | None) -> list[int]:
         offered = list(left)
         wanted = [index for index in range(len(bare.sections)) if index not in found]
     for index in wanted:
-        raise failure(f"section {bare.names[index]} is gone")
+        raise failure(f"section {shown_name(bare.names[index])} is gone")
     return [found[index] for index in range(len(bare.sections))]
 
 
@@ -137,7 +139,7 @@ def _check_contents(
         elif index in elsewhere or not old.flags & c.SHF_ALLOC:
             start, end = file_range(old)
             same = first_difference(bare.data, full.data, (start, end), new.file_offset) is None
-            expect(same, f"the bytes of section {bare.names[index]} changed")
+            expect(same, f"the bytes of section {shown_name(bare.names[index])} changed")
     if full.sections:
         old, new = bare.sections[bare.names_index], full.sections[full.names_index]
         added = full.bytes_of((new.file_offset + old.size, new.file_offset + new.size))
