@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from cfi2sframe.collect.records import AR_MAGIC, ELF_MAGIC, RPM_MAGIC, THIN_MAGIC, Source, Unusable
+from cfi2sframe.collect.records import AR_MAGIC, ELF_MAGIC, RPM_MAGIC, THIN_MAGIC, Source, Unusable, open_unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,17 +56,12 @@ def _in_folder(path: str, name: str, seen: set[tuple[int, int]]) -> Source | Unu
         if not stat.S_ISREG(status.st_mode) or identity in seen:
             return None
         seen.add(identity)
-        with open(path, "rb", opener=_open_unfollowed) as file:
+        with open(path, "rb", opener=open_unfollowed) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or file.read(len(ELF_MAGIC)) != ELF_MAGIC:
                 return None
     except OSError as error:
         return Unusable(name, error.strerror or str(error))
-    return Source(path, name, "elf", status.st_size)
-
-
-def _open_unfollowed(path: str, flags: int) -> int:
-    """Open what was a file a moment ago; by now it may be a link, or a FIFO whose writer never comes."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    return Source(path, name, "elf", status.st_size, is_in_folder=True)
 
 
 def _named(path: str, name: str) -> Source | Unusable:

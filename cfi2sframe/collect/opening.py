@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.budget import Budget
 from cfi2sframe.collect.ar import members_of
 from cfi2sframe.collect.deb import payload_of_deb, tar_entries
-from cfi2sframe.collect.records import ELF_MAGIC, Unusable
+from cfi2sframe.collect.records import ELF_MAGIC, Unusable, open_unfollowed
 from cfi2sframe.collect.rpm import cpio_entries, payload_of_rpm
 from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.elf.contents import FileBytes
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import load, read_file
+from cfi2sframe.elf.load import image_of, read_file, read_open
 from cfi2sframe.elf.records import Buffer
 from cfi2sframe.errors import InputError
 
@@ -39,7 +41,8 @@ def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
     """
     try:
         if source.kind == "elf":
-            image = load(source.path, source.name)
+            read = _read_unfollowed if source.is_in_folder else read_file
+            image = image_of(read(source.path), source.name)
             try:
                 yield image
             finally:
@@ -53,6 +56,20 @@ def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
                     data.close()
     except InputError as error:
         yield Unusable(source.name, str(error))
+
+
+def _read_unfollowed(path: str) -> FileData:
+    """Return the bytes of a file that a folder gave. Raises `InputError` when something else has its name by now."""
+    try:
+        descriptor = open_unfollowed(path)
+    except OSError as error:
+        raise InputError(error.strerror or str(error)) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError("not a regular file any more")
+        return read_open(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def member_name(source: Source, member: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -19,12 +20,16 @@ SourceKind = Literal["elf", "archive", "deb", "rpm"]
 
 
 class Source(NamedTuple):
-    """A file to open. `name` is what reports call it, `size` its bytes, holes included."""
+    """A file to open. `name` is what reports call it, `size` its bytes, holes included.
+
+    `is_in_folder`: a folder gave it, and nobody named it; then it has to be a regular file still when it is opened.
+    """
 
     path: str
     name: str
     kind: SourceKind
     size: int
+    is_in_folder: bool = False
 
 
 class Unusable(NamedTuple):
@@ -46,6 +51,11 @@ class Entry(NamedTuple):
 
     name: str
     size: int
+
+
+def open_unfollowed(path: str, flags: int = os.O_RDONLY) -> int:
+    """Open what was a file a moment ago; by now it may be a link, or a FIFO whose writer never comes."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def text_of(name: bytes) -> str:

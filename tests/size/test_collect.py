@@ -248,6 +248,22 @@ def test_packages_without_their_library(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(_opened(other)) == 2
 
 
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_file_in_a_folder_is_exchanged_after_it_was_listed(kind: str, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    file = _write(tree / "x", ELF)
+    (source,) = find_sources([str(tree)])
+    assert isinstance(source, Source)
+    file.unlink()
+    if kind == "link":
+        file.symlink_to(_write(tmp_path / "other", ELF))
+    else:
+        os.mkfifo(file)
+    reason = {"link": "Too many levels of symbolic links", "fifo": "not a regular file any more"}[kind]
+    assert list(open_source(source)) == [Unusable(str(file), reason)]
+
+
 def test_a_file_that_goes_away(tmp_path: Path) -> None:
     source = Source(str(tmp_path / "gone"), "gone", "elf", 4)
     assert list(open_source(source)) == [Unusable("gone", "No such file or directory")]
