@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.batch.records import FileState
+from cfi2sframe.elf.load import open_unfollowed
 from cfi2sframe.errors import ChangedError, InputError, UnfitError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 #: O_PATH: a folder that may be passed need not be readable.
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: O_NONBLOCK: what was a file a moment ago may be a FIFO by now, whose writer never comes.
-_UNFOLLOWED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 #: PATH_MAX, which holds for whoever follows names one by one, too: each of them is looked up again for the next file.
 _MAX_PATH_SIZE: Final = 4096
 
@@ -102,11 +101,6 @@ def open_folder(path: str) -> int:
     return descriptor
 
 
-def open_unfollowed(place: Place) -> int:
-    """Open what has a name for reading, unless it is a symbolic link. Raises `OSError`."""
-    return os.open(place.name, _UNFOLLOWED, dir_fd=place.folder)
-
-
 @contextmanager
 def open_resolved(path: str) -> Iterator[Source]:
     """Open the regular file that an absolute path without symbolic links leads to.
@@ -116,7 +110,7 @@ def open_resolved(path: str) -> Iterator[Source]:
     try:
         folder = open_folder(os.path.dirname(path))
         try:
-            descriptor = open_unfollowed(Place(folder, os.path.basename(path)))
+            descriptor = open_unfollowed(os.path.basename(path), folder)
         finally:
             os.close(folder)
     except OSError as error:

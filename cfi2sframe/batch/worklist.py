@@ -8,7 +8,8 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.batch.records import FileState, Job, Settings
-from cfi2sframe.batch.source import Place, open_folder, open_unfollowed
+from cfi2sframe.batch.source import Place, open_folder
+from cfi2sframe.elf.load import open_unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -107,7 +108,7 @@ def _elf_files(root: str) -> Iterator[tuple[str, FileState | None]]:
 def _open_to_list(path: str) -> int:
     folder = open_folder(path)
     try:
-        return open_unfollowed(Place(folder, "."))
+        return open_unfollowed(".", folder)
     finally:
         os.close(folder)
 
@@ -127,7 +128,7 @@ def _elf_state(place: Place) -> FileState | None:
     # Opening a device may be an act.
     if not stat.S_ISREG(place.status().st_mode):
         return None
-    descriptor = open_unfollowed(place)
+    descriptor = open_unfollowed(place.name, place.folder)
     try:
         status = os.fstat(descriptor)
         is_elf = stat.S_ISREG(status.st_mode) and os.read(descriptor, len(_ELF_MAGIC)) == _ELF_MAGIC

@@ -7,7 +7,8 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from cfi2sframe.collect.records import AR_MAGIC, ELF_MAGIC, RPM_MAGIC, THIN_MAGIC, Source, Unusable, open_unfollowed
+from cfi2sframe.collect.records import AR_MAGIC, ELF_MAGIC, RPM_MAGIC, THIN_MAGIC, Source, Unusable
+from cfi2sframe.elf.load import open_unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,7 +57,7 @@ def _in_folder(path: str, name: str, seen: set[tuple[int, int]]) -> Source | Unu
         if not stat.S_ISREG(status.st_mode) or identity in seen:
             return None
         seen.add(identity)
-        with open(path, "rb", opener=open_unfollowed) as file:
+        with open(open_unfollowed(path), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or file.read(len(ELF_MAGIC)) != ELF_MAGIC:
                 return None
     except OSError as error:

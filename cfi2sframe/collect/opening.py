@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.budget import Budget
 from cfi2sframe.collect.ar import members_of
 from cfi2sframe.collect.deb import payload_of_deb, tar_entries
-from cfi2sframe.collect.records import ELF_MAGIC, Unusable, open_unfollowed
+from cfi2sframe.collect.records import ELF_MAGIC, Unusable
 from cfi2sframe.collect.rpm import cpio_entries, payload_of_rpm
 from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.elf.contents import FileBytes
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import image_of, read_file, read_open
+from cfi2sframe.elf.load import image_of, open_unfollowed, read_file, read_open
 from cfi2sframe.elf.records import Buffer
 from cfi2sframe.errors import InputError
 

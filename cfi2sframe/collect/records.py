@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -51,11 +50,6 @@ class Entry(NamedTuple):
 
     name: str
     size: int
-
-
-def open_unfollowed(path: str, flags: int = os.O_RDONLY) -> int:
-    """Open what was a file a moment ago; by now it may be a link, or a FIFO whose writer never comes."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def text_of(name: bytes) -> str:

@@ -51,6 +51,15 @@ _LARGE_SIZE: Final = 1 << 20
 #: The unit of st_blocks, in bytes.
 _BLOCK_UNIT: Final = 512
 _ELF_MAGIC: Final = b"\x7fELF"
+_UNFOLLOWED: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def open_unfollowed(path: str, folder: int | None = None) -> int:
+    """Open what was a file a moment ago, by a path that may be relative to an open folder. Raises `OSError`.
+
+    By now it may be a symbolic link, which is not followed, or a FIFO whose writer never comes.
+    """
+    return os.open(path, _UNFOLLOWED, dir_fd=folder)
 
 
 def read_stream(stream: BinaryIO) -> bytes:
