@@ -50,12 +50,13 @@ test-lowest: ## run the unit tests with the oldest dependencies that pyproject.t
 	$(PYTHON) -m venv --clear build/lowest
 	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
 	build/lowest/bin/$(PIP_SOURCES)
-	build/lowest/bin/pytest -n auto -m 'not slow' tests/unit tests/property tests/golden tests/plt
+	build/lowest/bin/pytest -n auto -m 'not slow' tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
+	  $(wildcard tests/test_*.py)
 
 # The tests stand in a folder without the package's sources, so that nothing but the wheel can be imported.
 COMPILED       := build/compiled
-COMPILED_TESTS ?= tests/test_compiled.py tests/unit tests/property tests/golden tests/plt tests/emit \
-  tests/batch/test_isolation.py tests/faults/test_hostile_folder.py
+COMPILED_TESTS ?= $(wildcard tests/test_*.py) tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
+  tests/rewrite tests/jobs/test_isolation.py tests/faults/test_hostile_folder.py
 SITE_PACKAGES  := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 test-compiled: venv ## compile the hot modules and run the tests of what they do, installed from the wheel

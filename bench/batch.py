@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from cfi2sframe import batch, emit, pipeline
-from cfi2sframe.batch import job as job_module
+from cfi2sframe import conversion, emit, jobs
+from cfi2sframe.jobs import job as job_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,7 +127,7 @@ class _Clock:
 @contextlib.contextmanager
 def _without_the_rest(clock: _Clock) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for module, name in ((pipeline, "convert_image"), (emit, "emit"), (emit, "check"), (job_module, "load")):
+        for module, name in ((conversion, "convert_image"), (emit, "emit"), (emit, "check"), (job_module, "load")):
             stack.enter_context(patch.object(module, name, clock.wrap(getattr(module, name))))
         yield
 
@@ -142,7 +142,7 @@ def measure_layer(original: Path, folder: Path, count: int) -> tuple[float, floa
         clock = _Clock()
         with _without_the_rest(clock):
             started = time.process_time()
-            outcomes = list(batch.run(batch.work_list([str(copy)], recurse=True)))
+            outcomes = list(jobs.run(jobs.work_list([str(copy)], recurse=True)))
             total = time.process_time() - started
         if any(outcome.status == "failed" for outcome in outcomes):
             sys.exit("batch: a conversion failed")

@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import Options, load
 from cfi2sframe.budget import Budget
+from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError
-from cfi2sframe.pipeline import convert_image
-from cfi2sframe.sframe.chains import Columns, make_stretches, unroll_stubs
-from cfi2sframe.sframe.cheapest import OWN_LIST, Programme
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
-from cfi2sframe.sframe.recurring import Recurring
 from cfi2sframe.sframe.rows import words_size
+from cfi2sframe.sframe.splitting.candidates import Recurring
+from cfi2sframe.sframe.splitting.partition import OWN_LIST, Programme
+from cfi2sframe.sframe.splitting.stretches import Columns, make_stretches, unroll_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.pipeline import Conversion
 
 GOAL_RATIO = {2: 1.0}
 GOAL_TOTAL = {1: 0.75}

@@ -18,9 +18,9 @@ from cfi2sframe.lazy import importer
 
 if TYPE_CHECKING:
     from cfi2sframe.api import convert, decode, decode_existing, decode_raw, verify
+    from cfi2sframe.conversion import Conversion, Options
     from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
-    from cfi2sframe.pipeline import Conversion, Options
     from cfi2sframe.report.coverage import account
     from cfi2sframe.sframe.lookup import Lookup
 
@@ -43,9 +43,9 @@ __all__ = [
 
 _HOMES = {
     "Cfi2SFrameError": "errors",
-    "Conversion": "pipeline",
+    "Conversion": "conversion",
     "Lookup": "sframe.lookup",
-    "Options": "pipeline",
+    "Options": "conversion",
     "account": "report.coverage",
     "convert": "api",
     "decode": "api",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.codemap import map_code
+from cfi2sframe.code_map import map_code
+from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
+from cfi2sframe.dwarf.programs import load_cfi
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from cfi2sframe.errors import InputError
-from cfi2sframe.interpret import load_cfi
 from cfi2sframe.lower import Target
-from cfi2sframe.pipeline import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Verification, verify_section
 

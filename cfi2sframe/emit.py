@@ -6,20 +6,20 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.conversion import place_again
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.errors import EmbedError, VerificationError
-from cfi2sframe.pipeline import place_again
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.encode import encode_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.contents import Joined
-    from cfi2sframe.elf.embed import EmbeddingPlan
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.relocatable import ObjectRelocation
-    from cfi2sframe.pipeline import Conversion
+    from cfi2sframe.rewrite.linked import EmbeddingPlan
+    from cfi2sframe.rewrite.objects import ObjectRelocation
 
 #: The distance from a section's start that 32-bit fields of CFI can say.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
@@ -58,7 +58,7 @@ def emit(
 
 
 def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
-    from cfi2sframe.elf.relocatable import add_to_object, has_section
+    from cfi2sframe.rewrite.objects import add_to_object, has_section
 
     if has_section(conversion.image.data) and not replace:
         raise EmbedError("the object has an .sframe section already; replacing it has to be asked for")
@@ -71,7 +71,7 @@ def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) ->
 
 def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
     """Return one relocation per function, against the symbol and addend that the FDE's own uses."""
-    from cfi2sframe.elf.relocatable import ObjectRelocation
+    from cfi2sframe.rewrite.objects import ObjectRelocation
 
     target = conversion.target
     is_wide = target.version >= SFRAME_VERSION_3
@@ -115,7 +115,7 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
 
 
 def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, may_move_table: bool) -> Emitted:
-    from cfi2sframe.elf.embed import plan_embedding, write_embedding
+    from cfi2sframe.rewrite.linked import plan_embedding, write_embedding
 
     data = conversion.image.data
     plan = plan_embedding(
@@ -132,14 +132,14 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when it cannot even be read.
     """
     from cfi2sframe.api import decode_existing
-    from cfi2sframe.elf.embed import self_check
+    from cfi2sframe.rewrite.linked import self_check
     from cfi2sframe.verification import verify_section
 
     conversion = emitted.conversion
     if emitted.plan is not None:
         self_check(conversion.image.data, rewritten.data, emitted.plan, conversion.data)
     else:
-        from cfi2sframe.elf.relocatable import check_added
+        from cfi2sframe.rewrite.objects import check_added
 
         check_added(conversion.image, rewritten)
     # Everything old has just been found in its place, so the CFI need not be read again.
@@ -158,10 +158,10 @@ def remove(image: ElfImage) -> Joined:
     Raises `EmbedError` when the file has none, or it cannot go.
     """
     if image.is_relocatable:
-        from cfi2sframe.elf.relocatable import remove_from_object
+        from cfi2sframe.rewrite.objects import remove_from_object
 
         return remove_from_object(image.data)
-    from cfi2sframe.elf.embed import remove_section
+    from cfi2sframe.rewrite.linked import remove_section
 
     return remove_section(image.data)
 
@@ -173,10 +173,10 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
     and symbols. Raises `EmbedError` when that is not so, `InputError` when the file cannot even be read.
     """
     if original.is_relocatable:
-        from cfi2sframe.elf.relocatable import check_taken_out
+        from cfi2sframe.rewrite.objects import check_taken_out
 
         check_taken_out(original, rewritten)
     else:
-        from cfi2sframe.elf import embed
+        from cfi2sframe.rewrite import linked
 
-        embed.check_removal(original.data, rewritten.data)
+        linked.check_removal(original.data, rewritten.data)

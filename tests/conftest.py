@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.oracle import tools
+from tests.support.oracle import tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable

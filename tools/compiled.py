@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: What is compiled: the way from a file's bytes to a section's, and back. Chosen by measured CPU time ("Compiled" in
 #: docs/size-and-speed.md). A new module in one of these folders is compiled too, unless `KEPT` names it.
-COMPILED: Final = ("*.py", "dwarf/*.py", "elf/*.py", "sframe/*.py", "verification/*.py")
+COMPILED: Final = ("*.py", "dwarf/*.py", "elf/*.py", "sframe/*.py", "sframe/splitting/*.py", "verification/*.py")
 #: What is not, and why.
 KEPT: Final = {
     "__init__.py": "the package's face imports when asked",
@@ -44,7 +44,6 @@ KEPT: Final = {
     "*/__init__.py": "nothing to run",
     "api.py": "strings calls together",
     "elf/contents.py": "reads ranges of files",
-    "elf/embed.py": "copies the bytes of whole files",
     "elf/load.py": "opens files",
     "errors.py": "nothing to run",
     "lazy.py": "runs once for each name that is asked for",

@@ -30,14 +30,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe import Options, decode_raw, load
 from cfi2sframe.api import verify
+from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
-from cfi2sframe.pipeline import convert_image
 from cfi2sframe.report.coverage import account
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-from tests.kernel_reader import code_of
-from tests.kernel_reader import complaints as strict_complaints
+from tests.support.kernel_reader import code_of
+from tests.support.kernel_reader import complaints as strict_complaints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cfi2sframe import Lookup, decode, load
+from cfi2sframe.conversion import default_section_vaddr
 from cfi2sframe.describe import describe_rule
-from cfi2sframe.interpret import load_cfi
+from cfi2sframe.dwarf.programs import load_cfi
 from cfi2sframe.lower import Target
-from cfi2sframe.pipeline import default_section_vaddr
 from cfi2sframe.sframe.dump import row_texts
 from cfi2sframe.sframe.lookup import row_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.interpret import CfiEntry
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
 
 ROOT = Path(__file__).resolve().parents[1]

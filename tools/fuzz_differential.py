@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.fuzz.cfi_programs import MACHINES
 from tests.fuzz.differential import Tools, run
-from tests.oracle.tools import ToolMissingError, find_binutils, find_llvm_dwarfdump
+from tests.support.oracle.tools import ToolMissingError, find_binutils, find_llvm_dwarfdump
 
 if TYPE_CHECKING:
-    from tests.oracle.frames import Arch as ArchName
+    from tests.support.oracle.frames import Arch as ArchName
 
 _FUNCTIONS_PER_FILE = 500
 _MAX_SHOWN = 20

@@ -30,35 +30,53 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = "cfi2sframe"
 EXPLAINED: Final = ROOT / "docs" / "mutants.md"
-EDGES: Final = "unit/test_edges.py"
+EDGES: Final = "test_edges.py"
 #: The tests of each module: those that end soonest first, since the first failure is enough.
 TESTS: Final = {
-    "dwarf/machine.py": (
-        *(EDGES, "unit/test_machine.py", "golden", "unit/test_cfi_sections.py", "property/test_machine.py"),
+    "dwarf/row_machine.py": (
+        *(EDGES, "dwarf/test_row_machine.py", "golden", "elf/test_cfi.py", "dwarf/test_row_machine_property.py"),
     ),
-    "dwarf/registers.py": (EDGES, "unit/test_machine.py", "golden", "unit/test_lower.py", "property/test_machine.py"),
+    "dwarf/registers.py": (
+        EDGES,
+        "dwarf/test_row_machine.py",
+        "golden",
+        "test_lower.py",
+        "dwarf/test_row_machine_property.py",
+    ),
     "dwarf/instructions.py": (
-        *(EDGES, "unit/test_machine.py", "golden", "unit/test_cfi_sections.py", "unit/test_pipeline.py"),
-        "property/test_machine.py",
+        *(EDGES, "dwarf/test_row_machine.py", "golden", "elf/test_cfi.py", "test_conversion.py"),
+        "dwarf/test_row_machine_property.py",
     ),
-    "lower.py": (EDGES, "unit/test_lower.py", "golden", "unit/test_pipeline.py", "property/test_pipeline.py"),
-    "arrange.py": ("unit/test_arrange.py", "golden", "unit/test_pipeline.py", "property/test_pipeline.py"),
+    "lower.py": (EDGES, "test_lower.py", "golden", "test_conversion.py", "test_conversion_property.py"),
+    "overlaps.py": ("test_overlaps.py", "golden", "test_conversion.py", "test_conversion_property.py"),
     "sframe/rows.py": (
-        *(EDGES, "unit/test_encode.py", "unit/test_layout.py", "golden", "unit/test_split.py", "unit/test_sharing.py"),
-        "property/test_sframe.py",
+        *(
+            EDGES,
+            "sframe/test_encode.py",
+            "sframe/test_layout.py",
+            "golden",
+            "sframe/test_splitting.py",
+            "sframe/test_sharing.py",
+        ),
+        "sframe/test_round_trip_property.py",
     ),
     "sframe/layout.py": (
         *(
             EDGES,
-            "unit/test_encode.py",
-            "unit/test_layout.py",
+            "sframe/test_encode.py",
+            "sframe/test_layout.py",
             "golden",
-            "unit/test_sharing.py",
-            "unit/test_pipeline.py",
+            "sframe/test_sharing.py",
+            "test_conversion.py",
         ),
-        "property/test_sframe.py",
+        "sframe/test_round_trip_property.py",
     ),
-    "sframe/encode.py": ("unit/test_encode.py", "golden", "unit/test_sharing.py", "property/test_sframe.py"),
+    "sframe/encode.py": (
+        "sframe/test_encode.py",
+        "golden",
+        "sframe/test_sharing.py",
+        "sframe/test_round_trip_property.py",
+    ),
 }
 #: A mutant that loops, or that fills the memory, has been noticed.
 CPU_SECONDS: Final = 60

@@ -24,21 +24,21 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.progress import with_progress
-from cfi2sframe.collect import Unusable, find_sources, open_source
+from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.errors import Cfi2SFrameError
-from cfi2sframe.pipeline import Options, convert_image
-from cfi2sframe.report.render_markdown import markdown_table
-from cfi2sframe.report.size_build import build_report
-from cfi2sframe.report.size_records import MAKERS, Failure, FileSizes
-from cfi2sframe.report.size_run import Measured, Request, measure_source, split_found
-from cfi2sframe.report.size_tables import MAKER_NAMES, Column, Table, quotient
+from cfi2sframe.files import Unusable, find_sources, open_source
+from cfi2sframe.render.markdown import markdown_table
+from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes
+from cfi2sframe.report.size.sources import Measured, Request, measure_source, split_found
+from cfi2sframe.report.size.tables import MAKER_NAMES, Column, Table, quotient
+from cfi2sframe.report.size.totals import build_report
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from cfi2sframe.collect import Source
-    from cfi2sframe.report.size_records import Maker, SizeReport, VersionTotal
+    from cfi2sframe.files import Source
+    from cfi2sframe.report.size.records import Maker, SizeReport, VersionTotal
 
 _MIB = 1 << 20
 #: Behind sections of that size memory that refers to itself is given back, as `measure_source` does behind large files.

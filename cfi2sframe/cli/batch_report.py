@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from cfi2sframe.cli.common import EXIT_OF_PROBLEM
-from cfi2sframe.report.text import printable
+from cfi2sframe.render.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.batch.records import Outcome, Status
+    from cfi2sframe.jobs.records import Outcome, Status
 
 #: The exit status of several files is that of the worst; from good to bad.
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)

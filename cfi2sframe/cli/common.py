@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.errors import RequestError, reason_of
-from cfi2sframe.report.text import printable
+from cfi2sframe.render.text import printable
 
 #: The exit status that a file's failure asks for.
 EXIT_OF_PROBLEM: Final[dict[Problem, int]] = {
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import BinaryIO
 
-    from cfi2sframe.batch.records import Problem
+    from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.pipeline import Options
+    from cfi2sframe.jobs.records import Problem
 
 
 def run_verb(verb: str, arguments: list[str]) -> int:
@@ -88,7 +88,7 @@ def _expand(words: list[str]) -> list[str]:
     """Read the argument files, if there are any."""
     if not any(word.startswith("@") for word in words):
         return words
-    from cfi2sframe.cli.argument_files import expand
+    from cfi2sframe.files.words import expand
 
     return expand(words)
 
@@ -250,7 +250,7 @@ def count_from_one(text: str) -> int:
 
 def conversion_options(arguments: argparse.Namespace) -> Options:
     """Return the library's options for the command line's. Raises `RequestError` when they contradict."""
-    from cfi2sframe.pipeline import Options
+    from cfi2sframe.conversion import Options
 
     if arguments.errata is not None and arguments.sframe_version != 2:
         raise RequestError(f"version {arguments.sframe_version} has no errata; --errata belongs to version 2")

@@ -9,9 +9,6 @@ import time
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.batch.job import run_job
-from cfi2sframe.batch.records import Outcome, Settings
-from cfi2sframe.batch.worklist import work_list
 from cfi2sframe.cli import EXIT_SUCCESS, KEPT
 from cfi2sframe.cli.batch_report import check_line, exit_status, json_line, summary_line, tally, worse
 from cfi2sframe.cli.common import (
@@ -24,14 +21,17 @@ from cfi2sframe.cli.common import (
     section_type_of,
 )
 from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.listing import work_list
+from cfi2sframe.jobs.records import Outcome, Settings
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from cfi2sframe.batch.records import Job
-    from cfi2sframe.batch.stamp import Stamp
+    from cfi2sframe.jobs.records import Job
+    from cfi2sframe.jobs.stamp import Stamp
 
 #: Less input than this is done before processes would pay.
 _POOL_SIZE: Final = 1 << 20
@@ -111,7 +111,7 @@ def _check_apart(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
 def _listed(path: str | None) -> list[str]:
     if path is None:
         return []
-    from cfi2sframe.cli.argument_files import names_from
+    from cfi2sframe.files.words import names_from
 
     return names_from(path)
 
@@ -119,7 +119,7 @@ def _listed(path: str | None) -> list[str]:
 def _stamp_of(path: str | None, settings: Settings) -> Stamp | None:
     if path is None:
         return None
-    from cfi2sframe.batch.stamp import Stamp
+    from cfi2sframe.jobs.stamp import Stamp
 
     return Stamp(path, settings)
 
@@ -136,8 +136,8 @@ def _single(job: Job) -> list[Outcome]:
 
 def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence[bool]) -> list[Outcome]:
     """Run the jobs that are not known to be done; say what is to be said of each, in their order."""
-    from cfi2sframe.batch.runner import size_of
     from cfi2sframe.cli.progress import ProgressLine
+    from cfi2sframe.jobs.runner import size_of
 
     to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
     outcomes: list[Outcome] = []
@@ -158,14 +158,14 @@ def _running(
     arguments: argparse.Namespace, jobs: Sequence[Job], on_done: Callable[[Job, Outcome], None]
 ) -> AbstractContextManager[Iterator[Outcome]]:
     """Return what runs the jobs: an executor that is named, processes, or this process where those would not pay."""
-    from cfi2sframe.batch.runner import run, size_of
+    from cfi2sframe.jobs.runner import run, size_of
 
     count = process_count(arguments)
     if arguments.executor:
         return _named_executor(arguments.executor, count, jobs, on_done)
     if count == 1 or len(jobs) <= 1 or sum(map(size_of, jobs)) < _POOL_SIZE:
         return nullcontext(run(jobs, on_done=on_done))
-    from cfi2sframe.batch.pool import run_in_processes
+    from cfi2sframe.jobs.pool import run_in_processes
 
     return run_in_processes(jobs, count, on_done)
 
@@ -174,8 +174,8 @@ def _running(
 def _named_executor(
     text: str, count: int, jobs: Sequence[Job], on_done: Callable[[Job, Outcome], None]
 ) -> Iterator[Iterator[Outcome]]:
-    from cfi2sframe.batch.pool import named_executor
-    from cfi2sframe.batch.runner import run
+    from cfi2sframe.jobs.pool import named_executor
+    from cfi2sframe.jobs.runner import run
 
     with named_executor(text, count) as executor:
         yield run(jobs, executor, on_done=on_done)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.batch.judge import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, KEPT
 from cfi2sframe.cli.common import (
     ADDRESS_BELONGS_TO_RAW,
@@ -18,14 +17,15 @@ from cfi2sframe.cli.common import (
 from cfi2sframe.cli.output import open_image, write_output
 from cfi2sframe.elf.load import image_of
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 
 if TYPE_CHECKING:
     import argparse
 
-    from cfi2sframe.batch.source import Source
+    from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.records import FileData
-    from cfi2sframe.pipeline import Conversion
+    from cfi2sframe.files.source import Source
     from cfi2sframe.report.coverage import Coverage
 
 
@@ -46,7 +46,7 @@ def convert_file(arguments: argparse.Namespace, source: str, output: str) -> int
 def _convert(
     arguments: argparse.Namespace, image: ElfImage, source: Source | None, output: str, *, emits_raw: bool
 ) -> int:
-    from cfi2sframe.pipeline import convert_image
+    from cfi2sframe.conversion import convert_image
 
     conversion = convert_image(image, conversion_options(arguments))
     KEPT.append(conversion)
@@ -127,7 +127,7 @@ def _write_report(path: str, coverage: Coverage) -> None:
 
 
 def _say_summary(conversion: Conversion, coverage: Coverage, placement: str) -> None:
-    from cfi2sframe.report.text import summary
+    from cfi2sframe.render.text import summary
 
     image = conversion.image
     say("info", summary(coverage), image.name)

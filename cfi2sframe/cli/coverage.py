@@ -30,9 +30,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Account for every file; one that cannot be read does not stop the others."""
-    from cfi2sframe.pipeline import convert_image
+    from cfi2sframe.conversion import convert_image
+    from cfi2sframe.render.text import coverage_lines
     from cfi2sframe.report.coverage import account, coverage_data
-    from cfi2sframe.report.text import coverage_lines
 
     status = EXIT_SUCCESS
     accounts: list[dict[str, Any]] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.argument_files import ArgumentFiles
 from cfi2sframe.errors import RequestError
+from cfi2sframe.files.words import ArgumentFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,18 +10,18 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cfi2sframe.batch.source import source_of
-from cfi2sframe.batch.write import write_file
 from cfi2sframe.cli.common import ended_by_signals, read_image
 from cfi2sframe.elf.load import load_open
 from cfi2sframe.errors import ChangedError, InputError
+from cfi2sframe.files.source import source_of
+from cfi2sframe.files.write import write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cfi2sframe.batch.source import Source
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.records import FileData
+    from cfi2sframe.files.source import Source
 
 
 @contextmanager

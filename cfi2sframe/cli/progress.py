@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from cfi2sframe.report.size_run import Measured
+    from cfi2sframe.report.size.sources import Measured
 
 _INTERVAL_SECONDS: Final = 0.1
 _BAR_WIDTH: Final = 24

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TextIO
 
-    from cfi2sframe.collect import Source, Unusable
-    from cfi2sframe.report.size_build import Result
-    from cfi2sframe.report.size_records import Comparison, SizeReport
+    from cfi2sframe.files import Source, Unusable
+    from cfi2sframe.report.size.records import Comparison, SizeReport
+    from cfi2sframe.report.size.totals import Result
 
 _HTML_FUNCTION_COUNT = 20
 _ORDERS = ("sframe", "gnu", "ratio", "cfi", "file", "functions", "left-out", "larger", "name")
@@ -113,7 +113,7 @@ def _say_failures(report: SizeReport | Comparison) -> int:
 
     In a tree some files have nothing to measure, but not all of them.
     """
-    from cfi2sframe.report.size_records import SizeReport
+    from cfi2sframe.report.size.records import SizeReport
 
     totals = (report.totals,) if isinstance(report, SizeReport) else report.totals
     is_empty = not all(side.file_count for side in totals)
@@ -126,8 +126,8 @@ def _say_failures(report: SizeReport | Comparison) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> SizeReport:
-    from cfi2sframe.collect import find_sources
-    from cfi2sframe.report.size_build import build_report
+    from cfi2sframe.files import find_sources
+    from cfi2sframe.report.size.totals import build_report
 
     return build_report(
         _results(find_sources(arguments.paths), arguments),
@@ -139,17 +139,17 @@ def _measure(arguments: argparse.Namespace) -> SizeReport:
 
 
 def _compare(arguments: argparse.Namespace) -> Comparison:
-    from cfi2sframe.collect import find_relative
-    from cfi2sframe.report.size_build import build_comparison
+    from cfi2sframe.files import find_relative
+    from cfi2sframe.report.size.totals import build_comparison
 
     old, new = (_results(find_relative(root), arguments) for root in arguments.compare)
     return build_comparison(old, new, version=arguments.sframe_version, top=arguments.top)
 
 
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
-    from cfi2sframe.batch.pool import named_executor
     from cfi2sframe.cli.progress import with_progress
-    from cfi2sframe.report.size_run import Request, measure_all, split_found
+    from cfi2sframe.jobs.pool import named_executor
+    from cfi2sframe.report.size.sources import Request, measure_all, split_found
 
     sources, failures = split_found(found)
     request = Request(arguments.functions, arguments.sframe_version)
@@ -180,38 +180,38 @@ def _write(report: SizeReport | Comparison, arguments: argparse.Namespace) -> No
 
 def _render(report: SizeReport | Comparison, arguments: argparse.Namespace, out: TextIO) -> None:
     """Write a report in the format that was asked for; each format's code is loaded only then."""
-    from cfi2sframe.report.size_records import SizeReport
+    from cfi2sframe.report.size.records import SizeReport
 
     if arguments.format == "json":
         import json
 
-        from cfi2sframe.report.render_json import comparison_data, report_data
+        from cfi2sframe.render.json import comparison_data, report_data
 
         data = report_data(report) if isinstance(report, SizeReport) else comparison_data(report)
         json.dump(data, out, indent=1)
         out.write("\n")
     elif arguments.format == "csv":
-        from cfi2sframe.report.render_csv import write_comparison, write_report
+        from cfi2sframe.render.csv import write_comparison, write_report
 
         if isinstance(report, SizeReport):
             write_report(report, out)
         else:
             write_comparison(report, out)
     elif arguments.format == "html":
-        from cfi2sframe.report.render_html import comparison_page, report_page
+        from cfi2sframe.render.html import comparison_page, report_page
 
         lines = report_page(report) if isinstance(report, SizeReport) else comparison_page(report)
         out.writelines(lines)
     else:
-        from cfi2sframe.report.size_tables import comparison_tables, report_tables
+        from cfi2sframe.report.size.tables import comparison_tables, report_tables
 
         tables = report_tables(report) if isinstance(report, SizeReport) else comparison_tables(report)
         if arguments.format == "markdown":
-            from cfi2sframe.report.render_markdown import render_markdown
+            from cfi2sframe.render.markdown import render_markdown
 
             lines = render_markdown(tables)
         else:
-            from cfi2sframe.report.render_table import render_tables
+            from cfi2sframe.render.table import render_tables
 
             lines = render_tables(tables, colour=_wants_colour(arguments.color, out))
         out.writelines(f"{line}\n" for line in lines)

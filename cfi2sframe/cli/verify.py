@@ -18,13 +18,13 @@ from cfi2sframe.cli.common import (
 )
 from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, SFrameError
-from cfi2sframe.report.text import printable
+from cfi2sframe.render.text import printable
 
 if TYPE_CHECKING:
     import argparse
 
+    from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.pipeline import Options
     from cfi2sframe.verification import Verification
 
 

@@ -15,8 +15,8 @@ from cfi2sframe.plt.records import StubReason
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import CodeRange, ElfImage
-    from cfi2sframe.pipeline import Conversion
     from cfi2sframe.reasons import SkipReason
 
 SCHEMA_VERSION: Final = 1

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf.entries import parse_entries
-from cfi2sframe.dwarf.machine import Location, run
 from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.row_machine import Location, run
 from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule
 from cfi2sframe.elf.cfi import find_cfi
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64

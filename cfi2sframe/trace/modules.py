@@ -11,11 +11,11 @@ import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.api import convert, decode, decode_existing, sframe_section
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import PT_GNU_SFRAME
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.errors import InputError
-from cfi2sframe.pipeline import Options
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import OUTERMOST

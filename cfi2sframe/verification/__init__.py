@@ -3,7 +3,7 @@
 
 from cfi2sframe.verification.compare import verify_section
 from cfi2sframe.verification.invariants import check_invariants
-from cfi2sframe.verification.judge import judge
 from cfi2sframe.verification.records import Difference, Verification
+from cfi2sframe.verification.row_difference import judge
 
 __all__ = ["Difference", "Verification", "check_invariants", "judge", "verify_section"]

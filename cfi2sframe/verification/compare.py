@@ -15,22 +15,22 @@ from cfi2sframe.plt.records import StubReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup, row_at
 from cfi2sframe.verification.blocks import COMPARED, Blocks
-from cfi2sframe.verification.holders import find_holdings
 from cfi2sframe.verification.invariants import check_invariants
-from cfi2sframe.verification.judge import judge
+from cfi2sframe.verification.overlapping_fdes import find_holdings
 from cfi2sframe.verification.records import Difference, Verification
+from cfi2sframe.verification.row_difference import judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.codemap import CodeMap
+    from cfi2sframe.code_map import CodeMap
+    from cfi2sframe.dwarf.programs import Cfi, CfiEntry
     from cfi2sframe.dwarf.rules import CfiRow, RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.interpret import Cfi, CfiEntry
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
     from cfi2sframe.sframe.model import FrameState, Function
-    from cfi2sframe.verification.holders import Holding
+    from cfi2sframe.verification.overlapping_fdes import Holding
 
 #: Work on a place where two rows are compared.
 _POINT_STEPS: Final = 4

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.contrib.support import install_programs
-from tests.contrib.walk import Sampler, build_sampler
+from tests.support.walk import Sampler, build_sampler
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,12 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, need, run
-from tests.contrib.walk import check_walks
+from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.contrib.walk import Sampler
+    from tests.support.walk import Sampler
 
 CONTAINERFILE = CONTRIB / "container" / "example" / "Containerfile"
 

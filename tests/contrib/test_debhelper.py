@@ -22,12 +22,12 @@ from tests.contrib.support import (
     need,
     run,
 )
-from tests.contrib.walk import check_walks
+from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.contrib.walk import Sampler
+    from tests.support.walk import Sampler
 
 ADD_ON = CONTRIB / "debhelper"
 BUILD = ("dpkg-buildpackage", "-b", "-us", "-uc")

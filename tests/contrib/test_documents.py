@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli import run as run_cli
 from tests.contrib.support import PROJECT, ROOT, environment, need, run
+from tests.support.cli import run as run_cli
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "contrib").rglob("*.md")])

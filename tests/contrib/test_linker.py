@@ -16,10 +16,10 @@ from cfi2sframe.cli.linker import kind_of
 from cfi2sframe.cli.linker_words import is_for_driver, output_of, split
 from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, need, run
 from tests.contrib.test_builds import linker_folder
-from tests.contrib.walk import check_walks
+from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
-    from tests.contrib.walk import Sampler
+    from tests.support.walk import Sampler
 
 SOURCES = [str(PROJECT / "main.c"), str(PROJECT / "words.c")]
 

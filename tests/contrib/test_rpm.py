@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.contrib.support import CONTRIB, attempt, check_section, copy_recipe, environment, has_section, need, run
-from tests.contrib.walk import check_walks
+from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.contrib.walk import Sampler
+    from tests.support.walk import Sampler
 
 SCRIPT = CONTRIB / "rpm" / "brp-sframe"
 

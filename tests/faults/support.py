@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.batch.support import object_of
-from tests.cli import ROOT
+from tests.support.cli import ROOT
+from tests.support.jobs import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.batch.support import has_section, object_of
 from tests.faults.support import (
     BY_NAME,
     OLD,
@@ -21,6 +20,7 @@ from tests.faults.support import (
     run,
     start,
 )
+from tests.support.jobs import has_section, object_of
 
 if TYPE_CHECKING:
     from pathlib import Path

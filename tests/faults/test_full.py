@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.batch.support import object_of
 from tests.faults.support import BY_NAME, FORMS, OLD, Faults, Form, check_left, contents, expected, fill, run
+from tests.support.jobs import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

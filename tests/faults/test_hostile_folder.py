@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.cli.convert_batch import _POOL_SIZE
-from tests.batch.support import object_of
 from tests.contrib.conftest import programs
 from tests.contrib.support import CONTRIB, ROOT, Result, attempt, copy_recipe, environment, install_programs, need
 from tests.contrib.test_debhelper import debian, staged
 from tests.faults.test_truncation import file_of
-from tests.package_files import cpio, deb, rpm, tar
+from tests.support.jobs import object_of
+from tests.support.package_files import cpio, deb, rpm, tar
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli import ROOT
 from tests.faults.support import BY_NAME, TIMEOUT_SECONDS, Done, check_left, contents, fill
+from tests.support.cli import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli import ROOT
+from tests.support.cli import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi2sframe.batch import Settings, run_job, work_list
-from tests import cli
-from tests.batch.support import object_of
+from cfi2sframe.jobs import Settings, run_job, work_list
+from tests.support import cli
+from tests.support.jobs import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

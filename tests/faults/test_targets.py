@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.batch.support import object_of
 from tests.faults.support import BY_NAME, OLD, TIMEOUT_SECONDS, Faults, contents, expected, run
+from tests.support.jobs import object_of
 
 COPY = BY_NAME["copy"]
 RAW = BY_NAME["raw"]

@@ -15,18 +15,18 @@ import pytest
 
 import cfi2sframe
 from cfi2sframe.arch import AMD64
-from cfi2sframe.batch import Settings
-from cfi2sframe.collect import Source
 from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
 from cfi2sframe.emit import emit
-from cfi2sframe.report.size_run import Request, measure_source
-from tests import cfi_asm as asm
-from tests.batch.support import convert_one, object_of
-from tests.cli import ROOT
+from cfi2sframe.files import Source
+from cfi2sframe.jobs import Settings
+from cfi2sframe.report.size.sources import Request, measure_source
 from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
-from tests.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
-from tests.trace.core_files import program
-from tests.trace.stacks import make_stack
+from tests.support import cfi_asm as asm
+from tests.support.cli import ROOT
+from tests.support.jobs import convert_one, object_of
+from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
+from tests.support.trace.core_files import program
+from tests.support.trace.stacks import make_stack
 from tests.trace.test_hostile import MODELS, plain_core
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ class Form(NamedTuple):
     calls: tuple[str, ...]
 
 
-_CONVERT = ("cfi2sframe.pipeline:convert_image", "cfi2sframe.elf.cfi:find_cfi", "cfi2sframe.batch.write:write_file")
-_EMIT = (*_CONVERT, "cfi2sframe.emit:emit", "cfi2sframe.batch.write:_NewFile.write", "cfi2sframe.emit:check")
-_EMBED = (*_EMIT, "cfi2sframe.elf.embed:write_embedding", "cfi2sframe.elf.embedding.memory:check_memory")
-_REMOVE = ("cfi2sframe.emit:remove", "cfi2sframe.batch.write:write_file", "cfi2sframe.emit:check_removal")
+_CONVERT = ("cfi2sframe.conversion:convert_image", "cfi2sframe.elf.cfi:find_cfi", "cfi2sframe.files.write:write_file")
+_EMIT = (*_CONVERT, "cfi2sframe.emit:emit", "cfi2sframe.files.write:_NewFile.write", "cfi2sframe.emit:check")
+_EMBED = (*_EMIT, "cfi2sframe.rewrite.linked:write_embedding", "cfi2sframe.rewrite.reread.mapped:check_memory")
+_REMOVE = ("cfi2sframe.emit:remove", "cfi2sframe.files.write:write_file", "cfi2sframe.emit:check_removal")
 _DECODE = ("cfi2sframe.api:decode_existing", "cfi2sframe.elf.cfi:relocated_bytes")
 FORMS = {
     "raw": Form(("big.o", "-o", "out.sframe"), "big.o", _CONVERT),
@@ -93,15 +93,15 @@ FORMS = {
     "library": Form(("big.so", "--emit", "elf", "-o", "out.so"), "big.so", _EMBED),
     "object in place": Form(("--in-place", "big.o"), "big.o", _EMIT),
     "library in place": Form(("--in-place", "big.so"), "big.so", _EMBED),
-    "object again": Form(("--in-place", "--replace", "old.o"), "old.o", (*_EMIT, "cfi2sframe.batch.existing:is_same")),
+    "object again": Form(("--in-place", "--replace", "old.o"), "old.o", (*_EMIT, "cfi2sframe.jobs.existing:is_same")),
     "library again": Form(
-        ("--in-place", "--replace", "old.so"), "old.so", (*_EMBED, "cfi2sframe.batch.existing:is_same")
+        ("--in-place", "--replace", "old.so"), "old.so", (*_EMBED, "cfi2sframe.jobs.existing:is_same")
     ),
     "remove from an object": Form(
-        ("remove", "--in-place", "old.o"), "old.o", (*_REMOVE, "cfi2sframe.elf.relocatable:check_taken_out")
+        ("remove", "--in-place", "old.o"), "old.o", (*_REMOVE, "cfi2sframe.rewrite.objects:check_taken_out")
     ),
     "remove from a library": Form(
-        ("remove", "--in-place", "old.so"), "old.so", (*_REMOVE, "cfi2sframe.elf.embedding.memory:check_memory")
+        ("remove", "--in-place", "old.so"), "old.so", (*_REMOVE, "cfi2sframe.rewrite.reread.mapped:check_memory")
     ),
     "verify": Form(("verify", "big.so"), "big.so", _CONVERT[:2]),
     "verify existing": Form(("verify", "--existing", "old.o"), "old.o", (*_DECODE, _CONVERT[1])),
@@ -186,7 +186,7 @@ def test_truncated_before_any_read(folder: Path, name: str) -> None:
 def test_a_measured_file_that_is_truncated(folder: Path) -> None:
     """It is a line of the report."""
     (folder / "big.o").write_bytes(file_of("big.o"))
-    done, has_come = run_with(folder, ("size", "big.o"), "cfi2sframe.report.size:measure", "big.o")
+    done, has_come = run_with(folder, ("size", "big.o"), "cfi2sframe.report.size.measure:measure", "big.o")
     assert has_come
     assert done.status == 3
     assert WHILE_READ.encode() in b" ".join(done.out.split())
@@ -195,7 +195,11 @@ def test_a_measured_file_that_is_truncated(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    ["cfi2sframe.report.size_run:measure_source", "cfi2sframe.collect.opening:_image", "cfi2sframe.elf.cfi:find_cfi"],
+    [
+        "cfi2sframe.report.size.sources:measure_source",
+        "cfi2sframe.files.containers:_image",
+        "cfi2sframe.elf.cfi:find_cfi",
+    ],
 )
 def test_a_measured_archive_that_is_truncated(folder: Path, call: str) -> None:
     member = file_of("big.o")
@@ -255,7 +259,7 @@ def test_truncated_right_after_loading(folder: Path) -> None:
 # Other changes
 
 
-@pytest.mark.parametrize("call", ["cfi2sframe.pipeline:convert_image", "cfi2sframe.emit:check"])
+@pytest.mark.parametrize("call", ["cfi2sframe.conversion:convert_image", "cfi2sframe.emit:check"])
 @pytest.mark.parametrize("name", ["big.o", "big.so"])
 @pytest.mark.parametrize("action", ["grow", "swap"])
 def test_a_file_that_grows_or_is_replaced_is_converted_again(folder: Path, name: str, call: str, action: str) -> None:

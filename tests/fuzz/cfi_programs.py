@@ -10,12 +10,12 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from tests.cfi_instructions import sleb128, uleb128
+from tests.support.cfi_instructions import sleb128, uleb128
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.oracle.frames import Arch as ArchName
+    from tests.support.oracle.frames import Arch as ArchName
 
 CfaKind = Literal["none", "register", "expression"]
 

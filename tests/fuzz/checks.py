@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe import Conversion, Lookup, Options, account, convert, decode, verify
 from cfi2sframe.api import decode_existing
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
-from cfi2sframe.report.text import describe_left_out, describe_stub, summary
+from cfi2sframe.render.text import describe_left_out, describe_stub, summary
 from cfi2sframe.sframe.dump import dump_data, dump_text
 from cfi2sframe.verification import check_invariants
 from tests.fuzz.harness import FindingError, expect
-from tests.kernel_reader import code_of, complaints
+from tests.support.kernel_reader import code_of, complaints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
-from tests.samples import TEXT_VADDR, Code, linked_file, push_fp
+from tests.support.samples import TEXT_VADDR, Code, linked_file, push_fp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

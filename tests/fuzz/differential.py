@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe import load
 from cfi2sframe.dwarf.expression import parse_expression
+from cfi2sframe.dwarf.programs import load_cfi
 from cfi2sframe.dwarf.rules import (
     AtCfa,
     AtExpression,
@@ -19,22 +20,21 @@ from cfi2sframe.dwarf.rules import (
     RegisterOffset,
     ValueAtCfa,
 )
-from cfi2sframe.interpret import load_cfi
 from cfi2sframe.lower import Target
 from tests.fuzz.cfi_programs import MACHINES, Writer
-from tests.oracle import frames
-from tests.oracle.compare import RA_SIGN_STATE, row_at
-from tests.oracle.llvm_frames import parse_llvm_frames
-from tests.oracle.readelf_frames import parse_readelf_frames
+from tests.support.oracle import frames
+from tests.support.oracle.compare import RA_SIGN_STATE, row_at
+from tests.support.oracle.llvm_frames import parse_llvm_frames
+from tests.support.oracle.readelf_frames import parse_readelf_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.dwarf.rules import CfaRule, CfiRow, RegisterRule, RowState
-    from cfi2sframe.interpret import CfiEntry
-    from tests.oracle.frames import Arch as ArchName
+    from tests.support.oracle.frames import Arch as ArchName
 
 #: Every so many files use an opcode that stops llvm-dwarfdump (see `known_wrong`), and are readelf's alone to judge.
 _GNU_FILE: Final = 8

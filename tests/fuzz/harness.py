@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from tests.bounds import BASE_SECONDS, MIB, SECONDS_PER_MIB
+from tests.support.bounds import BASE_SECONDS, MIB, SECONDS_PER_MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,17 +8,17 @@ import subprocess
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe import Lookup, Options, convert, decode, load
-from tests.oracle.compare import difference, row_at
-from tests.oracle.frames import OracleOutputError
-from tests.oracle.readelf_frames import parse_readelf_frames
+from tests.support.oracle.compare import difference, row_at
+from tests.support.oracle.frames import OracleOutputError
+from tests.support.oracle.readelf_frames import parse_readelf_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from cfi2sframe.arch import Arch
-    from tests.oracle.frames import Arch as ArchName
-    from tests.oracle.frames import OracleFde, OracleSection
+    from tests.support.oracle.frames import Arch as ArchName
+    from tests.support.oracle.frames import OracleFde, OracleSection
 
 _ENTRY: Final = re.compile(r'[0-9a-f]+ [0-9a-f]+ [0-9a-f]+ (FDE cie=[0-9a-f]+ pc=[0-9a-f]+\.\.[0-9a-f]+|CIE ".*" cf=)')
 _ARCH_NAMES: Final[dict[str, ArchName]] = {"AMD64": "amd64", "s390x": "s390x", "AArch64": "aarch64"}

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from tests import cfi_asm as asm
-from tests.raw_sframe import RawFunction, RawSection
-from tests.samples import CODE, cie_of, object_file, push_fp
+from tests.support import cfi_asm as asm
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import CODE, cie_of, object_file, push_fp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

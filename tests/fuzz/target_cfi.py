@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.entries import parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.machine import Location, RowMachine
 from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.row_machine import Location, RowMachine
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
-from tests import cfi_asm as asm
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import expect
-from tests.samples import cie_of
+from tests.support import cfi_asm as asm
+from tests.support.samples import cie_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

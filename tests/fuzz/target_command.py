@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.cli import KEPT
-from tests import cli
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import expect
+from tests.support import cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cli import Result
+    from tests.support.cli import Result
 
 #: What can be asked of one file; `{in}` is it, `{out}` a file to write.
 WAYS: Final = (

@@ -14,9 +14,9 @@ from cfi2sframe.trace import FileStore, trace_core
 from cfi2sframe.trace.frame import EndingKind
 from cfi2sframe.trace.render import trace_lines
 from tests.fuzz.harness import expect
-from tests.trace import core_files
-from tests.trace.core_files import BIAS, TEXT_VADDR, CoreFile, Load, moved, program_mappings, stack_load
-from tests.trace.stacks import SECTION_VADDR, Model, make_stack
+from tests.support.trace import core_files
+from tests.support.trace.core_files import BIAS, TEXT_VADDR, CoreFile, Load, moved, program_mappings, stack_load
+from tests.support.trace.stacks import SECTION_VADDR, Model, make_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

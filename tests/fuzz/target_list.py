@@ -8,9 +8,9 @@ import re
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.argument_files import expand, names_from, split_words
 from cfi2sframe.cli.linker_words import expanded, is_for_driver, output_of, split
 from cfi2sframe.errors import RequestError
+from cfi2sframe.files.words import expand, names_from, split_words
 from tests.fuzz.harness import expect
 
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe import load
-from tests import cfi_asm as asm
 from tests.fuzz import seeds as make
 from tests.fuzz.checks import check_conversions
-from tests.samples import TEXT_VADDR, Code, cie_of, linked_file
+from tests.support import cfi_asm as asm
+from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cfi_instructions import Instruction
+    from tests.support.cfi_instructions import Instruction
 
 _SIZES = (1, 16, 300, 70_000)
 _SEPARATOR = b"\xff\xfe"

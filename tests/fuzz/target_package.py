@@ -8,12 +8,12 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.arch import AMD64
-from cfi2sframe.collect import Unusable, find_sources, open_source
 from cfi2sframe.errors import Cfi2SFrameError
-from cfi2sframe.report.size import measure
-from tests import package_files as make
+from cfi2sframe.files import Unusable, find_sources, open_source
+from cfi2sframe.report.size.measure import measure
 from tests.fuzz.harness import expect
 from tests.fuzz.seeds import linked_file, small_object
+from tests.support import package_files as make
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

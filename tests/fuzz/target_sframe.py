@@ -9,7 +9,7 @@ from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe.decode import decode_section
 from tests.fuzz import seeds as make
 from tests.fuzz.checks import check_decoded
-from tests.kernel_reader import complaints
+from tests.support.kernel_reader import complaints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import Options, convert, decode_raw, load, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.conversion import default_section_vaddr
 from cfi2sframe.errors import Cfi2SFrameError
-from cfi2sframe.pipeline import default_section_vaddr
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import expect
 

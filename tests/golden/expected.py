@@ -7,10 +7,10 @@ from pathlib import Path
 
 from cfi2sframe import Options, load
 from cfi2sframe.errors import RequestError
-from cfi2sframe.report.text import describe_left_out
+from cfi2sframe.render.text import describe_left_out
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.dump import dump_text
-from tests.sums import check_sums, convert_checked
+from tests.support.sums import check_sums, convert_checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,20 +13,20 @@ from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.constants import EM_X86_64, ET_DYN, PF_R, PT_LOAD, SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.plt.records import StubReason
 from cfi2sframe.plt.scan import scan_stubs
-from tests import elf_asm, known_wrong
-from tests.oracle.readelf_sframe import OracleSframeFunction, parse_readelf_sframe
-from tests.plt.emulate import measure
-from tests.plt.expression_text import cfa_expressions
-from tests.plt.handmade import depth_at, no_cfi
-from tests.plt.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
+from tests.support import elf_asm, known_wrong
+from tests.support.oracle.readelf_sframe import OracleSframeFunction, parse_readelf_sframe
+from tests.support.stubs.emulate import measure
+from tests.support.stubs.expression_text import cfa_expressions
+from tests.support.stubs.handmade import depth_at, no_cfi
+from tests.support.stubs.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.pipeline import Conversion
-    from tests.oracle.tools import Binutils
+    from tests.support.oracle.tools import Binutils
 
 pytestmark = pytest.mark.oracle
 

@@ -18,10 +18,10 @@ from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.plt.decode import Decoder
 from cfi2sframe.plt.records import CfiSpan, StubReason
 from cfi2sframe.plt.scan import scan_stubs
-from tests import elf_asm
-from tests.plt import handmade
-from tests.plt.emulate import measure
-from tests.plt.handmade import (
+from tests.support import elf_asm
+from tests.support.stubs import handmade
+from tests.support.stubs.emulate import measure
+from tests.support.stubs.handmade import (
     EVERYWHERE,
     GOT_VADDR,
     PLT_VADDR,
@@ -158,7 +158,7 @@ def test_objects_have_no_stubs_and_no_capstone_is_imported() -> None:
     assert scan_stubs(load(content, "object"), 3, no_cfi) == ((), ())
     program = (
         "import sys\n"
-        "from tests.plt.handmade import file_with, no_cfi\n"
+        "from tests.support.stubs.handmade import file_with, no_cfi\n"
         "from cfi2sframe.plt.scan import scan_stubs\n"
         "assert not scan_stubs(file_with(('.text', 0x1000, bytes(16))), 3, no_cfi).functions\n"
         "assert 'capstone' not in sys.modules\n"

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests import cli
-from tests.emit.support import need
-from tests.trace.build import PROGRAMS, compile_program, is_core_name_plain, named
-from tests.trace.judges import eu_stack_chains, gdb_chains, make_core
-from tests.trace.tracing import is_in_order, threads_of, trace
+from tests.support import cli
+from tests.support.emitted import need
+from tests.support.trace.build import PROGRAMS, compile_program, is_core_name_plain, named
+from tests.support.trace.judges import eu_stack_chains, gdb_chains, make_core
+from tests.support.trace.tracing import is_in_order, threads_of, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.trace.build import Program
-    from tests.trace.judges import Chain
-    from tests.trace.tracing import TracedThread
+    from tests.support.trace.build import Program
+    from tests.support.trace.judges import Chain
+    from tests.support.trace.tracing import TracedThread
 
 pytestmark = [
     pytest.mark.oracle,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.trace.demangle import CPU_SECONDS, MAX_PROCESSES, Demangler
-from tests.cli import ROOT
-from tests.demangling import needs_demangling
+from tests.support.cli import ROOT
+from tests.support.demangling import needs_demangling
 
 if TYPE_CHECKING:
     from pathlib import Path

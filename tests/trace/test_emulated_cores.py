@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import known_wrong
-from tests.arches.targets import AARCH64, TARGETS, need
-from tests.trace.build import compile_program, named
-from tests.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
-from tests.trace.tracing import is_in_order, threads_of, trace
+from tests.support import known_wrong
+from tests.support.targets import AARCH64, TARGETS, need
+from tests.support.trace.build import compile_program, named
+from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
+from tests.support.trace.tracing import is_in_order, threads_of, trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.arches.targets import Target
-    from tests.trace.build import Program
-    from tests.trace.emulated import EmulatedCore
-    from tests.trace.judges import Chain
+    from tests.support.targets import Target
+    from tests.support.trace.build import Program
+    from tests.support.trace.emulated import EmulatedCore
+    from tests.support.trace.judges import Chain
 
 pytestmark = pytest.mark.oracle
 

@@ -21,10 +21,10 @@ from cfi2sframe.trace.elfcore import parse_core
 from cfi2sframe.trace.frame import EndingKind
 from cfi2sframe.trace.render import trace_lines
 from cfi2sframe.trace.run import ThreadTrace, Traced, core_space
-from tests import cli
-from tests.demangling import needs_demangling
-from tests.raw_sframe import RawFunction
-from tests.trace.core_files import (
+from tests.support import cli
+from tests.support.demangling import needs_demangling
+from tests.support.raw_sframe import RawFunction
+from tests.support.trace.core_files import (
     BIAS,
     NT_FILE,
     PAGE,
@@ -38,7 +38,7 @@ from tests.trace.core_files import (
     registers,
     stack_load,
 )
-from tests.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, raw_section, words_row
+from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, raw_section, words_row
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch

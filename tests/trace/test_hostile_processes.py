@@ -16,8 +16,8 @@ import pytest
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, trace_process
 from cfi2sframe.trace.ptrace import StoppedThreads
-from tests import cli
-from tests.bounds import run_within_bound
+from tests.support import cli
+from tests.support.bounds import run_within_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,18 +18,18 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.trace import FileStore, trace_process
-from tests import cli
-from tests.emit.support import need
-from tests.emit.support import run as run_program
-from tests.trace.build import SOURCES
-from tests.trace.judges import TIMEOUT, gdb, gdb_chains
-from tests.trace.tracing import threads_of, trace
+from tests.support import cli
+from tests.support.emitted import need
+from tests.support.emitted import run as run_program
+from tests.support.trace.build import SOURCES
+from tests.support.trace.judges import TIMEOUT, gdb, gdb_chains
+from tests.support.trace.tracing import threads_of, trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.trace import ThreadTrace
-    from tests.trace.judges import Chain
+    from tests.support.trace.judges import Chain
 
 pytestmark = [
     pytest.mark.oracle,

@@ -15,8 +15,8 @@ from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
 from cfi2sframe.trace import Ending, Frame, step, walk
 from cfi2sframe.trace.frame import Located, Row
 from cfi2sframe.trace.stepping import strip_pac
-from tests.raw_sframe import RawFunction
-from tests.trace.stacks import PAC, Model, find_row, make_stack, raw_section, words_row
+from tests.support.raw_sframe import RawFunction
+from tests.support.trace.stacks import PAC, Model, find_row, make_stack, raw_section, words_row
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch

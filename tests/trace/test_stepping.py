@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.trace import FileStore
-from tests.arches.targets import TARGETS
-from tests.arches.targets import need as need_program
-from tests.emit.support import need
-from tests.trace.build import Program, compile_program
-from tests.trace.emulated import emulated
-from tests.trace.steps import Steps, write_steps
+from tests.support.emitted import need
+from tests.support.targets import TARGETS
+from tests.support.targets import need as need_program
+from tests.support.trace.build import Program, compile_program
+from tests.support.trace.emulated import emulated
+from tests.support.trace.steps import Steps, write_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cfi2sframe.trace import Trace
-    from tests.arches.targets import Target
-    from tests.trace.steps import Step
+    from tests.support.targets import Target
+    from tests.support.trace.steps import Step
 
 pytestmark = pytest.mark.oracle
 only_on_amd64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="gdb steps a program of an AMD64 machine")

@@ -16,7 +16,7 @@ from cfi2sframe.arch import AMD64
 from cfi2sframe.trace import FileStore, trace_process
 from cfi2sframe.trace.modules import ModuleFile
 from cfi2sframe.trace.sysroot import open_inside
-from tests.trace.core_files import program
+from tests.support.trace.core_files import program
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of every kind that gets a PLT stub: lazy ones, one of a function whose address is taken too (.plt.got), and one
 // of an IFUNC (.iplt). With -DONE_CALL a library with a single stub.
-// Build: see tests/plt/linked.py; each linker and its options make stubs of another kind.
+// Build: see tests/support/stubs/linked.py; each linker and its options make stubs of another kind.
 #ifdef ONE_CALL
 void first(void);
 void caller(void) { first(); }

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Parts of `cfi2sframe.elf.embed`: a section into a linked file, and out of it again."""

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a source to its ELF images, of a container one after the other and all on the container's budget."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.budget import Budget
+from cfi2sframe.elf.constants import SHT_NOBITS
+from cfi2sframe.elf.contents import FileBytes
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.load import image_of, open_unfollowed, read_file, read_open
+from cfi2sframe.elf.records import Buffer
+from cfi2sframe.errors import InputError
+from cfi2sframe.files.ar import members_of
+from cfi2sframe.files.deb import payload_of_deb, tar_entries
+from cfi2sframe.files.records import ELF_MAGIC, Unusable
+from cfi2sframe.files.rpm import cpio_entries, payload_of_rpm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.files.payload import Payload
+    from cfi2sframe.files.records import Entry, Source
+
+#: What a file in a package takes when nothing of its size is in the package: microseconds for itself and its line of
+#: the report, for a byte of call frame information, and bytes of the rest that are read in one.
+_STEPS_PER_IMAGE: Final = 300
+_STEPS_PER_CFI_BYTE: Final = 1
+_BYTES_PER_STEP: Final = 8
+_CFI_SECTIONS: Final = (".eh_frame", ".debug_frame", ".zdebug_frame")
+
+
+def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
+    """Yield the images of a source; of a container, those of its ELF members. Raises nothing but `OSError`.
+
+    An image is to be used before the next one is asked for: then its file is closed.
+    """
+    try:
+        if source.kind == "elf":
+            read = _read_unfollowed if source.is_in_folder else read_file
+            image = image_of(read(source.path), source.name)
+            try:
+                yield image
+            finally:
+                image.close()
+        else:
+            data = read_file(source.path)
+            try:
+                yield from _open_container(source, data)
+            finally:
+                if not isinstance(data, Buffer):
+                    data.close()
+    except InputError as error:
+        yield Unusable(source.name, str(error))
+
+
+def _read_unfollowed(path: str) -> FileData:
+    """Return the bytes of a file that a folder gave. Raises `InputError` when something else has its name by now."""
+    try:
+        descriptor = open_unfollowed(path)
+    except OSError as error:
+        raise InputError(error.strerror or str(error)) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError("not a regular file any more")
+        return read_open(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def member_name(source: Source, member: str) -> str:
+    """Return what reports call a member: `libx.a(member.o)`, `x.deb(usr/bin/tool)`."""
+    return f"{source.name}({member})"
+
+
+def _open_container(source: Source, data: FileData) -> Iterator[ElfImage | Unusable]:
+    budget = _budget_of(data)
+    if source.kind == "archive":
+        for member in members_of(data, budget):
+            if bytes(member.data[: len(ELF_MAGIC)]) == ELF_MAGIC:
+                yield _image(member_name(source, member.name), member.data, budget)
+    elif source.kind == "deb":
+        payload = payload_of_deb(data, budget)
+        yield from _open_entries(source, payload, tar_entries(payload))
+    else:
+        payload = payload_of_rpm(data, budget)
+        yield from _open_entries(source, payload, cpio_entries(payload))
+
+
+def _budget_of(data: FileData) -> Budget:
+    """Return the account of a container: of a large file the one that it has, which holes do not pay for."""
+    return data.budget if isinstance(data, FileBytes) else Budget(len(data))
+
+
+def _open_entries(source: Source, payload: Payload, entries: Iterator[Entry]) -> Iterator[ElfImage | Unusable]:
+    budget = payload.budget
+    for name, size in entries:
+        if size < len(ELF_MAGIC):
+            continue
+        start = payload.read(len(ELF_MAGIC))
+        if start != ELF_MAGIC:
+            continue
+        budget.hold(size, f"the bytes of {name}")
+        budget.spend(_STEPS_PER_IMAGE + len(name) + size // _BYTES_PER_STEP, "its files")
+        data = payload.read_after(start, size - len(start))
+        image = _image(member_name(source, name.removeprefix("./")), data, budget)
+        if isinstance(image, ElfImage):
+            budget.spend(_STEPS_PER_CFI_BYTE * _cfi_size(image), "its files")
+        yield image
+        budget.release(size)
+
+
+def _image(name: str, data: FileData, budget: Budget) -> ElfImage | Unusable:
+    try:
+        return ElfImage(data, name, budget)
+    except InputError as error:
+        return Unusable(name, str(error))
+
+
+def _cfi_size(image: ElfImage) -> int:
+    """Return the bytes of call frame information; all bytes where no section header says which they are."""
+    if not image.sections:
+        return len(image.data)
+    return sum(s.size for s in image.sections if s.name in _CFI_SECTIONS and s.type != SHT_NOBITS)

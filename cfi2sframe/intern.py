@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look-up by identity, and the contract that makes it useful: which equal objects are one object.
+
+Two thirds of a large library's functions repeat rows of others. Each stage of a conversion therefore computes once for
+each distinct object, and finds what it computed by the object's identity: hashing nested tuples again at every stage
+would cost more than the stage. Identity implies equality; that equal objects are one is the work of these places:
+
+| objects | interned by | scope |
+|---|---|---|
+| `DwarfCie` | `dwarf.entries.EntryWalk` | a section |
+| `RowState`, tuples of them, DWARF expressions | `dwarf.program_cache.ProgramCache` | a file |
+| `FrameState`, tuples of them | `lower.Lowering` | a conversion |
+| `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
+| lists of `DecodedRow` | `sframe.decode`, one for each offset that functions refer to | a section |
+
+A place that interns less costs time and section bytes are the same: no result may depend on two equal objects being
+two. A test holds every row of this table.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class IdentityMap(Generic[K, V]):
+    """Values made once for each key object. Keeps its keys alive, so that no later object can take their identity."""
+
+    __slots__ = ("_keys", "_make", "_values")
+
+    def __init__(self, make: Callable[[K], V]) -> None:
+        self._make = make
+        self._values: dict[int, V] = {}
+        self._keys: list[K] = []
+
+    def __getitem__(self, key: K) -> V:
+        identity = id(key)
+        if identity in self._values:
+            return self._values[identity]
+        value = self._values[identity] = self._make(key)
+        self._keys.append(key)
+        return value
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def distinct(objects: Iterable[K]) -> tuple[list[K], list[int]]:
+    """Return the distinct objects in the order in which they first occur, and the number of each object among them."""
+    kept = list(objects)
+    identities = list(map(id, kept))
+    firsts = dict(zip(identities, kept, strict=True))
+    number_of = dict(zip(firsts, count(), strict=False))
+    return list(firsts.values()), list(map(number_of.__getitem__, identities))

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of a conversion that leaves something out, and when that forbids to write it."""
+
+from __future__ import annotations
+
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from cfi2sframe.conversion import Conversion
+    from cfi2sframe.jobs.records import Problem
+    from cfi2sframe.report.coverage import Coverage
+
+_MAX_WARNINGS: Final = 10
+
+
+class Refusal(NamedTuple):
+    """Why a conversion is not written."""
+
+    problem: Problem
+    reason: str
+
+
+def account_if_needed(conversion: Conversion, *, is_wanted: bool) -> Coverage | None:
+    """Return the account of a conversion that leaves something out, or that somebody asks for.
+
+    A whole conversion needs none, and should not pay for loading what makes it.
+    """
+    if conversion.is_whole and not is_wanted:
+        return None
+    from cfi2sframe.report.coverage import account
+
+    return account(conversion)
+
+
+def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
+    """Return a sentence for each function that is left out; of many, the first ten and how many more there are."""
+    if coverage is None:
+        return ()
+    from cfi2sframe.render.text import describe_left_out, describe_stub
+
+    messages = chain(
+        (f"{d.where}+0x{d.offset:x}: {d.reason}; the FDE is skipped" for d in coverage.damaged),
+        (describe_left_out(item, coverage) for item in coverage.left_out),
+        (f"{describe_stub(item)}: no SFrame FDE" for item in coverage.stubs_left_out),
+    )
+    shown = tuple(islice(messages, _MAX_WARNINGS))
+    more = len(coverage.damaged) + len(coverage.left_out) + len(coverage.stubs_left_out) - len(shown)
+    return (*shown, f"{more:,} more functions without an SFrame FDE") if more else shown
+
+
+def refusal_of(
+    conversion: Conversion, coverage: Coverage | None, *, is_strict: bool, min_coverage: float | None
+) -> Refusal | None:
+    """Return why the caller's conditions forbid to write a conversion, or None. `min_coverage` needs the account."""
+    if is_strict and conversion.cfi.failures:
+        return Refusal("unusable", "a damaged FDE, and --strict forbids it")
+    if is_strict and not conversion.is_whole:
+        return Refusal("incomplete", "functions are left out, and --strict forbids it")
+    if coverage is not None and min_coverage is not None:
+        percent = coverage.functions.percent
+        if percent < min_coverage:
+            reason = f"{percent:.2f} % of the functions are described, less than {min_coverage:g} %"
+            return Refusal("incomplete", reason)
+    return None

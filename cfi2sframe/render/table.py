@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables for a terminal: aligned, with thousands separators, in colour where that is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.render.cells import cell_text, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cfi2sframe.report.size.tables import Cell, Column, Table
+
+_BOLD: Final = "\033[1m"
+_DIM: Final = "\033[2m"
+_GREEN: Final = "\033[32m"
+_YELLOW: Final = "\033[33m"
+_RESET: Final = "\033[0m"
+_GAP: Final = "  "
+
+
+def render_tables(tables: Iterable[Table], *, colour: bool = False) -> Iterator[str]:
+    """Yield the lines of all tables, an empty one between two."""
+    for number, table in enumerate(tables):
+        if number:
+            yield ""
+        yield from _render(table, colour=colour)
+
+
+def _render(table: Table, *, colour: bool) -> Iterator[str]:
+    columns = table.columns
+    body = [_texts(row, columns) for row in (*table.rows, *((table.total,) if table.total else ()))]
+    heading = tuple(column.name for column in columns)
+    widths = [max(map(_width, texts)) for texts in zip(heading, *body, strict=True)]
+    yield _paint(table.title, _BOLD, colour=colour)
+    yield _paint(_line(heading, columns, widths), _DIM, colour=colour)
+    for row, texts in zip(table.rows, body, strict=False):
+        paints = [_colour_of(cell, column) if colour else "" for cell, column in zip(row, columns, strict=True)]
+        yield _line(texts, columns, widths, paints)
+    if table.total:
+        yield _paint(_line(body[-1], columns, widths), _BOLD, colour=colour)
+    if table.note:
+        yield _paint(table.note, _DIM, colour=colour)
+
+
+def _texts(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> tuple[str, ...]:
+    return tuple(cell_text(cell, column.kind) for cell, column in zip(row, columns, strict=True))
+
+
+def _line(
+    texts: tuple[str, ...], columns: tuple[Column, ...], widths: list[int], paints: list[str] | None = None
+) -> str:
+    cells = []
+    for index, (text, column, width) in enumerate(zip(texts, columns, widths, strict=True)):
+        fill = " " * (width - _width(text))
+        paint = paints[index] if paints else ""
+        shown = f"{paint}{text}{_RESET}" if paint and text else text
+        cells.append(fill + shown if is_number(column.kind) else shown + fill)
+    return _GAP.join(cells).rstrip()
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _colour_of(cell: Cell, column: Column) -> str:
+    """Return the colour of a ratio or a change: green where SFrame is the smaller one."""
+    if isinstance(cell, str) or cell is None:
+        return ""
+    if column.kind == "ratio" and "rows" not in column.name:
+        return _GREEN if cell <= 1 else _YELLOW
+    if column.kind == "change" and cell:
+        return _GREEN if cell < 0 else _YELLOW
+    return ""
+
+
+def _paint(text: str, paint: str, *, colour: bool) -> str:
+    return f"{paint}{text}{_RESET}" if colour else text

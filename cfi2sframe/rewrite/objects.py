@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Put a section and its relocations into a copy of a relocatable object, and take them out again.
+
+Everything else in the file keeps its bytes, its offset and its index: what is new goes behind the old end of the file,
+and only the file header learns of it. Knows nothing of what the section's bytes mean.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.contents import Joined, part_of
+from cfi2sframe.elf.records import (
+    FILE_HEADER_SIZE,
+    RELA_SIZE,
+    SFRAME_NAME,
+    SYMBOL_SIZE,
+    FileHeader,
+    SectionHeader,
+    is_sframe_section,
+    parse_file_header,
+    parse_section_headers,
+    section_names_index,
+)
+from cfi2sframe.elf.strings import shared_names, shown_name
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.rewrite.reread.view import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.records import Buffer, FileData
+
+_RELA_NAME: Final = ".rela.sframe"
+_MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
+
+
+class ObjectRelocation(NamedTuple):
+    """An entry of `.rela.sframe`; `offset` counts in the section."""
+
+    offset: int
+    type: int
+    symbol_index: int
+    addend: int
+
+
+class _Object:
+    """The headers of an object, and how a changed copy is put together."""
+
+    def __init__(self, data: FileData) -> None:
+        self.data = data
+        self.header: FileHeader = parse_file_header(data)
+        self.order = self.header.byte_order
+        self.sections = parse_section_headers(data, self.header)
+        if not self.sections:
+            raise EmbedError("an object without section headers has no place for a section")
+        if bytes(data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
+            raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
+        self.names_index = section_names_index(self.header, self.sections)
+        names = self.sections[self.names_index]
+        self.names = bytes(data[names.file_offset : names.file_offset + names.size])
+        self._index_bytes_left = len(data)
+
+    def find(self) -> int | None:
+        """Return the index of the SFrame section, if there is one."""
+        wanted = SFRAME_NAME.encode() + b"\0"
+        for index, section in enumerate(self.sections):
+            # Names may be long, and overlap: none is copied.
+            is_called = self.names.startswith(wanted, section.name_offset)
+            if is_sframe_section(section.type, SFRAME_NAME if is_called else ""):
+                return index
+        return None
+
+    def find_relocations(self, target: int) -> int | None:
+        """Return the index of the section that relocates another."""
+        for index, section in enumerate(self.sections):
+            if section.type in (c.SHT_RELA, c.SHT_REL) and section.info == target:
+                return index
+        return None
+
+    def symbol_table(self) -> int:
+        tables = [index for index, section in enumerate(self.sections) if section.type == c.SHT_SYMTAB]
+        if len(tables) != 1:
+            raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
+        return tables[0]
+
+    def symbol_sections(self, symbol_table: int) -> set[int]:
+        """Return the indices of the sections that the symbols of a table are in."""
+        symbols = self._bytes_of(self.sections[symbol_table], SYMBOL_SIZE)
+        stored = {index for (index,) in struct.iter_unpack(self.order + "6xH16x", symbols)}
+        indices = {index for index in stored if index < c.SHN_LORESERVE}
+        if c.SHN_XINDEX in stored:
+            for section in self.sections:
+                if section.type == c.SHT_SYMTAB_SHNDX and section.link == symbol_table:
+                    indices.update(self.words_of(section))
+        return indices
+
+    def words_of(self, section: SectionHeader) -> tuple[int, ...]:
+        """Return the words of a list of section indices.
+
+        Raises `EmbedError` when it leaves the file, or when all lists together are larger than the file.
+        """
+        data = self._bytes_of(section, 4)
+        self._index_bytes_left -= len(data)
+        if self._index_bytes_left < 0:
+            raise EmbedError("the lists of section indices overlap one another")
+        return struct.unpack(f"{self.order}{len(data) // 4}I", data)
+
+    def _bytes_of(self, section: SectionHeader, entry_size: int) -> Buffer:
+        """Return the whole entries of a table. Raises `EmbedError` when it leaves the file."""
+        if section.file_offset + section.size > len(self.data):
+            raise EmbedError("a table of symbols or indices reaches past the end of the file")
+        return self.data[section.file_offset : section.file_offset + section.size // entry_size * entry_size]
+
+    def file_header(self, headers_offset: int, count: int) -> tuple[FileHeader, SectionHeader]:
+        """Return the file header, and the null section (which holds the count when it is large)."""
+        null = self.sections[0]
+        stored = count
+        if count >= c.SHN_LORESERVE:
+            stored, null = 0, null._replace(size=count)
+        elif self.header.section_header_count == 0:
+            null = null._replace(size=0)
+        header = self.header._replace(section_headers_offset=headers_offset, section_header_count=stored)
+        return header, null
+
+
+def has_section(data: FileData) -> bool:
+    """Whether an object holds an SFrame section already."""
+    return _Object(data).find() is not None
+
+
+def add_to_object(
+    data: FileData, section: bytes, relocations: Sequence[ObjectRelocation], section_type: int = c.SHT_GNU_SFRAME
+) -> Joined:
+    """Return a copy of an object with `.sframe` and `.rela.sframe`: buffers to be written one behind the other.
+
+    Sections of those names that the object has already are replaced and keep their indices.
+    Raises `EmbedError` when the object cannot take them.
+    """
+    old = _Object(data)
+    headers = list(old.sections)
+    tail = _Tail(len(data))
+    name_offset, rela_name_offset = _add_names(old, headers, tail)
+    symbol_table = old.symbol_table()
+    index = old.find()
+    rela_index = None if index is None else old.find_relocations(index)
+    if index is None or rela_index is None:
+        last = max(old.symbol_sections(symbol_table), default=0)
+        if last >= len(headers):
+            raise EmbedError(
+                f"a symbol is in section {last}, which does not exist; a new section would be taken for it"
+            )
+    if index is None:
+        index = len(headers)
+        headers.append(old.sections[0])
+    if rela_index is None:
+        rela_index = len(headers)
+        headers.append(old.sections[0])
+    headers[index] = SectionHeader(
+        name_offset, section_type, c.SHF_ALLOC, 0, tail.add(section, 8), len(section), 0, 0, 8, 0
+    )
+    packed = b"".join(
+        struct.pack(old.order + "QQq", offset, symbol << 32 | kind, addend)
+        for offset, kind, symbol, addend in relocations
+    )
+    headers[rela_index] = SectionHeader(
+        rela_name_offset,
+        c.SHT_RELA,
+        c.SHF_INFO_LINK,
+        0,
+        tail.add(packed, 8),
+        len(packed),
+        symbol_table,
+        index,
+        8,
+        RELA_SIZE,
+    )
+    return _finish(old, headers, tail)
+
+
+def remove_from_object(data: FileData) -> Joined:
+    """Return a copy of an object without `.sframe` and `.rela.sframe`.
+
+    Their headers go when they are the last ones, and become inactive ones (SHT_NULL) otherwise: other sections keep
+    their indices. Raises `EmbedError` when there is none, or a symbol belongs to it.
+    """
+    old = _Object(data)
+    index = old.find()
+    if index is None:
+        raise EmbedError("no .sframe section")
+    headers = list(old.sections)
+    rela_index = old.find_relocations(index)
+    _check_unreferenced(old, index, rela_index)
+    for gone in (index, rela_index):
+        if gone is not None:
+            headers[gone] = SectionHeader(0, c.SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
+    while headers[-1].type == c.SHT_NULL and len(headers) > 1:
+        headers.pop()
+    return _finish(old, headers, _Tail(len(data)))
+
+
+def _check_unreferenced(old: _Object, index: int, rela_index: int | None) -> None:
+    for section in old.sections:
+        if section.type == c.SHT_GROUP:
+            members = old.words_of(section)
+            if index in members or rela_index in members:
+                raise EmbedError("a section group holds .sframe; the section cannot be taken out")
+    if index in old.symbol_sections(old.symbol_table()):
+        raise EmbedError("a symbol belongs to .sframe; the section cannot be taken out")
+
+
+class _Tail:
+    """What is appended behind the old end of the file."""
+
+    def __init__(self, start: int) -> None:
+        self.offset = start
+        self.chunks: list[Buffer] = []
+
+    def add(self, chunk: bytes, alignment: int) -> int:
+        """Append aligned bytes; return their file offset."""
+        padding = -self.offset % alignment
+        self.chunks += [bytes(padding), chunk]
+        offset = self.offset + padding
+        self.offset = offset + len(chunk)
+        return offset
+
+
+def _add_names(old: _Object, headers: list[SectionHeader], tail: _Tail) -> tuple[int, int]:
+    """Make sure that both names are in the name table; return their offsets there."""
+    position = old.names.find(_RELA_NAME.encode() + b"\0")
+    if position < 0:
+        position = len(old.names)
+        names = old.names + _RELA_NAME.encode() + b"\0"
+        section = headers[old.names_index]
+        headers[old.names_index] = section._replace(file_offset=tail.add(names, 1), size=len(names))
+    return position + len(_RELA_NAME) - len(SFRAME_NAME), position
+
+
+def _finish(old: _Object, headers: list[SectionHeader], tail: _Tail) -> Joined:
+    offset = tail.offset + -tail.offset % 8
+    header, headers[0] = old.file_header(offset, len(headers))
+    tail.add(b"".join(h.pack(old.order) for h in headers), 8)
+    packed = header.pack()
+    return Joined([packed, part_of(old.data, len(packed), len(old.data)), *tail.chunks])
+
+
+def check_added(original: ElfImage, rewritten: ElfImage) -> None:
+    """Raise `EmbedError` unless an object is another one with `.sframe`: all other sections are where they were."""
+    known = {s.index for s in original.sections if s.is_sframe}
+    replaced = known | {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in known}
+    _check_kept(original, rewritten, replaced)
+    found = {s.index for s in rewritten.sections if s.is_sframe}
+    _expect(len(found) == 1, f"there are {len(found)} SFrame sections")
+    added = [s for s in rewritten.sections[len(original.sections) :] if s.index not in found]
+    _expect(all(s.type == c.SHT_RELA and s.info in found for s in added), "there are other new sections")
+
+
+def check_taken_out(original: ElfImage, rewritten: ElfImage) -> None:
+    """Raise `EmbedError` unless an object is another one without `.sframe`: all other sections are where they were."""
+    gone = {s.index for s in original.sections if s.is_sframe}
+    gone |= {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in gone}
+    _check_kept(original, rewritten, gone)
+    inactive = (0, 0, 0, 0, 0, 0, 0, 0, 0)
+    for section in rewritten.sections:
+        is_left = section.index not in gone or section[2:] == inactive
+        _expect(is_left and not section.is_sframe, "the section is still there")
+
+
+def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> None:
+    """Compare all sections but those with the indices `other`; inactive ones at the end may be missing."""
+    before, after = original.header, rewritten.header
+    # Sections may overlap, so their bytes are compared all at once: what is new goes after the old end of the file.
+    for place, _ in differences(original.data, rewritten.data, (FILE_HEADER_SIZE, len(original.data))):
+        holders = [s.name for s in original.sections if s.file_offset <= place < s.file_offset + s.size]
+        raise _failure(f"section {shown_name((*holders, 'none')[0])} differs at file offset 0x{place:x}")
+    _expect(before[:6] == after[:6] and before.flags == after.flags, "the file header changed")
+    _expect(original.segments == rewritten.segments, "the program headers changed")
+    names = section_names_index(before, original.sections)
+    new_names = shared_names((s.name for s in rewritten.sections), (s.name for s in original.sections))
+    _expect(names == section_names_index(after, rewritten.sections), "the section names are elsewhere")
+    for old in original.sections:
+        if old.index in other:
+            continue
+        if old.index >= len(rewritten.sections):
+            _expect(old.type == c.SHT_NULL, f"section {shown_name(old.name)} is gone")
+            continue
+        new = rewritten.sections[old.index]
+        # The image gives addresses of its own, and the null section holds the count of sections.
+        first, second = old._replace(vaddr=0), new._replace(vaddr=0, name=new_names[old.index])
+        if old.index == names:
+            same = original.section_bytes(old) == rewritten.section_bytes(new)[: old.size]
+            _expect(same, "the section names changed")
+            first, second = (s._replace(file_offset=0, size=0) for s in (first, second))
+        elif old.index == 0:
+            first, second = first._replace(size=0), second._replace(size=0)
+        _expect(first == second, f"section {shown_name(old.name) or old.index} differs")
+
+
+def _expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    if not condition:
+        raise _failure(message)
+
+
+def _failure(message: str) -> EmbedError:
+    return EmbedError(f"the rewritten object fails its re-read: {message}")

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which FDEs hold at which addresses, where they overlap: found by one sweep over their edges."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.lower import Skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cfi2sframe.dwarf.programs import CfiEntry
+
+#: FDEs of one address that a row may agree with. Linkers leave two or three; a file may claim thousands, and to ask
+#: all of them at each of their edges would cost the square of their number.
+MAX_CANDIDATES: Final = 16
+
+
+class Holding(NamedTuple):
+    """Addresses `[start_vaddr, end_vaddr)` and the FDEs that all of them belong to.
+
+    `entries` begins with the FDE that starts last, the first of those in the section's order: the one that unwinders
+    find. The others follow in that order, up to `MAX_CANDIDATES`. `may_be_absent`: one of all the FDEs here, also of
+    those that are not among `entries`, cannot be said in SFrame.
+    """
+
+    start_vaddr: int
+    end_vaddr: int
+    entries: tuple[CfiEntry, ...]
+    may_be_absent: bool
+
+
+def find_holdings(entries: Sequence[CfiEntry]) -> Iterator[Holding]:
+    """Yield what FDEs hold, in ascending order, without the gaps between them.
+
+    The FDEs are sorted by their starts and have at least one byte each.
+    """
+    starts = [entry.fde.pc_begin_vaddr for entry in entries]
+    ends = [start + entry.fde.pc_range for start, entry in zip(starts, entries, strict=True)]
+    by_end = sorted(range(len(entries)), key=ends.__getitem__)
+    # (start, -number) of those that hold: the one that unwinders find comes last.
+    holding: list[tuple[int, int]] = []
+    opened = closed = skip_count = 0
+    for edge, next_edge in pairwise(sorted({*starts, *ends})):
+        while ends[by_end[closed]] <= edge:
+            number = by_end[closed]
+            del holding[bisect_left(holding, (starts[number], -number))]
+            skip_count -= isinstance(entries[number].program.result, Skip)
+            closed += 1
+        while opened < len(entries) and starts[opened] <= edge:
+            insort(holding, (starts[opened], -opened))
+            skip_count += isinstance(entries[opened].program.result, Skip)
+            opened += 1
+        if holding:
+            candidates = tuple(entries[-number] for _, number in reversed(holding[-MAX_CANDIDATES:]))
+            yield Holding(edge, next_edge, candidates, skip_count > 0)

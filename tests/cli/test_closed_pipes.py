@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers that have left: the program ends without a word, whatever it was to write to whichever stream."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe.arch import AMD64
+from tests.contrib.support import environment, install_programs, need
+from tests.support.cli import ROOT, run
+from tests.support.jobs import TRUNCATED, object_of
+from tests.trace.test_hostile import plain_core
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIGPIPE_STATUS: Final = 128 + signal.SIGPIPE
+#: What writes to standard output.
+PRINTS: Final = (
+    *("--help", "--version", "GOOD -o -", "GOOD -o - --emit elf", "dump --raw RAW"),
+    *("dump --raw RAW --json", "coverage GOOD", "coverage GOOD --json", "verify GOOD OTHER", "remove OLD -o -"),
+    *("--check -r TREE -j 1", "--check -r TREE -j 2", "--in-place -r TREE --report - -j 2", "size TREE -j 1"),
+    *("size TREE -j 2", "size TREE --format json", "size TREE --format html", "trace CORE", "trace CORE --json"),
+    "size --compare TREE TREE --format csv",
+)
+#: What writes to standard error.
+SAYS: Final = (
+    *("", "BAD -o -", "GOOD", "coverage BAD BAD", "--in-place BAD", "dump GOOD"),
+    *("coverage BAD", "coverage BAD GOOD", "verify -v GOOD", "verify BAD", "remove GOOD -o -", "trace BAD"),
+    *("size BAD", "size TREE BAD -j 2", "--in-place -v -r TREE -j 2", "--in-place TREE/0.o -v"),
+)
+
+
+def run_closed(folder: Path, words: str, stream: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the program with `stream` a pipe that nobody reads."""
+    (folder / "TREE").mkdir()
+    for number in range(5):
+        (folder / "TREE" / f"{number}.o").write_bytes(object_of(number) + bytes(1 << 18))
+    (folder / "GOOD").write_bytes(object_of(3))
+    (folder / "BAD").write_bytes(TRUNCATED)
+    (folder / "CORE").write_bytes(plain_core(AMD64, "program").assemble())
+    assert run(folder / "GOOD", "-o", folder / "OLD").status == 0
+    for name, number in (("RAW", 3), ("OTHER", 5)):
+        assert run("-", "-o", folder / name, "--emit", "raw", stdin=object_of(number)).status == 0
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "cfi2sframe", *words.split()],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+            timeout=60,
+            stdout=write_end if stream == "stdout" else subprocess.PIPE,
+            stderr=write_end if stream == "stderr" else subprocess.PIPE,
+        )
+    finally:
+        os.close(write_end)
+
+
+@pytest.mark.parametrize("words", PRINTS)
+def test_standard_output(tmp_path: Path, words: str) -> None:
+    done = run_closed(tmp_path, words, "stdout")
+    assert (done.returncode, done.stderr) == (SIGPIPE_STATUS, b"")
+
+
+@pytest.mark.parametrize("words", SAYS)
+def test_standard_error(tmp_path: Path, words: str) -> None:
+    assert run_closed(tmp_path, words, "stderr").returncode == SIGPIPE_STATUS
+
+
+@pytest.mark.parametrize(("words", "stream", "status"), [("size --help", "stdout", 0), ("--nothing", "stderr", 2)])
+def test_what_the_parser_of_arguments_says(tmp_path: Path, words: str, stream: str, status: int) -> None:
+    """It does not care whether anybody listens."""
+    done = run_closed(tmp_path, words, stream)
+    assert (done.returncode, done.stderr or b"") == (status, b"")
+
+
+def test_a_link_that_nobody_listens_to(tmp_path: Path) -> None:
+    """It succeeds as it would have without the wrapper."""
+    need("cc")
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
+    env = environment(install_programs(tmp_path / "programs"), CFI2SFRAME_FLAGS="--nothing")
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        command = [str(tmp_path / "programs" / "cfi2sframe-cc"), "-o", "main", "main.c"]
+        done = subprocess.run(command, cwd=tmp_path, env=env, stderr=pipe, check=False, timeout=60)
+    assert done.returncode == 0
+    assert (tmp_path / "main").exists()

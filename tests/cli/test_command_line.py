@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged real files through the command line: what is promised of its exit status, its messages and its files."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cfi2sframe import Options, convert, decode, load
+from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
+from cfi2sframe.elf.constants import SHT_SYMTAB
+from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
+from tests.fuzz.readelf_verdict import Verdict, read_independently
+from tests.support import cli
+from tests.support.oracle.tools import ToolMissingError, find_binutils
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Words of each way to run the program, without the file; `{out}` is a file to write.
+WAYS: Final = {
+    "copy": ("convert", "-o", "{out}"),
+    "copy of version 2": ("convert", "--sframe-version", "2", "--replace", "-o", "{out}"),
+    "raw": ("convert", "--emit", "raw", "-o", "{out}"),
+    "strict": ("convert", "--strict", "-v", "-o", "{out}"),
+    "in place": ("convert", "--in-place", "-j", "1"),
+    "in place, table at the end": ("convert", "--in-place", "--replace", "--header-table", "end", "-j", "1"),
+    "check": ("convert", "--check", "-j", "1"),
+    "remove": ("remove", "-o", "{out}"),
+    "remove in place": ("remove", "--in-place"),
+    "verify existing": ("verify", "--existing"),
+    "verify version 1": ("verify", "--sframe-version", "1"),
+    "dump": ("dump",),
+    "coverage": ("coverage", "--json"),
+    "size": ("size",),
+    "trace": ("trace",),
+}
+#: What each way may end with, beside success and what cannot be used.
+STATUSES: Final = {
+    # A version that the ABI does not have, or whose fields cannot hold the distances, was the wrong thing to ask for.
+    "copy of version 2": {EXIT_USAGE},
+    "verify version 1": {EXIT_USAGE},
+    "strict": {EXIT_INCOMPLETE},
+    "check": {EXIT_DIFFERENCE, EXIT_INCOMPLETE},
+    "verify existing": {EXIT_DIFFERENCE},
+}
+UNTOUCHED: Final = Damage((), None)
+
+
+def readelf() -> str | None:
+    for version in ("newest", "2.44", "2.40"):
+        try:
+            return find_binutils(version).tool("readelf")
+        except ToolMissingError:
+            continue
+    return None
+
+
+def run(way: str, file: Path, out: Path) -> cli.Result:
+    """Run the program one way, and hold it to what is promised whatever the file is."""
+    before, listed = file.read_bytes(), set(os.listdir(file.parent))
+    words = [word.format(out=out) for word in WAYS[way]]
+    result = cli.run(words[0], str(file), *words[1:])
+    KEPT.clear()
+    assert result.status in {EXIT_SUCCESS, EXIT_UNUSABLE, *STATUSES.get(way, ())}, (way, result)
+    for line in result.err:
+        assert line.startswith("cfi2sframe: "), (way, result.err)
+    # Some have an answer about files that cannot be used, too.
+    is_said = bool(result.out if way in ("check", "size") else result.err)
+    assert is_said or result.status in (EXIT_SUCCESS, EXIT_DIFFERENCE), (way, result)
+    is_written = "{out}" in WAYS[way] and result.status == EXIT_SUCCESS
+    assert out.exists() is is_written, (way, result)
+    assert set(os.listdir(file.parent)) - listed == ({out.name} if is_written else set()), way
+    if "--in-place" not in WAYS[way] or result.status != EXIT_SUCCESS:
+        assert file.read_bytes() == before, (way, result)
+    return result
+
+
+def check_file(seed: Seed, damage: Damage, way: str, folder: Path) -> Verdict:
+    """Run a damaged file one way, and convert and verify it; return what readelf has to say of it."""
+    file, out = folder / "file", folder / "out"
+    for path in (file, out):
+        path.unlink(missing_ok=True)
+    data = damage.apply(seed)
+    file.write_bytes(data)
+    run(way, file, out)
+    file.write_bytes(data)
+    out.unlink(missing_ok=True)
+    converted = run("raw", file, out)
+    out.unlink(missing_ok=True)
+    verified = cli.run("verify", str(file))
+    assert verified.status in (EXIT_SUCCESS, EXIT_UNUSABLE), (verified.out, verified.err)
+    # Whatever can be converted is right by our own reading of the CFI, and by another one's.
+    assert verified.status == converted.status, (converted, verified)
+    tool = readelf()
+    if converted.status != EXIT_SUCCESS or tool is None:
+        return Verdict(0, (), "not converted" if tool else "no readelf")
+    verdict = read_independently(tool, file)
+    assert not verdict.problems, verdict.problems[:5]
+    return verdict
+
+
+seeds = st.deferred(lambda: st.sampled_from(seeds_of_this_machine()))
+damaged_files = given(seed=seeds, damage=damages(), way=st.sampled_from(sorted(WAYS)))
+checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@pytest.fixture(scope="module")
+def tally() -> Iterator[Counter[str]]:
+    """Count what readelf said; it is printed with `pytest -s`."""
+    count: Counter[str] = Counter()
+    yield count
+    print("\n" + ", ".join(f"{name}: {number:,}" for name, number in count.most_common()))  # noqa: T201
+
+
+def add(tally: Counter[str], verdict: Verdict) -> None:
+    tally[verdict.silence or "compared"] += 1
+    tally["rows compared"] += verdict.point_count
+
+
+@settings(max_examples=60, suppress_health_check=checks)
+@damaged_files
+def test_some_damaged_files(seed: Seed, damage: Damage, way: str, tmp_path: Path, tally: Counter[str]) -> None:
+    add(tally, check_file(seed, damage, way, tmp_path))
+
+
+@pytest.mark.slow
+@settings(max_examples=2_000, suppress_health_check=checks)
+@damaged_files
+def test_many_damaged_files(seed: Seed, damage: Damage, way: str, tmp_path: Path, tally: Counter[str]) -> None:
+    add(tally, check_file(seed, damage, way, tmp_path))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_files_without_damage(way: str, tmp_path: Path) -> None:
+    seed = next(s for s in seeds_of_this_machine() if s.name == "assembled AMD64 with .sframe")
+    verdict = check_file(seed, UNTOUCHED, way, tmp_path)
+    assert verdict.point_count >= 5 or verdict.silence == "no readelf"
+
+
+def test_a_symbol_table_past_the_end(tmp_path: Path) -> None:
+    """Found by the tests above: symbols were read before anybody asked whether the file has them."""
+    file = tmp_path / "file"
+    file.write_bytes(next(s.data for s in seeds_of_this_machine() if s.name == "amd64-push-rbp.o with .sframe"))
+    image = load(file.read_bytes())
+    table = next(s for s in image.sections if s.type == SHT_SYMTAB)
+    damage = Damage((Change("sections", 64 * table.index + 24, 8, len(image.data) - 30),), None)
+    file.write_bytes(damage.apply(Seed("object", bytes(image.data), zones_of(image))))
+    result = run("remove", file, tmp_path / "out")
+    assert result.status == EXIT_UNUSABLE
+    assert "a table of symbols or indices reaches past the end of the file" in result.err[0]
+
+
+def test_seeds_are_of_all_kinds() -> None:
+    seeds = seeds_of_this_machine()
+    assert len({seed.data for seed in seeds}) == len(seeds) > 10
+    for zone in ("header", "segments", "sections", "cfi", "sframe", "anywhere"):
+        assert any(zone in seed.zones for seed in seeds), zone
+    for seed in seeds:
+        for offset, size in seed.zones.values():
+            assert 0 < size <= len(seed.data) - offset
+        assert UNTOUCHED.apply(seed) == seed.data
+        changed = Damage((Change("cfi", 9, 2, 0x1234), Change("anywhere", 1 << 16, 1, 0x55)), 60).apply(seed)
+        assert len(changed) == 60
+
+
+def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
+    """What the other tests rely on: readelf's rows differ from those of a section that is wrong."""
+    tool = readelf()
+    if tool is None:
+        pytest.skip("no readelf; fetch it with: make oracles")
+    file = tmp_path / "file"
+    file.write_bytes(next(s.data for s in seeds_of_this_machine() if s.name == "plain AMD64"))
+    conversion = convert(load(file), Options(with_stubs=False))
+    right = read_independently(tool, file)
+    assert right.point_count > 5
+    assert right.problems == ()
+    place = decode(conversion.data, conversion.section_vaddr).header.fre_offset + 28 + 5 + 2
+    wrong = conversion.data[:place] + b"\x48" + conversion.data[place + 1 :]
+    assert wrong != conversion.data
+    assert read_independently(tool, file, (wrong, conversion.section_vaddr)).problems

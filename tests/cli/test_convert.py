@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `convert`: bytes, messages and exit statuses, each as a user sees them."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import __version__
+from cfi2sframe.arch import AMD64, S390X
+from tests.support import cfi_asm as asm
+from tests.support.cli import run, run_process
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0")
+PUSH = RawFunction(TEXT_VADDR, 32, ROWS, 3)
+GOOD = RawSection((PUSH,))
+
+
+def unsayable(start: int) -> asm.Fde:
+    return asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x77\x28\x06\x23\x08")), TEXT_VADDR + start, 16)
+
+
+def damaged(start: int) -> asm.Fde:
+    return asm.Fde(cie_of(AMD64), TEXT_VADDR + start, 16, (b"\x3f",))
+
+
+class Files:
+    """A folder of inputs, and what is in it afterwards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "out.sframe"
+
+    def add(self, name: str, *fdes: asm.Fde, symbols: tuple[asm.Symbol, ...] = ()) -> Path:
+        path = self.folder / name
+        path.write_bytes(linked_file(AMD64, fdes, symbols=symbols))
+        return path
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def good(files: Files) -> Path:
+    return files.add("in", push_fp(AMD64))
+
+
+# Success
+
+
+@pytest.mark.parametrize("verb", [(), ("convert",)])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_success_is_silent(files: Files, good: Path, verb: tuple[str, ...], version: int) -> None:
+    assert run(*verb, good, "-o", files.out, "--sframe-version", str(version)) == (0, b"", ())
+    assert files.out.read_bytes() == GOOD._replace(version=version).assemble()
+    assert files.names() == {"in", "out.sframe"}
+
+
+def test_version_3_is_the_default(files: Files, good: Path) -> None:
+    run(good, "-o", files.out)
+    assert files.out.read_bytes()[2] == 3
+
+
+def test_standard_input_and_output(good: Path) -> None:
+    assert run("-", "-o", "-", stdin=good.read_bytes()) == (0, GOOD.assemble(), ())
+
+
+@pytest.mark.parametrize("address", ["0x50000", "327680", "0b1010000000000000000"])
+def test_the_section_address(files: Files, good: Path, address: str) -> None:
+    assert run(good, "-o", files.out, "--section-address", address) == (0, b"", ())
+    assert files.out.read_bytes() == GOOD._replace(vaddr=0x50000).assemble()
+
+
+def test_errata_and_frame_pointer(files: Files, good: Path) -> None:
+    assert run(good, "-o", files.out, "--sframe-version=2", "--errata=0", "--frame-pointer") == (0, b"", ())
+    assert files.out.read_bytes() == GOOD._replace(version=2, flags=3).assemble()
+
+
+def test_the_source(files: Files) -> None:
+    frame = asm.EhFrame((asm.Fde(cie_of(AMD64, augmentation="")._replace(version=4), TEXT_VADDR, 8),), debug_frame=True)
+    debug = asm.Section(".debug_frame", frame.assemble())
+    path = files.folder / "both"
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64),), more=(debug,)))
+    assert run(path, "-o", files.out, "--from", "debug_frame") == (0, b"", ())
+    assert files.out.read_bytes() == RawSection((RawFunction(TEXT_VADDR, 8),)).assemble()
+    assert run(path, "-o", files.out, "--from", "eh_frame") == (0, b"", ())
+    assert files.out.read_bytes() == GOOD.assemble()
+
+
+def test_verbose(files: Files, good: Path) -> None:
+    status, out, err = run("-v", good, "-o", files.out)
+    frame_size = len(asm.EhFrame((push_fp(AMD64), asm.Terminator())).assemble())
+    size = len(GOOD.assemble())
+    assert (status, out) == (0, b"")
+    assert err == (
+        (
+            f"cfi2sframe: {good}: info: SFrame version 3: 1 of 1 functions, 32 of 4,096 executable bytes, "
+            f"{size} bytes of .sframe ({size / frame_size:.2f} of .eh_frame + .eh_frame_hdr, {frame_size} bytes)"
+        ),
+        f"cfi2sframe: {good}: info: starts are relative to .sframe at 0x30000",
+    )
+
+
+# Left out
+
+
+def test_warnings_name_function_and_rule(files: Files) -> None:
+    symbols = (asm.Symbol("openssl_like", TEXT_VADDR + 0x40, 16),)
+    path = files.add("in", push_fp(AMD64), unsayable(0x40), unsayable(0x60), symbols=symbols)
+    rule = "no SFrame FDE: CFA is an expression (breg7 40; deref; plus_uconst 8)"
+    assert run(path, "-o", files.out) == (
+        0,
+        b"",
+        (
+            f"cfi2sframe: {path}: warning: 'openssl_like' at 0x20040: {rule}",
+            f"cfi2sframe: {path}: warning: function at 0x20060: {rule}",
+        ),
+    )
+    assert files.out.read_bytes() == GOOD.assemble()
+
+
+def test_warnings_in_an_object(files: Files) -> None:
+    one = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), 0, 4)
+    path = files.folder / "in.o"
+    symbols = (asm.Symbol("f", 0, 4, section=".text"), asm.Symbol("g", 0, 4, section=".text.unlikely"))
+    path.write_bytes(object_file(AMD64, {".text": (one, push_fp(AMD64, 8)), ".text.unlikely": (one,)}, symbols=symbols))
+    rule = "no SFrame FDE: CFA is an expression (lit0)"
+    assert run(path, "-o", "-")[2] == (
+        f"cfi2sframe: {path}: warning: 'f' at 0x0: {rule}",
+        f"cfi2sframe: {path}: warning: 'g' at .text.unlikely+0x0: {rule}",
+    )
+
+
+@pytest.mark.parametrize(("count", "more"), [(10, ()), (11, (1,)), (1200, (1190,))])
+def test_at_most_ten_warnings(files: Files, count: int, more: tuple[int, ...]) -> None:
+    path = files.folder / "in"
+    fdes = [unsayable(0x40 + 16 * n) for n in range(count)]
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64), *fdes), codes=(Code(size=0x10000),)))
+    err = run(path, "-o", files.out).err
+    assert len(err) == 10 + len(more)
+    assert all("no SFrame FDE: " in line for line in err[:10])
+    assert err[10:] == tuple(
+        f"cfi2sframe: {path}: warning: {number:,} more functions without an SFrame FDE" for number in more
+    )
+
+
+def test_strict(files: Files) -> None:
+    path = files.add("in", push_fp(AMD64), unsayable(0x40))
+    status, out, err = run(path, "-o", files.out, "--strict")
+    assert (status, out, len(err)) == (4, b"", 2)
+    assert err[1] == f"cfi2sframe: {path}: error: functions are left out, and --strict forbids it"
+    assert files.names() == {"in"}
+
+
+def test_strict_is_silent_where_nothing_is_left_out(files: Files, good: Path) -> None:
+    assert run(good, "-o", files.out, "--strict") == (0, b"", ())
+
+
+@pytest.mark.parametrize(("percent", "status"), [("50", 0), ("0", 0), ("50.01", 4), ("100", 4)])
+def test_min_coverage(files: Files, percent: str, status: int) -> None:
+    path = files.add("in", push_fp(AMD64), unsayable(0x40))
+    result = run(path, "-o", files.out, "--min-coverage", percent)
+    assert result.status == status
+    assert files.out.exists() == (status == 0)
+    if status:
+        message = f"50.00 % of the functions are described, less than {percent} %"
+        assert result.err[1:] == (f"cfi2sframe: {path}: error: {message}",)
+
+
+def test_nothing_can_be_said(files: Files) -> None:
+    path = files.add("in", unsayable(0))
+    status, _, err = run(path, "-o", files.out)
+    message = "SFrame version 3 can say none of the functions; there is no section"
+    assert (status, err[1:]) == (3, (f"cfi2sframe: {path}: error: {message}",))
+    assert files.names() == {"in"}
+
+
+# Reports
+
+
+def test_a_report(files: Files) -> None:
+    path = files.add("in", push_fp(AMD64), unsayable(0x40))
+    report = files.folder / "report.json"
+    assert run(path, "-o", files.out, "--report", report).status == 0
+    assert json.loads(report.read_text()) == json.loads(run("coverage", "--json", path).out)
+
+
+def test_a_refused_conversion_has_its_report(files: Files) -> None:
+    path = files.add("in", push_fp(AMD64), unsayable(0x40))
+    report = files.folder / "report.json"
+    assert run(path, "-o", files.out, "--strict", "--report", report).status == 4
+    assert json.loads(report.read_text())["functions"]["left_out"] == 1
+    assert files.names() == {"in", "report.json"}
+
+
+def test_a_report_that_cannot_be_written(files: Files, good: Path) -> None:
+    report = files.folder / "missing" / "report.json"
+    assert run(good, "-o", files.out, "--report", report) == (
+        3,
+        b"",
+        (f"cfi2sframe: {report}: error: No such file or directory",),
+    )
+    assert files.names() == {"in"}
+
+
+# Damage
+
+
+def test_one_damaged_fde(files: Files) -> None:
+    path = files.add("in", push_fp(AMD64), damaged(0x40))
+    warning = (f"cfi2sframe: {path}: warning: .eh_frame+0x34: unknown call frame instruction 0x3f; the FDE is skipped",)
+    assert run(path, "-o", files.out) == (0, b"", warning)
+    assert files.out.read_bytes() == GOOD.assemble()
+    files.out.unlink()
+    error = f"cfi2sframe: {path}: error: a damaged FDE, and --strict forbids it"
+    assert run(path, "-o", files.out, "--strict") == (3, b"", (*warning, error))
+    assert files.names() == {"in"}
+
+
+def test_a_damaged_cie(files: Files) -> None:
+    bad = asm.Fde(cie_of(AMD64)._replace(version=7), TEXT_VADDR + 0x40, 16)
+    path = files.add("in", push_fp(AMD64), bad)
+    status, _, err = run(path, "-o", files.out)
+    assert (status, len(err)) == (0, 1)
+    assert err[0].endswith("is damaged: CIE version 7 is unknown; the FDE is skipped")
+    path = files.add("in", bad)
+    status, _, err = run(path, "-o", files.out)
+    assert (status, len(err)) == (3, 1)
+    assert ": error: .eh_frame+0x18: no usable FDE; the first is damaged: its CIE at 0x0 is damaged: CIE" in err[0]
+
+
+def test_damage_is_told_in_the_order_of_the_section(files: Files) -> None:
+    """Whether the entry is damaged or its instructions are: what comes first in the file comes first."""
+    no_cie = asm.Fde(cie_of(AMD64)._replace(version=7), TEXT_VADDR + 0x40, 16)
+    fdes = (damaged(0x20), no_cie, damaged(0x60), no_cie._replace(pc_begin=TEXT_VADDR + 0x80), damaged(0xA0))
+    reasons = ["unknown", "its CIE", "unknown", "its CIE", "unknown"]
+    path = files.add("in", push_fp(AMD64), *fdes)
+    status, _, err = run(path, "-o", files.out, "--strict")
+    places = [line.split(".eh_frame+0x")[1].split(": ") for line in err[:-1]]
+    assert (status, [reason[:7] for _, reason, *_ in places]) == (3, reasons)
+    offsets = [int(offset, 16) for offset, *_ in places]
+    assert offsets == sorted(offsets)
+    listed = json.loads(run("coverage", "--json", path).out)["damaged"]
+    assert [item["offset"] for item in listed] == offsets
+    text = run("coverage", path).out.decode()
+    assert [int(offset, 16) for offset in re.findall(r"\.eh_frame\+0x([0-9a-f]+)", text)] == offsets
+    for order in (fdes[:2], fdes[1:3]):
+        (message,) = run(files.add("bad", *order), "-o", files.out).err
+        expected = "unknown call" if order[0] is fdes[0] else "its CIE at 0x0"
+        assert f"no usable FDE; the first is damaged: {expected}" in message
+
+
+ELF = linked_file(AMD64, (push_fp(AMD64),))
+BAD_INPUTS = {
+    "empty": (b"", "not an ELF file"),
+    "text": (b"#!/bin/sh\n" + bytes(100), "not an ELF file"),
+    "ELF32": (b"\x7fELF\x01\x01\x01" + bytes(100), "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only"),
+    "RISC-V": (
+        asm.elf_file(243, (asm.Section(".text", b"\x13\0\0\0", 1, 6),)),
+        "SFrame is not defined for EM_RISCV (little-endian)",
+    ),
+    "no CFI": (
+        asm.elf_file(62, (asm.Section(".text", b"\xc3", 1, 6),)),
+        "no call frame information: neither .eh_frame nor .debug_frame",
+    ),
+    "section headers cut off": (ELF[:-8], ""),
+    "header cut off": (ELF[:40], ""),
+    "CFI cut off": (linked_file(AMD64, (push_fp(AMD64), asm.Raw(b"\xff\xff\0\0"))), ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input(files: Files, name: str) -> None:
+    """One clear line, exit status 3, no output file."""
+    data, message = BAD_INPUTS[name]
+    path = files.folder / "in"
+    path.write_bytes(data)
+    status, out, err = run(path, "-o", files.out)
+    assert (status, out, len(err)) == (3, b"", 1)
+    assert err[0].startswith(f"cfi2sframe: {path}: error: ")
+    if message:
+        assert err[0] == f"cfi2sframe: {path}: error: {message}"
+    assert files.names() == {"in"}
+
+
+def test_input_that_cannot_be_read(files: Files) -> None:
+    missing = files.folder / "missing"
+    assert run(missing, "-o", files.out) == (3, b"", (f"cfi2sframe: {missing}: error: No such file or directory",))
+    assert run(files.folder, "-o", files.out) == (3, b"", (f"cfi2sframe: {files.folder}: error: Is a directory",))
+
+
+def test_standard_input_has_a_name() -> None:
+    assert run("-", "-o", "-", stdin=b"nonsense") == (3, b"", ("cfi2sframe: <stdin>: error: not an ELF file",))
+
+
+# Usage
+
+
+def test_no_arguments_and_help() -> None:
+    status, out, err = run()
+    assert (status, out) == (2, b"")
+    status, help_text, nothing = run("--help")
+    assert (status, nothing) == (0, ())
+    assert help_text.decode().splitlines() == list(err)
+    assert run("-h").out == help_text
+    assert b"examples:" in help_text
+    assert b"exit status:" in help_text
+
+
+def test_version() -> None:
+    assert run("--version") == (0, f"cfi2sframe {__version__}\n".encode(), ())
+
+
+@pytest.mark.parametrize("verb", ["convert", "dump", "verify", "coverage"])
+def test_every_verb_has_help_with_examples(verb: str) -> None:
+    status, out, err = run(verb, "--help")
+    assert (status, err) == (0, ())
+    assert out.startswith(f"usage: cfi2sframe {'[convert]' if verb == 'convert' else verb} ".encode())
+    assert b"\nexamples:\n  cfi2sframe " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--errata", "1"), "version 3 has no errata; --errata belongs to version 2"),
+        (("--sframe-version=1", "--errata", "1"), "version 1 has no errata; --errata belongs to version 2"),
+        (("--frame-pointer",), "version 3 has no frame pointer flag; versions 1 and 2 have it"),
+        (("--from", "debug_frame"), "no .debug_frame section"),
+        (
+            ("--sframe-version=2", "--section-address=0x100000000"),
+            (
+                "the function at 0x20000 is too far from .sframe at 0x100000000 "
+                "for the 32-bit starts of version 2; version 3 has 64 bits"
+            ),
+        ),
+    ],
+)
+def test_requests_that_make_no_sense(files: Files, good: Path, arguments: tuple[str, ...], message: str) -> None:
+    assert run(good, "-o", files.out, *arguments) == (2, b"", (f"cfi2sframe: {good}: error: {message}",))
+    assert files.names() == {"in"}
+
+
+def test_an_abi_that_a_version_lacks(files: Files) -> None:
+    path = files.folder / "in"
+    path.write_bytes(linked_file(S390X, (push_fp(S390X),)))
+    message = "SFrame version 1 does not define s390x; version 2 does"
+    assert run(path, "-o", files.out, "--sframe-version", "1") == (2, b"", (f"cfi2sframe: {path}: error: {message}",))
+
+
+def test_no_output_is_an_error(good: Path) -> None:
+    message = "no output: -o OUT or --in-place is needed"
+    assert run(good) == (2, b"", (f"cfi2sframe: {good}: error: {message}",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--sframe-version", "4"), "argument --sframe-version: invalid choice: 4 (choose from 1, 2, 3)"),
+        (("--section-address", "high"), "argument --section-address: not a number: 'high'"),
+        (("--section-address", "-1"), "argument --section-address: not a 64-bit address: '-1'"),
+        (
+            ("--section-address", "0x10000000000000000"),
+            "argument --section-address: not a 64-bit address: '0x10000000000000000'",
+        ),
+        (("--min-coverage", "most"), "argument --min-coverage: not a percentage: 'most'"),
+        (("--min-coverage", "nan"), "argument --min-coverage: not a percentage: 'nan'"),
+        (("--min-coverage", "101"), "argument --min-coverage: not a percentage: '101'"),
+        (("--stric",), "unrecognized arguments: --stric"),
+    ],
+)
+def test_arguments_that_do_not_parse(files: Files, good: Path, arguments: tuple[str, ...], message: str) -> None:
+    status, out, err = run(good, "-o", files.out, *arguments)
+    # Which words argparse quotes depends on Python's version.
+    assert (status, out, err[-1].replace("'", "")) == (2, b"", f"cfi2sframe: error: {message}".replace("'", ""))
+    assert err[0] == "usage: cfi2sframe [convert] IN -o OUT [OPTION]..."
+    assert files.names() == {"in"}
+
+
+def test_several_inputs_have_no_single_output(files: Files, good: Path) -> None:
+    message = "several inputs: --in-place rewrites each of them, -o OUT takes one"
+    assert run(good, "other", "-o", files.out) == (2, b"", (f"cfi2sframe: error: {message}",))
+    assert run(good, "-o", files.out, "other") == (2, b"", (f"cfi2sframe: error: {message}",))
+
+
+def test_as_a_process(files: Files, good: Path) -> None:
+    done = run_process(good, "-o", files.out)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert files.out.read_bytes() == GOOD.assemble()
+    done = run_process(files.folder / "missing", "-o", files.out)
+    assert done.returncode == 3
+    assert done.stderr == f"cfi2sframe: {files.folder / 'missing'}: error: No such file or directory\n"

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line's ways to write a file: whole or not at all, with the rights that it had."""
+
+from __future__ import annotations
+
+import gc
+import os
+import stat
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import decode_raw, load
+from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, main
+from cfi2sframe.errors import VerificationError
+from tests.support.cli import run as run_cli
+from tests.support.emitted import GOLDEN, SHT_GNU_SFRAME, SHT_PROGBITS, headers_of, named, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cfi2sframe.elf.image import ElfImage
+    from tests.support.oracle.tools import Tool
+
+OBJECT = GOLDEN / "amd64-push-rbp.o"
+NOTHING_IN_VERSION_1 = GOLDEN / "amd64-ra-undefined.o"
+OLD_TIME_NS = 1_000_000_000_123_456_789
+SOMEBODY = 65534
+
+
+@pytest.fixture(autouse=True)
+def _collector() -> Iterator[None]:
+    """The command line turns the collector off, since its process is short; this one is not."""
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.o"
+    path.write_bytes(OBJECT.read_bytes())
+    return path
+
+
+def cli(*words: str | Path) -> int:
+    return main([str(word) for word in words])
+
+
+def version_of(path: Path) -> int:
+    return named(headers_of(path.read_bytes()), ".sframe").content[2]
+
+
+def only(folder: Path) -> list[str]:
+    """The names in a folder: no temporary file may be left."""
+    return sorted(os.listdir(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "is_elf"),
+    [
+        ("out.sframe", [], False),
+        ("out.bin", [], False),
+        ("out.o", [], True),
+        ("out", [], True),
+        ("sframe", [], True),
+        ("out.o", ["--emit", "raw"], False),
+        ("out.sframe", ["--emit", "elf"], True),
+    ],
+)
+def test_form_by_name_or_by_request(source: Path, name: str, words: list[str], *, is_elf: bool) -> None:
+    out = source.with_name(name)
+    assert cli(source, "-o", out, *words) == EXIT_SUCCESS
+    data = out.read_bytes()
+    assert data.startswith(b"\x7fELF" if is_elf else b"\xe2\xde\x03")
+    raw = named(headers_of(data), ".sframe").content if is_elf else data
+    if not is_elf:
+        assert len(decode_raw(load(source), raw, 0).functions) == 1
+    # Rows sp+8, sp+16 with FP, fp+16 with FP, sp+8.
+    assert len(raw) == 28 + 16 + 5 + (3 + 4 + 4 + 3)
+    assert source.read_bytes() == OBJECT.read_bytes()
+
+
+@pytest.mark.parametrize(("words", "magic"), [([], b"\xe2\xde"), (["--emit", "elf"], b"\x7fELF")])
+def test_standard_output_and_input(words: list[str], magic: bytes) -> None:
+    command = [sys.executable, "-m", "cfi2sframe", "-", "-o", "-", *words]
+    done = subprocess.run(command, input=OBJECT.read_bytes(), capture_output=True, check=False)
+    assert done.returncode == EXIT_SUCCESS
+    assert done.stdout.startswith(magic)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no output"),
+        (["-o", "OUT", "--in-place"], "exclude one another"),
+        (["--in-place", "--emit", "raw"], "--emit raw needs -o"),
+        (["-o", "OUT", "--section-address", "0x1000"], "--section-address belongs to raw bytes"),
+        (["-o", "OUT", "--errata", "1"], "has no errata"),
+    ],
+)
+def test_contradictions(source: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(source.with_name("out.o"))
+    assert cli(source, *(out if word == "OUT" else word for word in words)) == EXIT_USAGE
+    assert message in capsys.readouterr().err
+    assert only(source.parent) == ["in.o"]
+    assert source.read_bytes() == OBJECT.read_bytes()
+
+
+def test_standard_input_has_no_place(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("-", "--in-place") == EXIT_USAGE
+    assert "in place" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o444, 0o755])
+def test_in_place_keeps_mode_and_times(source: Path, mode: int) -> None:
+    source.chmod(mode)
+    # Reading a file sets its time of access, but not (on most file systems) when that is later than its last change.
+    accessed_ns = time.time_ns() + 60_000_000_000
+    os.utime(source, ns=(accessed_ns, OLD_TIME_NS))
+    assert cli("--in-place", source) == EXIT_SUCCESS
+    status = source.stat()
+    assert stat.S_IMODE(status.st_mode) == mode
+    assert (status.st_atime_ns, status.st_mtime_ns) == (accessed_ns, OLD_TIME_NS)
+    assert version_of(source) == 3
+    assert only(source.parent) == ["in.o"]
+
+
+def test_a_copy_has_the_mode_of_its_input_and_a_new_time(source: Path) -> None:
+    source.chmod(0o751)
+    os.utime(source, ns=(OLD_TIME_NS, OLD_TIME_NS))
+    out = source.with_name("out.o")
+    assert cli(source, "-o", out) == EXIT_SUCCESS
+    assert stat.S_IMODE(out.stat().st_mode) == 0o751
+    assert out.stat().st_mtime_ns > OLD_TIME_NS
+
+
+def test_raw_bytes_have_the_mode_of_a_new_file(source: Path) -> None:
+    source.chmod(0o700)
+    out, other = source.with_name("out.sframe"), source.with_name("other")
+    other.touch()
+    assert cli(source, "-o", out) == EXIT_SUCCESS
+    assert out.stat().st_mode == other.stat().st_mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6711])
+def test_owner_and_set_id_bits_stay(source: Path, mode: int) -> None:
+    os.chown(source, SOMEBODY, SOMEBODY)
+    source.chmod(mode)
+    assert cli("--in-place", source) == EXIT_SUCCESS
+    status = source.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (SOMEBODY, SOMEBODY, mode)
+    assert cli("remove", "--in-place", source) == EXIT_SUCCESS
+    status = source.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (SOMEBODY, SOMEBODY, mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("words", [(), ("remove",)])
+def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...], *, is_old: bool) -> None:
+    """As with `cp`, whoever owns the input, and whoever owned what is replaced."""
+    if words:
+        assert cli("--in-place", source) == EXIT_SUCCESS
+    os.chown(source, SOMEBODY, SOMEBODY)
+    source.chmod(0o6773)
+    try:
+        os.setxattr(source, "user.note", b"another owner's")
+    except OSError as error:
+        pytest.skip(f"no extended attributes here: {error}")
+    out = source.with_name("out.o")
+    if is_old:
+        out.write_bytes(b"old")
+        os.chown(out, SOMEBODY, SOMEBODY)
+        out.chmod(0o6777)
+    mask = os.umask(0o027)
+    try:
+        assert cli(*words, source, "-o", out) == EXIT_SUCCESS
+    finally:
+        os.umask(mask)
+    status = out.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, os.getegid(), 0o750)
+    assert os.listxattr(out) == []
+    # The input itself, by another name, is rewritten: it stays its owner's.
+    link = source.with_name("link.o")
+    link.symlink_to(source)
+    assert cli(source, "-o", link, "--replace") == EXIT_SUCCESS
+    assert (source.stat().st_uid, stat.S_IMODE(source.stat().st_mode)) == (SOMEBODY, 0o6773)
+    assert os.getxattr(source, "user.note") == b"another owner's"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_set_id_bits_never_come_to_mean_another_user(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(source, SOMEBODY, SOMEBODY)
+    source.chmod(0o6755)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "chown", refuse)
+    assert cli("--in-place", source) == EXIT_SUCCESS
+    assert source.stat().st_uid == os.geteuid()
+    assert stat.S_IMODE(source.stat().st_mode) == 0o755
+
+
+def test_set_user_id_bit_of_a_program_stays(gcc: Tool, tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    (tmp_path / "program.c").write_text("int main(void) { return 0; }\n")
+    run(gcc.path, "-o", path, tmp_path / "program.c")
+    path.chmod(0o4755)
+    assert cli("--in-place", path) == EXIT_SUCCESS
+    assert stat.S_IMODE(path.stat().st_mode) == 0o4755
+    assert run(path) == ""
+
+
+def test_extended_attributes_stay(source: Path) -> None:
+    try:
+        os.setxattr(source, "user.note", b"kept")
+    except OSError:
+        pytest.skip("this file system has no extended attributes")
+    assert cli("--in-place", source) == EXIT_SUCCESS
+    assert os.getxattr(source, "user.note") == b"kept"
+
+
+@pytest.mark.parametrize("words", [["--in-place"], ["-o", "LINK"]])
+def test_a_symbolic_link_stays_one(source: Path, words: list[str]) -> None:
+    folder = source.parent / "elsewhere"
+    folder.mkdir()
+    link = folder / "link.o"
+    link.symlink_to("../in.o")
+    assert cli(link, *(str(link) if word == "LINK" else word for word in words)) == EXIT_SUCCESS
+    assert link.is_symlink()
+    assert version_of(source) == 3
+    assert only(folder) == ["link.o"]
+    assert only(source.parent) == ["elsewhere", "in.o"]
+
+
+def test_an_existing_section_wants_replace(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("--in-place", source, "--sframe-version", "2") == EXIT_SUCCESS
+    before = source.read_bytes()
+    assert cli("--in-place", source) == EXIT_UNUSABLE
+    assert "replacing it has to be asked for" in capsys.readouterr().err
+    assert source.read_bytes() == before
+    assert only(source.parent) == ["in.o"]
+    assert cli("--in-place", "--replace", source) == EXIT_SUCCESS
+    assert version_of(source) == 3
+    assert [h.name for h in headers_of(source.read_bytes())].count(".rela.sframe") == 1
+
+
+def test_section_type(source: Path) -> None:
+    for words, kind in (([], SHT_GNU_SFRAME), (["--section-type", "progbits"], SHT_PROGBITS)):
+        assert cli(source, "-o", source.with_name("out.o"), *words) == EXIT_SUCCESS
+        assert named(headers_of(source.with_name("out.o").read_bytes()), ".sframe").type == kind
+
+
+def test_nothing_to_say_copies_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "in.o", tmp_path / "out.o"
+    source.write_bytes(NOTHING_IN_VERSION_1.read_bytes())
+    assert cli(source, "-o", out, "--sframe-version", "1") == EXIT_SUCCESS
+    assert out.read_bytes() == source.read_bytes()
+    assert "without a section" in capsys.readouterr().err
+    assert cli("--in-place", source, "--sframe-version", "1") == EXIT_SUCCESS
+    assert source.read_bytes() == NOTHING_IN_VERSION_1.read_bytes()
+    # Raw bytes of nothing would be an empty file.
+    assert cli(source, "-o", tmp_path / "out.sframe", "--sframe-version", "1") == EXIT_UNUSABLE
+    assert only(tmp_path) == ["in.o", "out.o"]
+
+
+def test_a_failed_check_writes_nothing(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cfi2sframe import emit
+    from cfi2sframe.errors import VerificationError
+
+    def fail(*_: object) -> None:
+        raise VerificationError("made up")
+
+    monkeypatch.setattr(emit, "check", fail)
+    assert cli("--in-place", source) == EXIT_UNUSABLE
+    assert "made up" in capsys.readouterr().err
+    assert source.read_bytes() == OBJECT.read_bytes()
+    assert cli(source, "-o", source.with_name("out.o")) == EXIT_UNUSABLE
+    assert only(source.parent) == ["in.o"]
+    # Who asks for no check gets none.
+    assert cli(source, "-o", source.with_name("out.o"), "--no-verify") == EXIT_SUCCESS
+
+
+def test_strict_writes_nothing_when_functions_are_left_out(tmp_path: Path) -> None:
+    source = tmp_path / "in.o"
+    source.write_bytes((GOLDEN / "amd64-several-cies.o").read_bytes())
+    assert cli("--in-place", "--strict", source) == 4
+    assert source.read_bytes() == (GOLDEN / "amd64-several-cies.o").read_bytes()
+    assert only(tmp_path) == ["in.o"]
+
+
+def test_a_folder_that_is_not_there(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(source, "-o", source.parent / "missing" / "out.o") == EXIT_UNUSABLE
+    assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_verbose_says_how_it_was_placed(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli("--in-place", "-v", source) == EXIT_SUCCESS
+    assert "as a section with relocations" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--in-place"], ["-o", "OUT"]])
+def test_remove(source: Path, words: list[str]) -> None:
+    source.chmod(0o751)
+    assert cli("--in-place", source) == EXIT_SUCCESS
+    out = source.with_name("out.o") if "OUT" in words else source
+    assert cli("remove", source, *(str(out) if word == "OUT" else word for word in words)) == EXIT_SUCCESS
+    assert stat.S_IMODE(out.stat().st_mode) == 0o751
+    assert [h.name for h in headers_of(out.read_bytes())] == [h.name for h in headers_of(OBJECT.read_bytes())]
+    before = out.read_bytes()
+    assert cli("remove", "--in-place", out) == EXIT_UNUSABLE
+    assert out.read_bytes() == before
+
+
+def test_remove_from_a_program_restores_it(gcc: Tool, tmp_path: Path) -> None:
+    path, converted, restored = (tmp_path / name for name in ("program", "converted", "restored"))
+    (tmp_path / "program.c").write_text("int main(void) { return 7; }\n")
+    run(gcc.path, "-o", path, tmp_path / "program.c")
+    assert cli(path, "-o", converted) == EXIT_SUCCESS
+    assert subprocess.run([converted], check=False).returncode == 7
+    assert cli("remove", converted, "-o", restored) == EXIT_SUCCESS
+    assert restored.read_bytes() == path.read_bytes()
+
+
+def test_replacing_in_a_program(gcc: Tool, tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    (tmp_path / "program.c").write_text("int main(void) { return 7; }\n")
+    run(gcc.path, "-o", path, tmp_path / "program.c")
+    for version in ("3", "1", "2", "3"):
+        words = ["--replace", "--sframe-version", version]
+        assert cli("--in-place", path, *words) == EXIT_SUCCESS
+        assert version_of(path) == int(version)
+        assert cli("verify", "--existing", path) == EXIT_SUCCESS
+        assert subprocess.run([path], check=False).returncode == 7
+    before = path.read_bytes()
+    assert cli("--in-place", path) == EXIT_SUCCESS
+    assert cli("--in-place", path, "--sframe-version", "2") == EXIT_UNUSABLE
+    assert path.read_bytes() == before
+
+
+# What goes out at once
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """A pipe with a name, and the descriptor that reads from it; it holds more than is written here."""
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    yield path, descriptor
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("words", [("--emit", "elf"), ("--emit", "elf", "--no-verify")])
+def test_a_pipe_gets_what_has_been_checked(
+    source: Path, fifo: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    def refuse(_emitted: object, rewritten: ElfImage) -> None:
+        checked.append(bytes(rewritten.data))
+        raise VerificationError("a difference")
+
+    checked: list[bytes] = []
+    wanted = source.with_name("out.o")
+    assert cli(source, "-o", wanted) == EXIT_SUCCESS
+    monkeypatch.setattr("cfi2sframe.emit.check", refuse)
+    verifies = "--no-verify" not in words
+    path, reader = fifo
+    assert cli(source, "-o", path, *words) == (EXIT_UNUSABLE if verifies else EXIT_SUCCESS)
+    assert os.read(reader, 1 << 16) == (b"" if verifies else wanted.read_bytes())
+    assert run_cli(source, "-o", "-", *words)[:2] == (
+        (EXIT_UNUSABLE, b"") if verifies else (EXIT_SUCCESS, wanted.read_bytes())
+    )
+    assert checked == [wanted.read_bytes()] * (2 if verifies else 0)
+
+
+def test_a_pipe_gets_nothing_of_an_input_that_changes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cfi2sframe.emit.check", lambda *_: source.write_bytes(b"another file"))
+    done = run_cli(source, "-o", "-", "--emit", "elf")
+    assert (done.status, done.out) == (EXIT_UNUSABLE, b"")
+    assert done.err[0].endswith("the file was changed while it was being converted")

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches as users see them: messages, reports, statuses, and what is in the files afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cli import ROOT, run, run_process
+from tests.support.jobs import (
+    OBJECT,
+    TRUNCATED,
+    WITHOUT_CFI,
+    has_section,
+    object_of,
+    object_with_gap,
+    tree,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Small files are converted in one process; this many bytes are not.
+POOL_SIZE = 1 << 20
+GAP = "no SFrame FDE: CFA is an expression (lit0)"
+DAMAGED = "truncated: the ELF header needs 64 bytes, the file has 40"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "files"
+    path.mkdir()
+    for number in range(5):
+        (path / f"{number}.o").write_bytes(object_of(number))
+    return path
+
+
+def age(folder: Path) -> None:
+    """Make files look as if they had not been changed a moment ago: the time of the last change cannot be set."""
+    time.sleep(0.05)
+    for path in folder.iterdir():
+        os.utime(path, ns=(1, 1_000_000_000))
+    time.sleep(0.05)
+
+
+def test_several_files(folder: Path) -> None:
+    paths = sorted(folder.iterdir())
+    assert run("--in-place", *paths) == (0, b"", ())
+    assert all(has_section(path.read_bytes()) for path in paths)
+    before = tree(folder)
+    assert run("--in-place", *paths, "-j", "1") == (0, b"", ())
+    assert run("--in-place", "-r", folder, "--replace") == (0, b"", ())
+    assert tree(folder) == before
+
+
+def test_options_stand_anywhere(folder: Path) -> None:
+    first, second, third, *_ = sorted(folder.iterdir())
+    assert run(first, "--in-place", second, "-j", "2", third) == (0, b"", ())
+    assert all(has_section(path.read_bytes()) for path in (first, second, third))
+
+
+def test_failures_do_not_stop_the_others_and_stand_last(folder: Path) -> None:
+    bad, gap, missing = folder / "1.o", folder / "2.o", folder / "missing"
+    bad.write_bytes(TRUNCATED)
+    gap.write_bytes(object_with_gap())
+    status, out, err = run("--in-place", missing, *sorted(folder.iterdir()), "-v")
+    assert (status, out) == (3, b"")
+    assert err[:3] == (
+        f"cfi2sframe: {gap}: warning: function at 0x40: {GAP}",
+        f"cfi2sframe: {missing}: error: No such file or directory",
+        f"cfi2sframe: {bad}: error: {DAMAGED}",
+    )
+    assert len(err) == 4
+    pattern = (
+        r"cfi2sframe: info: 6 files: 4 converted, 2 failed; 11 functions described, 1 left out, "
+        r"[\d,]+ bytes of \.sframe; \d+\.\d s"
+    )
+    assert re.fullmatch(pattern, err[3])
+    assert [has_section(path.read_bytes()) for path in sorted(folder.iterdir())] == [True, False, True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "status"),
+    [
+        ({"a": OBJECT}, (), 0),
+        ({"a": OBJECT, "b": object_with_gap()}, ("--strict",), 4),
+        ({"a": OBJECT, "b": object_with_gap(), "c": TRUNCATED}, ("--strict",), 3),
+        ({"a": OBJECT, "b": object_with_gap()}, ("--from", "debug_frame"), 2),
+        ({"a": TRUNCATED, "b": object_with_gap()}, ("--from", "debug_frame"), 3),
+        ({"a": OBJECT}, ("--check",), 1),
+        ({"a": OBJECT, "b": object_with_gap()}, ("--check", "--strict"), 4),
+        ({"a": OBJECT, "b": b"text"}, ("--check",), 3),
+        ({"a": OBJECT, "b": b"text"}, ("--check", "--skip-non-elf"), 1),
+        ({"a": WITHOUT_CFI, "b": b"text"}, ("--check", "--skip-non-elf"), 0),
+        ({"a": b"text"}, (), 3),
+        ({"a": b"text"}, ("--skip-non-elf",), 0),
+    ],
+)
+def test_the_exit_status_is_the_worst_files(
+    tmp_path: Path, files: dict[str, bytes], words: tuple[str, ...], status: int
+) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    paths = [tmp_path / name for name in files]
+    for order in (paths, paths[::-1]):
+        assert run("--in-place", *order, *words).status == status
+
+
+def test_checking(folder: Path) -> None:
+    run("--in-place", folder / "0.o")
+    run("--in-place", folder / "1.o", "--sframe-version", "2")
+    (folder / "2.o").write_bytes(b"text")
+    before = tree(folder)
+    status, out, err = run("--check", "--skip-non-elf", *sorted(folder.iterdir()))
+    assert (status, err) == (3, ())
+    assert out.decode().splitlines() == [
+        f"{folder}/0.o: already right",
+        f"{folder}/1.o: refuse: a different .sframe section is there already; replacing it has to be asked for",
+        f"{folder}/2.o: skip: not an ELF file",
+        f"{folder}/3.o: would convert: .sframe: as a section with relocations",
+        f"{folder}/4.o: would convert: .sframe: as a section with relocations",
+    ]
+    assert tree(folder) == before
+    assert run("--in-place", "--replace", "--skip-non-elf", *sorted(folder.iterdir())) == (0, b"", ())
+    assert run("--check", "--in-place", "--skip-non-elf", *sorted(folder.iterdir())).status == 0
+
+
+def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
+    gap = folder / "2.o"
+    gap.write_bytes(object_with_gap())
+    (folder / "3.o").write_bytes(TRUNCATED)
+    os.link(folder / "4.o", folder / "other.o")
+    paths = [folder / f"{number}.o" for number in (4, 2, 0, 3)]
+    report = folder.parent / "report"
+    account = json.loads(run("coverage", "--json", gap).out)
+    assert run("--in-place", *paths, folder / "other.o", "--report", report).status == 3
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [line["file"] for line in lines] == list(map(str, paths))
+    assert [line["status"] for line in lines] == ["converted", "converted", "converted", "failed"]
+    assert [line["exit_status"] for line in lines] == [0, 0, 0, 3]
+    assert [line["functions"] for line in lines] == [5, 1, 1, 0]
+    assert lines[0]["other_names"] == [str(folder / "other.o")]
+    assert (lines[1]["account"], lines[1]["left_out"]) == (account, 1)
+    assert lines[1]["warnings"] == [f"function at 0x40: {GAP}"]
+    assert (lines[3]["account"], lines[3]["reason"]) == (None, DAMAGED)
+    assert run("--in-place", paths[0], "--report", "-").out.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("words", [("--in-place",), ("--check",), ("--in-place", "--strict", "--skip-non-elf")])
+def test_the_schema_of_reports(folder: Path, words: tuple[str, ...]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schemas = [json.loads((ROOT / "docs" / f"{name}.schema.json").read_text()) for name in ("batch-report", "coverage")]
+    jsonschema.Draft202012Validator.check_schema(schemas[0])
+    validators = [jsonschema.Draft202012Validator(schema) for schema in schemas]
+    (folder / "1.o").write_bytes(object_with_gap())
+    (folder / "2.o").write_bytes(TRUNCATED)
+    (folder / "3.o").write_bytes(b"text")
+    out = run(*words, *sorted(folder.iterdir()), "--report", "-").out.decode()
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert len(lines) == 5
+    for line in lines:
+        validators[0].validate(line)
+        if line["account"] is not None:
+            validators[1].validate(line["account"])
+    assert [line["account"] is None for line in lines] == [False, False, True, True, False]
+    for wrong in ({**lines[0], "more": 1}, {**lines[0], "exit_status": 3}, {**lines[2], "reason": ""}):
+        with pytest.raises(jsonschema.ValidationError):
+            validators[0].validate(wrong)
+
+
+def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
+    """Enough bytes for processes: nothing that is seen differs from one process."""
+    for number in range(5):
+        (folder / f"large{number}.o").write_bytes(object_of(200 + number) + bytes(POOL_SIZE // 4))
+    (folder / "bad.o").write_bytes(TRUNCATED)
+    (folder / "gap.o").write_bytes(object_with_gap())
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in folder.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    results = []
+    for root, jobs in ((folder, "1"), (copy, "2")):
+        report = tmp_path / f"report{jobs}"
+        done = run_process("--in-place", "-r", root, "-j", jobs, "--report", report)
+        said = (done.returncode, done.stdout, done.stderr, report.read_text())
+        results.append([text.replace(str(root), "") if isinstance(text, str) else text for text in said])
+    assert results[0] == results[1]
+    assert results[0][0] == 3
+    assert {n: f.data for n, f in tree(folder).items()} == {n: f.data for n, f in tree(copy).items()}
+    before = tree(copy)
+    assert run_process("--in-place", "-r", copy, "-j", "2").returncode == 3
+    assert tree(copy) == before
+
+
+def test_lists(folder: Path, tmp_path: Path) -> None:
+    words, names = tmp_path / "words", tmp_path / "names"
+    words.write_text(f"--in-place '{folder}/0.o'\n{folder}/1.o\n")
+    names.write_bytes(b"".join(os.fsencode(folder / name) + b"\0" for name in ("2.o", "3.o")))
+    assert run(f"@{words}", "--files-from", names) == (0, b"", ())
+    assert run("--in-place", "--files-from", "-", stdin=os.fsencode(folder / "4.o") + b"\0") == (0, b"", ())
+    assert all(has_section(path.read_bytes()) for path in folder.iterdir())
+    assert run("--in-place", "--files-from", "-", stdin=b"") == (0, b"", ())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--in-place",), "no input: name a file"),
+        (("IN", "IN", "-o", "out"), "several inputs"),
+        (("IN", "-o", "out", "--check"), "-o and --check exclude one another"),
+        (("IN", "-o", "out", "-r"), "--recursive belongs to --in-place or --check"),
+        (("IN", "-o", "out", "--files-from", "x"), "--files-from belongs to --in-place or --check"),
+        (("IN", "-o", "out", "--stamp", "x"), "--stamp belongs to --in-place or --check"),
+        (("IN", "IN", "--in-place", "--errata", "1"), "version 3 has no errata"),
+        (("IN", "-", "--in-place"), "standard input cannot be rewritten in place"),
+        (("IN", "--check", "--section-address", "4096"), "--section-address belongs to raw bytes"),
+        (("IN", "--in-place", "-j", "0"), "not a count from 1: '0'"),
+        (("IN", "--in-place", "--executor", "nonsense"), "not MODULE:CALLABLE"),
+        (("IN", "IN", "--in-place", "--executor", "nonsense"), "not MODULE:CALLABLE"),
+    ],
+)
+def test_contradictions(folder: Path, words: tuple[str, ...], message: str) -> None:
+    before = tree(folder)
+    status, out, err = run(*(folder / "0.o" if word == "IN" else word for word in words))
+    assert (status, out) == (2, b"")
+    assert message in err[-1]
+    assert err[-1].startswith("cfi2sframe: ")
+    assert tree(folder) == before
+
+
+def test_lists_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    message = (f"cfi2sframe: {missing}: error: No such file or directory",)
+    assert run("--in-place", "--files-from", missing) == (3, b"", message)
+
+
+@pytest.mark.parametrize("word", ["--stamp", "--report"])
+def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path, word: str) -> None:
+    missing = folder / "missing" / "file"
+    before = tree(folder)
+    message = (f"cfi2sframe: {missing}: error: No such file or directory",)
+    assert run("--in-place", "-r", folder, word, missing) == (3, b"", message)
+    assert tree(folder) == before
+
+
+def test_a_reader_that_leaves(folder: Path) -> None:
+    """More lines than a pipe holds back, and nobody who reads them."""
+    link = folder.parent / "many"
+    link.mkdir()
+    for number in range(300):
+        (link / f"{number:03}{'x' * 200}.o").write_bytes(b"text")
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "cfi2sframe", "--check", *sorted(link.iterdir())],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
+    (folder / "2.o").write_bytes(object_with_gap())
+    terminal, end = os.openpty()
+    with os.fdopen(end, "wb") as stream:
+        subprocess.run(
+            [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", str(folder)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=stream,
+            check=True,
+            timeout=60,
+        )
+        shown = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+    assert "] 1 of 5 files, " in shown
+    warning = f"cfi2sframe: {folder}/2.o: warning: function at 0x40: {GAP}\r\n"
+    assert warning in shown
+    assert shown[: shown.index(warning)].endswith("\r\x1b[K")
+    assert shown.endswith("\r\x1b[K")
+
+
+def test_a_folder_needs_a_word(folder: Path) -> None:
+    message = f"cfi2sframe: {folder}: error: Is a directory; -r converts the ELF files in it"
+    assert run("--in-place", folder) == (3, b"", (message,))
+    assert run("--in-place", "-r", folder) == (0, b"", ())
+
+
+def test_verbose_about_one_file(folder: Path) -> None:
+    path = folder / "0.o"
+    first, second = (run("--in-place", "-v", path).err for _ in range(2))
+    assert len(first) == len(second) == 2
+    assert first[0] == second[0]
+    assert first[1] == f"cfi2sframe: {path}: info: .sframe: as a section with relocations"
+    assert second[1] == f"cfi2sframe: {path}: info: unchanged: the section is there already"
+
+
+# Stamps
+
+
+def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stamp = tmp_path / "stamp"
+    age(folder)
+    assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
+    assert len(stamp.read_text().splitlines()) == 6
+    looked_at: list[str] = []
+
+    def note(_: int, name: str) -> None:
+        looked_at.append(name)
+        raise OSError(name)
+
+    monkeypatch.setattr("cfi2sframe.jobs.job.load_open", note)
+    assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
+    assert looked_at == []
+    assert "5 unchanged (5 by the stamp)" in run("--in-place", "-r", folder, "--stamp", stamp, "-v").err[0]
+    # Any change of a file, or of what is asked for, and the stamp knows nothing of it.
+    age(folder)
+    assert run("--in-place", "-r", folder, "--stamp", stamp).status == 3
+    assert len(looked_at) == 5
+
+
+@pytest.mark.parametrize("words", [("--sframe-version", "2", "--replace"), ("--strict",), ("-O0",), ("--no-plt",)])
+def test_a_stamp_is_about_one_way_to_convert(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    stamp = tmp_path / "stamp"
+    age(folder)
+    run("--in-place", "-r", folder, "--stamp", stamp)
+    assert "by the stamp" not in run("--in-place", "-r", folder, "--stamp", stamp, *words, "-v").err[0]
+
+
+def test_a_stamp_does_not_trust_what_was_written_a_moment_ago(folder: Path, tmp_path: Path) -> None:
+    """A second change within a tick of the file system's clock would leave the times as they are."""
+    stamp = tmp_path / "stamp"
+    now = time.time_ns() + 1_000_000_000
+    for path in folder.iterdir():
+        os.utime(path, ns=(now, now))
+    assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
+    assert len(stamp.read_text().splitlines()) == 1
+
+
+def test_a_stamp_forgets_what_failed(folder: Path, tmp_path: Path) -> None:
+    stamp = tmp_path / "stamp"
+    (folder / "0.o").write_bytes(TRUNCATED)
+    age(folder)
+    for _ in range(2):
+        status, _, err = run("--in-place", "-r", folder, "--stamp", stamp)
+        assert (status, len(err)) == (3, 1)
+        assert len(stamp.read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"another program's\n1 2 3\n"])
+def test_a_stamp_that_is_something_else_knows_nothing(folder: Path, tmp_path: Path, content: bytes) -> None:
+    stamp = tmp_path / "stamp"
+    stamp.write_bytes(content)
+    assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
+    assert stamp.read_text().startswith("cfi2sframe stamp 1, ")
+    assert run("--in-place", folder / "0.o", "--stamp", folder) == (
+        3,
+        b"",
+        (f"cfi2sframe: {folder}: error: Is a directory",),
+    )
+
+
+def test_checking_writes_no_stamp(folder: Path, tmp_path: Path) -> None:
+    stamp = tmp_path / "stamp"
+    assert run("--check", "-r", folder, "--stamp", stamp).status == 1
+    assert not stamp.exists()
+
+
+# Executors
+
+
+def test_any_executor(folder: Path) -> None:
+    words = ("--in-place", "-r", folder, "-j", "2", "--executor", "concurrent.futures:ThreadPoolExecutor")
+    assert run(*words) == (0, b"", ())
+    assert all(has_section(path.read_bytes()) for path in folder.iterdir())
+    before = tree(folder)
+    assert run(*words) == (0, b"", ())
+    assert tree(folder) == before
+
+
+def test_a_factory_that_fails(folder: Path) -> None:
+    status, _, err = run("--in-place", "-r", folder, "--executor", "builtins:len")
+    assert (status, len(err)) == (2, 1)
+    assert err[0].startswith("cfi2sframe: error: executor 'builtins:len': ") or "executor 'builtins:len': " in err[0]

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where output goes, with which mode, and that a failure leaves nothing half written; and odd names and streams."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfi2sframe.arch import AMD64
+from tests.support import cfi_asm as asm
+from tests.support.cli import ROOT, run, run_process
+from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
+
+DATA = linked_file(AMD64, (push_fp(AMD64), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x40, 16)))
+SECTION = run("-", "-o", "-", stdin=DATA).out
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "in"
+    path.write_bytes(DATA)
+    return path
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+# Modes and links
+
+
+@pytest.mark.parametrize(("mask", "expected"), [(0o022, 0o644), (0o077, 0o600), (0o000, 0o666)])
+def test_a_new_file_has_the_mode_that_the_umask_leaves(good: Path, tmp_path: Path, mask: int, expected: int) -> None:
+    out = tmp_path / "out.sframe"
+    before = os.umask(mask)
+    try:
+        assert run(good, "-o", out) == (0, b"", ())
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+    assert mode(out) == expected
+
+
+@pytest.mark.parametrize("old", [0o600, 0o664, 0o755])
+def test_an_existing_file_keeps_its_mode(good: Path, tmp_path: Path, old: int) -> None:
+    out = tmp_path / "out.sframe"
+    out.write_bytes(b"old")
+    out.chmod(old)
+    assert run(good, "-o", out) == (0, b"", ())
+    assert (mode(out), out.read_bytes()) == (old, SECTION)
+
+
+def test_a_symbolic_link_is_followed(good: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "target.sframe", tmp_path / "link.sframe"
+    target.write_bytes(b"old")
+    link.symlink_to("folder/target.sframe")
+    assert run(good, "-o", link) == (0, b"", ())
+    assert link.is_symlink()
+    assert target.read_bytes() == SECTION
+    target.unlink()
+    assert run(good, "-o", link) == (0, b"", ())
+    assert target.read_bytes() == SECTION
+    assert names(tmp_path) == {"folder", "in", "link.sframe"}
+
+
+def test_output_over_the_input(tmp_path: Path) -> None:
+    path = tmp_path / "in.sframe"
+    path.write_bytes(DATA)
+    assert run(path, "-o", path) == (0, b"", ())
+    assert path.read_bytes() == SECTION
+
+
+def test_a_device_is_written_to_directly(good: Path) -> None:
+    assert run(good, "-o", "/dev/null", "--emit", "raw") == (0, b"", ())
+    assert not Path("/dev/null").is_file()
+
+
+# Failures
+
+
+def test_a_missing_folder(good: Path, tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "out.sframe"
+    assert run(good, "-o", out) == (3, b"", (f"cfi2sframe: {out}: error: No such file or directory",))
+    assert names(tmp_path) == {"in"}
+
+
+def test_a_folder_as_output(good: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.sframe"
+    out.mkdir()
+    assert run(good, "-o", out) == (3, b"", (f"cfi2sframe: {out}: error: Is a directory",))
+    assert names(out) == set()
+
+
+@pytest.mark.parametrize("existing", [None, b"old"])
+@pytest.mark.parametrize("step", ["chmod", "replace"])
+def test_a_failure_leaves_nothing_half_written(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bytes | None, step: str
+) -> None:
+    """A full disk, say: the old file stays, and no temporary file does."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    out = tmp_path / "out.sframe"
+    if existing:
+        out.write_bytes(existing)
+    before = names(tmp_path)
+    monkeypatch.setattr(os, step, fail)
+    if step == "replace":
+        # A name that is free needs no exchange where the file system has files without names.
+        monkeypatch.setattr(os, "link", fail)
+    assert run(good, "-o", out) == (3, b"", (f"cfi2sframe: {out}: error: No space left on device",))
+    monkeypatch.undo()
+    assert names(tmp_path) == before
+    assert not existing or out.read_bytes() == existing
+
+
+def test_a_full_device(good: Path) -> None:
+    done = run_process(good, "-o", "/dev/full", "--emit", "raw")
+    assert (done.returncode, done.stderr) == (3, "cfi2sframe: /dev/full: error: No space left on device\n")
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("two\nlines", "two\\nlines"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("caf\u00e9 au lait", "caf\u00e9 au lait"),
+        (os.fsdecode(b"latin-\xe9"), "latin-\\udce9"),
+        ("right\u202eleft", "right\\u202eleft"),
+    ],
+)
+def test_names_cannot_forge_lines(tmp_path: Path, name: str, shown: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"nonsense")
+    message = f"cfi2sframe: {tmp_path}/{shown}: error: not an ELF file"
+    assert run(path, "-o", "-") == (3, b"", (message,))
+    path.write_bytes(DATA)
+    out = tmp_path / f"{name}.sframe"
+    assert run(path, "-o", out) == (0, b"", ())
+    assert out.read_bytes() == SECTION
+    assert run("coverage", path).out.startswith(f"{tmp_path}/{shown}: AMD64".encode())
+    process = run_process(path, "-o", out, "-v")
+    assert process.returncode == 0
+    assert len(process.stderr.splitlines()) == 2
+
+
+def test_symbol_names_cannot_forge_lines(tmp_path: Path) -> None:
+    cie = cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
+    symbols = (asm.Symbol("evil\ncfi2sframe: all is well", TEXT_VADDR + 0x40, 16),)
+    path = tmp_path / "in"
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64), asm.Fde(cie, TEXT_VADDR + 0x40, 16)), symbols=symbols))
+    err = run(path, "-o", "-").err
+    assert len(err) == 1
+    assert "'evil\\ncfi2sframe: all is well' at 0x20040" in err[0]
+
+
+def test_names_that_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-in").write_bytes(DATA)
+    for arguments in (
+        ("./-in", "-o", "./-out.sframe"),
+        ("-o", "./-out.sframe", "--", "-in"),
+        ("-o-out.sframe", "--", "-in"),
+    ):
+        assert run(*arguments) == (0, b"", ())
+        assert Path("-out.sframe").read_bytes() == SECTION
+        Path("-out.sframe").unlink()
+
+
+def test_a_file_named_like_a_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dump").write_bytes(DATA)
+    assert run("convert", "dump", "-o", "out.sframe") == (0, b"", ())
+    assert run("./dump", "-o", "out.sframe") == (0, b"", ())
+    assert Path("out.sframe").read_bytes() == SECTION
+
+
+# Streams
+
+
+def shell(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a shell script with arguments `$1` and so on; the program is `"$PYTHON" -m cfi2sframe`."""
+    return subprocess.run(
+        ["sh", "-c", script, "sh", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump --raw "$2"', 'coverage "$1"', 'coverage --json "$1"'])
+def test_a_reader_that_leaves(good: Path, tmp_path: Path, arguments: str) -> None:
+    raw = tmp_path / "raw.sframe"
+    raw.write_bytes(SECTION)
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} | true; echo done', good, raw)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_pipe_without_a_reader(good: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", "cfi2sframe", str(good), "-o", "-"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump --raw "$2"', 'coverage "$1"', 'verify "$1" "$2"'])
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(good: Path, tmp_path: Path, arguments: str, closed: str) -> None:
+    raw = tmp_path / "raw.sframe"
+    raw.write_bytes(SECTION)
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} {closed}', good, raw)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "size --help", "", "--odd"])
+def test_closed_streams_without_a_file(arguments: str) -> None:
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} >&-')
+    assert done.returncode == (0 if arguments.endswith(("help", "version")) else 2)
+    assert "internal error" not in done.stderr
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} <&- >&- 2>&-')
+    assert done.returncode == (0 if arguments.endswith(("help", "version")) else 2)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    ["PYTHONIOENCODING=ascii", "PYTHONIOENCODING=cp1252:strict", "LC_ALL=C PYTHONCOERCECLOCALE=0 PYTHONUTF8=0"],
+)
+@pytest.mark.parametrize(
+    "arguments", ["coverage", "size", "size --format html", "size --format csv", "size --format markdown"]
+)
+def test_encodings_that_cannot_hold_a_name(good: Path, tmp_path: Path, environment: str, arguments: str) -> None:
+    named = tmp_path / "\u65e5\xef"
+    named.write_bytes(good.read_bytes())
+    done = shell(f'{environment} "$PYTHON" -m cfi2sframe {arguments} "$1"', named)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_arguments_cannot_forge_lines() -> None:
+    """A shell pattern gives the names of files, which may look like options."""
+    for verb in ("convert", "remove", "dump", "verify", "coverage", "size", "trace"):
+        done = shell(f'"$PYTHON" -m cfi2sframe {verb} x "$1"', Path("--\x1b[31m\ncfi2sframe:x:y"))
+        assert done.returncode == 2
+        assert "\x1b" not in done.stderr
+        assert done.stderr.splitlines()[-1].endswith(r"--\x1b[31m\ncfi2sframe:x:y")
+
+
+def test_a_closed_standard_input_is_empty() -> None:
+    done = shell('"$PYTHON" -m cfi2sframe - -o - <&-')
+    assert (done.returncode, done.stderr) == (3, "cfi2sframe: <stdin>: error: not an ELF file\n")
+
+
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump --raw "$2"', 'coverage "$1"', 'coverage --json "$1"'])
+def test_a_full_standard_output(good: Path, tmp_path: Path, arguments: str) -> None:
+    raw = tmp_path / "raw.sframe"
+    raw.write_bytes(SECTION)
+    done = shell(f'"$PYTHON" -m cfi2sframe {arguments} >/dev/full', good, raw)
+    assert done.returncode == 3
+    assert done.stderr == "cfi2sframe: <stdout>: error: No space left on device\n"
+
+
+# Garbage
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_no_traceback_on_garbage(data: st.DataObject) -> None:
+    """A file with some bytes changed: every verb ends with a status, and with lines of its own only."""
+    changed = bytearray(DATA)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    size = data.draw(st.sampled_from((len(changed), len(changed), 0, 63, 64, 0x1000, len(changed) - 1)))
+    changed = changed[:size]
+    for arguments in (("-", "-o", "-"), ("coverage", "-"), ("dump", "-"), ("verify", "-"), ("dump", "--raw", "-")):
+        status, _, err = run(*arguments, stdin=bytes(changed))
+        assert status in {0, 1, 3}
+        assert all(line.startswith("cfi2sframe: ") for line in err)
+        assert status != 3 or err
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="needs a shell")
+def test_interrupts_are_no_traceback(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(
+        [sys.executable, "-m", "cfi2sframe", str(fifo), "-o", "-"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        writer = fifo.open("wb")  # opens when the program reads
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        writer.close()
+    assert (process.returncode, out, err) == (128 + signal.SIGINT, b"", b"")
+
+
+def test_an_unforeseen_error_is_one_line() -> None:
+    """There should be none; should there be one, the user gets what a report of it needs, and no traceback."""
+    script = "import cfi2sframe.cli as cli; cli.main = lambda: {}['a\\nb']; cli.run()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    line = r"cfi2sframe: internal error: KeyError: 'a\\\\nb' at __main__:1; please report it\n"
+    assert re.fullmatch(line, done.stderr), done.stderr

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cfi2sframe size` from the command line: formats, exit codes, colours, what is read and what is written."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import BrokenExecutor, Future
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, main
+from tests.support.sizes import library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(name="tree")
+def _tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.so").write_bytes(library(3))
+    (root / "sub/b.so").write_bytes(library(30))
+    (root / "readme").write_text("text")
+    return root
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "html"])
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_formats(form: str, jobs: str, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--format", form, "-j", jobs]) == EXIT_SUCCESS
+    out, err = capsys.readouterr()
+    assert "a.so" in out
+    assert "sub/b.so" in out
+    assert err == ""
+
+
+def test_json_says_what_was_asked_for(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["size", str(tree), "--format", "json", "--top", "1", "--functions", "2", "--sort", "name"]
+    assert main([*words, "--sframe-version", "2"]) == EXIT_SUCCESS
+    data = json.loads(capsys.readouterr().out)
+    assert (data["version"], data["omitted_files"], data["totals"]["files"]) == (2, 1, 2)
+    assert [file["name"] for file in data["files"]] == [f"{tree}/a.so"]
+    assert [len(data["functions"][name]) for name in ("costliest", "larger")] == [2, 2]
+
+
+def test_a_file_that_cannot_be_read_is_a_line(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree / "readme"), str(tree), str(tree / "none")]) == EXIT_UNUSABLE
+    out = capsys.readouterr().out
+    assert "not an ELF file" in out
+    assert "No such file or directory" in out
+    assert "2 files" in out
+
+
+def test_nothing_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.so").write_bytes(b"\x7fELF\x01" + bytes(60))
+    assert main(["size", str(tmp_path)]) == EXIT_UNUSABLE
+    assert main(["size", "--compare", str(tmp_path), str(tmp_path)]) == EXIT_UNUSABLE
+    assert "not a 64-bit ELF file" in capsys.readouterr().out
+
+
+def test_failures_are_named_wherever_the_report_goes(
+    tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "damaged.so").write_bytes(library(3)[:300])
+    (tree / "other.so").write_bytes(b"\x7fELF\x01" + bytes(60))
+    (tmp_path / "empty").mkdir()
+    for output in ("-", str(tmp_path / "report")):
+        for form in ("html", "table"):
+            words = ["size", str(tree), str(tmp_path / "none"), "--format", form, "-o", output]
+            assert main(words) == EXIT_UNUSABLE
+            lines = capsys.readouterr().err.splitlines()
+            assert lines[0] == f"cfi2sframe: {tmp_path}/none: error: No such file or directory"
+            assert lines[1].startswith(f"cfi2sframe: {tree}/damaged.so: error: ")
+            assert len(lines) == 2
+        assert main(["size", str(tree / "other.so"), "-o", output]) == EXIT_UNUSABLE
+        assert capsys.readouterr().err.startswith(f"cfi2sframe: {tree}/other.so: error: not a 64-bit ELF file")
+        assert main(["size", str(tmp_path / "empty"), "-o", output]) == EXIT_UNUSABLE
+        assert capsys.readouterr().err == "cfi2sframe: error: there is nothing to measure\n"
+
+
+def test_compare(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    (other / "sub").mkdir(parents=True)
+    (other / "a.so").write_bytes(library(3))
+    (other / "sub/b.so").write_bytes(library(20))
+    assert main(["size", "--compare", str(tree), str(other), "--format", "json"]) == EXIT_SUCCESS
+    data = json.loads(capsys.readouterr().out)
+    assert {pair["name"]: pair["verdict"] for pair in data["files"]} == {"sub/b.so": "shrank", "a.so": "same"}
+    assert main(["size", "--compare", str(tree / "a.so"), str(other / "sub/b.so")]) == EXIT_SUCCESS
+    assert "grew" in capsys.readouterr().out
+
+
+def test_output_file(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "report.html"
+    assert main(["size", str(tree), "--format", "html", "-o", str(target)]) == EXIT_SUCCESS
+    assert capsys.readouterr().out == ""
+    assert target.read_text(encoding="utf-8").endswith("</html>\n")
+    assert main(["size", str(tree), "-o", str(tmp_path / "no/such/folder")]) == EXIT_UNUSABLE
+    assert "error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["x", "--compare", "a", "b"], ["--compare", "a"], ["x", "-j", "0"], ["x", "--top", "-1"]]
+)
+def test_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", *words]) == EXIT_USAGE
+    assert capsys.readouterr().err
+
+
+def test_colour(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for choice, is_terminal, no_color, expected in (
+        ("auto", False, "", False),
+        ("auto", True, "", True),
+        ("auto", True, "1", False),
+        ("always", False, "1", True),
+        ("never", True, "", False),
+    ):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        monkeypatch.setattr("sys.stdout.isatty", lambda answer=is_terminal: answer)
+        assert main(["size", str(tree), "--color", choice, "-j", "1"]) == EXIT_SUCCESS
+        assert ("\x1b[" in capsys.readouterr().out) == expected
+
+
+def test_progress_on_a_terminal_only(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["size", str(tree), "-j", "1"]) == EXIT_SUCCESS
+    err = capsys.readouterr().err
+    assert "1 of 2 files" in err
+    assert err.endswith("\r\x1b[K")
+
+
+@pytest.mark.parametrize("factory", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
+def test_any_executor(factory: str, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["size", str(tree), "--format", "json", "-j", "2"]
+    assert main(words) == EXIT_SUCCESS
+    expected = capsys.readouterr().out
+    assert main([*words, "--executor", f"concurrent.futures:{factory}"]) == EXIT_SUCCESS
+    assert capsys.readouterr().out == expected
+
+
+def test_no_such_executor(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--executor", "concurrent.futures:Nobody"]) == EXIT_USAGE
+    assert "cfi2sframe: error: executor 'concurrent.futures:Nobody'" in capsys.readouterr().err
+    assert main(["size", str(tree), "--executor", "os:getpid"]) == EXIT_USAGE
+    assert "cfi2sframe: error: executor 'os:getpid': posix.getpid() takes no keyword" in capsys.readouterr().err
+
+
+class _Losing:
+    """An executor whose workers are lost with what they were given."""
+
+    def __init__(self, max_workers: int) -> None:
+        self.max_workers = max_workers
+
+    def shutdown(self, *, wait: bool = True, cancel_futures: bool = False) -> None:
+        """Nothing to end."""
+
+    def submit(self, *_: object) -> Future[object]:
+        """Lose a task."""
+        task: Future[object] = Future()
+        task.set_exception(OSError("no route"))
+        return task
+
+
+def test_an_executor_that_loses_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--executor", f"{__name__}:_Losing"]) == EXIT_UNUSABLE
+    assert "what measured it was lost (OSError: no route)" in capsys.readouterr().out
+
+
+class _Broken(_Losing):
+    """An executor that is broken from the first task on."""
+
+    def submit(self, *_: object) -> Future[object]:
+        """Refuse a task."""
+        raise BrokenExecutor
+
+
+def test_an_executor_that_is_broken(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--executor", f"{__name__}:_Broken"]) == EXIT_UNUSABLE
+    assert capsys.readouterr().err.count("error: the process that measured it died") == 2

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs that write nothing: `dump`, `verify` and `coverage`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.arch import AMD64
+from tests.support import cfi_asm as asm
+from tests.support.cli import run
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0")
+PUSH = RawFunction(TEXT_VADDR, 32, ROWS, 3)
+GOOD = RawSection((PUSH,))
+DUMP = [
+    "Contents of the SFrame section .sframe:",
+    "  Header :",
+    "",
+    "    Version: SFRAME_VERSION_3",
+    "    Flags: SFRAME_F_FDE_SORTED,",
+    "           SFRAME_F_FDE_FUNC_START_PCREL",
+    "    CFA fixed RA offset: -8",
+    "    Num FDEs: 1",
+    "    Num FREs: 3",
+    "",
+    "  Function Index :",
+    "",
+    "    func idx [0]: pc = 0x20000, size = 32 bytes",
+    "    STARTPC         CFA       FP        RA           ",
+    "    0000000000020000  sp+8      u         f            ",
+    "    0000000000020004  sp+16     c-16      f            ",
+    "    0000000000020008  fp+16     c-16      f            ",
+    "",
+]
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "in"
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64),)))
+    return path
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    path = tmp_path / "raw.sframe"
+    path.write_bytes(GOOD.assemble())
+    return path
+
+
+def with_section(path: Path, section: RawSection) -> Path:
+    """Write a linked file that holds a section already."""
+    sframe = asm.Section(".sframe", section.assemble(), 0x6FFFFFF4, 2, section.vaddr, align=8)
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64),), more=(sframe,)))
+    return path
+
+
+# dump
+
+
+def test_dump_of_raw_bytes(raw: Path) -> None:
+    status, out, err = run("dump", "--raw", raw, "--section-address", "0x30000")
+    assert (status, out.decode().splitlines(), err) == (0, DUMP, ())
+    assert run("dump", "--raw", "-", "--section-address", "0x30000", stdin=raw.read_bytes()).out == out
+
+
+def test_dump_without_an_address(raw: Path) -> None:
+    assert b"pc = 0xffffffffffff0000, size" in run("dump", "--raw", raw).out
+
+
+def test_dump_of_a_file(tmp_path: Path) -> None:
+    path = with_section(tmp_path / "in", GOOD)
+    assert run("dump", path).out.decode().splitlines() == DUMP
+    assert run("dump", "-", stdin=path.read_bytes()).out.decode().splitlines() == DUMP
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_dump_as_json(raw: Path, version: int) -> None:
+    raw.write_bytes(GOOD._replace(version=version).assemble())
+    status, out, err = run("dump", "--raw", raw, "--json", "--section-address", "0x30000")
+    data = json.loads(out)
+    assert (status, err) == (0, ())
+    assert (data["version"], data["fde_count"], data["fre_count"]) == (version, 1, 3)
+    assert data["functions"][0]["address"] == TEXT_VADDR
+    assert out.endswith(b"}\n")
+
+
+def test_dump_of_a_section_of_the_other_byte_order(raw: Path) -> None:
+    raw.write_bytes(GOOD._replace(order=">").assemble())
+    assert run("dump", "--raw", raw, "--section-address", "0x30000").out.decode().splitlines() == DUMP
+
+
+def test_dump_errors(good: Path, raw: Path, tmp_path: Path) -> None:
+    assert run("dump", good) == (3, b"", (f"cfi2sframe: {good}: error: no .sframe section",))
+    assert run("dump", raw) == (3, b"", (f"cfi2sframe: {raw}: error: not an ELF file",))
+    missing = tmp_path / "missing"
+    for options in ((), ("--raw",)):
+        message = f"cfi2sframe: {missing}: error: No such file or directory"
+        assert run("dump", missing, *options) == (3, b"", (message,))
+    message = "--section-address belongs to --raw; an ELF file says where its section lies"
+    assert run("dump", good, "--section-address", "0") == (2, b"", (f"cfi2sframe: {good}: error: {message}",))
+    raw.write_bytes(GOOD.assemble()[:20])
+    message = ".sframe+0x0: truncated: no room for the header"
+    assert run("dump", "--raw", raw) == (3, b"", (f"cfi2sframe: {raw}: error: {message}",))
+
+
+# verify
+
+
+@pytest.mark.parametrize("options", [(), ("--sframe-version", "1"), ("--sframe-version", "2", "--errata", "0")])
+def test_verify_of_its_own_conversion(good: Path, options: tuple[str, ...]) -> None:
+    assert run("verify", good, *options) == (0, b"", ())
+
+
+def test_verify_of_a_section(good: Path, raw: Path) -> None:
+    assert run("verify", good, raw) == (0, b"", ())
+    assert run("verify", "-v", good, raw) == (
+        0,
+        b"",
+        (f"cfi2sframe: {good}: info: 1 functions, 3 rows compared, 0 rightly left out, 0 differences",),
+    )
+
+
+def test_verify_at_an_address(good: Path, raw: Path) -> None:
+    raw.write_bytes(GOOD._replace(vaddr=0x50000).assemble())
+    assert run("verify", good, raw, "--section-address", "0x50000") == (0, b"", ())
+    assert run("verify", good, raw).status == 1
+
+
+def test_verify_finds_differences(good: Path, raw: Path) -> None:
+    wrong = PUSH._replace(rows=bytes.fromhex("00 03 08  04 05 18 f0  08 02 10"))
+    raw.write_bytes(RawSection((wrong, RawFunction(TEXT_VADDR + 0x80))).assemble())
+    status, out, err = run("verify", good, raw, "-v")
+    assert status == 1
+    assert out.decode().splitlines() == [
+        f"{good}: 0x20004: wrong: CFA is rsp+16, the row says rsp+24",
+        f"{good}: 0x20008: wrong: FP is *(c-16), the row says unchanged",
+        f"{good}: 0x20080: extra: no CFI for 16 bytes of a function",
+    ]
+    assert err == (f"cfi2sframe: {good}: info: 1 functions, 3 rows compared, 0 rightly left out, 3 differences",)
+
+
+def test_verify_of_an_existing_section(tmp_path: Path) -> None:
+    path = with_section(tmp_path / "in", GOOD)
+    assert run("verify", "--existing", path) == (0, b"", ())
+    with_section(path, GOOD._replace(functions=(PUSH._replace(size=16),)))
+    message = f"{path}: 0x20000: missing: no SFrame FDE, though it can be said\n"
+    assert run("verify", "--existing", path) == (1, message.encode(), ())
+
+
+def test_verify_of_an_object(tmp_path: Path) -> None:
+    path, section = tmp_path / "in.o", tmp_path / "out.sframe"
+    path.write_bytes(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 16),)}))
+    assert run("verify", path) == (0, b"", ())
+    assert run(path, "-o", section) == (0, b"", ())
+    assert run("verify", path, section) == (0, b"", ())
+    data = section.read_bytes()
+    section.write_bytes(data[:-1] + b"\xe8")
+    status, out, _ = run("verify", path, section)
+    # The last function's: in objects, each has rows of its own.
+    wrong = "wrong: FP is *(c-16), the row says *(c-24)"
+    assert (status, out) == (1, f"{path}: .text.b+0x18: {wrong}\n".encode())
+
+
+def test_verify_errors(good: Path, raw: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    error = "error: No such file or directory"
+    assert run("verify", missing) == (3, b"", (f"cfi2sframe: {missing}: {error}",))
+    assert run("verify", good, missing) == (3, b"", (f"cfi2sframe: {missing}: {error}",))
+    message = "--existing and SECTION exclude one another"
+    assert run("verify", good, raw, "--existing") == (2, b"", (f"cfi2sframe: {good}: error: {message}",))
+    assert run("verify", "--existing", good) == (3, b"", (f"cfi2sframe: {good}: error: no .sframe section",))
+    raw.write_bytes(b"nonsense")
+    message = ".sframe+0x0: not an SFrame section: the magic is 6e6f"
+    assert run("verify", good, raw) == (3, b"", (f"cfi2sframe: {raw}: error: {message}",))
+
+
+def test_verify_without_anything_to_say(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR, 8),)))
+    status, out, err = run("verify", path)
+    assert (status, out) == (3, b"")
+    assert err == (f"cfi2sframe: {path}: error: version 3 can say none of the functions; there is no section",)
+
+
+# coverage
+
+
+def test_coverage_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 0x40, 16)
+    flexible = asm.Fde(cie_of(AMD64, asm.def_cfa_register(3)), TEXT_VADDR + 0x60, 16)
+    broken = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x80, 16, (b"\x3f",))
+    symbols = (asm.Symbol("f", TEXT_VADDR + 0x40, 16),)
+    fdes = (push_fp(AMD64), push_fp(AMD64), unsayable, flexible, broken)
+    path.write_bytes(linked_file(AMD64, fdes, symbols=symbols))
+    status, out, err = run("coverage", path)
+    assert (status, err) == (0, ())
+    lines = [" ".join(line.split()) for line in out.decode().splitlines()]
+    for line in (
+        f"{path}: AMD64, .eh_frame, SFrame version 3",
+        "functions 5",
+        "default rows 1",
+        "flexible rows 1",
+        "left out 1",
+        "dropped 1 (1 repeats another FDE)",
+        "damaged 1",
+        "executable bytes 4,096",
+        "default rows 32 0.78 %",
+        "flexible rows 16 0.39 %",
+        "left out 16 0.39 %",
+        "without CFI 4,032 98.44 %",
+        "section address 0x30000",
+        ".text 4,096 48 16 4,032",
+        "0x20040 f, 16 bytes of .text: CFA is an expression at 0x20040 (lit0)",
+        "1 CFA is an expression",
+    ):
+        assert line in lines
+    assert any(line.endswith(": unknown call frame instruction 0x3f") for line in lines)
+
+
+def test_coverage_as_json(good: Path, raw: Path) -> None:
+    status, out, err = run("coverage", "--json", good)
+    data = json.loads(out)
+    assert (status, err) == (0, ())
+    assert data["schema"] == 1
+    assert data["file"] == str(good)
+    assert (data["arch"], data["sframe_version"], data["errata"]) == ("AMD64", 3, None)
+    assert data["functions"]["described"] == data["functions"]["default"] == 1
+    assert data["functions"]["percent"] == 100
+    assert data["bytes"]["total"] == 4096
+    assert data["sizes"]["sframe"] == len(raw.read_bytes())
+    assert data["left_out"] == data["damaged"] == []
+    data = json.loads(run("coverage", "--json", good, "--sframe-version", "2", "--errata", "1").out)
+    assert (data["sframe_version"], data["errata"]) == (2, 1)
+
+
+def test_coverage_of_several_files(good: Path, raw: Path) -> None:
+    """One that cannot be read does not stop the others."""
+    status, out, err = run("coverage", raw, good)
+    assert (status, err) == (3, (f"cfi2sframe: {raw}: error: not an ELF file",))
+    assert out.startswith(f"{good}: AMD64".encode())
+    status, out, err = run("coverage", "--json", good, raw, good)
+    assert (status, len(err)) == (3, 1)
+    assert [account["file"] for account in json.loads(out)] == [str(good)] * 2
+    assert run("coverage", "--json", raw) == (3, b"[]\n", err)
+
+
+def test_verbs_parse_their_arguments(good: Path) -> None:
+    for verb in ("dump", "verify", "coverage"):
+        status, out, err = run(verb)
+        assert (status, out) == (2, b"")
+        assert err[0].startswith(f"usage: cfi2sframe {verb} ")
+        assert err[-1].startswith(f"cfi2sframe {verb}: error: the following arguments are required: ")
+        status, _, err = run(verb, good, "--unknown")
+        assert (status, err[-1]) == (2, f"cfi2sframe {verb}: error: unrecognized arguments: --unknown")

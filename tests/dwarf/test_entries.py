@@ -1,0 +1,559 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CIEs and FDEs from section bytes (DWARF 5, 6.4.1; LSB, "The .eh_frame section"): every form, and every damage."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.entries import CfiTable, DwarfFde, parse_entries
+from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.elf.cfi import CfiSection
+from cfi2sframe.errors import CfiError
+from tests.support import cfi_asm as asm
+
+VADDR, PC, SIZE = 0x20000, 0x11000, 0x123
+TABLE_VADDR = 0x30000
+PERSONALITY, LSDA = 0x15000, 0x16000
+WORDS = {PC: 0x77000}
+CODE = (asm.def_cfa(7, 8), asm.offset(16, 1))
+BODY = (asm.advance0(4), asm.def_cfa_offset(300))
+BODY_BYTES = b"\x44\x0e\xac\x02"
+
+#: Every encoding in which a file can say an address: the forms with each base.
+FORMS = (0x00, 0x01, 0x03, 0x04, 0x09, 0x0B, 0x0C)
+ENCODINGS = [form | base for form in FORMS for base in (0x00, 0x10, 0x30) if not (form in {0x01, 0x03} and base)]
+
+
+def parse(
+    frame: asm.EhFrame | bytes,
+    *,
+    debug_frame: bool = False,
+    big_endian: bool = False,
+    unresolved: frozenset[int] = frozenset(),
+    table_vaddr: int | None = TABLE_VADDR,
+    must_find_offset: int | None = None,
+    vaddr: int = VADDR,
+) -> CfiTable:
+    data = frame if isinstance(frame, bytes) else frame.assemble()
+    section = CfiSection(
+        ".debug_frame" if debug_frame else ".eh_frame",
+        "debug_frame" if debug_frame else "eh_frame",
+        data,
+        0 if debug_frame else vaddr,
+        {},
+        unresolved,
+        table_vaddr,
+        must_find_offset,
+    )
+    return parse_entries(section, PointerBases(">" if big_endian else "<", table_vaddr, WORDS.get))
+
+
+def frame_of(*entries: asm.Entry, debug_frame: bool = False, dwarf64: bool = False) -> asm.EhFrame:
+    address = 0 if debug_frame else VADDR
+    return asm.EhFrame(entries, address, dwarf64=dwarf64, debug_frame=debug_frame, data_base=TABLE_VADDR)
+
+
+def only_fde(table: CfiTable) -> DwarfFde:
+    assert table.failures == ()
+    (fde,) = table.fdes
+    return fde
+
+
+def failure_of(table: CfiTable) -> str:
+    assert table.fdes == ()
+    (failure,) = table.failures
+    assert failure.offset == failure.error.offset
+    assert failure.error.where.endswith("_frame")
+    return failure.error.reason
+
+
+def check_usual(fde: DwarfFde, *, pc: int = PC) -> None:
+    """The FDE of CODE and BODY, whatever form it was written in."""
+    assert (fde.pc_begin_vaddr, fde.pc_range) == (pc, SIZE)
+    assert fde.instructions.rstrip(b"\0") == BODY_BYTES
+    assert fde.cie.instructions.rstrip(b"\0") == b"\x0c\x07\x08\x90\x01"
+    assert (fde.cie.code_alignment, fde.cie.data_alignment, fde.cie.ra_register) == (1, -8, 16)
+
+
+# --- Augmentations ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 3, 4])
+@pytest.mark.parametrize(
+    ("augmentation", "is_signal_frame", "uses_b_key"),
+    [
+        ("", False, False),
+        ("eh", False, False),
+        ("z", False, False),
+        ("zR", False, False),
+        ("zPLR", False, False),
+        ("zRPL", False, False),
+        ("zLR", False, False),
+        ("zRS", True, False),
+        ("zSR", True, False),
+        ("zRB", False, True),
+        ("zRG", False, False),
+        ("zPLRSBG", True, True),
+    ],
+)
+def test_augmentations(version: int, augmentation: str, is_signal_frame: bool, uses_b_key: bool) -> None:  # noqa: FBT001
+    cie = asm.Cie(
+        version,
+        augmentation,
+        instructions=CODE,
+        personality_encoding=d.DW_EH_PE_indirect | d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4,
+        personality_vaddr=PERSONALITY,
+        lsda_encoding=d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4,
+        eh_data=0x1122334455667788,
+    )
+    fde = only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY, LSDA), asm.Terminator())))
+    check_usual(fde)
+    assert (fde.cie.version, fde.cie.augmentation) == (version, augmentation)
+    assert (fde.cie.is_signal_frame, fde.cie.uses_b_key) == (is_signal_frame, uses_b_key)
+    assert fde.cie.fde_encoding == (0x1B if "R" in augmentation else d.DW_EH_PE_absptr)
+    assert fde.cie.lsda_encoding == (0x1B if "L" in augmentation else d.DW_EH_PE_omit)
+
+
+@pytest.mark.parametrize("encoding", [*ENCODINGS, d.DW_EH_PE_aligned, d.DW_EH_PE_omit, 0x20 | d.DW_EH_PE_sdata4])
+def test_a_personality_of_any_encoding_is_stepped_over(encoding: int) -> None:
+    """Its base need not be known: nobody asks for the address."""
+    cie = asm.Cie(augmentation="zPR", instructions=CODE, personality_encoding=encoding, personality_vaddr=0x40000)
+    check_usual(only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))))
+
+
+def test_an_omitted_lsda() -> None:
+    cie = asm.Cie(augmentation="zLR", instructions=CODE, lsda_encoding=d.DW_EH_PE_omit)
+    check_usual(only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))))
+
+
+def test_augmentation_data_of_more_than_127_bytes() -> None:
+    """Its size then takes two bytes, which the quick way of the usual FDE must leave to the general one."""
+    cie = asm.Cie(augmentation="zR", instructions=CODE)
+    plain = frame_of(asm.Fde(cie, PC, SIZE)).assemble()
+    cie_size = 4 + int.from_bytes(plain[:4], "little")
+    extra = asm.uleb128(200) + b"\xee" * 200 + BODY_BYTES + bytes(2)
+    fields = struct.pack("<IiI", cie_size + 4, PC - (VADDR + cie_size + 8), SIZE)
+    entry = struct.pack("<I", len(fields) + len(extra)) + fields + extra
+    fde = only_fde(parse(plain[:cie_size] + entry))
+    check_usual(fde)
+    assert fde.instructions_offset == cie_size + 4 + 12 + 202
+
+
+def test_a_long_augmentation_is_shown_in_part() -> None:
+    """Each FDE of the CIE has the message."""
+    failure = failure_of(parse(frame_of(asm.Fde(asm.Cie(augmentation="x" * 5_000, instructions=CODE), PC, SIZE, BODY))))
+    assert failure.endswith(f"unknown augmentation '{'x' * 32}' and 4,968 more letters")
+
+
+@pytest.mark.parametrize("augmentation", ["R", "armcc+", "x", "PLR"])
+def test_unknown_augmentation_without_a_size(augmentation: str) -> None:
+    cie = asm.Cie(augmentation=augmentation, instructions=CODE)
+    assert f"unknown augmentation '{augmentation}'" in failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
+
+
+@pytest.mark.parametrize("augmentation", ["zX", "zRX", "zz"])
+def test_unknown_letters(augmentation: str) -> None:
+    cie = asm.Cie(augmentation=augmentation, instructions=CODE)
+    reason = failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
+    assert f"unknown or truncated augmentation '{augmentation}'" in reason
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "fields"),
+    [("zX", b"\x00\x1b"), ("zR", b""), ("zL", b""), ("zP", b""), ("zRL", b"\x1b"), ("zRX", b"\x1b\x00")],
+)
+def test_augmentation_data_that_do_not_fit_the_letters(augmentation: str, fields: bytes) -> None:
+    body = b"\x01" + augmentation.encode() + b"\0\x01\x78\x10" + bytes((len(fields),)) + fields + bytes(8)
+    cie = struct.pack("<II", 4 + len(body), 0) + body
+    fde = struct.pack("<IIQQ", 24, len(cie) + 4, PC, SIZE) + bytes(4)
+    reason = failure_of(parse(cie + fde))
+    assert reason == f"its CIE at 0x0 is damaged: unknown or truncated augmentation {augmentation!r}"
+
+
+# --- Pointers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("big_endian", [False, True])
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=hex)
+def test_pc_begin_in_every_encoding(encoding: int, big_endian: bool) -> None:  # noqa: FBT001
+    cie = asm.Cie(augmentation="zR", fde_encoding=encoding, instructions=CODE)
+    frame = frame_of(asm.Fde(cie, PC, SIZE, BODY), asm.Terminator())._replace(little_endian=not big_endian)
+    check_usual(only_fde(parse(frame, big_endian=big_endian)))
+
+
+def test_pc_begin_in_two_bytes() -> None:
+    cie = asm.Cie(augmentation="zR", fde_encoding=d.DW_EH_PE_udata2, instructions=CODE)
+    check_usual(only_fde(parse(frame_of(asm.Fde(cie, 0xFEDC, SIZE, BODY)))), pc=0xFEDC)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pc_range"),
+    [
+        (d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata2, 0xFFFE),
+        (d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4, 0xFFFF_FFFE),
+        (d.DW_EH_PE_datarel | d.DW_EH_PE_sdata4, 0xFFFF_FFFE),
+        (d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata8, (1 << 64) - 2),
+        (d.DW_EH_PE_udata2, 0xFFFE),
+        (d.DW_EH_PE_udata4, 0xFFFF_FFFE),
+    ],
+)
+def test_a_range_has_no_sign(encoding: int, pc_range: int) -> None:
+    cie = asm.Cie(augmentation="zR", fde_encoding=encoding)
+    pc = VADDR if encoding & 0x70 else 0x100
+    frame = asm.EhFrame((asm.Fde(cie, pc, pc_range),), VADDR, data_base=TABLE_VADDR)
+    fde = only_fde(parse(frame))
+    assert (fde.pc_begin_vaddr, fde.pc_range) == (pc, pc_range)
+
+
+def test_pc_begin_of_an_aligned_pointer() -> None:
+    cie = asm.Cie(augmentation="zR", fde_encoding=d.DW_EH_PE_aligned, instructions=CODE)
+    for padding in range(8):
+        frame = frame_of(asm.Raw(b""), asm.Fde(cie, PC, SIZE, BODY))._replace(address=VADDR + padding)
+        check_usual(only_fde(parse(frame, vaddr=VADDR + padding)))
+
+
+def test_an_indirect_pc_begin() -> None:
+    encoding = d.DW_EH_PE_indirect | d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
+    cie = asm.Cie(augmentation="zR", fde_encoding=encoding, instructions=CODE)
+    check_usual(only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))), pc=WORDS[PC])
+    assert "indirect pointer through" in failure_of(parse(frame_of(asm.Fde(cie, PC + 1, SIZE, BODY))))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "reason"),
+    [
+        (d.DW_EH_PE_omit, "unknown pointer encoding 0xff"),
+        (0x07, "unknown pointer encoding 0x07"),
+        (d.DW_EH_PE_textrel | d.DW_EH_PE_sdata4, "no base in a file"),
+        (d.DW_EH_PE_funcrel | d.DW_EH_PE_sdata4, "no base in a file"),
+    ],
+)
+def test_encodings_that_cannot_be_resolved(encoding: int, reason: str) -> None:
+    good = asm.Cie(augmentation="zR", fde_encoding=0x0B)
+    data = frame_of(asm.Fde(good, PC, SIZE, BODY)).assemble()
+    assert data.count(b"\x01\x0b") == 1
+    assert reason in failure_of(parse(data.replace(b"\x01\x0b", bytes((1, encoding)))))
+
+
+def test_datarel_without_a_table() -> None:
+    cie = asm.Cie(augmentation="zR", fde_encoding=d.DW_EH_PE_datarel | d.DW_EH_PE_sdata4)
+    assert "global offset table" in failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)), table_vaddr=None))
+
+
+# --- Lengths, order, terminators ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("debug_frame", [False, True])
+def test_64_bit_lengths(debug_frame: bool) -> None:  # noqa: FBT001
+    """.eh_frame keeps its CIE pointer at 4 bytes (LSB), .debug_frame has 8 (DWARF 5, 7.4)."""
+    cie = asm.Cie(augmentation="" if debug_frame else "zR", instructions=CODE)
+    frame = frame_of(asm.Fde(cie, PC, SIZE, BODY), debug_frame=debug_frame, dwarf64=True)
+    fde = only_fde(parse(frame, debug_frame=debug_frame))
+    check_usual(fde)
+    assert fde.offset == frame.offsets()[1]
+
+
+def test_64_and_32_bit_lengths_mix() -> None:
+    cie = asm.Cie(instructions=CODE)
+    wide = frame_of(asm.Fde(cie, PC, SIZE, BODY), dwarf64=True).assemble()
+    narrow = asm.EhFrame((asm.Fde(cie, PC, SIZE, BODY),), VADDR + len(wide)).assemble()
+    table = parse(wide + narrow)
+    assert table.failures == ()
+    assert len(table.fdes) == 2
+    for fde in table.fdes:
+        check_usual(fde)
+
+
+@pytest.mark.parametrize("version", [1, 3, 4])
+@pytest.mark.parametrize("dwarf64", [False, True])
+def test_debug_frame_with_a_cie_behind_its_fdes(version: int, dwarf64: bool) -> None:  # noqa: FBT001
+    cie = asm.Cie(version, "", instructions=CODE)
+    fdes = (asm.Fde(cie, PC, SIZE, BODY), asm.Fde(cie, PC, SIZE, BODY))
+    frame = frame_of(*fdes, cie, asm.Fde(cie, PC, SIZE, BODY), debug_frame=True, dwarf64=dwarf64)
+    table = parse(frame, debug_frame=True)
+    assert table.failures == ()
+    assert len(table.fdes) == 3
+    assert table.cie_count == 1
+    for fde in table.fdes:
+        check_usual(fde)
+        assert fde.cie is table.fdes[0].cie
+
+
+def test_eh_frame_with_a_cie_behind_its_fde() -> None:
+    """No producer does it, but a pointer of 32 bits can count backwards."""
+    cie = asm.Cie(instructions=CODE)
+    assert failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY), cie))) == "the CIE pointer leaves the section"
+
+
+@pytest.mark.parametrize("address_size", [4, 8])
+def test_debug_frame_version_4_says_how_wide_addresses_are(address_size: int) -> None:
+    cie = asm.Cie(4, "", instructions=CODE, address_size=address_size)
+    table = parse(frame_of(asm.Fde(cie, PC, SIZE, BODY), debug_frame=True), debug_frame=True)
+    if address_size == 8:
+        check_usual(only_fde(table))
+    else:
+        assert "addresses are not 8 bytes wide" in failure_of(table)
+
+
+def test_segment_selectors_are_refused() -> None:
+    cie = asm.Cie(4, "", instructions=CODE, segment_selector_size=4)
+    table = parse(frame_of(asm.Fde(cie, PC, SIZE, BODY), debug_frame=True), debug_frame=True)
+    assert "without segments" in failure_of(table)
+
+
+def test_ra_column_is_a_byte_in_version_1_and_leb128_later() -> None:
+    for version, column in ((1, 0xFE), (3, 0xFE), (3, 300), (4, 300)):
+        cie = asm.Cie(version, ra_register=column, instructions=CODE)
+        fde = only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
+        assert fde.cie.ra_register == column
+        assert fde.instructions.rstrip(b"\0") == BODY_BYTES
+
+
+@pytest.mark.parametrize(("code_align", "data_align"), [(4, -4), (300, -300), (1, 8), (128, 64)])
+def test_alignment_factors(code_align: int, data_align: int) -> None:
+    cie = asm.Cie(code_align=code_align, data_align=data_align, instructions=CODE)
+    found = only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))).cie
+    assert (found.code_alignment, found.data_alignment) == (code_align, data_align)
+
+
+def test_terminators_in_the_middle_are_passed_over() -> None:
+    cie = asm.Cie(instructions=CODE)
+    fde = asm.Fde(cie, PC, SIZE, BODY)
+    frame = frame_of(asm.Terminator(), fde, asm.Terminator(), asm.Terminator(), fde, asm.Terminator(), fde)
+    assert len(parse(frame).fdes) == 3
+
+
+def test_without_section_headers_the_first_terminator_behind_what_must_be_found_ends_the_section() -> None:
+    cie = asm.Cie(instructions=CODE)
+    fde = asm.Fde(cie, PC, SIZE, BODY)
+    entries = (fde, asm.Terminator(), fde, asm.Terminator(), asm.Raw(b"\xff" * 50))
+    frame = frame_of(*entries)
+    offsets = dict(zip(("cie", "first", "end", "second", "end2", "junk"), frame.offsets(), strict=True))
+    assert len(parse(frame, must_find_offset=0).fdes) == 1
+    assert len(parse(frame, must_find_offset=offsets["first"]).fdes) == 1
+    assert len(parse(frame, must_find_offset=offsets["second"]).fdes) == 2
+    with pytest.raises(CfiError, match=r"leaves the section|64-bit length"):
+        parse(frame)
+
+
+def test_zero_padding_at_the_end() -> None:
+    data = frame_of(asm.Fde(asm.Cie(), PC, SIZE, BODY)).assemble()
+    for size in range(9):
+        assert len(parse(data + bytes(size)).fdes) == 1
+
+
+def test_an_empty_section() -> None:
+    assert parse(b"") == CfiTable((), (), 0)
+
+
+# --- CIEs ---------------------------------------------------------------------------------------------------
+
+
+def test_equal_cies_are_one_object() -> None:
+    first, second, other = asm.Cie(instructions=CODE), asm.Cie(instructions=CODE), asm.Cie(ra_register=3)
+    entries = (first, asm.Fde(first, PC, SIZE), second, asm.Fde(second, PC, SIZE), other, asm.Fde(other, PC, SIZE))
+    table = parse(frame_of(*entries))
+    one, two, three = (fde.cie for fde in table.fdes)
+    assert one is two
+    assert one is not three
+    assert three.ra_register == 3
+    assert table.cie_count == 3
+
+
+@pytest.mark.parametrize(
+    "field", ["version", "augmentation", "code_align", "data_align", "ra_register", "instructions"]
+)
+def test_cies_that_differ_in_one_field_stay_two(field: str) -> None:
+    changes: dict[str, object] = {
+        "version": 3,
+        "augmentation": "zRS",
+        "code_align": 4,
+        "data_align": -4,
+        "ra_register": 17,
+        "instructions": (asm.def_cfa(7, 16),),
+    }
+    first = asm.Cie(instructions=CODE)
+    second = asm.Cie(**{**first._asdict(), field: changes[field]})
+    table = parse(frame_of(first, second, asm.Fde(first, PC, SIZE), asm.Fde(second, PC, SIZE)))
+    assert table.fdes[0].cie != table.fdes[1].cie
+
+
+@pytest.mark.parametrize("version", [0, 2, 5, 255])
+def test_unknown_cie_version(version: int) -> None:
+    data = bytearray(frame_of(asm.Fde(asm.Cie(), PC, SIZE, BODY)).assemble())
+    data[8] = version
+    assert f"CIE version {version} is unknown" in failure_of(parse(bytes(data)))
+
+
+def test_a_cie_cut_at_every_byte() -> None:
+    """The length field says less and less; each FDE of it fails, with the CIE's place in the reason."""
+    cie = asm.Cie(
+        3,
+        "zPLR",
+        ra_register=200,
+        personality_encoding=0x1B,
+        personality_vaddr=PERSONALITY,
+        lsda_encoding=0x1B,
+    )
+    whole = frame_of(cie).assemble()
+    body = whole[8:].rstrip(b"\0")
+    fde = frame_of(asm.Fde(cie, PC, SIZE, BODY)).assemble()[len(whole) :]
+    for size in range(len(body)):
+        entry = struct.pack("<II", 4 + size, 0) + body[:size]
+        # The FDE's CIE pointer counts from its own field.
+        data = entry + fde[:4] + struct.pack("<I", len(entry) + 4) + fde[8:]
+        assert failure_of(parse(data)).startswith("its CIE at 0x0 is damaged: "), size
+
+
+def test_a_damaged_cie_fails_its_own_fdes_only() -> None:
+    bad, good = asm.Cie(augmentation="zX"), asm.Cie(instructions=CODE)
+    entries = (bad, good, asm.Fde(bad, PC, SIZE), asm.Fde(good, PC, SIZE, BODY), asm.Fde(bad, PC, SIZE))
+    frame = frame_of(*entries)
+    table = parse(frame)
+    check_usual(table.fdes[0])
+    assert [failure.offset for failure in table.failures] == [frame.offsets()[2], frame.offsets()[4]]
+
+
+def test_a_damaged_cie_that_nobody_uses_is_no_failure() -> None:
+    bad, good = asm.Cie(augmentation="zX"), asm.Cie(instructions=CODE)
+    table = parse(frame_of(bad, asm.Fde(good, PC, SIZE)))
+    assert (len(table.fdes), table.failures, table.cie_count) == (1, (), 2)
+
+
+# --- Damaged FDEs -------------------------------------------------------------------------------------------
+
+
+def two_functions() -> tuple[asm.EhFrame, bytearray, int, int]:
+    """A section of a CIE and two FDEs, its bytes, and where the FDEs start."""
+    cie = asm.Cie(instructions=CODE)
+    frame = frame_of(asm.Fde(cie, PC, SIZE, BODY), asm.Fde(cie, PC + 0x1000, SIZE, BODY))
+    _, first, second = frame.offsets()
+    return frame, bytearray(frame.assemble()), first, second
+
+
+@pytest.mark.parametrize(
+    ("cie_pointer", "reason"),
+    [
+        (0xFFFFFF00, "the CIE pointer leaves the section"),
+        (0x00100000, "the CIE pointer leaves the section"),
+        (0x10, "the CIE pointer does not point to a CIE"),
+        (0x04, "the CIE pointer does not point to a CIE"),
+        (0x01, "the CIE pointer does not point to a CIE"),
+    ],
+)
+def test_a_wrong_cie_pointer_fails_alone(cie_pointer: int, reason: str) -> None:
+    _, data, first, second = two_functions()
+    data[first + 4 : first + 8] = struct.pack("<I", cie_pointer)
+    table = parse(bytes(data))
+    assert [fde.offset for fde in table.fdes] == [second]
+    (failure,) = table.failures
+    assert (failure.offset, failure.error.reason) == (first, reason)
+    assert str(failure.error) == f".eh_frame+0x{first:x}: {reason}"
+
+
+def test_a_cie_pointer_to_an_fde() -> None:
+    _, data, first, second = two_functions()
+    data[second + 4 : second + 8] = struct.pack("<I", second + 4 - first)
+    table = parse(bytes(data))
+    assert [fde.offset for fde in table.fdes] == [first]
+    assert [failure.error.reason for failure in table.failures] == ["the CIE pointer does not point to a CIE"]
+
+
+def test_augmentation_data_that_leave_the_entry_fail_alone() -> None:
+    _, data, first, second = two_functions()
+    data[first + 16] = 0x7F
+    table = parse(bytes(data))
+    assert [fde.offset for fde in table.fdes] == [second]
+    assert [failure.error.reason for failure in table.failures] == ["the augmentation data leave the entry"]
+
+
+@pytest.mark.parametrize("encoding", [0x1B, 0x00, 0x0C, 0x03], ids=hex)
+def test_an_fde_cut_at_every_byte(encoding: int) -> None:
+    cie = asm.Cie(fde_encoding=encoding)
+    whole = frame_of(cie).assemble()
+    fde = frame_of(asm.Fde(cie, PC, SIZE)).assemble()[len(whole) :]
+    complete = 8 + 2 * (4 if encoding & 3 == 3 else 8) + 1
+    for size in range(4, complete - 4):
+        data = whole + struct.pack("<I", size) + fde[4 : 4 + size]
+        assert "truncated" in failure_of(parse(data)), size
+    data = whole + struct.pack("<I", complete - 4) + fde[4:complete]
+    assert only_fde(parse(data)).instructions == b""
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 0x40, 0x7FFFFFFF, 0xFFFFFFEF, 0xFFFFFFFE])
+def test_a_length_that_leaves_the_section_ends_the_walk(length: int) -> None:
+    _, data, _, second = two_functions()
+    data[second : second + 4] = struct.pack("<I", length)
+    with pytest.raises(CfiError, match=f"the entry's length of {length} bytes") as caught:
+        parse(bytes(data))
+    assert (caught.value.where, caught.value.offset) == (".eh_frame", second)
+
+
+@pytest.mark.parametrize("length", [0, 3, 0x40, 1 << 63, (1 << 64) - 1])
+def test_a_64_bit_length_that_leaves_the_section(length: int) -> None:
+    _, data, _, second = two_functions()
+    whole = bytes(data[:second]) + b"\xff" * 4 + struct.pack("<Q", length) + bytes(16)
+    with pytest.raises(CfiError, match=f"the entry's length of {length} bytes") as caught:
+        parse(whole)
+    assert caught.value.offset == second
+
+
+def test_a_section_cut_at_every_byte() -> None:
+    """What is complete is read, and the rest is an error at the entry that is not; at a border there is no rest."""
+    frame, data, _, _ = two_functions()
+    starts = (*frame.offsets(), len(data))
+    for size in range(len(data) + 1):
+        complete = sum(start <= size for start in starts[2:])
+        if size in starts:
+            assert len(parse(bytes(data[:size])).fdes) == complete
+            continue
+        with pytest.raises(CfiError, match=r"leaves the section|truncated entry") as caught:
+            parse(bytes(data[:size]))
+        assert caught.value.offset == max(start for start in starts if start <= size)
+
+
+def test_a_64_bit_length_cut_at_every_byte() -> None:
+    data = frame_of(asm.Fde(asm.Cie(), PC, SIZE, BODY), dwarf64=True)
+    whole, second = data.assemble(), data.offsets()[1]
+    for size in range(second + 1, len(whole)):
+        with pytest.raises(CfiError, match=r"truncated|leaves the section") as caught:
+            parse(whole[:size])
+        assert caught.value.offset == second
+
+
+# --- Objects ------------------------------------------------------------------------------------------------
+
+
+def test_an_unresolved_relocation_of_pc_begin_fails_alone() -> None:
+    _, data, first, second = two_functions()
+    table = parse(bytes(data), unresolved=frozenset({first + 8}))
+    assert [fde.offset for fde in table.fdes] == [second]
+    (failure,) = table.failures
+    assert (failure.offset, failure.error.reason) == (first, "its function is in no section of this file")
+
+
+def test_other_unresolved_relocations_do_not_matter() -> None:
+    """The personality routine of a CIE and the LSDA of an FDE are often of other files."""
+    cie = asm.Cie(augmentation="zPLR", instructions=CODE, personality_encoding=0x9B, lsda_encoding=0x1B)
+    frame = frame_of(asm.Fde(cie, PC, SIZE, BODY, LSDA))
+    offset = frame.offsets()[1]
+    check_usual(only_fde(parse(frame, unresolved=frozenset({18, offset + 17}))))
+
+
+@pytest.mark.parametrize("unresolved", [frozenset[int](), frozenset({1})], ids=["quick", "general"])
+@pytest.mark.parametrize("augmentation", ["zR", "zLR"])
+def test_offsets_say_where_things_are(unresolved: frozenset[int], augmentation: str) -> None:
+    """The quick way of the usual FDE and the general way, which any unresolved relocation asks for, agree."""
+    cie = asm.Cie(augmentation=augmentation, instructions=CODE, lsda_encoding=0x1B)
+    frame = frame_of(asm.Fde(cie, PC, SIZE, BODY, LSDA), asm.Fde(cie, PC - 0x8000, 0xFFFFFFFF, BODY, LSDA))
+    data, offsets = frame.assemble(), frame.offsets()[1:]
+    table = parse(frame, unresolved=unresolved)
+    assert [(fde.pc_begin_vaddr, fde.pc_range) for fde in table.fdes] == [(PC, SIZE), (PC - 0x8000, 0xFFFFFFFF)]
+    for fde, offset in zip(table.fdes, offsets, strict=True):
+        assert (fde.offset, fde.pc_offset) == (offset, offset + 8)
+        assert fde.instructions_offset == offset + 17 + (4 if "L" in augmentation else 0)
+        assert data[fde.instructions_offset :].startswith(fde.instructions)
+        assert fde.instructions.rstrip(b"\0") == BODY_BYTES

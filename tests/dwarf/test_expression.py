@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DWARF expressions (DWARF 5, 2.5): operands of every operation, shapes, and text."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.expression import (
+    Load,
+    Operation,
+    Shape,
+    Shapes,
+    Sum,
+    classify,
+    describe,
+    parse_expression,
+)
+from cfi2sframe.errors import CfiError
+from tests.support.cfi_asm import sleb128, uleb128
+
+DEREF, PLUS, MINUS, NOP = b"\x06", b"\x22", b"\x1c", b"\x96"
+
+
+def breg(register: int, offset: int) -> bytes:
+    return bytes((d.DW_OP_breg0 + register,)) + sleb128(offset)
+
+
+def bregx(register: int, offset: int) -> bytes:
+    return b"\x92" + uleb128(register) + sleb128(offset)
+
+
+def plus_uconst(value: int) -> bytes:
+    return b"\x23" + uleb128(value)
+
+
+def lit(value: int) -> bytes:
+    return bytes((d.DW_OP_lit0 + value,))
+
+
+def consts(value: int) -> bytes:
+    return b"\x11" + sleb128(value)
+
+
+#: Operations without operands.
+PLAIN = (
+    *("deref", "dup", "drop", "over", "swap", "rot", "abs", "and", "div", "minus", "mod", "mul", "neg", "not"),
+    *("or", "plus", "shl", "shr", "shra", "xor", "eq", "ge", "gt", "le", "lt", "ne", "nop"),
+)
+#: Name, bytes in little-endian order, the operands, and whether the bytes turn around in big-endian order.
+OPERANDS = (
+    ("addr", "030123456789abcdef", (0xEFCDAB8967452301,), True),
+    ("const1u", "08fe", (0xFE,), False),
+    ("const1s", "09fe", (-2,), False),
+    ("const2u", "0afedc", (0xDCFE,), True),
+    ("const2s", "0bfedc", (0xDCFE - 0x10000,), True),
+    ("const4u", "0c010203fe", (0xFE030201,), True),
+    ("const4s", "0d010203fe", (0xFE030201 - (1 << 32),), True),
+    ("const8u", "0e01020304050607fe", (0xFE07060504030201,), True),
+    ("const8s", "0f01020304050607fe", (0xFE07060504030201 - (1 << 64),), True),
+    ("constu", "10e440", (8292,), False),
+    ("consts", "11e440", (-8092,), False),
+    ("pick", "15ff", (255,), False),
+    ("plus_uconst", "23e440", (8292,), False),
+    ("bra", "28fedc", (0xDCFE - 0x10000,), True),
+    ("skip", "2ffedc", (0xDCFE - 0x10000,), True),
+    ("bregx", "92e440e440", (8292, -8092), False),
+    ("deref_size", "94ff", (255,), False),
+)
+RANGES = {"lit0", "lit31", "reg0", "breg0", "breg31"}
+
+
+def test_every_operation_of_the_constants_is_tested() -> None:
+    names = {name.removeprefix("DW_OP_") for name in vars(d) if name.startswith("DW_OP_")}
+    assert names == {*PLAIN, *RANGES, *(name for name, _, _, _ in OPERANDS)}
+    for name, encoded, _, _ in OPERANDS:
+        assert int(encoded[:2], 16) == vars(d)["DW_OP_" + name]
+
+
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+@pytest.mark.parametrize(("name", "encoded", "operands", "turns"), OPERANDS)
+def test_operands(name: str, encoded: str, operands: tuple[int, ...], turns: bool, byte_order: str) -> None:  # noqa: FBT001
+    data = bytes.fromhex(encoded)
+    if turns and byte_order == ">":
+        data = data[:1] + data[:0:-1]
+    expected = Operation(vars(d)["DW_OP_" + name], operands)
+    assert parse_expression(NOP + data + NOP, byte_order) == (Operation(0x96, ()), expected, Operation(0x96, ()))
+    assert describe(data, byte_order) == " ".join((name, *map(str, operands)))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_operations_without_operands(name: str) -> None:
+    opcode = vars(d)["DW_OP_" + name]
+    assert parse_expression(bytes((opcode, 0x96)), "<") == (Operation(opcode, ()), Operation(0x96, ()))
+    assert describe(bytes((opcode,)), "<") == name
+
+
+@pytest.mark.parametrize("number", [0, 1, 15, 30, 31])
+def test_numbered_operations(number: int) -> None:
+    assert parse_expression(lit(number), "<") == (Operation(0x30 + number, ()),)
+    assert describe(lit(number), "<") == f"lit{number}"
+    assert parse_expression(breg(number, -8092), "<") == (Operation(0x70 + number, (-8092,)),)
+    assert describe(breg(number, -8092), "<") == f"breg{number} -8092"
+
+
+@pytest.mark.parametrize("encoded", [encoded for _, encoded, _, _ in OPERANDS] + ["77e440"])
+def test_truncated_at_every_byte(encoded: str) -> None:
+    whole = bytes.fromhex(encoded)
+    for size in range(1, len(whole)):
+        with pytest.raises(CfiError, match="truncated"):
+            parse_expression(NOP + whole[:size], "<")
+        with pytest.raises(CfiError, match="truncated"):
+            classify(NOP + whole[:size], "<", starts_with_cfa=False)
+        assert describe(NOP + whole[:size], "<") == "bytes " + (NOP + whole[:size]).hex(" ")
+
+
+KNOWN = {opcode for name, opcode in vars(d).items() if name.startswith("DW_OP_")} - {d.DW_OP_reg0}
+KNOWN |= {*range(d.DW_OP_lit0, d.DW_OP_lit31 + 1), *range(d.DW_OP_breg0, d.DW_OP_breg31 + 1)}
+
+
+@pytest.mark.parametrize("opcode", sorted(set(range(256)) - KNOWN))
+def test_unknown_operations(opcode: int) -> None:
+    """Among them DW_OP_reg0 to reg31: they name a place, and CFI may not use them (DWARF 5, 6.4.2)."""
+    with pytest.raises(CfiError, match=f"unknown expression operation 0x{opcode:02x}"):
+        parse_expression(breg(7, 8) + bytes((opcode,)) + bytes(8), "<")
+    with pytest.raises(CfiError, match="unknown expression operation"):
+        classify(breg(7, 8) + bytes((opcode,)), "<", starts_with_cfa=False)
+    assert describe(bytes((0x77, 8, opcode)), "<") == f"bytes 77 08 {opcode:02x}"
+
+
+# --- Shapes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "shape"),
+    [
+        (breg(7, 8), Sum(7, 8)),
+        (breg(0, -8), Sum(0, -8)),
+        (breg(31, 0), Sum(31, 0)),
+        (bregx(46, 16), Sum(46, 16)),
+        (NOP + breg(7, 8) + NOP, Sum(7, 8)),
+        # DRAP as GCC writes it; glibc's __restore_rt; s390x's and AArch64's signal frames.
+        (breg(6, -8) + DEREF, Load(Sum(6, -8))),
+        (breg(7, 160) + DEREF, Load(Sum(7, 160))),
+        (bregx(100, -16) + DEREF, Load(Sum(100, -16))),
+        (breg(7, 8) + plus_uconst(100), Sum(7, 108)),
+        (breg(7, 8) + plus_uconst(100) + DEREF, Load(Sum(7, 108))),
+        (breg(7, 8) + lit(31) + PLUS, Sum(7, 39)),
+        (lit(31) + breg(7, 8) + PLUS, Sum(7, 39)),
+        (breg(7, 8) + lit(31) + MINUS, Sum(7, -23)),
+        (breg(7, 8) + consts(-100) + PLUS, Sum(7, -92)),
+        (breg(7, 8) + consts(-100) + MINUS, Sum(7, 108)),
+        (breg(7, 8) + lit(3) + lit(4) + PLUS + PLUS, Sum(7, 15)),
+        (breg(7, 8) + lit(3) + lit(4) + MINUS + PLUS, Sum(7, 7)),
+        (breg(7, 8) + lit(3) + plus_uconst(4) + MINUS, Sum(7, 1)),
+        (breg(7, 8) + b"\x08\xff" + PLUS, Sum(7, 263)),
+        (breg(7, 8) + b"\x09\xff" + PLUS, Sum(7, 7)),
+        # The stack's words have 64 bits.
+        (breg(7, 8) + b"\x0e" + b"\xff" * 8 + PLUS, Sum(7, 7)),
+        (breg(7, (1 << 63) - 1) + plus_uconst(1), Sum(7, -(1 << 63))),
+        # The result is what is on top.
+        (breg(3, 1) + breg(7, 8), Sum(7, 8)),
+        (lit(5) + breg(7, 8), Sum(7, 8)),
+    ],
+)
+def test_shapes(expression: bytes, shape: Shape) -> None:
+    assert classify(expression, "<", starts_with_cfa=False) == shape
+
+
+@pytest.mark.parametrize(
+    ("expression", "shape"),
+    [
+        (b"", Sum(None, 0)),
+        (NOP, Sum(None, 0)),
+        (plus_uconst(24), Sum(None, 24)),
+        (DEREF, Load(Sum(None, 0))),
+        (lit(16) + MINUS, Sum(None, -16)),
+        (lit(16) + MINUS + DEREF, Load(Sum(None, -16))),
+        (consts(-16) + PLUS, Sum(None, -16)),
+        # What the CFA was pushed for need not be used.
+        (breg(6, 0), Sum(6, 0)),
+        (breg(7, 120) + DEREF, Load(Sum(7, 120))),
+    ],
+)
+def test_shapes_behind_the_cfa(expression: bytes, shape: Shape) -> None:
+    assert classify(expression, "<", starts_with_cfa=True) == shape
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        b"",
+        NOP,
+        lit(8),
+        consts(-8),
+        lit(8) + plus_uconst(8),
+        lit(8) + DEREF,
+        b"\x03" + bytes(8),
+        # *(reg + a) + b, as in hand-written functions of OpenSSL, and **(reg + a).
+        breg(7, 40) + DEREF + plus_uconst(8),
+        plus_uconst(8),
+        breg(7, 40) + DEREF + lit(8) + PLUS,
+        lit(8) + breg(7, 40) + DEREF + PLUS,
+        breg(7, 40) + DEREF + lit(8) + MINUS,
+        breg(6, 0) + DEREF + DEREF,
+        # Sums of two registers, a constant less a register, and nothing to add to.
+        breg(6, 0) + breg(7, 0) + PLUS,
+        breg(6, 0) + breg(7, 0) + MINUS,
+        lit(8) + breg(7, 0) + MINUS,
+        PLUS,
+        MINUS,
+        DEREF,
+        breg(7, 0) + PLUS,
+        # The PLT's and the vector length's.
+        bytes.fromhex("7708 8000 3f 1a 3b 2a 33 24 22"),
+        breg(31, 0) + bregx(46, 0) + lit(8) + b"\x1e" + PLUS,
+        breg(7, 8) + b"\x94\x08",
+    ],
+)
+def test_no_shape(expression: bytes) -> None:
+    assert classify(expression, "<", starts_with_cfa=False) is None
+
+
+@pytest.mark.parametrize("name", sorted(set(PLAIN) - {"deref", "plus", "minus", "nop"}))
+def test_operations_that_no_shape_has(name: str) -> None:
+    expression = breg(6, 8) + breg(7, 8) + lit(3) + bytes((vars(d)["DW_OP_" + name],))
+    assert classify(expression, "<", starts_with_cfa=False) is None
+
+
+@pytest.mark.parametrize("operation", [b"\x28\x00\x00", b"\x2f\x00\x00", b"\x15\x00", b"\x94\x08"])
+def test_operations_with_operands_that_no_shape_has(operation: bytes) -> None:
+    assert classify(breg(6, 8) + breg(7, 8) + operation, "<", starts_with_cfa=False) is None
+
+
+def test_constants_are_read_in_the_byte_order_of_the_file() -> None:
+    expression = breg(15, 0) + b"\x0a\x01\x02" + PLUS
+    assert classify(expression, "<", starts_with_cfa=False) == Sum(15, 0x201)
+    assert classify(expression, ">", starts_with_cfa=False) == Sum(15, 0x102)
+
+
+# --- Text ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (b"", ""),
+        (breg(7, 40) + DEREF + plus_uconst(8), "breg7 40; deref; plus_uconst 8"),
+        (bregx(46, -1) + lit(8) + b"\x1e" + PLUS, "bregx 46 -1; lit8; mul; plus"),
+        (
+            bytes.fromhex("7708 8000 3f 1a 3b 2a 33 24 22"),
+            "breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus",
+        ),
+        (b"\x77", "bytes 77"),
+        (b"\x9c\x06", "bytes 9c 06"),
+    ],
+)
+def test_text(expression: bytes, text: str) -> None:
+    assert describe(expression, "<") == text
+
+
+# --- Properties ---------------------------------------------------------------------------------------------
+
+_INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+_PUSHES = st.one_of(
+    st.integers(0, 31).map(lambda value: (lit(value), value)),
+    _INT64.map(lambda value: (consts(value), value)),
+    st.integers(0, (1 << 64) - 1).map(lambda value: (b"\x10" + uleb128(value), value)),
+    st.integers(0, (1 << 32) - 1).map(lambda value: (b"\x0c" + value.to_bytes(4, "little"), value)),
+)
+
+
+@given(
+    st.integers(0, 31),
+    _INT64,
+    st.lists(st.tuples(_PUSHES, st.sampled_from((PLUS, MINUS))), max_size=8),
+    st.sampled_from((b"", DEREF)),
+)
+def test_sums_of_any_length(
+    register: int, offset: int, terms: list[tuple[tuple[bytes, int], bytes]], end: bytes
+) -> None:
+    """DWARF 5, 2.5.1.4: plus and minus are done on words of the address size, modulo its range."""
+    expression, total = breg(register, offset), offset
+    for (push, value), operation in terms:
+        expression += push + operation
+        total += value if operation == PLUS else -value
+    wrapped = Sum(register, int.from_bytes((total & ((1 << 64) - 1)).to_bytes(8, "little"), "little", signed=True))
+    assert classify(expression + end, "<", starts_with_cfa=False) == (Load(wrapped) if end else wrapped)
+
+
+@given(st.binary(max_size=20), st.sampled_from("<>"))
+def test_garbage_has_a_shape_or_none_or_is_an_error(expression: bytes, byte_order: Literal["<", ">"]) -> None:
+    text = describe(expression, byte_order)
+    for starts_with_cfa in (False, True):
+        try:
+            shape = classify(expression, byte_order, starts_with_cfa=starts_with_cfa)
+        except CfiError:
+            assert text == f"bytes {expression.hex(' ')}"
+        else:
+            assert isinstance(shape, Sum | Load | None)
+            assert not text.startswith("bytes")
+
+
+def test_long_expressions_are_shown_in_part() -> None:
+    """Whole operations, until 32 bytes of the expression are shown; damage behind them is not looked for."""
+    assert describe(NOP * 32, "<") == "; ".join(["nop"] * 32)
+    assert describe(NOP * 1_040, "<") == "; ".join(["nop"] * 32) + "; and 1,008 more bytes"
+    const8u = bytes((0x0E,)) + bytes(8)
+    assert describe(const8u * 5 + b"\xff", "<") == "; ".join(["const8u 0"] * 4) + "; and 10 more bytes"
+    assert describe(b"\xff" + NOP * 40, "<") == "bytes ff" + " 96" * 31 + "; and 9 more bytes"
+
+
+def test_shapes_are_worked_out_once() -> None:
+    shapes = Shapes("<")
+    expression = breg(7, 8)
+    assert shapes[expression, False] == Sum(7, 8)
+    assert shapes[breg(7, 8), False] is shapes[expression, False]
+    assert shapes[b"", False] is None
+    assert shapes[b"", True] == Sum(None, 0)
+    assert shapes[b"\xff", False] is None, "damaged"

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Properties of reading and interpreting CFI: drawn programs against an evaluator that never sees a byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.entries import CfiTable, DwarfCie, DwarfFde, parse_entries
+from cfi2sframe.dwarf.instructions import Cutter
+from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.row_machine import CfiProgram, Location, RowMachine
+from cfi2sframe.dwarf.rules import (
+    AtCfa,
+    AtExpression,
+    CfaExpression,
+    CfiRow,
+    InRegister,
+    IsExpression,
+    NoRule,
+    RaSigning,
+    RegisterOffset,
+    RegisterRule,
+    RowState,
+    ValueAtCfa,
+)
+from cfi2sframe.elf.cfi import CfiKind, CfiSection
+from cfi2sframe.errors import CfiError
+from tests.support import cfi_asm as asm
+from tests.support import cfi_strategies as cfi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.arch import Arch
+
+SECTION_VADDR = 0x2000
+KINDS: st.SearchStrategy[CfiKind] = st.sampled_from(("eh_frame", "debug_frame"))
+BIG_AARCH64 = cfi.AARCH64._replace(little_endian=False)
+MACHINES = [
+    pytest.param(cfi.AMD64, AMD64, id="amd64"),
+    pytest.param(cfi.AARCH64, AARCH64_LE, id="aarch64"),
+    pytest.param(BIG_AARCH64, AARCH64_BE, id="aarch64-be"),
+    pytest.param(cfi.S390X, S390X, id="s390x"),
+]
+
+
+# --- The naive evaluator ------------------------------------------------------------------------------------
+
+
+class _Moment(NamedTuple):
+    """All rules at one point of a program; `rules` has every register that anything was said of."""
+
+    delta: int
+    cfa: RegisterOffset | CfaExpression | None
+    rules: dict[int, RegisterRule]
+    signed: bool
+
+
+def _register_rule(step: cfi.Step, initial: dict[int, RegisterRule]) -> RegisterRule:
+    rules: dict[str, RegisterRule] = {
+        "offset": AtCfa(step.offset),
+        "val_offset": ValueAtCfa(step.offset),
+        "register": InRegister(step.holder),
+        "undefined": NoRule.UNDEFINED,
+        "same_value": NoRule.SAME_VALUE,
+        "expression": AtExpression(step.expression),
+        "val_expression": IsExpression(step.expression),
+        "restore": initial.get(step.register, NoRule.UNSPECIFIED),
+    }
+    return rules[step.operation]
+
+
+def _after(now: _Moment, step: cfi.Step, initial: dict[int, RegisterRule]) -> _Moment:
+    match step.operation, now.cfa:
+        case "advance", _:
+            return now._replace(delta=now.delta + step.offset)
+        case "no_effect", _:
+            return now
+        case "negate_ra_state", _:
+            return now._replace(signed=not now.signed)
+        case "def_cfa", _:
+            return now._replace(cfa=RegisterOffset(step.register, step.offset))
+        case "def_cfa_expression", _:
+            return now._replace(cfa=CfaExpression(step.expression))
+        case "def_cfa_register", RegisterOffset(_, offset):
+            return now._replace(cfa=RegisterOffset(step.register, offset))
+        case "def_cfa_offset", RegisterOffset(register, _):
+            return now._replace(cfa=RegisterOffset(register, step.offset))
+        case _:
+            return now._replace(rules=now.rules | {step.register: _register_rule(step, initial)})
+
+
+def evaluate(program: cfi.Program) -> tuple[CfiRow, ...]:
+    """The row table of a program, from its abstract steps: at each address, what the last instruction there left."""
+    now = _Moment(0, None, {}, signed=False)
+    for step in program.initial:
+        now = _after(now, step, {})
+    initial = now.rules
+    remembered: list[_Moment] = []
+    last_at = {0: now}
+    for step in program.steps:
+        if step.operation == "remember_state":
+            remembered.append(now)
+        elif step.operation == "restore_state":
+            now = remembered.pop()._replace(delta=now.delta)
+        else:
+            now = _after(now, step, initial)
+        last_at[now.delta] = now
+    rows: list[CfiRow] = []
+    for delta, moment in sorted(last_at.items()):
+        state = _seen_by_rows(moment, program.machine)
+        if not rows or rows[-1].state != state:
+            rows.append(CfiRow(delta, state))
+    return tuple(rows)
+
+
+def _seen_by_rows(moment: _Moment, machine: cfi.Machine) -> RowState:
+    ra, fp, sp = (moment.rules.get(reg, NoRule.UNSPECIFIED) for reg in (machine.ra, machine.fp, machine.sp))
+    return RowState(moment.cfa, ra, fp, sp, RaSigning.SIGNED if moment.signed else RaSigning.NONE)
+
+
+# --- Reading ------------------------------------------------------------------------------------------------
+
+
+def _bases(arch: Arch) -> PointerBases:
+    return PointerBases(arch.byte_order, None, lambda _: None)
+
+
+def _parse(data: bytes, arch: Arch, kind: CfiKind) -> CfiTable:
+    vaddr = 0 if kind == "debug_frame" else SECTION_VADDR
+    section = CfiSection("." + kind, kind, data, vaddr, {}, frozenset(), None)
+    return parse_entries(section, _bases(arch))
+
+
+def _read(program: cfi.Program, arch: Arch, kind: CfiKind = "eh_frame") -> DwarfFde:
+    is_debug_frame = kind == "debug_frame"
+    section = program.section(0 if is_debug_frame else SECTION_VADDR, debug_frame=is_debug_frame)
+    table = _parse(section.assemble(), arch, kind)
+    assert table.failures == ()
+    (fde,) = table.fdes
+    return fde
+
+
+#: The two ways to cut instruction strings.
+WALKS, CUTS = Cutter(1 << 60), Cutter(0)
+
+
+def _location(fde: DwarfFde, arch: Arch) -> Location:
+    return Location(fde.pc_begin_vaddr, SECTION_VADDR + fde.instructions_offset, _bases(arch))
+
+
+def _machines(arch: Arch) -> tuple[RowMachine, RowMachine]:
+    """A machine that walks through programs, and one that cuts them the quick way."""
+    return RowMachine(arch, WALKS), RowMachine(arch, CUTS)
+
+
+def _check_rows(program: CfiProgram) -> None:
+    deltas = [row.start_delta for row in program.rows]
+    assert deltas[0] == 0
+    assert deltas == sorted(set(deltas))
+    assert all(left.state != right.state for left, right in zip(program.rows, program.rows[1:], strict=False))
+
+
+@pytest.mark.parametrize(("machine", "arch"), MACHINES)
+@given(st.data(), KINDS)
+def test_rows_are_what_the_steps_mean(machine: cfi.Machine, arch: Arch, data: st.DataObject, kind: CfiKind) -> None:
+    """DWARF 5, 6.4.3: a row is what the instructions up to its end have made of the row before it."""
+    program = data.draw(cfi.programs(machine))
+    fde = _read(program, arch, kind)
+    assert (fde.pc_begin_vaddr, fde.pc_range) == (program.fde.pc_begin, program.fde.size)
+    for row_machine in _machines(arch):
+        found = row_machine.run(fde.cie, fde.instructions, _location(fde, arch))
+        assert found.rows == evaluate(program)
+        assert not found.depends_on_location
+        _check_rows(found)
+
+
+@pytest.mark.parametrize(("machine", "arch"), MACHINES)
+@settings(max_examples=25)
+@given(st.data())
+def test_a_machine_forgets_nothing_and_mixes_nothing_up(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
+    """One machine for all programs of a file says what a new one for each would say, however often it is asked."""
+    programs = data.draw(st.lists(cfi.programs(machine, max_steps=10), min_size=2, max_size=5))
+    fdes = [_read(program, arch) for program in programs]
+    # Twice: what was interpreted once is looked up the second time.
+    for shared in _machines(arch) * 2:
+        for program, fde in zip(programs, fdes, strict=True):
+            assert shared.run(fde.cie, fde.instructions, _location(fde, arch)).rows == evaluate(program)
+
+
+@pytest.mark.parametrize(("machine", "arch"), MACHINES)
+@settings(max_examples=25)
+@given(st.data())
+def test_what_is_said_of_other_registers_changes_no_row(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
+    """An expression for a register that no row tells of, before or between, leaves every row as it was."""
+    program = data.draw(cfi.programs(machine, max_steps=12))
+    extra = data.draw(st.sampled_from((asm.expression(99, b"\x30"), asm.undefined(99), asm.gnu_args_size(1 << 40))))
+    place = data.draw(st.integers(0, len(program.fde.instructions)))
+    instructions = program.fde.instructions
+    longer = program.fde._replace(instructions=(*instructions[:place], extra, *instructions[place:]))
+    fde = _read(program._replace(fde=longer), arch)
+    for row_machine in _machines(arch):
+        assert row_machine.run(fde.cie, fde.instructions).rows == evaluate(program)
+
+
+# --- What DWARF does not allow, and unwinders agree on ------------------------------------------------------
+
+_CFA_STEPS = st.one_of(
+    st.builds(asm.def_cfa, st.integers(0, 9), st.integers(0, 300)),
+    st.builds(asm.def_cfa_register, st.integers(0, 9)),
+    st.builds(asm.def_cfa_offset, st.integers(0, 300)),
+    st.sampled_from((asm.def_cfa_expression(b"\x30"), asm.def_cfa_expression(b""))),
+    st.sampled_from((asm.advance0(0), asm.advance0(1))),
+)
+
+
+def _code(instructions: Iterable[asm.Instruction]) -> bytes:
+    out = bytearray()
+    for instruction in instructions:
+        operands = b"".join(asm.uleb128(operand.value) for operand in instruction.operands)
+        out += bytes((instruction.opcode,)) + operands + instruction.tail
+    return bytes(out)
+
+
+def _cie(code: bytes) -> DwarfCie:
+    return DwarfCie(1, "", 1, -8, 16, d.DW_EH_PE_absptr, d.DW_EH_PE_omit, False, False, code)
+
+
+@given(st.lists(_CFA_STEPS, max_size=30))
+def test_an_expression_hides_register_and_offset(steps: list[asm.Instruction]) -> None:
+    """A new offset waits behind an expression, a new register ends it and takes the last offset (libgcc, readelf)."""
+    register, offset, expression, delta = 7, 8, None, 0
+    expected: dict[int, RegisterOffset | CfaExpression] = {0: RegisterOffset(7, 8)}
+    for step in steps:
+        values = [operand.value for operand in step.operands]
+        if step.opcode == d.DW_CFA_def_cfa:
+            (register, offset), expression = values, None
+        elif step.opcode == d.DW_CFA_def_cfa_register:
+            (register,), expression = values, None
+        elif step.opcode == d.DW_CFA_def_cfa_offset:
+            (offset,) = values
+        elif step.opcode == d.DW_CFA_def_cfa_expression:
+            expression = step.tail
+        else:
+            delta += step.opcode & 0x3F
+        expected[delta] = RegisterOffset(register, offset) if expression is None else CfaExpression(expression)
+    walked, program = (machine.run(_cie(_code([asm.def_cfa(7, 8)])), _code(steps)) for machine in _machines(AMD64))
+    assert walked == program
+    _check_rows(program)
+    changes: list[tuple[int, RegisterOffset | CfaExpression | None]] = []
+    for where, cfa in sorted(expected.items()):
+        if not changes or changes[-1][1] != cfa:
+            changes.append((where, cfa))
+    assert [(row.start_delta, row.state.cfa) for row in program.rows] == changes
+
+
+# --- Garbage ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150)
+@given(st.sampled_from(ARCHES), st.binary(max_size=12), st.binary(max_size=40), st.sampled_from((0, 1, 4)))
+def test_garbage_gives_rows_or_an_error(arch: Arch, initial: bytes, code: bytes, code_alignment: int) -> None:
+    cie = _cie(initial)._replace(code_alignment=code_alignment)
+    location = Location(0x1000, 0x2000, _bases(arch))
+    outcomes: list[object] = []
+    for machine in _machines(arch) * 2:
+        try:
+            program = machine.run(cie, code, location)
+        except CfiError as error:
+            outcomes.append((error.reason, error.offset))
+        else:
+            _check_rows(program)
+            outcomes.append(program)
+    assert outcomes == outcomes[:1] * 4
+
+
+@settings(max_examples=150)
+@given(cfi.programs(cfi.AMD64, max_steps=4), st.data(), KINDS)
+def test_a_damaged_section_fails_in_parts_or_whole(program: cfi.Program, data: st.DataObject, kind: CfiKind) -> None:
+    """Whatever a byte turns into, each entry is an FDE or a failure, or the walk says where it ended."""
+    section = bytearray(program.section(debug_frame=kind == "debug_frame").assemble())
+    for _ in range(data.draw(st.integers(1, 3))):
+        section[data.draw(st.integers(0, len(section) - 1))] = data.draw(st.integers(0, 255))
+    whole = bytes(section)[: data.draw(st.integers(0, len(section)) | st.just(len(section)))]
+    broken: CfiError | None = None
+    table = CfiTable((), (), 0)
+    try:
+        table = _parse(whole, AMD64, kind)
+    except CfiError as error:
+        broken = error
+    if broken is not None:
+        assert broken.where == "." + kind
+        assert broken.offset is not None
+        assert 0 <= broken.offset < len(whole)
+    for fde in table.fdes:
+        assert 0 <= fde.offset < fde.instructions_offset <= len(whole)
+        assert 0 <= fde.pc_range < 1 << 64
+        assert whole[fde.instructions_offset :].startswith(fde.instructions)
+    for failure in table.failures:
+        assert failure.error.offset == failure.offset

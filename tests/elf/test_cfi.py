@@ -1,0 +1,767 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where CFI lies in a file: sections of each kind, relocated, compressed, or found through PT_GNU_EH_FRAME."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import sys
+import zlib
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfi2sframe.dwarf.entries import CfiTable, parse_entries
+from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.row_machine import Location, run
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation, find_cfi, relocated_bytes
+from cfi2sframe.elf.image import ElfImage, Place
+from cfi2sframe.errors import BudgetError, Cfi2SFrameError, CfiError, ElfError, RequestError
+from tests.support import cfi_asm as asm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.oracle import tools
+
+ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
+CIE = asm.Cie(instructions=(asm.def_cfa(7, 8),))
+BODY = (asm.advance0(1), asm.def_cfa_offset(16), asm.offset(6, 2))
+SH_TYPE, SH_SIZE, SH_LINK = 4, 32, 40
+E_SHOFF = 40
+
+
+class Target(NamedTuple):
+    """An ABI, and its relocation types: 4 and 8 bytes, absolute and relative."""
+
+    machine: int
+    little_endian: bool
+    absolute: dict[int, tuple[int, ...]]
+    relative: dict[int, tuple[int, ...]]
+    unknown: int
+
+    @property
+    def order(self) -> Literal["little", "big"]:
+        return "little" if self.little_endian else "big"
+
+
+AMD64 = Target(c.EM_X86_64, True, {4: (10, 11), 8: (1,)}, {4: (2, 4), 8: (24,)}, 9)
+AARCH64 = Target(c.EM_AARCH64, True, {4: (258,), 8: (257,)}, {4: (261,), 8: (260,)}, 259)
+AARCH64_BE = AARCH64._replace(little_endian=False)
+S390X = Target(c.EM_S390, False, {4: (4,), 8: (22,)}, {4: (5,), 8: (23,)}, 3)
+TARGETS = {"amd64": AMD64, "aarch64": AARCH64, "aarch64-be": AARCH64_BE, "s390x": S390X}
+each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+
+TEXT = asm.Section(".text", b"\xc3" * 0x40, flags=ALLOC_CODE, align=16)
+TEXT_B = asm.Section(".text.b", b"\xc3" * 0x20, flags=ALLOC_CODE, align=16)
+SYMBOLS = (
+    asm.Symbol(".text", 0, 0, c.STT_SECTION, ".text"),
+    asm.Symbol(".text.b", 0, 0, c.STT_SECTION, ".text.b"),
+    asm.Symbol("function", 8, 8, 0x12, ".text"),
+    asm.Symbol("elsewhere", 0, 0, 0x10, ""),
+    asm.Symbol("far", 1 << 40, 0, 0x10, "*ABS*"),
+)
+
+
+def relocatable(
+    target: Target, data: bytes, *relocations: asm.Relocation, name: str = ".eh_frame", flags: int = c.SHF_ALLOC
+) -> ElfImage:
+    """An object with one section of CFI and relocations of it."""
+    sections = (TEXT, TEXT_B, asm.Section(name, data, flags=flags, align=8))
+    return image_of(
+        asm.elf_file(
+            target.machine,
+            sections,
+            little_endian=target.little_endian,
+            symbols=SYMBOLS,
+            relocations=relocations,
+        )
+    )
+
+
+def image_of(data: bytes) -> ElfImage:
+    return ElfImage(data, "test.elf")
+
+
+def only(sections: tuple[CfiSection, ...]) -> CfiSection:
+    (section,) = sections
+    return section
+
+
+def section_header(data: bytes, index: int) -> int:
+    return int(struct.unpack_from("<Q", data, E_SHOFF)[0]) + 64 * index
+
+
+def patched(data: bytes, offset: int, code: str, value: int) -> bytes:
+    out = bytearray(data)
+    struct.pack_into("<" + code, out, offset, value)
+    return bytes(out)
+
+
+def parse(image: ElfImage, section: CfiSection) -> CfiTable:
+    return parse_entries(section, PointerBases(image.byte_order, section.table_vaddr, lambda _: None))
+
+
+def places(image: ElfImage, kind: CfiKind | None = None) -> list[Place]:
+    """Where the functions of all FDEs of an image start."""
+    found = []
+    for section in find_cfi(image, kind):
+        table = parse(image, section)
+        assert table.failures == ()
+        found += [image.place(fde.pc_begin_vaddr) for fde in table.fdes]
+    return found
+
+
+# --- Relocations --------------------------------------------------------------------------------------------
+
+
+@each_target
+@pytest.mark.parametrize("symbol", ["function", ".text.b"])
+@pytest.mark.parametrize("addend", [0, 5, -3])
+def test_each_relocation_type(target: Target, symbol: str, addend: int) -> None:
+    """S + A for absolute ones, S + A - P for relative ones, and not a byte beside the field."""
+    for size, types in [*target.absolute.items(), *target.relative.items()]:
+        for kind in types:
+            relocation = asm.Relocation(".eh_frame", 4, symbol, kind, addend)
+            image = relocatable(target, b"\xee" * 20, relocation)
+            section = only(find_cfi(image))
+            value = image.sections[1].vaddr + 8 if symbol == "function" else image.sections[2].vaddr
+            value += addend
+            if kind in target.relative[size]:
+                value -= section.vaddr + 4
+            field = (value & ((1 << 8 * size) - 1)).to_bytes(size, target.order)
+            assert section.data == b"\xee" * 4 + field + b"\xee" * (16 - size)
+            assert {offset: (r.type, r.addend) for offset, r in section.relocations.items()} == {4: (kind, addend)}
+            assert section.unresolved == frozenset()
+            assert relocated_bytes(image, image.sections[3]) == section.data
+
+
+def test_the_symbol_of_a_relocation_is_kept() -> None:
+    image = relocatable(AMD64, bytes(8), asm.Relocation(".eh_frame", 0, "function", c.R_X86_64_PC32, 7))
+    ((offset, relocation),) = only(find_cfi(image)).relocations.items()
+    table = next(section for section in image.sections if section.type == c.SHT_SYMTAB)
+    assert offset == 0
+    assert relocation == Relocation(c.R_X86_64_PC32, relocation.symbol_index, 7)
+    assert list(image.symbols(table))[relocation.symbol_index].name == "function"
+
+
+@each_target
+def test_what_cannot_be_resolved_is_noted_and_left_alone(target: Target) -> None:
+    (word, *_), (relative, *_) = target.absolute[4], target.relative[4]
+    data = bytes(range(32))
+    image = relocatable(
+        target,
+        data,
+        asm.Relocation(".eh_frame", 0, "elsewhere", relative),
+        asm.Relocation(".eh_frame", 8, "function", target.unknown),
+        asm.Relocation(".eh_frame", 29, "function", word),
+        asm.Relocation(".eh_frame", 1 << 40, "function", word),
+    )
+    section = only(find_cfi(image))
+    assert section.data == data
+    assert section.relocations == {}
+    assert section.unresolved == {0, 8, 29, 1 << 40}
+
+
+@each_target
+def test_a_relocation_of_the_last_bytes(target: Target) -> None:
+    relocation = asm.Relocation(".eh_frame", 28, "function", target.absolute[4][0])
+    section = only(find_cfi(relocatable(target, b"\xee" * 32, relocation)))
+    assert section.data[:28] == b"\xee" * 28
+    assert section.data[28:] != b"\xee" * 4
+    assert set(section.relocations) == {28}
+
+
+@each_target
+def test_relocations_of_type_none_are_ignored(target: Target) -> None:
+    section = only(find_cfi(relocatable(target, b"\xee" * 8, asm.Relocation(".eh_frame", 0, "elsewhere", 0))))
+    assert (section.data, section.relocations, section.unresolved) == (b"\xee" * 8, {}, frozenset())
+
+
+@each_target
+@pytest.mark.parametrize("is_relative", [False, True])
+@pytest.mark.parametrize(("symbol", "addend"), [("far", 0), ("function", 1 << 33), ("function", -(1 << 33))])
+def test_overflow(target: Target, is_relative: bool, symbol: str, addend: int) -> None:  # noqa: FBT001
+    types = target.relative if is_relative else target.absolute
+    for kind in types[4]:
+        image = relocatable(target, bytes(16), asm.Relocation(".eh_frame", 12, symbol, kind, addend))
+        with pytest.raises(ElfError) as caught:
+            find_cfi(image)
+        assert str(caught.value) == f".rela.eh_frame+0xc: relocation type {kind} overflows 4 bytes"
+    for kind in types[8]:
+        image = relocatable(target, bytes(16), asm.Relocation(".eh_frame", 8, symbol, kind, addend))
+        assert only(find_cfi(image)).data[8:] != bytes(8)
+
+
+def test_relocations_without_addends() -> None:
+    image = relocatable(AMD64, bytes(8), asm.Relocation(".eh_frame", 0, "function", 2))
+    table = next(section for section in image.sections if section.type == c.SHT_RELA)
+    data = patched(bytes(image.data), section_header(bytes(image.data), table.index) + SH_TYPE, "I", c.SHT_REL)
+    with pytest.raises(ElfError, match=r"^\.rela\.eh_frame: relocations without addends"):
+        find_cfi(image_of(data))
+
+
+def test_relocations_without_a_symbol_table() -> None:
+    image = relocatable(AMD64, bytes(8), asm.Relocation(".eh_frame", 0, "function", 2))
+    table = next(section for section in image.sections if section.type == c.SHT_RELA)
+    data = patched(bytes(image.data), section_header(bytes(image.data), table.index) + SH_LINK, "I", 99)
+    with pytest.raises(ElfError, match=r"^\.rela\.eh_frame: names a symbol table that does not exist"):
+        find_cfi(image_of(data))
+
+
+def test_a_relocation_of_a_symbol_that_does_not_exist() -> None:
+    image = relocatable(AMD64, b"\xee" * 8, asm.Relocation(".eh_frame", 0, "function", 2))
+    table = next(section for section in image.sections if section.type == c.SHT_RELA)
+    section = only(find_cfi(image_of(patched(bytes(image.data), table.file_offset + 12, "I", 1000))))
+    assert (section.data, section.unresolved) == (b"\xee" * 8, frozenset({0}))
+
+
+def test_a_relocation_table_with_an_incomplete_entry() -> None:
+    relocations = (asm.Relocation(".eh_frame", 0, "function", 2), asm.Relocation(".eh_frame", 4, "function", 2))
+    image = relocatable(AMD64, b"\xee" * 8, *relocations)
+    table = next(section for section in image.sections if section.type == c.SHT_RELA)
+    data = patched(bytes(image.data), section_header(bytes(image.data), table.index) + SH_SIZE, "Q", 47)
+    assert set(only(find_cfi(image_of(data))).relocations) == {0}
+
+
+def test_relocations_of_a_linked_file_are_not_applied() -> None:
+    """Option --emit-relocs of ld keeps them; the bytes are final."""
+    sections = (
+        asm.Section(".text", b"\xc3" * 16, flags=ALLOC_CODE, addr=0x401200),
+        asm.Section(".eh_frame", b"\xee" * 8, flags=c.SHF_ALLOC, addr=0x402300),
+    )
+    symbols = (asm.Symbol("function", 0x401200, 16),)
+    relocations = (asm.Relocation(".eh_frame", 0, "function", c.R_X86_64_PC32),)
+    data = asm.elf_file(c.EM_X86_64, sections, file_type=c.ET_EXEC, symbols=symbols, relocations=relocations)
+    section = only(find_cfi(image_of(data)))
+    assert (section.data, section.vaddr, section.relocations) == (b"\xee" * 8, 0x402300, {})
+    image = image_of(data)
+    assert relocated_bytes(image, image.sections[2]) == b"\xee" * 8
+
+
+# --- FDEs of objects ----------------------------------------------------------------------------------------
+
+
+def object_frame(target: Target, name: str, count: int) -> tuple[asm.Section, list[int]]:
+    """A section of .eh_frame with `count` FDEs whose starts are for relocations to fill in, and where those are."""
+    frame = asm.EhFrame(tuple(asm.Fde(CIE, 0, 8, BODY) for _ in range(count)), little_endian=target.little_endian)
+    section = asm.Section(name, frame.assemble(), flags=c.SHF_ALLOC, align=8)
+    return section, [offset + 8 for offset in frame.offsets()[1:]]
+
+
+@each_target
+def test_functions_of_an_object_are_found_in_their_sections(target: Target) -> None:
+    frame, fields = object_frame(target, ".eh_frame", 3)
+    relative = target.relative[4][0]
+    relocations = (
+        asm.Relocation(".eh_frame", fields[0], ".text", relative, 0x10),
+        asm.Relocation(".eh_frame", fields[1], "function", relative, 0),
+        asm.Relocation(".eh_frame", fields[2], ".text.b", relative, 0),
+    )
+    image = relocatable(target, frame.data, *relocations)
+    assert places(image) == [Place(1, ".text", 0x10), Place(1, ".text", 8), Place(2, ".text.b", 0)]
+
+
+def test_several_sections_of_eh_frame() -> None:
+    """Objects with COMDAT groups have one for each; the relocations of each are its own."""
+    first, (field,) = object_frame(AMD64, ".eh_frame", 1)
+    second, (other_field,) = object_frame(AMD64, ".eh_frame", 1)
+    # The writer knows sections by name: one gets its real name when the file is there.
+    second = second._replace(name=".eh_framX", type=c.SHT_X86_64_UNWIND)
+    relocations = (
+        asm.Relocation(".eh_frame", field, ".text", c.R_X86_64_PC32, 4),
+        asm.Relocation(".eh_framX", other_field, ".text.b", c.R_X86_64_PC32, 8),
+    )
+    sections = (TEXT, first, TEXT_B, second)
+    data = asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=relocations)
+    image = image_of(data.replace(b".eh_framX", b".eh_frame"))
+    found = find_cfi(image)
+    assert [section.vaddr for section in found] == [image.sections[2].vaddr, image.sections[4].vaddr]
+    assert places(image) == [Place(1, ".text", 4), Place(3, ".text.b", 8)]
+
+
+@pytest.mark.parametrize("kind", [c.SHT_PROGBITS, c.SHT_X86_64_UNWIND])
+def test_section_types(kind: int) -> None:
+    frame, (field,) = object_frame(AMD64, ".eh_frame", 1)
+    relocation = asm.Relocation(".eh_frame", field, ".text", c.R_X86_64_PC32)
+    sections = (TEXT, TEXT_B, frame._replace(type=kind))
+    data = asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=(relocation,))
+    assert places(image_of(data)) == [Place(1, ".text", 0)]
+
+
+@each_target
+def test_debug_frame_of_an_object(target: Target) -> None:
+    """Its CIE pointers are relocated too, against the section itself, and its addresses are absolute."""
+    cie = asm.Cie(3, "")
+    other = asm.Cie(3, "", ra_register=5)
+    entries = (cie, other, asm.Fde(other, 0, 8, BODY), asm.Fde(cie, 0, 8, BODY))
+    frame = asm.EhFrame(entries, little_endian=target.little_endian, debug_frame=True)
+    data, offsets = bytearray(frame.assemble()), frame.offsets()
+    relocations = []
+    for fde_offset, cie_offset, addend in ((offsets[2], offsets[1], 0x10), (offsets[3], offsets[0], 0x20)):
+        data[fde_offset + 4 : fde_offset + 8] = b"\xee" * 4
+        relocations += [
+            asm.Relocation(".debug_frame", fde_offset + 4, ".debug_frame", target.absolute[4][0], cie_offset),
+            asm.Relocation(".debug_frame", fde_offset + 8, ".text", target.absolute[8][0], addend),
+        ]
+    sections = (TEXT, TEXT_B, asm.Section(".debug_frame", bytes(data), align=8))
+    image = image_of(
+        asm.elf_file(
+            target.machine,
+            sections,
+            little_endian=target.little_endian,
+            symbols=(*SYMBOLS, asm.Symbol(".debug_frame", 0, 0, c.STT_SECTION, ".debug_frame")),
+            relocations=tuple(relocations),
+        )
+    )
+    section = only(find_cfi(image))
+    assert (section.kind, section.vaddr) == ("debug_frame", 0)
+    assert [fde.cie.ra_register for fde in parse(image, section).fdes] == [5, 16]
+    assert places(image) == [Place(1, ".text", 0x10), Place(1, ".text", 0x20)]
+
+
+# --- Which section ------------------------------------------------------------------------------------------
+
+FDE_BYTES = asm.EhFrame((asm.Fde(CIE, 0x1000, 8, BODY), asm.Terminator())).assemble()
+DEBUG_BYTES = asm.EhFrame(
+    (asm.Fde(CIE._replace(version=3, augmentation=""), 0x1000, 8, BODY),), debug_frame=True
+).assemble()
+EH_FRAME = asm.Section(".eh_frame", FDE_BYTES, flags=c.SHF_ALLOC)
+DEBUG_FRAME = asm.Section(".debug_frame", DEBUG_BYTES)
+
+
+def with_sections(*sections: asm.Section) -> ElfImage:
+    return image_of(asm.elf_file(c.EM_X86_64, (TEXT, *sections)))
+
+
+def kinds(image: ElfImage, kind: CfiKind | None = None) -> list[str]:
+    return [section.kind for section in find_cfi(image, kind)]
+
+
+def test_eh_frame_comes_before_debug_frame() -> None:
+    both = with_sections(DEBUG_FRAME, EH_FRAME)
+    assert kinds(both) == ["eh_frame"]
+    assert kinds(both, "eh_frame") == ["eh_frame"]
+    assert kinds(both, "debug_frame") == ["debug_frame"]
+    assert kinds(with_sections(DEBUG_FRAME)) == ["debug_frame"]
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        EH_FRAME._replace(data=bytes(4)),
+        EH_FRAME._replace(data=bytes(12)),
+        EH_FRAME._replace(data=b""),
+        # As in files of debug information that strip left behind.
+        EH_FRAME._replace(data=b"", type=c.SHT_NOBITS, nobits_size=64),
+        EH_FRAME._replace(flags=0),
+    ],
+    ids=["terminator", "terminators", "empty", "nobits", "not-loaded"],
+)
+def test_eh_frame_that_says_nothing(useless: asm.Section) -> None:
+    assert kinds(with_sections(useless, DEBUG_FRAME)) == ["debug_frame"]
+    with pytest.raises(RequestError, match=r"^no \.eh_frame section$"):
+        find_cfi(with_sections(useless, DEBUG_FRAME), "eh_frame")
+    with pytest.raises(ElfError, match=r"^no call frame information: neither \.eh_frame nor \.debug_frame$"):
+        find_cfi(with_sections(useless))
+
+
+def test_a_kind_that_is_not_there() -> None:
+    with pytest.raises(RequestError, match=r"^no \.debug_frame section$"):
+        find_cfi(with_sections(EH_FRAME), "debug_frame")
+    with pytest.raises(RequestError, match=r"^no \.eh_frame section$"):
+        find_cfi(with_sections(DEBUG_FRAME), "eh_frame")
+
+
+@pytest.mark.parametrize(
+    ("sections", "table"),
+    [
+        ((), None),
+        ((".got",), 0),
+        ((".got.plt",), 0),
+        ((".got", ".got.plt"), 1),
+        ((".got.plt", ".got"), 0),
+    ],
+)
+def test_what_data_relative_pointers_count_from(sections: tuple[str, ...], table: int | None) -> None:
+    tables = tuple(asm.Section(name, bytes(16), flags=c.SHF_ALLOC | c.SHF_WRITE) for name in sections)
+    image = with_sections(EH_FRAME, *tables)
+    expected = None if table is None else image.sections[3 + table].vaddr
+    assert only(find_cfi(image)).table_vaddr == expected
+
+
+def test_a_section_that_leaves_the_file() -> None:
+    image = with_sections(EH_FRAME)
+    data = bytes(image.data)
+    with pytest.raises(ElfError, match=r"^\.eh_frame: truncated"):
+        find_cfi(image_of(patched(data, section_header(data, 2) + SH_SIZE, "Q", 1 << 20)))
+
+
+# --- Compression --------------------------------------------------------------------------------------------
+
+
+def compressed(packed: bytes, size: int, *, method: int = c.ELFCOMPRESS_ZLIB, order: str = "<") -> asm.Section:
+    header = struct.pack(order + "IIQQ", method, 0, size, 8)
+    return asm.Section(".debug_frame", header + packed, flags=c.SHF_COMPRESSED)
+
+
+@each_target
+def test_zlib(target: Target) -> None:
+    order = "<" if target.little_endian else ">"
+    section = compressed(zlib.compress(DEBUG_BYTES), len(DEBUG_BYTES), order=order)
+    data = asm.elf_file(target.machine, (TEXT, section), little_endian=target.little_endian)
+    found = only(find_cfi(image_of(data)))
+    assert (found.data, found.kind) == (DEBUG_BYTES, "debug_frame")
+
+
+def test_a_compressed_section_is_relocated_in_its_plain_form() -> None:
+    plain = bytes(64)
+    packed = struct.pack("<IIQQ", c.ELFCOMPRESS_ZLIB, 0, 64, 8) + zlib.compress(plain)
+    assert len(packed) < 56
+    relocation = asm.Relocation(".debug_frame", 56, "function", c.R_X86_64_64)
+    image = relocatable(AMD64, packed, relocation, name=".debug_frame", flags=c.SHF_COMPRESSED)
+    section = only(find_cfi(image))
+    assert section.data == bytes(56) + (image.sections[1].vaddr + 8).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("name", [".debug_frame", ".zdebug_frame"])
+@pytest.mark.parametrize("lie", [-1, 1, -len(DEBUG_BYTES), 1000])
+def test_a_size_that_is_not_the_contents(name: str, lie: int) -> None:
+    size = len(DEBUG_BYTES) + lie
+    packed = zlib.compress(DEBUG_BYTES)
+    section = compressed(packed, size)
+    if name == ".zdebug_frame":
+        section = asm.Section(name, b"ZLIB" + size.to_bytes(8, "big") + packed)
+    with pytest.raises(ElfError, match=rf"^\{name}: decompresses to \d+ bytes, not to the {size} that its header says"):
+        find_cfi(with_sections(section))
+
+
+@pytest.mark.parametrize("size", [1 << 30, 1 << 63, (1 << 64) - 1])
+@pytest.mark.parametrize("name", [".debug_frame", ".zdebug_frame"])
+def test_a_size_beyond_all_compression_costs_no_memory(name: str, size: int) -> None:
+    packed = zlib.compress(DEBUG_BYTES)
+    section = compressed(packed, size)
+    if name == ".zdebug_frame":
+        section = asm.Section(name, b"ZLIB" + size.to_bytes(8, "big") + packed)
+    with pytest.raises(
+        BudgetError, match=rf"^the {size:,} bytes of \{name} before its compression take more work than"
+    ):
+        find_cfi(with_sections(section))
+
+
+def test_sections_of_the_same_compressed_bytes_each_count() -> None:
+    plain = DEBUG_BYTES + bytes(100_000)
+    section = compressed(zlib.compress(plain, 9), len(plain))
+    assert len(find_cfi(with_sections(section, section))) == 2
+    with pytest.raises(BudgetError, match=r"bytes of \.debug_frame before its compression take more work"):
+        find_cfi(with_sections(section, section, section))
+
+
+def test_highly_compressed_content_is_believed() -> None:
+    """Deflate packs 1,032 bytes of zeros into one at best, so a true claim may come near that."""
+    plain = DEBUG_BYTES + bytes(200_000)
+    section = only(find_cfi(with_sections(compressed(zlib.compress(plain, 9), len(plain)))))
+    assert section.data == plain
+
+
+def test_damaged_content_at_every_byte() -> None:
+    """Whatever the damage, the checksum at the end is of the content: it is found out, or was no damage."""
+    packed = zlib.compress(DEBUG_BYTES)
+    for position in range(len(packed)):
+        damaged = bytearray(packed)
+        damaged[position] ^= 0x55
+        with pytest.raises(ElfError, match=r"^\.debug_frame: (damaged compressed section|decompresses to)"):
+            find_cfi(with_sections(compressed(bytes(damaged), len(DEBUG_BYTES))))
+
+
+def test_content_cut_at_every_byte() -> None:
+    packed = zlib.compress(DEBUG_BYTES)
+    # Behind the data stands a checksum of 4 bytes, without which the data are still whole.
+    for size in range(len(packed) - 8):
+        with pytest.raises(ElfError, match=r"^\.debug_frame: (damaged compressed section|decompresses to)"):
+            find_cfi(with_sections(compressed(packed[:size], len(DEBUG_BYTES))))
+
+
+def test_compression_header_cut_at_every_byte() -> None:
+    for size in range(1, 24):
+        section = compressed(b"", 0)
+        with pytest.raises(ElfError, match=r"^\.debug_frame: truncated compression header$"):
+            find_cfi(with_sections(section._replace(data=section.data[:size])))
+
+
+@pytest.mark.parametrize("method", [0, 3, 0xFFFFFFFF])
+def test_unknown_compression_method(method: int) -> None:
+    with pytest.raises(ElfError, match=rf"^\.debug_frame: unknown compression method {method}$"):
+        find_cfi(with_sections(compressed(b"", 0, method=method)))
+
+
+def test_gnu_compression() -> None:
+    content = b"ZLIB" + len(DEBUG_BYTES).to_bytes(8, "big") + zlib.compress(DEBUG_BYTES)
+    section = only(find_cfi(with_sections(asm.Section(".zdebug_frame", content))))
+    assert (section.name, section.kind, section.data) == (".zdebug_frame", "debug_frame", DEBUG_BYTES)
+
+
+def test_gnu_compression_that_was_not_worth_it() -> None:
+    assert only(find_cfi(with_sections(asm.Section(".zdebug_frame", DEBUG_BYTES)))).data == DEBUG_BYTES
+
+
+def test_zstd_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    section = compressed(b"\x28\xb5\x2f\xfd", 4, method=c.ELFCOMPRESS_ZSTD)
+    with pytest.raises(ElfError, match=r"^\.debug_frame: compressed with zstd; the package zstandard is needed"):
+        find_cfi(with_sections(section))
+
+
+def zstd(plain: bytes) -> bytes:
+    zstandard = pytest.importorskip("zstandard", reason="the package zstandard is not installed")
+    return bytes(zstandard.ZstdCompressor().compress(plain))
+
+
+def test_zstd() -> None:
+    section = compressed(zstd(DEBUG_BYTES), len(DEBUG_BYTES), method=c.ELFCOMPRESS_ZSTD)
+    assert only(find_cfi(with_sections(section))).data == DEBUG_BYTES
+
+
+@pytest.mark.parametrize("lie", [-1, 1, 1 << 30, 1 << 40, 1 << 62, (1 << 64) - 1000])
+def test_zstd_with_a_size_that_is_not_the_contents(lie: int) -> None:
+    size = len(DEBUG_BYTES) + lie
+    section = compressed(zstd(DEBUG_BYTES), size, method=c.ELFCOMPRESS_ZSTD)
+    with pytest.raises((ElfError, BudgetError), match=f"{size}|{size:,}"):
+        find_cfi(with_sections(section))
+
+
+def test_zstd_of_two_frames() -> None:
+    """RFC 8878: a content may be several frames one behind the other."""
+    packed = zstd(DEBUG_BYTES[:10]) + zstd(DEBUG_BYTES[10:])
+    section = compressed(packed, len(DEBUG_BYTES), method=c.ELFCOMPRESS_ZSTD)
+    assert only(find_cfi(with_sections(section))).data == DEBUG_BYTES
+
+
+@pytest.mark.parametrize("packed", [b"", b"garbage garbage", b"\x28\xb5\x2f\xfd\xff\xff\xff\xff"])
+def test_zstd_damaged(packed: bytes) -> None:
+    zstd(b"")
+    section = compressed(packed, len(DEBUG_BYTES), method=c.ELFCOMPRESS_ZSTD)
+    with pytest.raises(ElfError, match=r"^\.debug_frame: (damaged compressed section|decompresses to)"):
+        find_cfi(with_sections(section))
+
+
+# --- Without section headers --------------------------------------------------------------------------------
+
+# Congruent to their file offsets, so that the file has no padding: it is read once for each of its bytes.
+TEXT_VADDR, HDR_VADDR, FRAME_VADDR = 0x400200, 0x400240, 0x400280
+
+
+def headerless(
+    *,
+    hdr: bytes | None = None,
+    end: bytes = bytes(4) + b"\xff" * 24,
+    section_headers: bool = False,
+    with_segment: bool = True,
+    entries: tuple[asm.Entry, ...] | None = None,
+) -> bytes:
+    """A program with .eh_frame found through its header alone; behind the frames stands what is not theirs."""
+    functions = (asm.Fde(CIE, TEXT_VADDR, 8, BODY), asm.Fde(CIE, TEXT_VADDR + 8, 8, BODY))
+    frame = asm.EhFrame(functions if entries is None else entries, FRAME_VADDR)
+    offsets = [
+        offset for offset, entry in zip(frame.offsets(), frame.all_entries(), strict=True) if isinstance(entry, asm.Fde)
+    ]
+    table = tuple((TEXT_VADDR + 8 * index, FRAME_VADDR + offset) for index, offset in enumerate(offsets))
+    header = asm.eh_frame_hdr(HDR_VADDR, FRAME_VADDR, table) if hdr is None else hdr
+    sections = (
+        asm.Section(".text", b"\xc3" * 0x40, flags=ALLOC_CODE, addr=TEXT_VADDR, align=16),
+        asm.Section(".eh_frame_hdr", header, flags=c.SHF_ALLOC, addr=HDR_VADDR, align=4),
+        asm.Section(".eh_frame", frame.assemble() + end, flags=c.SHF_ALLOC, addr=FRAME_VADDR, align=8),
+    )
+    segments = (
+        asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".text", ".eh_frame")),
+        asm.Segment(c.PT_GNU_EH_FRAME, c.PF_R, (".eh_frame_hdr",), align=4),
+    )
+    return asm.elf_file(
+        c.EM_X86_64,
+        sections,
+        file_type=c.ET_DYN,
+        segments=segments if with_segment else segments[:1],
+        section_headers=section_headers,
+    )
+
+
+def test_eh_frame_without_section_headers() -> None:
+    image = image_of(headerless())
+    section = only(find_cfi(image))
+    assert (section.name, section.kind, section.vaddr) == (".eh_frame", "eh_frame", FRAME_VADDR)
+    assert [fde.pc_begin_vaddr for fde in parse(image, section).fdes] == [TEXT_VADDR, TEXT_VADDR + 8]
+    assert kinds(image, "eh_frame") == ["eh_frame"]
+    with pytest.raises(RequestError):
+        find_cfi(image, "debug_frame")
+
+
+def test_a_terminator_before_the_last_fde_that_the_table_names() -> None:
+    first, second = asm.Fde(CIE, TEXT_VADDR, 8, BODY), asm.Fde(CIE, TEXT_VADDR + 8, 8, BODY)
+    image = image_of(headerless(entries=(first, asm.Terminator(), second)))
+    assert len(parse(image, only(find_cfi(image))).fdes) == 2
+
+
+@pytest.mark.parametrize(
+    "hdr",
+    [
+        # No table, a table of another form, and one that is cut off.
+        bytes((1, 0x1B, 0xFF, 0xFF)) + struct.pack("<i", FRAME_VADDR - HDR_VADDR - 4),
+        bytes((1, 0x1B, 0x03, 0x1B)) + struct.pack("<iI", FRAME_VADDR - HDR_VADDR - 4, 0),
+        bytes((1, 0x1B, 0x03, 0x3B)) + struct.pack("<iI", FRAME_VADDR - HDR_VADDR - 4, 0),
+        bytes((1, 0x1B, 0x03, 0x3B)) + struct.pack("<iI", FRAME_VADDR - HDR_VADDR - 4, 1000) + bytes(4),
+    ],
+    ids=["none", "form", "empty", "cut"],
+)
+def test_a_header_without_a_table_ends_at_the_first_terminator(hdr: bytes) -> None:
+    image = image_of(headerless(hdr=hdr))
+    section = only(find_cfi(image))
+    assert section.must_find_offset == 0
+    assert len(parse(image, section).fdes) == 2
+
+
+@pytest.mark.parametrize(
+    ("hdr", "message"),
+    [
+        (bytes((2, 0x1B, 0x03, 0x3B)) + bytes(8), "the PT_GNU_EH_FRAME segment holds no frame header"),
+        (bytes((1, 0x1B, 0x03)), "the PT_GNU_EH_FRAME segment holds no frame header"),
+        (bytes((1, 0x00, 0xFF, 0xFF)) + bytes(8), "PT_GNU_EH_FRAME+0x1: unknown encoding 0x0 of the .eh_frame pointer"),
+        (
+            bytes((1, 0x1B, 0xFF, 0xFF)) + struct.pack("<i", 1 << 24),
+            "PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments",
+        ),
+        (
+            bytes((1, 0x1B, 0xFF, 0xFF)) + struct.pack("<i", -(1 << 31)),
+            "PT_GNU_EH_FRAME points to an .eh_frame outside the file's segments",
+        ),
+    ],
+)
+def test_frame_headers_that_cannot_be_used(hdr: bytes, message: str) -> None:
+    with pytest.raises(ElfError) as caught:
+        find_cfi(image_of(headerless(hdr=hdr)))
+    assert str(caught.value) == message
+
+
+def test_neither_section_headers_nor_a_frame_header() -> None:
+    with pytest.raises(ElfError, match="no call frame information"):
+        find_cfi(image_of(headerless(with_segment=False)))
+
+
+def test_section_headers_come_first() -> None:
+    """A frame header that lies does no harm where there are section headers."""
+    data = headerless(hdr=bytes(12), section_headers=True, end=b"")
+    image = image_of(data)
+    section = only(find_cfi(image))
+    assert (section.vaddr, section.must_find_offset) == (FRAME_VADDR, None)
+    assert len(parse(image, section).fdes) == 2
+
+
+def without_section_headers(data: bytes) -> bytes:
+    order = "<" if data[5] == 1 else ">"
+    out = bytearray(data)
+    struct.pack_into(order + "Q", out, E_SHOFF, 0)
+    struct.pack_into(order + "HHH", out, E_SHOFF + 18, 0, 0, 0)
+    return bytes(out)
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("arch", ["amd64", "arm64", "s390x"])
+def test_real_libraries_say_the_same_without_section_headers(
+    arch: tools.CorpusArch, corpus: Callable[[tools.CorpusArch], Path]
+) -> None:
+    """Where other sections follow in the segment, the end of .eh_frame is found by what it says."""
+    files = sorted(path for path in corpus(arch).rglob("*.so*") if path.is_file() and path.stat().st_size < 400_000)
+    checked = 0
+    for path in files[:8]:
+        data = path.read_bytes()
+        image = image_of(data)
+        (bare,) = find_cfi(headless := image_of(without_section_headers(data)))
+        expected = [fde for section in find_cfi(image, "eh_frame") for fde in parse(image, section).fdes]
+        assert parse(headless, bare).fdes == tuple(expected)
+        checked += len(expected)
+    assert checked > 100
+
+
+# --- Damaged files ------------------------------------------------------------------------------------------
+
+
+def read_all(data: bytes) -> int:
+    """Read whatever can be read of a file; return the number of FDEs whose rows could be had."""
+    count = 0
+    image = ElfImage(data, "test.elf")
+    bases = PointerBases(image.byte_order, None, lambda _: None)
+    for section in find_cfi(image):
+        table = parse_entries(section, bases._replace(table_vaddr=section.table_vaddr))
+        image.names_of(fde.pc_begin_vaddr for fde in table.fdes)
+        for fde in table.fdes:
+            image.place(fde.pc_begin_vaddr)
+            image.holds_code(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range)
+            location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
+            try:
+                count += bool(run(fde.cie, fde.instructions, image.arch, location).rows)
+            except CfiError:
+                continue
+    return count
+
+
+def whole_object() -> bytes:
+    frame, fields = object_frame(AMD64, ".eh_frame", 2)
+    relocations = tuple(
+        asm.Relocation(".eh_frame", field, ".text", c.R_X86_64_PC32, 8 * index) for index, field in enumerate(fields)
+    )
+    sections = (TEXT, TEXT_B, frame)
+    return asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=relocations)
+
+
+def whole_compressed() -> bytes:
+    return asm.elf_file(c.EM_X86_64, (TEXT, compressed(zlib.compress(DEBUG_BYTES), len(DEBUG_BYTES))))
+
+
+FILES = {
+    "object": (whole_object(), 2),
+    "program": (headerless(section_headers=True, end=b""), 2),
+    "headerless": (headerless(), 2),
+    "compressed": (whole_compressed(), 1),
+}
+each_file = pytest.mark.parametrize(("data", "count"), FILES.values(), ids=FILES)
+
+
+@each_file
+def test_a_file_cut_at_every_byte(data: bytes, count: int) -> None:
+    """A shorter file is an error of this package's own, or holds less."""
+    assert read_all(data) == count
+    refused = 0
+    for size in range(len(data)):
+        try:
+            assert read_all(data[:size]) <= count
+        except Cfi2SFrameError as error:
+            assert str(error)  # noqa: PT017
+            refused += 1
+    assert refused > len(data) // 2
+
+
+@each_file
+@settings(max_examples=120)
+@given(st.data())
+def test_a_file_with_other_bytes(data: bytes, count: int, drawn: st.DataObject) -> None:  # noqa: ARG001
+    """Whatever a byte turns into, an error is one of this package's own."""
+    changed = bytearray(data)
+    for _ in range(drawn.draw(st.integers(1, 4))):
+        changed[drawn.draw(st.integers(16, len(data) - 1))] = drawn.draw(st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)))
+    with contextlib.suppress(Cfi2SFrameError):
+        read_all(bytes(changed))
+
+
+@each_file
+def test_a_file_with_each_byte_changed(data: bytes, count: int) -> None:
+    for position in range(4, len(data)):
+        for value in (0, 0xFF, data[position] ^ 1):
+            changed = bytearray(data)
+            changed[position] = value
+            try:
+                assert read_all(bytes(changed)) <= count + 1
+            except Cfi2SFrameError as error:
+                assert str(error)  # noqa: PT017

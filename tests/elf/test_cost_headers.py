@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What headers could make a run cost that name the same bytes, or the same name, thousands of times over."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.elf.strings import shared_names, shown_name
+from tests.support import cfi_asm as asm
+from tests.support.bounds import run_within_bound
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import CODE, TEXT_VADDR, cie_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.bounds import BoundedRun
+
+SHT_SYMTAB: Final = 2
+SHT_STRTAB: Final = 3
+SHT_RELA: Final = 4
+SHT_NOTE: Final = 7
+SHT_DYNSYM: Final = 11
+SHT_GROUP: Final = 17
+SHT_SYMTAB_SHNDX: Final = 18
+SHT_GNU_SFRAME: Final = 0x6FFFFFF4
+PT_LOAD: Final = 1
+PT_NOTE: Final = 4
+PT_GNU_PROPERTY: Final = 0x6474E553
+SHF_ALLOC: Final = 2
+VADDR: Final = 0x400000
+FDE: Final = asm.Fde(cie_of(AMD64), TEXT_VADDR, 16)
+
+
+class Headers:
+    """A file whose section headers are to be changed: what they say, by index."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = bytearray(data)
+        self.start = struct.unpack_from("<Q", data, 40)[0]
+        self.count = struct.unpack_from("<H", data, 60)[0]
+
+    def get(self, index: int) -> list[int]:
+        return list(struct.unpack_from("<IIQQQQIIQQ", self.data, self.start + 64 * index))
+
+    def put(self, index: int, **fields: int) -> None:
+        values = self.get(index)
+        for name, value in fields.items():
+            values[("name", "type", "flags", "vaddr", "offset", "size", "link", "info").index(name)] = value
+        struct.pack_into("<IIQQQQIIQQ", self.data, self.start + 64 * index, *values)
+
+
+def run(data: bytes | bytearray, tmp_path: Path, *arguments: str) -> BoundedRun:
+    path = tmp_path / "input"
+    path.write_bytes(data)
+    target = ("-o", tmp_path / "output") if arguments[0] in ("convert", "remove") else ()
+    return run_within_bound(*arguments, path, *target, input_size=len(data))
+
+
+def program(*more: asm.Section, segments: tuple[asm.Segment, ...] = ()) -> bytes:
+    """Return a linked file with room for more program headers, and with bytes where it has code."""
+    segments = (asm.Segment(PT_LOAD, 4, (".eh_frame",)), asm.Segment(PT_LOAD, 5, (".text",)), *segments)
+    frame = asm.EhFrame((asm.Fde(FDE.cie, VADDR + 0x100000, 16),), VADDR).assemble()
+    sections = (
+        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, VADDR, align=8),
+        asm.Section(".text", bytes(16), 1, CODE, VADDR + 0x100000),
+        *more,
+    )
+    free = (asm.Segment(0, 0, (".text",)),) * 2
+    return asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=(*segments, *free))
+
+
+def relocatable(*more: asm.Section) -> Headers:
+    """Return an object; its sections are 1 .text, 2 .eh_frame, then `more`."""
+    sections = (
+        asm.Section(".text", b"", 8, CODE, nobits_size=64),
+        asm.Section(".eh_frame", asm.EhFrame((asm.Fde(FDE.cie, 0, 16),)).assemble(), 1, SHF_ALLOC, align=8),
+        *more,
+    )
+    symbols = (asm.Symbol("s", info=3),)
+    return Headers(
+        asm.elf_file(
+            AMD64.elf_machine, sections, symbols=symbols, relocations=(asm.Relocation(".eh_frame", 32, "s", 2),)
+        )
+    )
+
+
+# --- Lists of section indices ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [SHT_GROUP, SHT_SYMTAB_SHNDX])
+def test_lists_of_section_indices_that_share_their_bytes(kind: int, tmp_path: Path) -> None:
+    """A header of 64 bytes each names all of the file's words."""
+    lists = (asm.Section("", b"", kind),) * 2_500
+    sframe = asm.Section(".sframe", bytes(28), SHT_GNU_SFRAME, SHF_ALLOC)
+    words = asm.Section("", b"\xf0\xff\xff\0" * 60_000)
+    file = relocatable(words, *((sframe,) if kind == SHT_GROUP else ()), *lists)
+    offset, size = file.get(3)[4:6]
+    symbol_table = next(index for index in range(file.count) if file.get(index)[1] == SHT_SYMTAB)
+    for index in range(file.count):
+        if file.get(index)[1] == kind:
+            file.put(index, offset=offset, size=size, link=symbol_table)
+    struct.pack_into("<H", file.data, file.get(symbol_table)[4] + 6, 0xFFFF)
+    result = run(file.data, tmp_path, "remove" if kind == SHT_GROUP else "convert")
+    assert (result.status, "error: the lists of section indices overlap one another\n" in result.err) == (3, True)
+
+
+def test_symbol_tables_that_share_a_list_of_indices() -> None:
+    """Of each list no more is read than its table has symbols."""
+    count = 400
+    words = asm.Section("", b"\x01\0\0\0" * 250_000)
+    symbol = struct.pack("<IBBHQQ", 0, 3, 0, 0xFFFF, 5, 0)
+    tables = [asm.Section("", symbol, SHT_DYNSYM), asm.Section("", b"", SHT_SYMTAB_SHNDX)] * count
+    file = relocatable(words, *tables)
+    offset, size = file.get(3)[4:6]
+    for number in range(count):
+        file.put(5 + 2 * number, offset=offset, size=size, link=4 + 2 * number)
+    image = load(bytes(file.data))
+    text_vaddr = image.sections[1].vaddr
+    lists = [image._extended_indices(4 + 2 * number, 1) for number in range(count)]
+    assert lists == [(1,)] * count
+    assert image.symbol_vaddrs(image.sections[4]) == (text_vaddr + 5,)
+
+
+# --- Names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_object", [False, True])
+def test_a_long_name_of_many_sections(is_object: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+    """Bytes that are no UTF-8 become four characters, and one character of Unicode makes each of them four bytes."""
+    count, size = 3_000, 150_000
+    more = (*[asm.Section("", b"x")] * count, asm.Section("", b"", SHT_STRTAB))
+    file = relocatable(*more) if is_object else Headers(program(*more))
+    names = bytes(file.data[slice(*_range_of(file, file.count - 1))])
+    end = len(file.data)
+    file.data += names + "\N{GRINNING FACE}".encode() + b"\xff" * size + b"\0"
+    file.data[40:48] = struct.pack("<Q", -(-len(file.data) // 8) * 8)
+    old = file.start
+    headers = file.data[old : old + 64 * file.count]
+    file.data += bytes(-len(file.data) % 8) + headers
+    file.start = len(file.data) - len(headers)
+    file.put(file.count - 1, offset=end, size=len(names) + size + 5)
+    for index in range(3, 3 + count):
+        file.put(index, name=len(names))
+    result = run(file.data, tmp_path, "convert")
+    assert result.status == 0, result.err
+    # Far below the promise: the work grew with the square of the file's size.
+    assert result.seconds < 1.5
+
+
+def _range_of(file: Headers, index: int) -> tuple[int, int]:
+    offset, size = file.get(index)[4:6]
+    return offset, offset + size
+
+
+def test_names_become_one_object() -> None:
+    first = "x" * 1_000
+    other = "".join(["x"] * 1_000)
+    assert other is not first
+    shared = shared_names([other, other, "y"], [first])
+    assert shared[0] is shared[1] is first
+    assert shared[2] == "y"
+    assert (shown_name("x" * 80), shown_name("x" * 81)) == ("x" * 80, "x" * 80 + "...")
+
+
+def test_differences_in_a_section_of_a_long_name(tmp_path: Path) -> None:
+    """The text says where each of them is."""
+    count, name = 2_000, ".text" + "\x1b" * 20_000
+    functions = [
+        RawFunction(16 * n, 16, b"" if n else b"\x00\x03\x10", fre_offset=0 if n else None) for n in range(count)
+    ]
+
+    def file(vaddr: int, text_vaddr: int) -> bytes:
+        moved = tuple(function._replace(start=text_vaddr + function.start) for function in functions)
+        return asm.elf_file(
+            AMD64.elf_machine,
+            (
+                asm.Section(name, b"", 8, CODE, align=16, nobits_size=16 * count),
+                asm.Section(".eh_frame", asm.EhFrame((asm.Fde(FDE.cie, 0, 16),)).assemble(), 1, SHF_ALLOC, align=8),
+                asm.Section(".sframe", RawSection(moved, 2, vaddr=vaddr).assemble(), SHT_GNU_SFRAME, SHF_ALLOC),
+            ),
+            symbols=(asm.Symbol("s", info=3, section=name),),
+            relocations=(asm.Relocation(".eh_frame", 32, "s", 2),),
+        )
+
+    text, _, section, *_ = load(file(0, 0)).sections[1:]
+    result = run(file(section.vaddr, text.vaddr), tmp_path, "verify", "--existing")
+    assert result.status == 1
+    assert result.out.count("...+0x") >= count
+
+
+# --- Segments and what is in them -----------------------------------------------------------------------------------
+
+
+def test_notes_that_many_segments_share(tmp_path: Path) -> None:
+    """Whether a PT_NOTE that repeats PT_GNU_PROPERTY may go is for its notes to say, which are read for each."""
+    pair_count, size = 400, 12 * 8_000
+    content = struct.pack("<III", 0, 0, 1) * (size // 12 - 1) + struct.pack("<III", 4, 4, 5)
+    note = asm.Section(".note.ABI-tag", content, SHT_NOTE, SHF_ALLOC, VADDR + 0x1000)
+    segments = [asm.Segment(kind, 4, (note.name,)) for kind in (PT_NOTE, PT_GNU_PROPERTY)] * pair_count
+    segments = [asm.Segment(PT_LOAD, 4, (note.name,)), *segments]
+    data = bytearray(program(note, segments=tuple(segments)))
+    for number in range(pair_count):
+        for at in (64 + 56 * (3 + 2 * number), 64 + 56 * (4 + 2 * number)):
+            start, vaddr, paddr, *sizes = struct.unpack_from("<5Q", data, at + 8)
+            moved = [place + 12 * number for place in (start, vaddr, paddr)]
+            struct.pack_into("<5Q", data, at + 8, *moved, *(each - 12 * number for each in sizes))
+    # The PT_LOAD entries are to ascend.
+    entries = [bytes(data[at : at + 56]) for at in (64, 120, 176)]
+    data[120:232] = entries[2] + entries[1]
+    result = run(data, tmp_path, "convert", "--emit", "elf")
+    assert result.status == 3
+    assert result.err.endswith("error: the segments overlap one another over and over\n")
+
+
+def test_relocations_that_lead_between_sections_that_could_move(tmp_path: Path) -> None:
+    """Each of many relocations is held against each of many sections."""
+    count, relocation_count = 5_000, 12_000
+    first = VADDR + 64 + 56 * 4
+    notes = [asm.Section("", b"\0", SHT_NOTE, SHF_ALLOC, first + 2 * n) for n in range(count)]
+    end = first + 2 * count
+    entries = b"".join(struct.pack("<QQq", 0, 8, first + 1 + 2 * (n % count)) for n in range(relocation_count))
+    frame_vaddr = end + -end % 8
+    table = asm.Section(".rela.dyn", entries, SHT_RELA, SHF_ALLOC, frame_vaddr + 0x100)
+    frame = asm.EhFrame((asm.Fde(FDE.cie, VADDR + 0x100000, 16),), frame_vaddr).assemble()
+    sections = (
+        *notes,
+        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, frame_vaddr),
+        table,
+        asm.Section(".text", bytes(16), 1, CODE, VADDR + 0x100000),
+        asm.Section(".note.ABI-tag"),
+    )
+    segments = (
+        asm.Segment(PT_LOAD, 4, ("", ".rela.dyn"), headers=True),
+        asm.Segment(PT_LOAD, 5, (".text",)),
+        *(asm.Segment(0, 0, (".text",)),) * 2,
+    )
+    file = Headers(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments))
+    name = file.get(count + 4)[0]
+    for index in range(1, count + 1):
+        file.put(index, name=name)
+    result = run(file.data, tmp_path, "convert")
+    assert result.status == 0, result.err
+    # Far below the promise: the work grew with the square of the file's size.
+    assert result.seconds < 1.5
+
+
+def test_plt_sections_that_each_function_is_held_against(tmp_path: Path) -> None:
+    """The sizes of GNU tools leave out what ld wrote for its PLT, of which a file may have any number."""
+    count, plt_count = 12_000, 5_000
+    fdes = [asm.Fde(FDE.cie, VADDR + 0x100000 + n, 1) for n in range(count)]
+    frame = asm.EhFrame(tuple(fdes), VADDR).assemble()
+    sections = (
+        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, VADDR),
+        asm.Section(".text", b"", 8, CODE, VADDR + 0x100000, nobits_size=count),
+        asm.Section(".plt", b"\0"),
+        *[asm.Section("", b"\0")] * plt_count,
+    )
+    segments = (asm.Segment(PT_LOAD, 4, (".eh_frame",)), asm.Segment(PT_LOAD, 5, (".text",)))
+    file = Headers(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments))
+    for index in range(4, 4 + plt_count):
+        file.put(index, name=file.get(3)[0], vaddr=index)
+    result = run(file.data, tmp_path, "size")
+    assert result.status == 0
+    assert result.seconds < 2

@@ -1,0 +1,612 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ELF images: headers that cannot be used, sections, the layout of objects, addresses, symbols."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.image import CodeRange, ElfImage, Place, _without_overlap
+from cfi2sframe.elf.records import machine_name
+from cfi2sframe.elf.strings import StringTable
+from cfi2sframe.errors import ElfError
+from tests.support import cfi_asm as asm
+
+TEXT_VADDR, DATA_VADDR = 0x401000, 0x403000
+E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX = 32, 40, 54, 56, 58, 60, 62
+SH_NAME, SH_SIZE, SH_LINK = 0, 32, 40
+ALLOC_CODE = c.SHF_ALLOC | c.SHF_EXECINSTR
+
+
+def patched(data: bytes, offset: int, code: str, value: int) -> bytes:
+    out = bytearray(data)
+    struct.pack_into("<" + code, out, offset, value)
+    return bytes(out)
+
+
+def section_header(data: bytes, index: int) -> int:
+    """File offset of a section header."""
+    return int(struct.unpack_from("<Q", data, E_SHOFF)[0]) + 64 * index
+
+
+def linked(*, section_headers: bool = True, symbols: tuple[asm.Symbol, ...] = ()) -> bytes:
+    """An executable: code in a first segment, data and .bss in a second."""
+    sections = (
+        asm.Section(".text", b"\xc3" * 0x80, flags=ALLOC_CODE, addr=TEXT_VADDR, align=16),
+        asm.Section(".fini", b"\xc3" * 0x10, flags=ALLOC_CODE, addr=TEXT_VADDR + 0x100, align=4),
+        asm.Section(".data", b"DATA" * 4, flags=c.SHF_ALLOC | c.SHF_WRITE, addr=DATA_VADDR, align=8),
+        asm.Section(
+            ".bss",
+            type=c.SHT_NOBITS,
+            flags=c.SHF_ALLOC | c.SHF_WRITE,
+            addr=DATA_VADDR + 0x10,
+            align=8,
+            nobits_size=0x40,
+        ),
+        asm.Section(".comment", b"nothing"),
+    )
+    return asm.elf_file(
+        c.EM_X86_64,
+        sections,
+        file_type=c.ET_EXEC,
+        segments=(
+            asm.Segment(c.PT_LOAD, c.PF_R | c.PF_X, (".text", ".fini")),
+            asm.Segment(c.PT_LOAD, c.PF_R | c.PF_W, (".data", ".bss")),
+        ),
+        section_headers=section_headers,
+        symbols=symbols if section_headers else (),
+    )
+
+
+OBJECT_SECTIONS = (
+    asm.Section(".text", b"\xc3" * 0x21, flags=ALLOC_CODE, align=16),
+    asm.Section(".comment", b"compiler"),
+    asm.Section(".text.b", b"\xc3" * 0x10, flags=ALLOC_CODE, align=64),
+    asm.Section(".bss", type=c.SHT_NOBITS, flags=c.SHF_ALLOC | c.SHF_WRITE, align=32, nobits_size=0x1000),
+    asm.Section(".rodata", b"r" * 5, flags=c.SHF_ALLOC, align=1),
+    asm.Section(".empty", b"", flags=ALLOC_CODE, align=1),
+)
+
+
+def an_object(symbols: tuple[asm.Symbol, ...] = ()) -> bytes:
+    return asm.elf_file(c.EM_X86_64, OBJECT_SECTIONS, symbols=symbols)
+
+
+def image_of(data: bytes) -> ElfImage:
+    return ElfImage(data, "test.elf")
+
+
+# --- The file header ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("machine", "little_endian", "arch"),
+    [
+        (c.EM_X86_64, True, AMD64),
+        (c.EM_AARCH64, True, AARCH64_LE),
+        (c.EM_AARCH64, False, AARCH64_BE),
+        (c.EM_S390, False, S390X),
+    ],
+)
+def test_abis(machine: int, little_endian: bool, arch: Arch) -> None:  # noqa: FBT001
+    data = asm.elf_file(machine, OBJECT_SECTIONS, little_endian=little_endian)
+    image = image_of(data)
+    assert image.arch is arch
+    assert image.byte_order == arch.byte_order
+    assert [section.name for section in image.sections[1:4]] == [".text", ".comment", ".text.b"]
+    assert [section.size for section in image.sections[1:4]] == [0x21, 8, 0x10]
+
+
+@pytest.mark.parametrize("data", [b"", b"\x7f", b"\x7fEL", b"#!/bin/sh\n", b"!<arch>\n", bytes(64)])
+def test_not_elf(data: bytes) -> None:
+    with pytest.raises(ElfError, match=r"^not an ELF file$"):
+        image_of(data)
+
+
+def test_header_cut_at_every_byte() -> None:
+    for size in range(4, 64):
+        with pytest.raises(ElfError, match=rf"^truncated: the ELF header needs 64 bytes, the file has {size}$"):
+            image_of(an_object()[:size])
+
+
+def test_elf32() -> None:
+    with pytest.raises(ElfError, match="not a 64-bit ELF file"):
+        image_of(patched(an_object(), 4, "B", 1))
+
+
+@pytest.mark.parametrize("order", [0, 3, 255])
+def test_unknown_byte_order(order: int) -> None:
+    with pytest.raises(ElfError, match=f"unknown byte order {order} in the ELF header"):
+        image_of(patched(an_object(), 5, "B", order))
+
+
+@pytest.mark.parametrize(
+    ("machine", "little_endian", "name"),
+    [
+        (243, True, "EM_RISCV (little-endian)"),
+        (21, False, "EM_PPC64 (big-endian)"),
+        (c.EM_X86_64, False, "EM_X86_64 (big-endian)"),
+        (c.EM_S390, True, "EM_S390 (little-endian)"),
+        (0xFFEE, True, "ELF machine 65518 (little-endian)"),
+    ],
+)
+def test_other_machines(machine: int, little_endian: bool, name: str) -> None:  # noqa: FBT001
+    with pytest.raises(ElfError) as caught:
+        image_of(asm.elf_file(machine, OBJECT_SECTIONS, little_endian=little_endian))
+    assert str(caught.value) == f"SFrame is not defined for {name}"
+    assert machine_name(machine, "<" if little_endian else ">") == name
+
+
+@pytest.mark.parametrize("file_type", [0, c.ET_CORE, 5, 0xFE00])
+def test_other_file_types(file_type: int) -> None:
+    with pytest.raises(ElfError, match=f"ELF type {file_type} is neither"):
+        image_of(patched(an_object(), 16, "H", file_type))
+
+
+# --- Section and program headers ----------------------------------------------------------------------------
+
+
+def test_sections_of_a_linked_file() -> None:
+    image = image_of(linked())
+    assert not image.is_relocatable
+    text, data, bss, comment = (image.sections[index] for index in (1, 3, 4, 5))
+    assert (text.index, text.name, text.vaddr, text.size, text.end_vaddr) == (1, ".text", 0x401000, 0x80, 0x401080)
+    assert (data.alignment, data.flags, data.type) == (8, c.SHF_ALLOC | c.SHF_WRITE, c.SHT_PROGBITS)
+    assert image.section_bytes(data) == b"DATA" * 4
+    assert (bss.size, image.section_bytes(bss)) == (0x40, b"")
+    assert (comment.vaddr, comment.is_code) == (0, False)
+    assert (text.is_code, data.is_code) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "value", "message"),
+    [
+        (E_SHENTSIZE, "H", 40, "section headers of 40 bytes, not 64"),
+        (E_SHOFF, "Q", 1 << 20, "the section headers at 0x100000 leave the file"),
+        (E_SHOFF, "Q", (1 << 64) - 1, "leave the file"),
+        (E_SHNUM, "H", 0xFE00, "65024 section headers"),
+        (E_PHENTSIZE, "H", 32, "program headers of 32 bytes, not 56"),
+        (E_PHOFF, "Q", 1 << 20, "2 program headers at 0x100000 leave the file"),
+        (E_PHNUM, "H", 0xFFFF, "program headers"),
+    ],
+)
+def test_tables_that_leave_the_file(offset: int, code: str, value: int, message: str) -> None:
+    with pytest.raises(ElfError, match=message):
+        image_of(patched(linked(), offset, code, value))
+
+
+def test_no_section_headers() -> None:
+    image = image_of(linked(section_headers=False))
+    assert image.sections == ()
+    assert image.code_ranges == (CodeRange("segment 0", 0, TEXT_VADDR, TEXT_VADDR + 0x110),)
+    assert image.place(TEXT_VADDR) == Place(0, "", TEXT_VADDR)
+    assert image.names_of([TEXT_VADDR]) == {}
+
+
+def test_section_header_count_and_names_in_the_null_section() -> None:
+    """gABI, "ELF Header": e_shnum 0 and e_shstrndx SHN_XINDEX point to fields of the null section."""
+    data = linked()
+    count, names = struct.unpack_from("<HH", data, E_SHNUM)
+    null = section_header(data, 0)
+    for offset, code, value in ((E_SHNUM, "H", 0), (E_SHSTRNDX, "H", 0xFFFF)):
+        data = patched(data, offset, code, value)
+    data = patched(patched(data, null + SH_SIZE, "Q", count), null + SH_LINK, "I", names)
+    assert [s.name for s in image_of(data).sections] == [s.name for s in image_of(linked()).sections]
+    with pytest.raises(ElfError, match=f"{1 << 40} section headers"):
+        image_of(patched(data, null + SH_SIZE, "Q", 1 << 40))
+
+
+@pytest.mark.parametrize("index", [0, 1, len(image_of(linked()).sections), 0x7FFF])
+def test_names_without_a_string_table(index: int) -> None:
+    image = image_of(patched(linked(), E_SHSTRNDX, "H", index))
+    assert [section.name for section in image.sections] == [""] * len(image.sections)
+    assert image.sections[1].vaddr == TEXT_VADDR
+
+
+@pytest.mark.parametrize(
+    ("offset", "name"),
+    [(0, "abc"), (1, "bc"), (3, ""), (4, "d\\xff"), (7, "tail"), (11, ""), (1 << 31, "")],
+)
+def test_strings(offset: int, name: str) -> None:
+    """The last may have no end, bytes that are no UTF-8 are spelled out, and outside of the table is nothing."""
+    assert StringTable(b"abc\0d\xff\0tail", "").at(offset) == name
+
+
+def test_names_that_share_their_ends_are_fine() -> None:
+    table = StringTable(b"a" * 10_000 + b"\0", "")
+    assert [len(table.at(offset)) for offset in (0, 5_000, 9_999, 0)] == [10_000, 5_000, 1, 10_000]
+
+
+def test_names_that_overlap_over_and_over_are_refused() -> None:
+    """A table of one endless name would give each of n symbols a string of n bytes."""
+    table = StringTable(b"a" * 10_000, ".strtab")
+    with pytest.raises(ElfError, match=r"^\.strtab: the names in the string table overlap one another over and over$"):
+        sum(len(table.at(offset)) for offset in range(10_000))
+
+
+def test_names_count_with_the_memory_that_they_take() -> None:
+    """One character outside of the basic plane makes each character of its name four bytes large."""
+    table = StringTable(b"a" * 10_000 + "\U0001f600".encode(), ".strtab")
+    assert [len(table.at(offset)) for offset in range(4)] == [10_001, 10_000, 9_999, 9_998]
+    with pytest.raises(ElfError, match="overlap one another over and over"):
+        table.at(4)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([(0, 4), (4, 8)], [(0, 4, 0), (4, 8, 1)]),
+        ([(0, 9), (2, 4)], [(0, 2, 0), (2, 4, 1), (4, 9, 0)]),
+        ([(0, 9), (2, 4), (6, 7)], [(0, 2, 0), (2, 4, 1), (4, 6, 0), (6, 7, 2), (7, 9, 0)]),
+        ([(0, 4), (2, 9)], [(0, 2, 0), (2, 9, 1)]),
+        ([(0, 9), (2, 7), (3, 4)], [(0, 2, 0), (2, 3, 1), (3, 4, 2), (4, 7, 1), (7, 9, 0)]),
+        ([(0, 4), (0, 4)], [(0, 4, 1)]),
+        ([(0, 4), (1, 9), (5, 6)], [(0, 1, 0), (1, 5, 1), (5, 6, 2), (6, 9, 1)]),
+    ],
+)
+def test_overlapping_code_is_in_one_range(spans: list[tuple[int, int]], expected: list[tuple[int, int, int]]) -> None:
+    ranges = [CodeRange("", index, start, end) for index, (start, end) in enumerate(spans)]
+    found = [(r.start_vaddr, r.end_vaddr, r.section_index) for r in _without_overlap(ranges)]
+    assert found == expected
+
+
+def test_a_section_that_leaves_the_file() -> None:
+    data = linked()
+    image = image_of(patched(data, section_header(data, 1) + SH_SIZE, "Q", 1 << 40))
+    with pytest.raises(ElfError, match=r"^\.text: truncated: 1099511627776 bytes at file offset 0x\w+ leave the file$"):
+        image.section_bytes(image.sections[1])
+
+
+# --- Objects ------------------------------------------------------------------------------------------------
+
+
+def test_an_object_gets_a_layout_of_its_own() -> None:
+    image = image_of(an_object())
+    assert image.is_relocatable
+    allocated = [section for section in image.sections if section.flags & c.SHF_ALLOC]
+    assert [section.name for section in allocated] == [".text", ".text.b", ".bss", ".rodata", ".empty"]
+    assert all(section.vaddr % section.alignment == 0 for section in allocated)
+    # With a gap, so that no end is a start; and not at 0, where discarded functions are.
+    assert all(left.end_vaddr < right.vaddr for left, right in pairwise(allocated))
+    assert allocated[0].vaddr > 0
+    assert image.sections[2].vaddr == 0
+
+
+@pytest.mark.parametrize("flags", [0, c.SHF_ALLOC])
+def test_an_sframe_section_moves_nothing(flags: int) -> None:
+    """Addresses in an object are the same with and without one, whether it is loaded or not, and however large."""
+    text, data = asm.Section(".text", b"\xc3" * 8, flags=ALLOC_CODE), asm.Section(".data", b"D", flags=c.SHF_ALLOC)
+    sframe = asm.Section(".sframe", bytes(0x1000), flags=flags, align=8)
+    plain, holder = (image_of(asm.elf_file(62, each)) for each in ((text, data), (text, sframe, data)))
+    for name in (".text", ".data"):
+        (old,), (new,) = plain.sections_named(name), holder.sections_named(name)
+        assert old.vaddr == new.vaddr > 0
+    (section,) = holder.sections_named(".sframe")
+    assert (section.vaddr > plain.sections[2].vaddr) == bool(flags)
+
+
+def test_place_turns_an_address_of_an_object_back() -> None:
+    image = image_of(an_object())
+    for section in image.sections:
+        if not section.flags & c.SHF_ALLOC:
+            continue
+        for offset in {0, 1, section.size // 2, section.size - 1} if section.size else set[int]():
+            assert image.place(section.vaddr + offset) == Place(section.index, section.name, offset)
+        assert image.place(section.end_vaddr) == Place(0, "", section.end_vaddr)
+    assert image.place(0) == Place(0, "", 0)
+
+
+def test_place_in_a_linked_file_is_the_address() -> None:
+    image = image_of(linked())
+    assert image.place(TEXT_VADDR) == Place(1, ".text", TEXT_VADDR)
+    assert image.place(TEXT_VADDR + 0x7F) == Place(1, ".text", TEXT_VADDR + 0x7F)
+    assert image.place(TEXT_VADDR + 0x80) == Place(0, "", TEXT_VADDR + 0x80)
+    assert image.place(DATA_VADDR + 0x4F) == Place(4, ".bss", DATA_VADDR + 0x4F)
+    assert image.place(DATA_VADDR + 0x50) == Place(0, "", DATA_VADDR + 0x50)
+
+
+def test_sections_that_are_not_loaded_have_no_addresses() -> None:
+    """Some linkers give them one all the same; it must not hide what is loaded there."""
+    sections = (
+        asm.Section(".text", b"\xc3" * 16, flags=ALLOC_CODE, addr=TEXT_VADDR),
+        asm.Section(".stray", b"\xc3" * 16, flags=c.SHF_EXECINSTR, addr=TEXT_VADDR + 4),
+    )
+    image = image_of(asm.elf_file(c.EM_X86_64, sections, file_type=c.ET_EXEC))
+    assert image.place(TEXT_VADDR + 8) == Place(1, ".text", TEXT_VADDR + 8)
+    assert [code.name for code in image.code_ranges] == [".text"]
+
+
+def test_alignment_of_zero() -> None:
+    sections = (asm.Section(".text", b"\xc3", flags=ALLOC_CODE),)
+    data = asm.elf_file(c.EM_X86_64, sections)
+    image = image_of(patched(data, section_header(data, 1) + 48, "Q", 0))
+    assert image.place(image.sections[1].vaddr) == Place(1, ".text", 0)
+
+
+# --- Code ---------------------------------------------------------------------------------------------------
+
+
+def test_code_ranges() -> None:
+    image = image_of(linked())
+    text, fini = image.code_ranges
+    assert text == CodeRange(".text", 1, TEXT_VADDR, TEXT_VADDR + 0x80)
+    assert fini == CodeRange(".fini", 2, TEXT_VADDR + 0x100, TEXT_VADDR + 0x110)
+    expected = {-1: None, 0: text, 0x7F: text, 0x80: None, 0xFF: None, 0x100: fini, 0x10F: fini, 0x110: None}
+    for delta, code in expected.items():
+        assert image.code_range_of(TEXT_VADDR + delta) == code
+    indices = {-1: 0, 0: 0, 0x7F: 0, 0x80: 1, 0x100: 1, 0x110: 2}
+    for delta, index in indices.items():
+        assert image.code_index_of(TEXT_VADDR + delta) == index
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "holds"),
+    [
+        (0, 0x80, True),
+        (0x10, 0x20, True),
+        # Past its section, but inside the segment: the borders of sections may be a linker script's.
+        (0x70, 0x90, True),
+        (0x100, 0x110, True),
+        (0x100, 0x111, False),
+        # Starts in no executable section.
+        (0x80, 0x90, False),
+        (-1, 0x10, False),
+        (DATA_VADDR - TEXT_VADDR, DATA_VADDR - TEXT_VADDR + 4, False),
+    ],
+)
+def test_where_code_may_be_in_a_linked_file(start: int, end: int, holds: bool) -> None:  # noqa: FBT001
+    assert image_of(linked()).holds_code(TEXT_VADDR + start, TEXT_VADDR + end) is holds
+
+
+@given(st.lists(st.tuples(st.integers(-0x20, 0x120), st.integers(0, 0x130)), max_size=12), st.booleans())
+def test_columns_are_asked_as_single_ranges_are(ranges: list[tuple[int, int]], is_object: bool) -> None:  # noqa: FBT001
+    image = image_of(an_object() if is_object else linked())
+    base = image.code_ranges[0].start_vaddr
+    starts = sorted(base + start for start, _ in ranges)
+    ends = [start + size for start, (_, size) in zip(starts, ranges, strict=True)]
+    expected = [place for place, pair in enumerate(zip(starts, ends, strict=True)) if not image.holds_code(*pair)]
+    assert image.not_code(starts, ends) == expected
+
+
+@pytest.mark.parametrize(
+    ("vaddr", "may"),
+    [
+        (TEXT_VADDR - 1, False),
+        (TEXT_VADDR, True),
+        # In no section, but in the segment.
+        (TEXT_VADDR + 0x80, True),
+        (TEXT_VADDR + 0x10F, True),
+        (TEXT_VADDR + 0x110, False),
+        (DATA_VADDR, False),
+    ],
+)
+def test_what_may_be_executed(vaddr: int, may: bool) -> None:  # noqa: FBT001
+    assert image_of(linked()).may_execute(vaddr) is may
+
+
+def test_what_may_be_executed_in_an_object() -> None:
+    image = image_of(an_object())
+    text, rodata = image.sections[1], next(section for section in image.sections if section.name == ".rodata")
+    assert image.may_execute(text.vaddr)
+    assert image.may_execute(text.end_vaddr - 1)
+    assert not image.may_execute(text.end_vaddr)
+    assert not image.may_execute(rodata.vaddr)
+
+
+def test_where_code_may_be_in_an_object() -> None:
+    image = image_of(an_object())
+    text = image.sections[1]
+    assert image.holds_code(text.vaddr, text.end_vaddr)
+    assert not image.holds_code(text.vaddr, text.end_vaddr + 1)
+    rodata = next(section for section in image.sections if section.name == ".rodata")
+    assert not image.holds_code(rodata.vaddr, rodata.end_vaddr)
+
+
+# --- Bytes by address ---------------------------------------------------------------------------------------
+
+
+def test_bytes_at() -> None:
+    image = image_of(linked())
+    assert image.bytes_at(DATA_VADDR, 16) == b"DATA" * 4
+    assert image.bytes_at(DATA_VADDR + 3, 5) == b"ADATA"
+    assert image.bytes_at(DATA_VADDR + 12, 4) == b"DATA"
+    assert image.bytes_at(DATA_VADDR + 12, 5) is None
+    assert image.bytes_at(DATA_VADDR + 16, 1) is None
+    assert image.bytes_at(DATA_VADDR - 1, 1) is None
+    assert image.bytes_at(0, 8) is None
+    assert image.end_of_segments() == DATA_VADDR + 0x50
+
+
+def test_bytes_of_a_segment_that_leaves_the_file() -> None:
+    whole = linked(section_headers=False)
+    image = image_of(whole[: image_of(whole).segments[1].file_offset + 15])
+    assert image.bytes_at(DATA_VADDR, 15) == (b"DATA" * 4)[:15]
+    assert image.bytes_at(DATA_VADDR, 16) is None
+
+
+def test_sections_named() -> None:
+    sections = (
+        *(asm.Section(".a", b"1", flags=c.SHF_ALLOC), asm.Section(".b", b"2"), asm.Section(".a", b"3")),
+        *(asm.Section(".a", b""), asm.Section(".a", type=c.SHT_NOBITS, nobits_size=4)),
+    )
+    image = image_of(asm.elf_file(c.EM_X86_64, sections))
+    assert [image.section_bytes(section) for section in image.sections_named(".a")] == [b"1", b"3"]
+
+
+# --- Symbols ------------------------------------------------------------------------------------------------
+
+FUNC, NOTYPE, SECTION, IFUNC, OBJECT = c.STT_FUNC, c.STT_NOTYPE, c.STT_SECTION, c.STT_GNU_IFUNC, 1
+
+
+def symbols_of(image: ElfImage) -> dict[str, tuple[int | None, int, int, int]]:
+    table = next(section for section in image.sections if section.type == c.SHT_SYMTAB)
+    return {s.name: (s.vaddr, s.size, s.type, s.section_index) for s in image.symbols(table)}
+
+
+def test_symbols_of_an_object_are_in_its_layout() -> None:
+    image = image_of(
+        an_object(
+            (
+                asm.Symbol("start", 0, 4, FUNC),
+                asm.Symbol("global", 5, 6, 0x10 | FUNC, ".text.b"),
+                asm.Symbol("word", 0x80, 8, OBJECT, ".bss"),
+                asm.Symbol("note", 3, 0, NOTYPE, ".comment"),
+                asm.Symbol("missing", 7, 0, 0x10, ""),
+                asm.Symbol("number", 0x1234, 0, NOTYPE, "*ABS*"),
+                asm.Symbol("tentative", 8, 16, 0x10 | OBJECT, "*COM*"),
+            )
+        )
+    )
+    text, comment, text_b, bss = image.sections[1:5]
+    assert symbols_of(image) == {
+        "": (None, 0, 0, 0),
+        "start": (text.vaddr, 4, FUNC, 1),
+        "global": (text_b.vaddr + 5, 6, FUNC, 3),
+        "word": (bss.vaddr + 0x80, 8, OBJECT, 4),
+        # A section that is not loaded has offsets only; .debug_frame points into itself by them.
+        "note": (3, 0, NOTYPE, comment.index),
+        "missing": (None, 0, NOTYPE, 0),
+        "number": (0x1234, 0, NOTYPE, c.SHN_ABS),
+        "tentative": (None, 16, OBJECT, c.SHN_COMMON),
+    }
+
+
+def test_symbols_of_a_linked_file_are_addresses() -> None:
+    image = image_of(linked(symbols=(asm.Symbol("main", TEXT_VADDR + 8, 4), asm.Symbol("puts", 0, 0, 0x12, ""))))
+    assert symbols_of(image)["main"] == (TEXT_VADDR + 8, 4, FUNC, 1)
+    assert symbols_of(image)["puts"][0] is None
+
+
+def test_a_symbol_of_a_section_that_does_not_exist() -> None:
+    data = an_object((asm.Symbol("start", 0, 4, FUNC),))
+    image = image_of(data)
+    table = next(section for section in image.sections if section.type == c.SHT_SYMTAB)
+    for index in (len(image.sections), 0xFEFF, 0xFF20, c.SHN_XINDEX):
+        changed = image_of(patched(data, table.file_offset + 24 + 6, "H", index))
+        assert symbols_of(changed)["start"][0] is None
+
+
+def test_a_symbol_table_with_an_incomplete_entry() -> None:
+    data = an_object((asm.Symbol("start", 0, 4, FUNC), asm.Symbol("end", 0, 4, FUNC)))
+    index = next(s.index for s in image_of(data).sections if s.type == c.SHT_SYMTAB)
+    image = image_of(patched(data, section_header(data, index) + SH_SIZE, "Q", 24 * 2 + 23))
+    assert set(symbols_of(image)) == {"", "start"}
+
+
+def test_a_symbol_table_without_strings() -> None:
+    data = an_object((asm.Symbol("start", 0, 4, FUNC),))
+    index = next(s.index for s in image_of(data).sections if s.type == c.SHT_SYMTAB)
+    image = image_of(patched(data, section_header(data, index) + SH_LINK, "I", 1000))
+    assert list(symbols_of(image)) == [""]
+    assert image.names_of([image.sections[1].vaddr]) == {}
+
+
+def test_a_symbol_table_that_leaves_the_file() -> None:
+    data = an_object((asm.Symbol("start", 0, 4, FUNC),))
+    index = next(s.index for s in image_of(data).sections if s.type == c.SHT_SYMTAB)
+    image = image_of(patched(data, section_header(data, index) + SH_SIZE, "Q", 24 * 1000))
+    assert image.names_of([image.sections[1].vaddr]) == {}, "names are a courtesy"
+    with pytest.raises(ElfError, match=r"^\.symtab: truncated"):
+        image.symbol_vaddrs(image.sections[index])
+
+
+@pytest.mark.parametrize(
+    ("symbols", "name"),
+    [
+        ((asm.Symbol("label", 0, 0, NOTYPE), asm.Symbol("function", 0, 4, FUNC)), "function"),
+        ((asm.Symbol("function", 0, 4, FUNC), asm.Symbol("label", 0, 0, NOTYPE)), "function"),
+        ((asm.Symbol("label", 0, 0, NOTYPE), asm.Symbol("chooser", 0, 4, IFUNC)), "chooser"),
+        ((asm.Symbol("first", 0, 4, FUNC), asm.Symbol("second", 0, 4, FUNC)), "first"),
+        ((asm.Symbol("section", 0, 0, SECTION), asm.Symbol("label", 0, 0, NOTYPE)), "label"),
+        ((asm.Symbol("", 0, 4, FUNC), asm.Symbol("object", 0, 0, OBJECT)), "object"),
+        ((asm.Symbol("section", 0, 0, SECTION),), None),
+        ((asm.Symbol("function", 1, 4, FUNC),), None),
+        ((asm.Symbol("function", 0, 4, FUNC, ".text.b"),), None),
+    ],
+)
+def test_the_name_of_a_function(symbols: tuple[asm.Symbol, ...], name: str | None) -> None:
+    image = image_of(an_object(symbols))
+    vaddr = image.sections[1].vaddr
+    assert image.names_of([vaddr, 12]) == ({} if name is None else {vaddr: name})
+    assert image.names_of([]) == {}
+
+
+def symbol_section(
+    order: str, name: str, kind: int, link: int, entries: tuple[tuple[int, int, int, int], ...]
+) -> asm.Section:
+    """A symbol table of (name offset, info, section index, value)."""
+    data = bytes(24) + b"".join(
+        struct.pack(order + "IBBHQQ", offset, info, 0, index, value, 4) for offset, info, index, value in entries
+    )
+    return asm.Section(name, data, kind, entsize=24, link=link, align=8)
+
+
+@pytest.mark.parametrize(
+    ("symtab", "dynsym", "name"),
+    [
+        ((1, FUNC), (6, FUNC), "full"),
+        ((1, NOTYPE), (6, FUNC), "dyn"),
+        ((1, NOTYPE), (6, NOTYPE), "full"),
+    ],
+)
+def test_symtab_comes_before_dynsym(symtab: tuple[int, int], dynsym: tuple[int, int], name: str) -> None:
+    strings = asm.Section(".strtab", b"\0full\0dyn\0", c.SHT_STRTAB)
+    sections = (
+        asm.Section(".text", b"\xc3" * 16, flags=ALLOC_CODE, addr=0x401200, align=16),
+        symbol_section("<", ".dynsym", c.SHT_DYNSYM, 4, ((*dynsym, 1, 0x401200),)),
+        symbol_section("<", ".symtab", c.SHT_SYMTAB, 4, ((*symtab, 1, 0x401200),)),
+        strings,
+    )
+    image = image_of(asm.elf_file(c.EM_X86_64, sections, file_type=c.ET_DYN))
+    assert image.names_of([0x401200]) == {0x401200: name}
+
+
+def test_extended_symbol_indices() -> None:
+    """gABI, "Symbol Table": SHN_XINDEX says that the index is in the SHT_SYMTAB_SHNDX section."""
+    strings = asm.Section(".strtab", b"\0one\0two\0", c.SHT_STRTAB)
+    entries = ((1, FUNC, c.SHN_XINDEX, 4), (5, FUNC, 1, 8), (0, FUNC, c.SHN_XINDEX, 0))
+    sections = (
+        asm.Section(".text", b"\xc3" * 16, flags=ALLOC_CODE),
+        asm.Section(".text.far", b"\xc3" * 16, flags=ALLOC_CODE),
+        symbol_section("<", ".symtab", c.SHT_SYMTAB, 4, entries),
+        strings,
+        # Of another table, which must not be taken; and one entry short.
+        asm.Section(".other", struct.pack("<4I", 0, 1, 1, 1), c.SHT_SYMTAB_SHNDX, link=5),
+        asm.Section(".symtab_shndx", struct.pack("<3I", 0, 2, 7), c.SHT_SYMTAB_SHNDX, link=3),
+    )
+    image = image_of(asm.elf_file(c.EM_X86_64, sections))
+    found = list(image.symbols(image.sections[3]))
+    assert [symbol.section_index for symbol in found] == [0, 2, 1, c.SHN_XINDEX]
+    text, far = image.sections[1:3]
+    assert [symbol.vaddr for symbol in found] == [None, far.vaddr + 4, text.vaddr + 8, None]
+
+
+def test_more_sections_than_plain_numbers_reach() -> None:
+    """Numbers from 0xff00 on have meanings of their own in a symbol, but are sections behind SHN_XINDEX."""
+    count = 0xFFF8
+    symbols = struct.pack("<IBBHQQ", 0, 0, 0, c.SHN_XINDEX, 4, 0) * 2 + struct.pack("<IBBHQQ", 0, 0, 0, 0xFF05, 4, 0)
+    plain = struct.pack("<IIQQQQIIQQ", 0, c.SHT_PROGBITS, ALLOC_CODE, 0, 64, 4, 0, 0, 4, 0)
+    body = b"\xc3" * 8 + bytes(24) + symbols + struct.pack("<4I", 0, c.SHN_ABS, c.SHN_COMMON, 0)
+    table = struct.pack("<IIQQQQIIQQ", 0, c.SHT_SYMTAB, 0, 0, 72, 96, 0, 0, 8, 24)
+    extended = struct.pack("<IIQQQQIIQQ", 0, c.SHT_SYMTAB_SHNDX, 0, 0, 168, 16, 1, 0, 4, 4)
+    null = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, count, 0, 0, 0, 0)
+    header = (
+        b"\x7fELF\2\1\1"
+        + bytes(9)
+        + struct.pack("<HHIQQQIHHHHHH", 1, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, 0, 0)
+    )
+    image = image_of(header + body + null + table + extended + plain * (count - 3))
+    assert len(image.sections) == count
+    found = list(image.symbols(image.sections[1]))
+    assert [symbol.vaddr for symbol in found] == [
+        None,
+        image.sections[c.SHN_ABS].vaddr + 4,
+        image.sections[c.SHN_COMMON].vaddr + 4,
+        None,
+    ]

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One bad file among good ones, whatever is bad about it: it alone fails, and every other file is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cli import ROOT
+from tests.support.jobs import has_section, object_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT = 5
+#: So much that processes are started.
+PADDING = bytes(1 << 18)
+MIB = 1 << 20
+LIMITS = (int(resource.RLIMIT_CPU), int(resource.RLIMIT_AS))
+TIMEOUT_SECONDS = 60
+#: The program, with something happening to files whose name has "bad" in it.
+PROGRAM = """
+import os, resource, signal, sys
+import cfi2sframe.cli
+from cfi2sframe import conversion, limits, processes
+from cfi2sframe.report.size import sources as size_run
+
+def act():
+    {action}
+
+def with_bad(true):
+    def call(image, *arguments, **options):
+        if "bad" in image.name:
+            act()
+        return true(image, *arguments, **options)
+    return call
+
+conversion.convert_image = with_bad(conversion.convert_image)
+size_run.measure = with_bad(size_run.measure)
+{setup}
+cfi2sframe.cli.run()
+"""
+UNFORESEEN = "raise OverflowError('too large')"
+OUT_OF_MEMORY = "bytearray(1 << 45)"
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+VERBS = {
+    "in place": ("--in-place", "--report", "-"),
+    "check": ("--check",),
+    "size": ("size", "--format", "json"),
+    "coverage": ("coverage", "--json"),
+}
+
+
+def run(action: str, *words: str, setup: str = "", memory_limit: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the program; `memory_limit` is what `ulimit -v` would be, in bytes."""
+    limited = () if memory_limit is None else ("prlimit", f"--as={memory_limit}")
+    return subprocess.run(
+        [*limited, sys.executable, "-P", "-c", PROGRAM.format(action=action, setup=setup), *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+
+
+def fill(folder: Path, position: int) -> list[str]:
+    """Make some objects, the one at `position` a bad one; return their names."""
+    paths = [folder / f"{number}-{'bad' if number == position else 'good'}.o" for number in range(COUNT)]
+    for number, path in enumerate(paths):
+        path.write_bytes(object_of(number) + PADDING)
+    return [str(path) for path in paths]
+
+
+def check_others(verb: str, names: list[str], out: str) -> None:
+    """All files but the bad one have what the verb gives."""
+    good = [name for name in names if "bad" not in name]
+    if verb == "in place":
+        reports = [json.loads(line) for line in out.splitlines()]
+        assert [report["file"] for report in reports] == names
+        assert [report["file"] for report in reports if report["status"] == "converted"] == good
+        for name in names:
+            with open(name, "rb") as file:
+                assert has_section(file.read()) == (name in good)
+    elif verb == "check":
+        assert [line.split(": ")[0] for line in out.splitlines()] == names
+        assert [line.split(": ")[0] for line in out.splitlines() if "would convert" in line] == good
+    elif verb == "size":
+        report = json.loads(out)
+        assert sorted(file["name"] for file in report["files"]) == good
+        assert [failure["name"] for failure in report["failures"]] == [name for name in names if name not in good]
+    else:
+        assert [account["file"] for account in json.loads(out)] == good
+
+
+@pytest.mark.parametrize("position", [0, 2, COUNT - 1])
+@pytest.mark.parametrize(("verb", "jobs"), [*product(("in place", "check", "size"), ("1", "2")), ("coverage", "")])
+def test_an_error_that_nobody_foresaw(tmp_path: Path, verb: str, jobs: str, position: int) -> None:
+    names = fill(tmp_path, position)
+    done = run(UNFORESEEN, *VERBS[verb], *names, *(("-j", jobs) if jobs else ()))
+    said = f"{names[position]}: {'refuse' if verb == 'check' else 'error'}: internal error: OverflowError: too large"
+    assert f"{said} at __main__:8; please report it\n" in done.stdout + done.stderr
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    check_others(verb, names, done.stdout)
+
+
+@pytest.mark.parametrize("verb", ["in place", "size"])
+@pytest.mark.parametrize("position", [0, 2, COUNT - 1])
+def test_a_process_that_dies(tmp_path: Path, verb: str, position: int) -> None:
+    names = fill(tmp_path, position)
+    done = run(KILLED, *VERBS[verb], *names, "-j", "2")
+    assert done.returncode == 3
+    assert f"{names[position]}: error: the process that worked on it was ended by signal 9 (Killed)" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    check_others(verb, names, done.stdout)
+
+
+@pytest.mark.parametrize("verb", ["in place", "size"])
+def test_a_process_that_takes_too_long(tmp_path: Path, verb: str) -> None:
+    """The grant is made small, so that the test is quick."""
+    names = fill(tmp_path, 2)
+    setup = "limits._BASE_SECONDS, limits._SECONDS_PER_MIB = 1, 0"
+    done = run("while True: pass", *VERBS[verb], *names, "-j", "2", setup=setup)
+    assert done.returncode == 3
+    size = os.path.getsize(names[2])
+    assert f"{names[2]}: error: more than 1 s of CPU time, too much for {size:,} bytes of input" in done.stderr
+    assert not list(tmp_path.glob("core*"))
+    check_others(verb, names, done.stdout)
+
+
+@pytest.mark.parametrize(("verb", "jobs"), [*product(("in place", "check", "size"), ("1", "2")), ("coverage", "")])
+def test_memory_that_there_is_not(tmp_path: Path, verb: str, jobs: str) -> None:
+    """Without a limit of the user's and with one."""
+    need_prlimit()
+    words = ("-j", jobs) if jobs else ()
+    for memory_limit in (None, 1 << 30):
+        names = fill(tmp_path, 2)
+        done = run(OUT_OF_MEMORY, *VERBS[verb], *names, *words, memory_limit=memory_limit)
+        assert done.returncode == 3
+        place = f"{names[2]}: refuse: " if verb == "check" else f"cfi2sframe: {names[2]}: error: "
+        said = done.stdout if verb == "check" else done.stderr
+        (line,) = [line for line in said.splitlines() if line.startswith(place)]
+        is_limited = jobs == "2" or memory_limit is not None
+        assert re.fullmatch(r"out of memory" + (r" \(limit [\d,]+ MiB\)" * is_limited), line.removeprefix(place))
+        assert line.endswith("(limit 1,024 MiB)") == (memory_limit is not None and jobs != "2")
+        assert "internal error" not in done.stdout + done.stderr
+        check_others(verb, names, done.stdout)
+
+
+def need_prlimit() -> None:
+    if shutil.which("prlimit") is None:
+        pytest.skip("no prlimit: apt-get install util-linux")
+
+
+def test_limits_are_in_proportion(tmp_path: Path) -> None:
+    """What a worker may have for a file of some size, on top of what it had; and the user's own limits hold."""
+    need_prlimit()
+    path = tmp_path / "limits"
+    action = f"open({str(path)!r}, 'a').write('%d %d\\n' % tuple(resource.getrlimit(k)[0] for k in {LIMITS}))"
+    (tmp_path / "bad").write_bytes(object_of(1))
+    (tmp_path / "bad-large").write_bytes(object_of(1) + bytes(2 * MIB))
+    for memory_limit in (None, 512 * MIB):
+        path.unlink(missing_ok=True)
+        run(action, "--check", "-r", str(tmp_path), "-j", "2", memory_limit=memory_limit)
+        small, large = sorted([int(word) for word in line.split()] for line in path.read_text().splitlines())
+        assert 8 <= small[0] <= 10
+        assert 88 <= large[0] <= 90
+        if memory_limit is None:
+            assert 300 * MIB < small[1] < 600 * MIB
+            assert 700 * MIB < large[1] < 1000 * MIB
+        else:
+            assert small[1] <= large[1] == memory_limit
+
+
+def test_no_limits_for_what_has_no_size(tmp_path: Path) -> None:
+    """A pipe: what comes out of it may be large."""
+    path, fifo = tmp_path / "limits", tmp_path / "bad"
+    os.mkfifo(fifo)
+    names = fill(tmp_path, COUNT)
+    action = f"open({str(path)!r}, 'a').write(repr([resource.getrlimit(k) for k in {LIMITS}]))"
+    with subprocess.Popen(["sh", "-c", 'cat "$1" > "$2"; cat "$1" > "$2"', "sh", names[0], fifo]) as writer:
+        done = run(action, "size", str(fifo), *names, "-j", "2")
+        writer.kill()
+    assert path.read_text() == repr([resource.getrlimit(kind) for kind in LIMITS]), done
+
+
+def test_no_limits_for_the_program_itself(tmp_path: Path) -> None:
+    path = tmp_path / "limits"
+    action = f"open({str(path)!r}, 'a').write(repr([resource.getrlimit(k) for k in {LIMITS}]))"
+    (tmp_path / "bad").write_bytes(object_of(1))
+    for verb in ("--check", "coverage", "size"):
+        path.unlink(missing_ok=True)
+        run(action, verb, str(tmp_path / "bad"))
+        assert path.read_text() == repr(
+            [resource.getrlimit(kind) for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS)]
+        )
+
+
+def test_a_worker_that_keeps_memory_is_replaced(tmp_path: Path) -> None:
+    """What one file has taken is not lacking for the next ones."""
+    for number in range(12):
+        (tmp_path / f"bad{number}").write_bytes(object_of(number) + PADDING)
+    action = "sys.modules.setdefault('kept', []).append(bytearray(280 << 20))"
+    done = run(action, "--check", "-r", str(tmp_path), "-j", "2")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.count("would convert") == 12
+
+
+def test_no_more_processes_to_be_had(tmp_path: Path) -> None:
+    """Then the work is done here."""
+    names = fill(tmp_path, COUNT)
+    setup = "def fork():\n    raise BlockingIOError(11, 'no')\nos.fork = fork"
+    done = run("pass", *VERBS["in place"], *names, "-j", "2", setup=setup)
+    assert (done.returncode, done.stderr) == (0, "")
+    check_others("in place", names, done.stdout)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("FILE", "-o", "out"), ("coverage", "FILE"), ("verify", "FILE"), ("--in-place", "FILE"), ("size", "FILE")],
+)
+def test_memory_that_there_is_not_for_a_single_file(tmp_path: Path, words: tuple[str, ...]) -> None:
+    path = tmp_path / "bad.o"
+    path.write_bytes(object_of(1))
+    done = run(
+        OUT_OF_MEMORY, *(word.replace("FILE", str(path)).replace("out", str(tmp_path / "out")) for word in words)
+    )
+    assert (done.returncode, done.stderr) == (3, f"cfi2sframe: {path}: error: out of memory\n")

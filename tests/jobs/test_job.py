@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file converted in place: what it becomes, when it stays as it is, and what of it stays in any case."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import Options, load
+from cfi2sframe.api import decode_existing, verify
+from cfi2sframe.elf.constants import SHT_PROGBITS
+from cfi2sframe.jobs import Settings, run_job, work_list
+from tests.support.emitted import GOLDEN
+from tests.support.jobs import (
+    BIG_ENDIAN_OBJECT,
+    OBJECT,
+    OF_32_BITS,
+    TRUNCATED,
+    WITHOUT_CFI,
+    convert_one,
+    has_section,
+    object_of,
+    object_with_gap,
+    snapshot,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.oracle.tools import Tool
+
+NOTHING_IN_VERSION_1 = (GOLDEN / "amd64-ra-undefined.o").read_bytes()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.o"
+    path.write_bytes(OBJECT)
+    return path
+
+
+@pytest.fixture
+def program(gcc: Tool, tmp_path: Path) -> Path:
+    path = tmp_path / "program"
+    (tmp_path / "program.c").write_text("int main(void) { return 7; }\n")
+    subprocess.run([gcc.path, "-o", path, tmp_path / "program.c"], check=True)
+    return path
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# Again
+
+
+@pytest.mark.parametrize("data", [OBJECT, BIG_ENDIAN_OBJECT, object_of(5), object_with_gap()])
+@pytest.mark.parametrize("settings", [Settings(), Settings(replaces=True), Settings(options=Options(version=2))])
+def test_the_second_run_touches_nothing(tmp_path: Path, data: bytes, settings: Settings) -> None:
+    path = tmp_path / "in.o"
+    path.write_bytes(data)
+    first = convert_one(path, settings)
+    assert (first.status, first.problem, first.section_size > 0) == ("converted", "", True)
+    before = snapshot(path)
+    assert verify(load(str(path)), decode_existing(load(str(path))), settings.options).is_clean
+    second = convert_one(path, settings)
+    assert snapshot(path) == before
+    assert second == first._replace(status="unchanged", placement="", state=second.state)
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(replaces=True)])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_the_second_run_touches_no_program(program: Path, version: int, settings: Settings) -> None:
+    settings = settings._replace(options=Options(version=version))
+    assert convert_one(program, settings).status == "converted"
+    before = snapshot(program)
+    assert convert_one(program, settings).status == "unchanged"
+    assert snapshot(program) == before
+    assert subprocess.run([program], check=False).returncode == 7
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Settings(options=Options(version=2)),
+        Settings(options=Options(version=2, errata=0)),
+        Settings(section_type=SHT_PROGBITS),
+    ],
+)
+@pytest.mark.parametrize("is_program", [True, False])
+def test_a_different_section_is_replaced_on_request_only(
+    source: Path, program: Path, other: Settings, *, is_program: bool
+) -> None:
+    path = program if is_program else source
+    assert convert_one(path, other).status == "converted"
+    before = snapshot(path)
+    refused = convert_one(path, Settings())
+    assert (refused.status, refused.problem) == ("failed", "unusable")
+    assert "replacing it has to be asked for" in refused.reason
+    assert snapshot(path) == before
+    assert convert_one(path, Settings(replaces=True)).status == "converted"
+    assert path.read_bytes() != before.data
+    assert convert_one(path, Settings()).status == "unchanged"
+
+
+@pytest.mark.parametrize("offset_from_end", range(1, 40, 3))
+def test_one_changed_byte_of_the_section_is_a_difference(source: Path, offset_from_end: int) -> None:
+    convert_one(source, Settings())
+    good = source.read_bytes()
+    image = load(str(source))
+    section = next(image.sections_named(".sframe"))
+    relocations = next(image.sections_named(".rela.sframe"))
+    for part in (section, relocations):
+        position = part.file_offset + part.size - min(offset_from_end, part.size)
+        source.write_bytes(good[:position] + bytes((good[position] ^ 0x10,)) + good[position + 1 :])
+        assert convert_one(source, Settings()).status == "failed"
+    source.write_bytes(good)
+    assert convert_one(source, Settings()).status == "unchanged"
+
+
+# Only looking
+
+
+def test_checking_says_what_would_be_done_and_does_nothing(source: Path) -> None:
+    check = Settings(only_checks=True)
+    before = snapshot(source)
+    outcome = convert_one(source, check)
+    assert (outcome.status, outcome.placement) == ("would convert", ".sframe: as a section with relocations")
+    assert snapshot(source) == before
+    convert_one(source, Settings())
+    before = snapshot(source)
+    assert convert_one(source, check).status == "unchanged"
+    other = check._replace(options=Options(version=2))
+    assert convert_one(source, other).status == "failed"
+    assert convert_one(source, other._replace(replaces=True)).status == "would convert"
+    assert snapshot(source) == before
+    assert names(source.parent) == {"in.o"}
+
+
+# What cannot be converted
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "is_unfit"),
+    [
+        (b"#!/bin/sh\n", "not an ELF file", True),
+        (b"", "not an ELF file", True),
+        (WITHOUT_CFI, "no call frame information: neither .eh_frame nor .debug_frame", True),
+        (OF_32_BITS, "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only", True),
+        (TRUNCATED, "truncated: the ELF header needs 64 bytes, the file has 40", False),
+    ],
+)
+@pytest.mark.parametrize("skips", [True, False])
+def test_unfit_files_are_skipped_on_request_and_damaged_ones_never(
+    source: Path, data: bytes, reason: str, *, is_unfit: bool, skips: bool
+) -> None:
+    source.write_bytes(data)
+    outcome = convert_one(source, Settings(skips_unfit=skips))
+    assert outcome.reason == reason
+    assert outcome.status == ("skipped" if is_unfit and skips else "failed")
+    assert outcome.problem == ("" if is_unfit and skips else "unusable")
+    assert source.read_bytes() == data
+
+
+def test_requests_that_make_no_sense_for_a_file(source: Path) -> None:
+    source.write_bytes(BIG_ENDIAN_OBJECT)
+    outcome = convert_one(source, Settings(options=Options(version=1)))
+    assert (outcome.status, outcome.problem) == ("failed", "request")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (Settings(is_strict=True), "functions are left out, and --strict forbids it"),
+        (Settings(min_coverage=51), "50.00 % of the functions are described, less than 51 %"),
+    ],
+)
+def test_conditions(source: Path, settings: Settings, reason: str) -> None:
+    data = object_with_gap()
+    source.write_bytes(data)
+    outcome = convert_one(source, settings)
+    assert (outcome.status, outcome.problem, outcome.reason) == ("failed", "incomplete", reason)
+    assert len(outcome.warnings) == outcome.left_out_count == 1
+    assert source.read_bytes() == data
+    assert convert_one(source, Settings(min_coverage=50)).status == "converted"
+
+
+def test_nothing_can_be_said(source: Path) -> None:
+    source.write_bytes(NOTHING_IN_VERSION_1)
+    before = snapshot(source)
+    outcome = convert_one(source, Settings(options=Options(version=1)))
+    assert (outcome.status, outcome.section_size) == ("unchanged", 0)
+    assert outcome.warnings[-1] == "nothing can be said: the file stays as it is, without a section"
+    assert snapshot(source) == before
+
+
+def test_a_failed_check_writes_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cfi2sframe import emit
+    from cfi2sframe.errors import VerificationError
+
+    def fail(*_: object) -> None:
+        raise VerificationError("made up")
+
+    monkeypatch.setattr(emit, "check", fail)
+    before = snapshot(source)
+    assert convert_one(source, Settings()).reason == "made up"
+    assert snapshot(source) == before
+    assert names(source.parent) == {"in.o"}
+    assert convert_one(source, Settings(verifies=False)).status == "converted"
+
+
+# Names
+
+
+def test_all_given_names_of_a_file_are_the_new_file(source: Path) -> None:
+    folder = source.parent / "folder"
+    folder.mkdir()
+    others = [source.with_name("other.o"), folder / "third.o"]
+    for other in others:
+        os.link(source, other)
+    (job,) = work_list(map(str, (source, *others)))
+    outcome = run_job(job)
+    assert (outcome.status, outcome.warnings) == ("converted", ())
+    assert has_section(source.read_bytes())
+    assert {path.stat().st_ino for path in (source, *others)} == {source.stat().st_ino}
+    assert source.stat().st_nlink == 3
+    assert (names(source.parent), names(folder)) == ({"in.o", "other.o", "folder"}, {"third.o"})
+    (again,) = work_list(map(str, (source, *others)))
+    assert run_job(again).status == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("count", "warning"),
+    [
+        (1, "1 hard link to it that was not named keeps the old file"),
+        (2, "2 hard links to it that were not named keep the old file"),
+    ],
+)
+def test_a_name_that_was_not_given_keeps_the_old_file(source: Path, count: int, warning: str) -> None:
+    """A cache that hands out hard links must not find its own copy changed."""
+    others = [source.with_name(f"cached{number}") for number in range(count)]
+    for other in others:
+        os.link(source, other)
+    outcome = convert_one(source, Settings())
+    assert outcome.warnings == (warning,)
+    assert has_section(source.read_bytes())
+    assert {other.read_bytes() for other in others} == {OBJECT}
+    assert convert_one(source, Settings()).warnings == ()
+
+
+@pytest.mark.parametrize("step", ["link", "replace"])
+def test_names_that_cannot_be_exchanged_leave_nothing_behind(
+    source: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    other = source.with_name("other.o")
+    os.link(source, other)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    (job,) = work_list([str(source), str(other)])
+    monkeypatch.setattr(os, step, fail)
+    outcome = run_job(job)
+    monkeypatch.undo()
+    assert (outcome.status, outcome.reason) == ("failed", "Operation not permitted")
+    assert source.read_bytes() == other.read_bytes() == OBJECT
+    assert names(source.parent) == {"in.o", "other.o"}
+
+
+# What has changed between the making of the list and the run
+
+
+@pytest.mark.parametrize("recurse", [False, True])
+def test_a_folder_that_has_become_a_link_leads_nowhere(tmp_path: Path, *, recurse: bool) -> None:
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    for folder in (tree / "d", outside):
+        folder.mkdir(parents=True)
+        (folder / "in.o").write_bytes(OBJECT)
+    (job,) = work_list([str(tree if recurse else tree / "d" / "in.o")], recurse=recurse)
+    (tree / "d").rename(tree / "moved")
+    (tree / "d").symlink_to(outside)
+    outcome = run_job(job)
+    assert (outcome.status, outcome.reason) == ("failed", "Not a directory")
+    assert {path.read_bytes() for path in (outside / "in.o", tree / "moved" / "in.o")} == {OBJECT}
+
+
+def test_a_file_that_has_become_a_link_leads_nowhere(source: Path) -> None:
+    (job,) = work_list([str(source)])
+    other = source.rename(source.with_name("other.o"))
+    source.symlink_to(other)
+    assert run_job(job).status == "failed"
+    assert source.is_symlink()
+    assert other.read_bytes() == OBJECT
+
+
+def test_a_fifo_is_not_waited_for(source: Path) -> None:
+    (job,) = work_list([str(source)])
+    source.unlink()
+    os.mkfifo(source)
+    assert run_job(job).reason == "not a regular file"
+
+
+def test_a_name_that_has_become_another_files_is_not_replaced(source: Path) -> None:
+    """Its other names are the new file only as long as all are its names."""
+    other = source.with_name("other.o")
+    os.link(source, other)
+    (job,) = work_list([str(source), str(other)])
+    other.unlink()
+    other.write_bytes(b"somebody else's")
+    outcome = run_job(job)
+    assert (outcome.status, outcome.reason) == ("failed", "the file was changed while it was being converted")
+    assert (source.read_bytes(), other.read_bytes()) == (OBJECT, b"somebody else's")
+    assert names(source.parent) == {"in.o", "other.o"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_temporary_name_that_has_become_another_files(
+    source: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Whoever may write to a folder can exchange names in it; they do not get to other folders."""
+    targets = [source]
+    if count == 2:
+        (source.parent / "elsewhere").mkdir()
+        targets.append(source.parent / "elsewhere" / "in.o")
+        os.link(source, targets[1])
+    link = os.link
+
+    def exchange(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int, follow_symlinks: bool) -> None:
+        link(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+        os.unlink(new, dir_fd=dst_dir_fd)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT, dir_fd=dst_dir_fd), "wb") as file:
+            file.write(b"somebody else's")
+
+    (job,) = work_list([str(target) for target in targets])
+    monkeypatch.setattr(os, "link", exchange)
+    outcome = run_job(job)
+    monkeypatch.undo()
+    assert (outcome.status, outcome.reason) == ("failed", "the file was changed while it was being converted")
+    assert {target.read_bytes() for target in targets} == {OBJECT}
+    assert names(source.parent) - {"elsewhere"} == {"in.o"}

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports add up, whatever they list; and every format says the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.cli.progress import Progress
+from cfi2sframe.render.cells import cell_text
+from cfi2sframe.render.csv import write_comparison, write_report
+from cfi2sframe.render.html import comparison_page, human, ratio_bins, report_page
+from cfi2sframe.render.json import comparison_data, report_data
+from cfi2sframe.render.markdown import escape, render_markdown
+from cfi2sframe.render.table import render_tables
+from cfi2sframe.render.text import printable
+from cfi2sframe.report.size.measure import measure
+from cfi2sframe.report.size.records import Comparison, Failure, FileSizes, SizeReport
+from cfi2sframe.report.size.tables import comparison_tables, report_tables
+from cfi2sframe.report.size.totals import ORDERS, build_comparison, build_report
+from tests.support import cfi_asm as asm
+from tests.support.samples import TEXT_VADDR, linked_file
+from tests.support.sizes import aarch64_object, check_report, library, s390x_library, unsayable
+
+SCHEMA = Path(__file__).resolve().parents[2] / "docs/size-report.schema.json"
+FAILURES = [Failure("bad.so", "truncated"), Failure("script.o", "no call frame information", is_expected=True)]
+
+
+def _measured(name: str, data: bytes) -> FileSizes:
+    return measure(load(data, name), function_count=3)
+
+
+def _files() -> list[FileSizes | Failure]:
+    return [
+        _measured("lib/small.so", library(2)),
+        _measured("lib/large.so", library(40)),
+        _measured("lib/<odd> & \x1b[31mred|.so", library(3, more=(unsayable(TEXT_VADDR + 0x200),))),
+        _measured("lib/s390x.so", s390x_library()),
+        _measured("a.o", aarch64_object()),
+        _measured("nothing.so", linked_file(AMD64, (unsayable(TEXT_VADDR),))),
+        *FAILURES,
+    ]
+
+
+@pytest.fixture(name="report", scope="module")
+def _report() -> SizeReport:
+    return build_report(_files(), version=3, function_count=3)
+
+
+@pytest.fixture(name="comparison", scope="module")
+def _comparison() -> Comparison:
+    old = [_measured("a.so", library(2)), _measured("b.so", library(9)), _measured("gone.so", library(1))]
+    new: list[FileSizes | Failure] = [
+        _measured("a.so", library(5)),
+        _measured("b.so", library(8)),
+        _measured("new.so", library(1)),
+        *FAILURES,
+    ]
+    return build_comparison(old, new, version=3)
+
+
+def test_sums(report: SizeReport) -> None:
+    check_report(report)
+    assert [total.file_count for total in report.totals.versions] == [5, 6, 6]
+
+
+def test_top_does_not_change_the_sums(report: SizeReport) -> None:
+    cut = build_report(_files(), version=3, top=2, function_count=3)
+    check_report(cut)
+    assert (cut.totals, cut.functions, cut.omitted_count) == (report.totals, report.functions, 4)
+    assert cut.files == report.files[:2]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_orders(order: str) -> None:
+    report = build_report(_files(), version=2, order=order)
+    keys = [ORDERS[order](file, 2) for file in report.files]
+    assert keys == sorted(keys, reverse=True)
+    assert order != "name" or [f.name for f in report.files] == sorted(f.name for f in report.files)
+    assert order == "name" or keys[0] > 0
+
+
+def test_functions_of_all_files(report: SizeReport) -> None:
+    costs = [function.sframe_size for function in report.functions.costliest]
+    assert len(costs) == 3
+    assert costs == sorted(costs, reverse=True)
+    assert report.functions.described_count == sum(file.functions.described_count for file in report.files)
+
+
+def test_nothing_at_all() -> None:
+    report = build_report([], version=3)
+    check_report(report)
+    assert list(render_tables(report_tables(report))) == []
+    assert "</html>" in "".join(report_page(report))
+    json.dumps(report_data(report), allow_nan=False)
+
+
+# Comparing
+
+
+def test_pairs(comparison: Comparison) -> None:
+    data = comparison_data(comparison)
+    verdicts = {pair["name"]: (pair["verdict"], pair["change"] > 0) for pair in data["files"]}
+    assert verdicts["a.so"] == ("grew", True)
+    assert verdicts["b.so"] == ("shrank", False)
+    assert verdicts["gone.so"] == ("removed", False)
+    assert verdicts["new.so"] == ("added", True)
+    changes = [abs(pair.change(3)) for pair in comparison.pairs]
+    assert changes == sorted(changes, reverse=True)
+    old, new = comparison.totals
+    change = new.version(3).cfi2sframe.size - old.version(3).cfi2sframe.size
+    assert sum(pair.change(3) for pair in comparison.pairs) == change
+    assert [failure.name for failure in comparison.failures] == ["new: bad.so", "new: script.o"]
+
+
+def test_two_files_of_different_names_are_a_pair() -> None:
+    comparison = build_comparison([_measured("a-1.so", library(2))], [_measured("a-2.so", library(2))], version=3)
+    (pair,) = comparison.pairs
+    assert (pair.name, pair.change(3)) == ("a-2.so", 0)
+
+
+def test_members_of_the_same_name_stay_apart() -> None:
+    twice = [_measured("x.a(m.o)", library(1)), _measured("x.a(m.o)", library(2))]
+    comparison = build_comparison(twice, twice, version=3)
+    assert [pair.name for pair in comparison.pairs] == ["x.a(m.o)", "x.a(m.o)#2"]
+    assert comparison.totals[0].file_count == 2
+
+
+# Formats
+
+
+def _check_schema(data: dict[str, Any]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(json.loads(json.dumps(data, allow_nan=False)))
+
+
+def test_json_of_reports(report: SizeReport) -> None:
+    _check_schema(report_data(report))
+
+
+def test_json_of_comparisons(comparison: Comparison) -> None:
+    _check_schema(comparison_data(comparison))
+
+
+def test_the_schema_refuses_what_is_not_described(report: SizeReport) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    changes: tuple[dict[str, Any], ...] = ({"more": 1}, {"schema": 2}, {"files": [{}]})
+    for change in changes:
+        with pytest.raises(jsonschema.ValidationError):
+            _check_schema(report_data(report) | change)
+
+
+def test_csv_of_reports(report: SizeReport) -> None:
+    out = io.StringIO()
+    write_report(report, out)
+    heading = next(csv.reader(io.StringIO(out.getvalue())))
+    assert len(set(heading)) == len(heading)
+    lines = list(csv.DictReader(io.StringIO(out.getvalue())))
+    assert len(lines) == len(report.files) + len(report.failures)
+    for line, file in zip(lines, report.files, strict=False):
+        assert (line["file"], int(line["cfi_size"])) == (printable(file.name), file.sizes.cfi)
+        for version in file.versions:
+            for maker in ("cfi2sframe", "gnu"):
+                prefix = f"v{version.version}_{maker}_"
+                names = ("header", "function_table", "attributes", "rows", "padding")
+                parts = [line[f"{prefix}{name}_size"] for name in names]
+                if version.cfi2sframe is None:
+                    assert {*parts, line[prefix + "size"]} == {""}
+                else:
+                    assert int(line[prefix + "size"]) == sum(map(int, parts))
+    assert [line["error"] for line in lines[-2:]] == ["truncated", "no call frame information"]
+
+
+def test_csv_of_comparisons(comparison: Comparison) -> None:
+    out = io.StringIO()
+    write_comparison(comparison, out)
+    lines = {line["file"]: line for line in csv.DictReader(io.StringIO(out.getvalue()))}
+    grown = lines["a.so"]
+    assert int(grown["new_v3_cfi2sframe"]) - int(grown["old_v3_cfi2sframe"]) == int(grown["change"])
+    assert lines["new.so"]["old_cfi"] == ""
+
+
+HOSTILE = (
+    "=HYPERLINK(0)",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\uff1d1",
+    "\t=1",
+    "\r\n=1",
+    "\x1b]0;title\x07\x9b2J",
+    "\u202egnp.exe",
+    "`|](x) [a](http://b.example) www.b.example <img src=x onerror=x> $x$ &lt; #1 ![a](b)",
+    "</title></svg><script>alert(1)</script>\"'",
+)
+
+
+def _hostile(name: str) -> tuple[SizeReport, Comparison]:
+    named = _measured("a.so", library(2))._replace(name=name)
+    function = named.functions.costliest[0]._replace(name=name, file=name)
+    named = named._replace(functions=named.functions._replace(costliest=(function,), larger=(function,)))
+    results: list[FileSizes | Failure] = [named, Failure(name, name)]
+    report = build_report(results, version=3, function_count=3)
+    return report, build_comparison([named, _measured("b.so", library(1))], results, version=3)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_harmless_in_csv(name: str) -> None:
+    report, comparison = _hostile(name)
+    out, compared = io.StringIO(), io.StringIO()
+    write_report(report, out)
+    write_comparison(comparison, compared)
+    for text in (out.getvalue(), compared.getvalue()):
+        assert text.replace("\r\n", "").isprintable()
+        cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
+        assert not any(cell.startswith(("=", "+", "@", "\uff1d")) for cell in cells)
+        # What begins with a minus is a number.
+        assert all(int(cell) < -1 for cell in cells if cell.startswith("-"))
+
+
+def test_changes_stay_numbers_in_csv() -> None:
+    out = io.StringIO()
+    write_comparison(build_comparison([_measured("a", library(9))], [_measured("a", library(2))], version=3), out)
+    (line,) = csv.DictReader(io.StringIO(out.getvalue()))
+    assert int(line["change"]) < 0
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_are_harmless_in_text_and_pages(name: str) -> None:
+    report, comparison = _hostile(name)
+    for tables in (list(report_tables(report)), list(comparison_tables(comparison))):
+        assert all(line.isprintable() for line in render_tables(tables))
+        lines = list(render_markdown(tables))
+        assert all(line.isprintable() for line in lines)
+        plain = [re.sub(r"\\.", "", line) for line in lines]
+        # What is left of a row without what is escaped: cells, no markup, nothing that becomes a link by itself.
+        assert not any(re.search(r"[`\[\]<>$&]|://|www\.", line) for line in plain)
+        for number, line in enumerate(lines):
+            if line.startswith("|"):
+                assert plain[number].count("|") in {len(table.columns) + 1 for table in tables}
+    for page in (report_page(report), comparison_page(comparison)):
+        text = "".join(page)
+        assert text.replace("\n", "").isprintable()
+        assert not re.search(r"<script|<img|</title></svg><|<[^>]*alert", text)
+
+
+def test_terminal_tables_align(report: SizeReport) -> None:
+    lines = list(render_tables(report_tables(report)))
+    assert not any("\x1b" in line for line in lines)
+    start = lines.index("Size by version")
+    heading, *rows = lines[start + 1 : start + 8]
+    end = heading.index(".sframe") + len(".sframe")
+    assert len(rows) == 6
+    for row in rows:
+        assert row[end - 1].isdigit()
+        assert row[end] == " "
+
+
+def test_terminal_colours_take_no_place(report: SizeReport) -> None:
+    plain = list(render_tables(report_tables(report)))
+    coloured = list(render_tables(report_tables(report), colour=True))
+    assert plain != coloured
+    for code in ("\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[33m", "\x1b[0m"):
+        coloured = [line.replace(code, "") for line in coloured]
+    assert [line.rstrip() for line in coloured] == plain
+
+
+def test_markdown(report: SizeReport) -> None:
+    text = "\n".join(render_markdown(report_tables(report)))
+    for block in text.split("\n\n"):
+        lines = [line.replace("\\|", "") for line in block.splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) <= 1
+    assert r"\<odd\> \& \\x1b\[31mred\|.so" in text
+    assert escape("a_b*c") == r"a\_b\*c"
+
+
+class _Page(HTMLParser):
+    """Collects what a page consists of, and insists on balanced elements."""
+
+    VOID = frozenset({"meta", "rect", "line"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def _parse(page: str) -> _Page:
+    parser = _Page()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def _check_page(page: _Page) -> None:
+    """Nothing from elsewhere and no script; what screen readers need is there, and identities are unique."""
+    names = [tag for tag, _ in page.tags]
+    assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & set(names)
+    for _, attributes in page.tags:
+        assert not {"src", "srcset", "data", "action"} & attributes.keys()
+        assert not any(name.startswith("on") for name in attributes)
+        assert (attributes.get("href") or "#").startswith("#")
+        assert "url(" not in (attributes.get("style") or "")
+    identities = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(identities) == len(set(identities))
+    for tag, attributes in page.tags:
+        if tag == "svg":
+            assert attributes["role"] == "img"
+            assert all(identity in identities for identity in (attributes["aria-labelledby"] or "").split())
+        if tag == "th":
+            assert attributes["scope"] in ("col", "row")
+    assert names.count("table") == names.count("caption") > 0
+    assert names.count("h1") == names.count("main") == 1
+    assert ("html", {"lang": "en"}) in page.tags
+
+
+def test_html_of_reports(report: SizeReport) -> None:
+    text = "".join(report_page(report))
+    page = _parse(text)
+    _check_page(page)
+    assert sum(tag == "svg" for tag, _ in page.tags) == 3
+    assert "url(" not in text
+    assert "@import" not in text
+    words = " ".join(page.text)
+    assert "\x1b" not in words
+    assert r"lib/<odd> & \x1b[31mred|.so" in words
+    for name in ("large.so", "CFA is an expression", "truncated", "Costliest functions"):
+        assert name in words
+
+
+def test_html_of_comparisons(comparison: Comparison) -> None:
+    page = _parse("".join(comparison_page(comparison)))
+    _check_page(page)
+    words = " ".join(page.text)
+    for name in ("grew", "shrank", "added", "removed", "new: bad.so"):
+        assert name in words
+
+
+def test_bars_stay_inside(report: SizeReport) -> None:
+    page = _parse("".join(report_page(report)))
+    for tag, attributes in page.tags:
+        if tag == "rect":
+            x, width = (float((attributes[name] or "").rstrip("%")) for name in ("x", "width"))
+            assert 0 <= x <= x + width <= 100.01
+
+
+def test_the_distribution_counts_every_file(report: SizeReport) -> None:
+    bins = ratio_bins(report.files, 3)
+    assert [sum(counts) for counts in zip(*(item.counts for item in bins), strict=True)] == [6, 6]
+    assert "1.0" in [item.label for item in bins]
+    assert ratio_bins([], 3) == []
+
+
+def test_comparison_tables(comparison: Comparison) -> None:
+    sums, pairs, failures = comparison_tables(comparison)
+    for row in (*sums.rows, *((row[6], *row[:4]) for row in pairs.rows)):
+        _, old, new, change, _ = row
+        assert isinstance(old, int)
+        assert isinstance(new, int)
+        assert change == new - old
+    assert len(failures.rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1024, "1.00 KiB"), (10 << 20, "10.0 MiB"), (700 << 20, "700 MiB")],
+)
+def test_sizes_for_people(size: int, text: str) -> None:
+    assert human(size) == text
+
+
+def test_cells() -> None:
+    assert cell_text(1234567, "number") == "1,234,567"
+    assert (cell_text(-5000, "change"), cell_text(5, "change"), cell_text(0, "change")) == ("-5,000", "+5", "0")
+    assert (cell_text(None, "ratio"), cell_text(0.987, "ratio"), cell_text(2, "percent")) == ("", "0.99", "2.00 %")
+
+
+def test_progress() -> None:
+    progress = Progress(1000, 400, 10.0)
+    assert progress.line(10.0).startswith("[" + "." * 24 + "] 0 of 1,000 files")
+    progress.add(100)
+    assert progress.line(30.0) == "[######..................] 1 of 1,000 files, 0.1/s, 1:00 left"
+    progress.add(300)
+    assert progress.line(40.0) == "[" + "#" * 24 + "] 2 of 1,000 files, 0.1/s"
+
+
+def test_damaged_and_odd_inputs_are_lines(tmp_path: Path) -> None:
+    from cfi2sframe.files import find_sources
+    from cfi2sframe.report.size.sources import Request, measure_all, split_found
+
+    (tmp_path / "a.so").write_bytes(library(2))
+    (tmp_path / "b.so").write_bytes(library(2)[:300])
+    (tmp_path / "c.so").write_bytes(asm.elf_file(AMD64.elf_machine, ()))
+    sources, failures = split_found(find_sources([str(tmp_path), str(tmp_path / "missing")]))
+    for jobs in (1, 2):
+        results = [result for measured in measure_all(sources, Request(), jobs) for result in measured.results]
+        assert len(results) == 3
+        report = build_report([*failures, *results], version=3)
+        check_report(report)
+        assert len(report.files) == 1
+        assert [failure.is_expected for failure in report.failures] == [False, True, False]

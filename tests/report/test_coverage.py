@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accounts as records and as text: shares, ratios, and bytes by section."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.render.text import coverage_lines, printable, summary
+from cfi2sframe.report.coverage import ByteCounts, FunctionCounts, Sizes, coverage_data
+from tests.support import cfi_asm as asm
+from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
+from tests.support.sums import check_sums, convert_checked
+
+
+def functions(**counts: int) -> FunctionCounts:
+    return FunctionCounts(*(0,) * len(FunctionCounts._fields))._replace(**counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "percent"),
+    [
+        ({}, 100.0),
+        ({"default": 3, "flexible": 1}, 100.0),
+        ({"default": 3, "left_out": 1}, 75.0),
+        ({"flexible": 1, "damaged": 3}, 25.0),
+        ({"default": 1, "dropped": 9, "replaced": 9}, 100.0),
+        ({"left_out": 1}, 0.0),
+    ],
+)
+def test_percent(counts: dict[str, int], percent: float) -> None:
+    """Of the functions with code of their own; what is dropped has none, and stubs are described otherwise."""
+    assert functions(**counts).percent == pytest.approx(percent)
+
+
+def test_ratio() -> None:
+    assert Sizes(cfi=60, eh_frame_hdr=40, sframe=80).ratio == pytest.approx(0.8)
+    assert Sizes(cfi=0, eh_frame_hdr=0, sframe=80).ratio is None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("plain", "plain"), ("a\nb\tc", "a\\nb\\tc"), ("\x1b[2J", "\\x1b[2J"), ("\u202e", "\\u202e"), ("ä", "ä")],
+)
+def test_printable(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_bytes_by_section() -> None:
+    """Each executable byte counts once, in its section."""
+    cie, unsayable = cie_of(AMD64), cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
+    entries = (
+        push_fp(AMD64),
+        asm.Fde(unsayable, TEXT_VADDR + 0x40, 16),
+        asm.Fde(cie_of(AMD64, asm.def_cfa_register(3)), TEXT_VADDR + 0x1000, 8),
+        asm.Fde(cie, TEXT_VADDR + 0x1004, 8),
+    )
+    codes = (
+        Code(TEXT_VADDR, 0x100, ".text"),
+        Code(TEXT_VADDR + 0x1000, 0x20, ".text.b"),
+        Code(TEXT_VADDR + 0x2000, 4, ".fini"),
+    )
+    coverage = check_sums(convert_checked(load(linked_file(AMD64, entries, codes=codes), "in")))
+    assert [tuple(section) for section in coverage.sections] == [
+        (".text", ByteCounts(total=0x100, default=32, flexible=0, stubs=0, left_out=16, uncovered=0x100 - 48)),
+        (".text.b", ByteCounts(total=0x20, default=8, flexible=4, stubs=0, left_out=0, uncovered=20)),
+        (".fini", ByteCounts(total=4, default=0, flexible=0, stubs=0, left_out=0, uncovered=4)),
+    ]
+    assert coverage.bytes == ByteCounts(0x124, 40, 4, 0, 16, 0x124 - 60)
+    assert coverage.functions.overlapping == 1
+    assert "overlapping" in "\n".join(coverage_lines(coverage))
+    assert summary(coverage).startswith("SFrame version 3: 3 of 4 functions, 44 of 292 executable bytes, ")
+
+
+def test_data_repeats_the_record() -> None:
+    """The JSON and the text come from one record."""
+    entries = (push_fp(AMD64), asm.Fde(cie_of(AMD64, asm.undefined(6)), TEXT_VADDR + 0x40, 16))
+    coverage = check_sums(convert_checked(load(linked_file(AMD64, entries), "in")))
+    data = json.loads(json.dumps(coverage_data(coverage)))
+    assert data["reasons"] == {"FP is undefined": 1}
+    (item,) = data["left_out"]
+    assert (item["reason"], item["message"], item["address"]) == ("FP_UNDEFINED", "FP is undefined", TEXT_VADDR + 0x40)
+    assert data["bytes"] == coverage.bytes._asdict()
+    assert data["functions"]["percent"] == 50
+    assert data["rows"] == coverage.row_count == 3

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files with odd or damaged headers: refused by name, and not refused for what is only unusual."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from cfi2sframe import convert, load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.elf.constants import PT_LOAD, SHN_LORESERVE, SHN_XINDEX, SHT_NULL
+from cfi2sframe.elf.records import FILE_HEADER_SIZE, SectionHeader, parse_file_header, parse_section_headers
+from cfi2sframe.emit import check, check_removal, emit, remove
+from cfi2sframe.errors import EmbedError
+from tests.support import cfi_asm as asm
+from tests.support.linked_by_hand import noted_file, notes_of
+from tests.support.samples import object_file, push_fp
+
+END = (1 << 64) - 1
+#: A section symbol that is local, so that its section may move.
+LOCAL = 0x03
+
+
+def put_in(data: bytes) -> bytes:
+    """Convert a file; what is written is checked."""
+    emitted = emit(convert(load(data)))
+    out = b"".join(emitted.chunks)
+    check(emitted, load(out))
+    return out
+
+
+def take_out(data: bytes) -> bytes:
+    image = load(data)
+    out = b"".join(remove(image))
+    check_removal(image, load(out))
+    return out
+
+
+def with_symbol(value: int) -> bytes:
+    return noted_file(notes_of(6), symbols=(asm.Symbol("s", value, 0, LOCAL, "n0"),))
+
+
+def test_sections_of_one_name_move() -> None:
+    data = noted_file(notes_of(20))
+    out = put_in(data)
+    addresses = {s.vaddr for s in load(data).sections if s.name == ".note.package"}
+    moved = [s.vaddr for s in load(out).sections if s.name == ".note.package" and s.vaddr not in addresses]
+    assert moved
+    assert take_out(out) == data
+
+
+def test_equal_sections_of_one_name_move() -> None:
+    data = noted_file(notes_of(1) * 12)
+    assert take_out(put_in(data)) == data
+
+
+def test_a_symbol_that_would_leave_the_addresses_is_refused() -> None:
+    start = next(s.vaddr for s in load(with_symbol(0)).sections if s.index == 1)
+    assert take_out(put_in(with_symbol(start))) == with_symbol(start)
+    with pytest.raises(EmbedError, match="far outside"):
+        put_in(with_symbol(END))
+
+
+def test_a_symbol_that_would_leave_the_addresses_on_the_way_back_is_refused() -> None:
+    out = bytearray(put_in(with_symbol(0x400200)))
+    image = load(bytes(out))
+    table = next(s for s in image.sections if s.name == ".symtab")
+    struct.pack_into("<Q", out, table.file_offset + 24 + 8, 0)
+    with pytest.raises(EmbedError, match="far outside"):
+        take_out(bytes(out))
+
+
+@pytest.mark.parametrize("alignment", [0x3000, 1 << 40, 1 << 63])
+def test_alignments_that_no_page_has_are_refused(alignment: int) -> None:
+    """A new segment would be aligned like it, and may then lie where a process has no addresses."""
+    data = bytearray(noted_file(notes_of(6)))
+    header = FILE_HEADER_SIZE
+    assert struct.unpack_from("<I", data, header) == (PT_LOAD,)
+    struct.pack_into("<Q", data, header + 48, alignment)
+    struct.pack_into("<QQQ", data, header + 8, 0, 0, 0)
+    with pytest.raises(EmbedError, match=r"aligned|congruent|address order|overlap"):
+        put_in(bytes(data))
+    struct.pack_into("<QQQ", data, header + 8, 0, 0x400000, 0x400000)
+    with pytest.raises(EmbedError, match=r"aligned|congruent"):
+        put_in(bytes(data))
+
+
+@pytest.mark.parametrize("is_object", [True, False])
+def test_section_names_without_a_name(*, is_object: bool) -> None:
+    fdes = {".text": (push_fp(AMD64, 0),)}
+    data = bytearray(object_file(AMD64, fdes) if is_object else noted_file(notes_of(6)))
+    header = parse_file_header(data)
+    struct.pack_into("<I", data, header.section_headers_offset + 64 * header.section_names_index, 0)
+    out = put_in(bytes(data))
+    assert load(out).sections[load(out).header.section_names_index].name == ""
+    take_out(out)
+
+
+@pytest.mark.parametrize("count", [SHN_LORESERVE + 1])
+def test_objects_of_many_sections(count: int) -> None:
+    """The count and the index of the section names are in the null section from 0xff00 on."""
+    small = object_file(AMD64, {".text": (push_fp(AMD64, 0),)})
+    header = parse_file_header(small)
+    sections = parse_section_headers(small, header)
+    names = sections.pop()
+    fill = SectionHeader(0, SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
+    sections += [fill] * (count - len(sections) - 1)
+    sections.append(names)
+    is_large = count >= SHN_LORESERVE
+    sections[0] = sections[0]._replace(size=count if is_large else 0, link=count - 1 if is_large else 0)
+    header = header._replace(
+        section_header_count=0 if is_large else count,
+        section_names_index=SHN_XINDEX if is_large else count - 1,
+        section_headers_offset=len(small) + -len(small) % 8,
+    )
+    body = header.pack() + small[FILE_HEADER_SIZE:] + bytes(-len(small) % 8)
+    data = body + b"".join(section.pack("<") for section in sections)
+    out = put_in(data)
+    assert [s.name for s in load(out).sections[count:]] == [".sframe", ".rela.sframe"]
+    bare = load(take_out(out))
+    assert len(bare.sections) == count
+    assert not any(s.is_sframe for s in bare.sections)
+
+
+def test_a_section_in_a_group_stays() -> None:
+    out = bytearray(put_in(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".group": (push_fp(AMD64, 0),)})))
+    image = load(bytes(out))
+    number = next(s.index for s in image.sections if s.is_sframe)
+    group = next(s for s in image.sections if s.name == ".group")
+    place = image.header.section_headers_offset + 64 * group.index
+    member = len(out) + -len(out) % 4
+    out += bytes(-len(out) % 4) + struct.pack("<II", 1, number)
+    struct.pack_into("<IQQQQ", out, place + 4, 17, 0, 0, member, 8)
+    with pytest.raises(EmbedError, match="section group"):
+        take_out(bytes(out))

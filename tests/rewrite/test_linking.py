@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linker merges converted objects into what it makes of the assembler's own SFrame sections."""
+
+from __future__ import annotations
+
+import gc
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from cfi2sframe import Lookup, Options, convert, decode_existing, load
+from cfi2sframe.api import verify
+from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
+from cfi2sframe.emit import check, emit
+from cfi2sframe.sframe.model import OUTERMOST
+from tests.support import known_wrong
+from tests.support.emitted import TESTDATA, need, run
+from tests.support.oracle.tools import tool_version
+from tests.support.project import generate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.verification import Difference
+    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
+
+pytestmark = pytest.mark.oracle
+
+
+class Generation(NamedTuple):
+    """What an assembler and a linker of one release agree upon."""
+
+    binutils: BinutilsVersion
+    options: Options
+    section_type: int
+
+
+# libsframe 2.44 refuses the flag for PC-relative starts.
+GENERATIONS = {
+    "newest": Generation("newest", Options(version=3), SHT_GNU_SFRAME),
+    "2.44": Generation("2.44", Options(version=2, errata=0), SHT_PROGBITS),
+    "2.40": Generation("2.40", Options(version=1), SHT_PROGBITS),
+}
+COMPILER_FLAGS = ("-O2", "-w", "-ffunction-sections", "-fPIC")
+FEWEST_FUNCTIONS = 200
+# Code of the C library that comes without SFrame.
+STARTUP = ("_start", "_dl_relocate_static_pie")
+LINKS: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "gc-sections": ("-Wl,--gc-sections",),
+    "nopie": ("-no-pie",),
+    "shared": ("-shared",),
+}
+
+
+class Twins(NamedTuple):
+    """The same objects twice: with the assembler's sections, and with those made of their CFI."""
+
+    theirs: list[Path]
+    ours: list[Path]
+
+
+class Objects(NamedTuple):
+    """The objects of a program, and those of sources that do not fit together, for a linker of the same release."""
+
+    tools: Binutils
+    generation: Generation
+    program: Twins
+    testdata: Twins
+
+
+class Assembly(NamedTuple):
+    """Compiled sources: those of the generated program, and those of the test data."""
+
+    program: list[Path]
+    testdata: list[Path]
+
+
+@pytest.fixture(scope="session")
+def assembly(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
+    need("g++", "gcc")
+    folder = tmp_path_factory.mktemp("project")
+    found = Assembly([], [])
+    for source in generate():
+        (folder / source.name).write_text(source.text)
+        if not source.name.endswith(".hpp"):
+            found.program.append(_compile(folder / source.name, folder, COMPILER_FLAGS))
+    for path in sorted((TESTDATA / "src/amd64").iterdir()):
+        build = re.search(r"Build: \S+ (.*)-c", path.read_text()) if path.suffix in (".c", ".cc") else None
+        if build is not None:
+            found.testdata.append(_compile(path, folder, [*build[1].split(), "-fPIC"]))
+    return found
+
+
+def _compile(source: Path, folder: Path, flags: Sequence[str]) -> Path:
+    made = folder / f"{source.name}.s"
+    run("gcc" if source.suffix == ".c" else "g++", *flags, "-S", source, "-o", made)
+    return made
+
+
+@pytest.fixture(scope="session", params=list(GENERATIONS))
+def objects(
+    request: pytest.FixtureRequest,
+    assembly: Assembly,
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Objects:
+    generation = GENERATIONS[request.param]
+    tools = binutils(generation.binutils)
+    folder = tmp_path_factory.mktemp(f"objects-{request.param}")
+    found = Objects(tools, generation, Twins([], []), Twins([], []))
+    for sources, twins in ((assembly.program, found.program), (assembly.testdata, found.testdata)):
+        for source in sources:
+            plain, theirs, ours = (folder / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
+            run(tools.tool("as"), source, "-o", plain)
+            run(tools.tool("as"), "--gsframe", source, "-o", theirs)
+            _convert_object(plain, ours, generation)
+            twins.theirs.append(theirs)
+            twins.ours.append(ours)
+    return found
+
+
+def _convert_object(source: Path, target: Path, generation: Generation) -> None:
+    conversion = convert(load(str(source)), generation.options)
+    if not conversion.data:
+        shutil.copy(source, target)
+        return
+    emitted = emit(conversion, section_type=generation.section_type)
+    target.write_bytes(b"".join(emitted.chunks))
+    check(emitted, load(str(target)))
+
+
+def _link(objects: Objects, inputs: Sequence[Path], target: Path, *flags: str) -> Path:
+    """Link with the g++ of the machine and the linker of the set, which may warn of nothing that is about SFrame."""
+    output = run("g++", f"-B{objects.tools.directory}", "-o", target, *inputs, *flags)
+    assert "sframe" not in output.lower(), output
+    return target
+
+
+def _sections(path: Path) -> tuple[ElfImage, DecodedSection]:
+    image = load(str(path))
+    assert any(section.name == ".sframe" for section in image.sections), f"{path.name} has no .sframe"
+    return image, decode_existing(image)
+
+
+def _state_at(lookup: Lookup, pc: int) -> FrameState | str:
+    found = lookup.find(pc)
+    if found is None:
+        return "no function"
+    if not found.function.rows:
+        return OUTERMOST
+    return found.row.row.state if found.row else "no row"
+
+
+def _points(section: DecodedSection) -> set[int]:
+    """Every address at which a section starts to say something else; blocks of stubs are looked at one by one."""
+    points = set()
+    for function in section.functions:
+        start, end = function.start_vaddr, function.start_vaddr + function.size
+        points |= {start, end}
+        for block in range(start, end, function.repeat_size or function.size or 1):
+            points |= {block + row.row.start_delta for row in function.rows}
+    return points
+
+
+def _differences_in_meaning(theirs: DecodedSection, ours: DecodedSection) -> list[str]:
+    their_lookup, our_lookup = Lookup(theirs), Lookup(ours)
+    problems = []
+    for pc in sorted(_points(theirs) | _points(ours)):
+        said, meant = _state_at(their_lookup, pc), _state_at(our_lookup, pc)
+        if said != meant:
+            problems.append(f"0x{pc:x}: {said} with the assembler's sections, {meant} with ours")
+    return problems
+
+
+def _code(image: ElfImage) -> list[tuple[str, int, int]]:
+    return [(code.name, code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
+
+
+def _compare(theirs_path: Path, ours_path: Path) -> tuple[ElfImage, DecodedSection]:
+    """Both files say the same at every address; return ours."""
+    (their_image, theirs), (our_image, ours) = _sections(theirs_path), _sections(ours_path)
+    assert _code(their_image) == _code(our_image)
+    assert theirs.header.version == ours.header.version
+    assert _differences_in_meaning(theirs, ours) == []
+    return our_image, ours
+
+
+def _located(image: ElfImage, section: DecodedSection) -> list[tuple[str, str, Difference]]:
+    """Compare a section with the CFI; return each difference with the section and the function that it is in."""
+    found = verify(image, section).differences
+    names = image.names_of({difference.vaddr for difference in found})
+    return [(image.place(d.vaddr).section_name, names.get(d.vaddr, ""), d) for d in found]
+
+
+def _problems_of_functions(image: ElfImage, section: DecodedSection) -> list[Difference]:
+    """Return how a section differs from the CFI: but for stubs, and for start-up code that has no SFrame."""
+    return [
+        difference
+        for code, function, difference in _located(image, section)
+        if not code.startswith(".plt") and not (difference.kind == "missing" and function in STARTUP)
+    ]
+
+
+def _problems_of_stubs(image: ElfImage, section: DecodedSection) -> list[Difference]:
+    return [difference for code, _, difference in _located(image, section) if code.startswith(".plt")]
+
+
+def _expect_failure(request: pytest.FixtureRequest, case: str, objects: Objects) -> None:
+    known_wrong.expect_failure(request, case, "ld", objects.tools.version)
+
+
+@pytest.fixture(params=list(LINKS))
+def linked(request: pytest.FixtureRequest, objects: Objects, tmp_path: Path) -> tuple[str, Path, Path]:
+    """The name of a way to link, and the program linked so with the assembler's sections and with ours."""
+    flags = LINKS[request.param]
+    theirs = _link(objects, objects.program.theirs, tmp_path / "theirs", *flags)
+    ours = _link(objects, objects.program.ours, tmp_path / "ours", *flags)
+    _expect_failure(request, f"sframe-kept-{request.param}", objects)
+    return request.param, theirs, ours
+
+
+def test_linked_sections_mean_the_same(linked: tuple[str, Path, Path]) -> None:
+    link, theirs, ours = linked
+    image, section = _compare(theirs, ours)
+    assert len(section.functions) > FEWEST_FUNCTIONS
+    assert _problems_of_functions(image, section) == []
+    if link != "shared":
+        assert run(ours) == run(theirs)
+
+
+def test_the_linkers_own_rows_are_right(
+    linked: tuple[str, Path, Path], objects: Objects, request: pytest.FixtureRequest
+) -> None:
+    link, _, ours = linked
+    _expect_failure(request, f"sframe-of-stubs-{link}", objects)
+    assert _problems_of_stubs(*_sections(ours)) == []
+
+
+def test_discarded_functions_leave_nothing(objects: Objects, tmp_path: Path) -> None:
+    """One function remains of each template and inline function, however many objects brought it."""
+    image, section = _sections(_link(objects, objects.program.ours, tmp_path / "ours"))
+    brought = sum(len(decode_existing(load(str(path))).functions) for path in objects.program.ours)
+    of_objects = [f for f in section.functions if not image.place(f.start_vaddr).section_name.startswith(".plt")]
+    assert brought - len(of_objects) > 30
+    starts = [f.start_vaddr for f in of_objects]
+    assert len(set(starts)) == len(starts)
+    fdes = {entry.fde.pc_begin_vaddr for entry in convert(image, objects.generation.options).cfi.entries}
+    assert set(starts) <= fdes
+
+
+def test_unused_functions_leave_nothing(objects: Objects, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    _expect_failure(request, "sframe-kept-gc-sections", objects)
+    image, section = _sections(_link(objects, objects.program.ours, tmp_path / "ours", "-Wl,--gc-sections"))
+    full = _sections(_link(objects, objects.program.ours, tmp_path / "full"))[1]
+    assert len(full.functions) - len(section.functions) > 20
+    # Start-up code has no SFrame; all else that is left has.
+    assert _problems_of_functions(image, section) == []
+
+
+def test_partial_links(objects: Objects, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Objects joined by `ld -r` before the link that counts."""
+    _expect_failure(request, "sframe-of-partial-links", objects)
+    linker = objects.tools.tool("ld")
+    linked = []
+    for kind, inputs in zip(Twins._fields, objects.program, strict=True):
+        halves = [tmp_path / f"{kind}-{half}.o" for half in (0, 1)]
+        for half, path in enumerate(halves):
+            run(linker, "-r", "-o", path, *inputs[half::2])
+        linked.append(_link(objects, halves, tmp_path / kind))
+    image, section = _compare(*linked)
+    assert len(section.functions) > FEWEST_FUNCTIONS
+    assert _problems_of_functions(image, section) == []
+
+
+def test_a_partial_link_is_an_object_too(objects: Objects, tmp_path: Path) -> None:
+    """Converted after `ld -r` has joined objects that had no sections."""
+    stems = [path.name.removesuffix(".ours.o") for path in objects.program.ours]
+    plain = [path.with_name(f"{stem}.plain.o") for path, stem in zip(objects.program.ours, stems, strict=True)]
+    run(objects.tools.tool("ld"), "-r", "-o", tmp_path / "joined.o", *plain)
+    _convert_object(tmp_path / "joined.o", tmp_path / "converted.o", objects.generation)
+    ours = _link(objects, [tmp_path / "converted.o"], tmp_path / "ours")
+    image, section = _sections(ours)
+    assert len(section.functions) > FEWEST_FUNCTIONS
+    assert _problems_of_functions(image, section) == []
+    assert run(ours) == run(_link(objects, plain, tmp_path / "plain"))
+
+
+def test_static_archives(objects: Objects, tmp_path: Path) -> None:
+    linked = []
+    for kind, inputs in zip(Twins._fields, objects.program, strict=True):
+        main = [path for path in inputs if path.name.startswith("main.")]
+        archive = tmp_path / f"lib{kind}.a"
+        run(objects.tools.tool("ar"), "rcs", archive, *(path for path in inputs if path not in main))
+        linked.append(_link(objects, [*main, archive], tmp_path / kind))
+    image, section = _compare(*linked)
+    assert len(section.functions) > FEWEST_FUNCTIONS
+    assert _problems_of_functions(image, section) == []
+
+
+def test_sources_of_the_test_data(objects: Objects, tmp_path: Path) -> None:
+    """They define the same names again and call what nobody defines, which a shared library may."""
+    theirs, ours = (
+        _link(objects, inputs, tmp_path / kind, "-shared", "-Wl,-z,muldefs")
+        for kind, inputs in zip(Twins._fields, objects.testdata, strict=True)
+    )
+    image, section = _compare(theirs, ours)
+    assert len(section.functions) > len(objects.testdata.ours)
+    assert _problems_of_functions(image, section) == []
+
+
+def test_stubs_and_start_up_code_after_replacing(objects: Objects, tmp_path: Path) -> None:
+    """What linkers leave out or get wrong, a conversion of the linked file mends."""
+    from cfi2sframe.cli import main
+
+    ours = _link(objects, objects.program.ours, tmp_path / "ours")
+    expected = run(ours)
+    words = ["--sframe-version", str(objects.generation.options.version)]
+    assert main(["--in-place", "--replace", str(ours), *words]) == 0
+    gc.enable()
+    image, section = _sections(ours)
+    assert verify(image, section).is_clean
+    assert run(ours) == expected
+
+
+@pytest.mark.parametrize("objects", ["newest"], indirect=True)
+@pytest.mark.parametrize("origin", ["machine", "fetched"])
+def test_mold(objects: Objects, origin: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Only versions of mold that know SFrame merge sections; others put them one behind the other."""
+    folder = Path(objects.tools.tool("ld")).parent
+    if origin == "fetched" and not (folder / "ld.mold").exists():
+        pytest.skip("no mold beside the fetched binutils; make oracles brings it")
+    if origin == "machine":
+        need("mold")
+    version = tool_version("mold" if origin == "machine" else str(folder / "mold"))
+    linker = ["g++", *([] if origin == "machine" else [f"-B{folder}"]), "-fuse-ld=mold"]
+    run(*linker, "-o", tmp_path / "ours", *objects.program.ours)
+    run(*linker, "-o", tmp_path / "plain", *objects.program.theirs)
+    assert run(tmp_path / "ours") == run(tmp_path / "plain")
+    known_wrong.expect_failure(request, "sframe-merged", "mold", version)
+    image, section = _sections(tmp_path / "ours")
+    assert _problems_of_functions(image, section) == []
+    assert len(section.functions) > FEWEST_FUNCTIONS
+
+
+# What GNU as leaves out of version 3 for AArch64, where it tries no flexible rows.
+LEFT_OUT_BY_GAS = ("aarch64/cfa-other-register.s", "aarch64/fp-without-ra.s", "aarch64/ra-in-register.s")
+
+
+@pytest.mark.parametrize("target", ["aarch64", "s390x"])
+def test_other_architectures(target: Target, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
+    """The test data's sources, linked to a shared library without a compiler."""
+    tools = binutils("newest")
+    found = Twins([], [])
+    for source in sorted((TESTDATA / "src" / target).glob("*.s")):
+        case = f"{target}/{source.name}"
+        plain, theirs, ours = (tmp_path / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
+        run(tools.tool("as", target), source, "-o", plain)
+        run(tools.tool("as", target), "--gsframe", source, "-o", theirs)
+        if case in LEFT_OUT_BY_GAS or known_wrong.find(f"linked-sframe-of-{case}", "gas", tools.version):
+            assert not verify(*_sections(theirs)).is_clean
+            continue
+        _convert_object(plain, ours, GENERATIONS["newest"])
+        found.theirs.append(theirs)
+        found.ours.append(ours)
+    linked = []
+    for kind, inputs in zip(Twins._fields, found, strict=True):
+        linked.append(tmp_path / kind)
+        run(tools.tool("ld", target), "-shared", "-z", "muldefs", "-o", linked[-1], *inputs)
+    _compare(*linked)
+    image, section = _sections(linked[1])
+    assert _problems_of_functions(image, section) == []

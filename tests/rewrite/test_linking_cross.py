@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cross linkers merge converted objects into what they make of the cross assembler's own SFrame sections."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from cfi2sframe import Lookup, Options, convert, decode_existing, load
+from cfi2sframe.api import verify
+from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
+from cfi2sframe.emit import check, emit
+from cfi2sframe.sframe.model import OUTERMOST
+from tests.support.project import Source, generate
+from tests.support.targets import AARCH64, S390, Target, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.verification import Difference
+    from tests.support.oracle.tools import Binutils, BinutilsVersion
+
+pytestmark = pytest.mark.oracle
+
+
+class Generation(NamedTuple):
+    """What an assembler and a linker of one release agree upon."""
+
+    target: Target
+    binutils: BinutilsVersion
+    options: Options
+    section_type: int
+
+
+# 2.44 has no SFrame for s390x; its libsframe refuses the flag for PC-relative starts.
+GENERATIONS: Final = {
+    "aarch64-newest": Generation(AARCH64, "newest", Options(version=3), SHT_GNU_SFRAME),
+    "aarch64-2.44": Generation(AARCH64, "2.44", Options(version=2, errata=0), SHT_PROGBITS),
+    "s390x-newest": Generation(S390, "newest", Options(version=3), SHT_GNU_SFRAME),
+}
+LINKS: Final[dict[str, tuple[str, ...]]] = {
+    "plain": (),
+    "nopie": ("-no-pie",),
+    "shared": ("-shared",),
+    "static": ("-static",),
+}
+FLAGS: Final = ("-O2", "-w", "-ffunction-sections", "-fPIC")
+#: Compiled differently by the number of the source: RA is signed with key A, with key B, or not at all; with a stack
+#: that has backchains.
+MORE_FLAGS: Final = {
+    AARCH64: (("-mbranch-protection=standard",), ("-mbranch-protection=pac-ret+b-key",), ()),
+    S390: (("-mbackchain",), ("-fno-omit-frame-pointer",), ()),
+}
+FEWEST_FUNCTIONS: Final = 60
+
+
+class Objects(NamedTuple):
+    """The same objects twice: with the assembler's sections, and with those made of their CFI."""
+
+    generation: Generation
+    linker_folder: Path
+    theirs: list[Path]
+    ours: list[Path]
+
+
+def _sources() -> list[Source]:
+    """The C files of the generated program, and a main function that calls most of their functions."""
+    parts = [source for source in generate() if source.name.endswith(".c")]
+    names = [name for part in parts for name in re.findall(r"\bnumber (c\d+_\d+)\(number x\)", part.text)]
+    assert len(names) >= FEWEST_FUNCTIONS
+    declarations = "".join(f"number {name}(number);\n" for name in names)
+    calls = "".join(f"  total = total * 31 + {name}(total % 50 + {n});\n" for n, name in enumerate(names))
+    main = f"#include <stdio.h>\ntypedef unsigned long number;\n{declarations}int main(void)\n{{\n  number total = 1;\n"
+    return [*parts, Source("main.c", f'{main}{calls}  printf("total %lx\\n", total);\n  return 0;\n}}\n')]
+
+
+@pytest.fixture(scope="module", params=GENERATIONS)
+def objects(
+    request: pytest.FixtureRequest,
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Objects:
+    generation = GENERATIONS[request.param]
+    target = generation.target
+    compiler, tools = target.compiler, binutils(generation.binutils)
+    assembler = tools.tool("as", target.name)
+    folder = tmp_path_factory.mktemp("objects")
+    # The driver looks for the plain name.
+    (folder / "tools").mkdir()
+    (folder / "tools" / "ld").symlink_to(tools.tool("ld", target.name))
+    found = Objects(generation, folder / "tools", [], [])
+    for number, source in enumerate(_sources()):
+        path, assembly = folder / source.name, folder / f"{source.name}.s"
+        path.write_text(source.text)
+        run([compiler, *FLAGS, *MORE_FLAGS[target][number % 3], "-S", path, "-o", assembly])
+        plain, theirs, ours = (folder / f"{source.name}.{kind}.o" for kind in ("plain", "theirs", "ours"))
+        run([assembler, assembly, "-o", plain])
+        run([assembler, "--gsframe", assembly, "-o", theirs])
+        emitted = emit(convert(load(str(plain)), generation.options), section_type=generation.section_type)
+        ours.write_bytes(b"".join(emitted.chunks))
+        check(emitted, load(str(ours)))
+        found.theirs.append(theirs)
+        found.ours.append(ours)
+    return found
+
+
+def _link(objects: Objects, inputs: Sequence[Path], output: Path, *flags: str) -> Path:
+    """Link with the linker of the set, which may warn of nothing that is about SFrame."""
+    target = objects.generation.target
+    printed = run([target.compiler, f"-B{objects.linker_folder}", "-o", output, *inputs, *flags])
+    assert "sframe" not in printed.lower(), printed
+    return output
+
+
+def _state_at(lookup: Lookup, pc: int) -> FrameState | str:
+    found = lookup.find(pc)
+    if found is None:
+        return "no function"
+    if not found.function.rows:
+        return OUTERMOST
+    return found.row.row.state if found.row else "no row"
+
+
+def _points(section: DecodedSection) -> set[int]:
+    points = set()
+    for function in section.functions:
+        start, end = function.start_vaddr, function.start_vaddr + function.size
+        points |= {start, end}
+        for block in range(start, end, function.repeat_size or function.size or 1):
+            points |= {block + row.row.start_delta for row in function.rows}
+    return points
+
+
+def _problems_of_functions(image: ElfImage, section: DecodedSection) -> list[Difference]:
+    """What is wrong with our objects' functions: ld writes no rows for stubs here, and libc's own code has none."""
+    names = image.names_of(entry.fde.pc_begin_vaddr for entry in convert(image).cfi.entries)
+    starts = {vaddr for vaddr, name in names.items() if re.fullmatch(r"main|c\d+_\d+(_\w+)?", name)}
+    ends = {f.start_vaddr: f.start_vaddr + f.size for f in section.functions}
+    assert len(starts) >= FEWEST_FUNCTIONS
+    assert set(starts) <= set(ends)
+    ours = [range(start, ends[start]) for start in starts]
+    return [
+        difference
+        for difference in verify(image, section).differences
+        if difference.kind != "missing" or any(difference.vaddr in covered for covered in ours)
+    ]
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_linked_sections_mean_the_same(objects: Objects, link: str, tmp_path: Path) -> None:
+    theirs = _link(objects, objects.theirs, tmp_path / "theirs", *LINKS[link])
+    ours = _link(objects, objects.ours, tmp_path / "ours", *LINKS[link])
+    image, section = load(str(ours)), decode_existing(load(str(ours)))
+    said, meant = decode_existing(load(str(theirs))), section
+    assert said.header.version == meant.header.version == objects.generation.options.version
+    their_lookup, our_lookup = Lookup(said), Lookup(meant)
+    assert [
+        f"0x{pc:x}: {_state_at(their_lookup, pc)} with the assembler's sections, {_state_at(our_lookup, pc)} with ours"
+        for pc in sorted(_points(said) | _points(meant))
+        if _state_at(their_lookup, pc) != _state_at(our_lookup, pc)
+    ] == []
+    assert len(section.functions) >= FEWEST_FUNCTIONS
+    assert _problems_of_functions(image, section) == []
+    if objects.generation.target is AARCH64:
+        signed = [f.uses_b_key for f in section.functions if any(row.row.state.mangled_ra for row in f.rows)]
+        assert set(signed) == {False, True}
+        assert signed == [f.uses_b_key for f in said.functions if any(row.row.state.mangled_ra for row in f.rows)]
+    if link != "shared":
+        target = objects.generation.target
+        emulator: list[str | Path] = [target.emulator, "-L", target.sysroot]
+        assert run([*emulator, ours]) == run([*emulator, theirs])
+
+
+def test_a_conversion_of_the_linked_file_adds_stubs_and_start_up_code(objects: Objects, tmp_path: Path) -> None:
+    """`--existing` finds what ld left out, `--replace` mends it, and the program runs as before."""
+    from cfi2sframe.cli import main
+
+    target = objects.generation.target
+    ours = _link(objects, objects.ours, tmp_path / "ours")
+    expected = run([target.emulator, "-L", target.sysroot, ours])
+    assert main(["verify", "--existing", str(ours)]) == 1
+    version = objects.generation.options.version
+    assert main(["--in-place", "--replace", str(ours), "--sframe-version", str(version)]) == 0
+    assert main(["verify", "--existing", str(ours)]) == 0
+    image = load(str(ours))
+    lookup = Lookup(decode_existing(image))
+    stubs = next(section for section in image.sections if section.name == ".plt")
+    assert all(lookup.find(pc) is not None for pc in range(stubs.vaddr, stubs.end_vaddr))
+    assert run([target.emulator, "-L", target.sysroot, ours]) == expected

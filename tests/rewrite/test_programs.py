@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs with an embedded section: they run as before, find it mapped, and are restored by removal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.elf.constants import SHT_PROGBITS
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.rewrite.linked import plan_embedding, self_check, write_embedding
+from tests.support.embedded import (
+    HEADER_SIZE,
+    LARGE,
+    SMALL,
+    SOURCES,
+    checksum,
+    compile_program,
+    embed,
+    mapped,
+    need,
+    run,
+    sframe,
+    take_out,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.oracle.tools import Binutils, BinutilsVersion
+
+LINKERS = ("bfd", "gold", "lld", "mold")
+KINDS = ("pie", "nopie", "static", "static-pie")
+VARIANTS = ("plain", "noseparate", "hash-sysv", "hash-both", "stripped", "debug")
+# GNU gold writes section names in no order, so that the order of sections cannot be told after a move.
+UNORDERED_NAMES = "gold"
+# gold puts 104 bytes of notes behind the headers of a static program; two entries need 112.
+NO_ROOM = ("gold", "static", LARGE)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("linker", LINKERS)
+def test_runs_as_before_and_finds_the_section(
+    program: Callable[..., Path], tmp_path: Path, linker: str, kind: str, variant: str, size: int
+) -> None:
+    original = program(linker, kind, variant)
+    expected = run(original)
+    assert expected.status == 0
+    converted = tmp_path / "converted"
+    if (linker, kind, size) == NO_ROOM:
+        with pytest.raises(EmbedError, match="cannot grow in place"):
+            plan_embedding(original.read_bytes(), size)
+        return
+    plan = embed(original, converted, size)
+    assert run(converted) == expected
+    assert mapped(converted) == [("main", size, checksum(sframe(size)))]
+    restored = take_out(converted.read_bytes())
+    write(tmp_path / "restored", restored)
+    assert run(tmp_path / "restored") == expected
+    assert mapped(tmp_path / "restored") == []
+    if not plan.moved or (linker != UNORDERED_NAMES and "table-entry" not in plan.headers):
+        assert restored == original.read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("linker", LINKERS)
+def test_c_program(program: Callable[..., Path], tmp_path: Path, linker: str, kind: str) -> None:
+    original = program(linker, kind, "plain", "plain.c")
+    if (linker, kind) == NO_ROOM[:2]:
+        pytest.skip("no room for two program headers in a static program of gold")
+    embed(original, tmp_path / "converted", LARGE)
+    assert run(tmp_path / "converted") == run(original)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("linker", LINKERS)
+def test_library_opened_at_run_time(program: Callable[..., Path], tmp_path: Path, linker: str, size: int) -> None:
+    library = tmp_path / "library.so"
+    compile_program(library, "library.cpp", ["-shared", "-fPIC", f"-fuse-ld={linker}"])
+    expected = run(program(), library)
+    assert "library 109 -101" in expected.output
+    converted = tmp_path / "converted.so"
+    embed(library, converted, size)
+    assert run(program(), converted) == expected
+    main = tmp_path / "main"
+    embed(program(), main, LARGE)
+    assert mapped(main, converted) == [
+        ("main", LARGE, checksum(sframe(LARGE))),
+        ("converted.so", size, checksum(sframe(size))),
+    ]
+
+
+def test_section_type_for_older_tools(program: Callable[..., Path], tmp_path: Path) -> None:
+    need("readelf")
+    embed(program(), tmp_path / "converted", LARGE, section_type=SHT_PROGBITS)
+    lines = [line for line in run("readelf", "-SW", tmp_path / "converted").output.splitlines() if ".sframe" in line]
+    assert len(lines) == 1
+    assert "PROGBITS" in lines[0]
+
+
+@pytest.mark.parametrize(("first", "second"), [(LARGE, SMALL), (LARGE, LARGE), (SMALL, LARGE), (LARGE, 2 * LARGE)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_replacing(program: Callable[..., Path], tmp_path: Path, kind: str, first: int, second: int) -> None:
+    original = program("bfd", kind)
+    embed(original, tmp_path / "first", first)
+    data = (tmp_path / "first").read_bytes()
+    with pytest.raises(EmbedError, match="asked for"):
+        plan_embedding(data, second)
+    plan = plan_embedding(data, second, replace=True)
+    assert (plan.strategy == "existing-section") == (second <= first)
+    rewritten = b"".join(write_embedding(data, plan, sframe(second)))
+    self_check(data, rewritten, plan, sframe(second))
+    write(tmp_path / "second", rewritten)
+    assert run(tmp_path / "second") == run(original)
+    assert mapped(tmp_path / "second") == [("main", second, checksum(sframe(second)))]
+    if second > first:
+        embed(original, tmp_path / "direct", second)
+        assert rewritten == (tmp_path / "direct").read_bytes()
+
+
+def test_replacing_a_section_of_the_linker(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
+    """GNU ld puts `.sframe` among others; what is too large for its place leaves zeros there."""
+    need("gcc")
+    newest = binutils("newest")
+    objects, linked = tmp_path / "plain.o", tmp_path / "linked"
+    assert run("gcc", "-O1", "-S", "-o", tmp_path / "plain.s", SOURCES / "plain.c").status == 0
+    assert run(newest.tool("as"), "--gsframe", "-o", objects, tmp_path / "plain.s").status == 0
+    assert run("gcc", f"-B{newest.directory}", "-o", linked, objects).status == 0
+    data = linked.read_bytes()
+    assert b"\0.sframe\0" in data
+    expected = run(linked)
+    for size in (HEADER_SIZE, LARGE):
+        plan = plan_embedding(data, size, replace=True)
+        assert (plan.strategy == "existing-section") == (size == HEADER_SIZE)
+        rewritten = b"".join(write_embedding(data, plan, sframe(size)))
+        self_check(data, rewritten, plan, sframe(size))
+        write(tmp_path / f"replaced{size}", rewritten)
+        assert run(tmp_path / f"replaced{size}") == expected
+    removed = tmp_path / "removed"
+    write(removed, take_out(data))
+    assert run(removed) == expected
+    assert run(newest.tool("strip"), "-o", tmp_path / "stripped", removed).status == 0
+    assert run(tmp_path / "stripped") == expected

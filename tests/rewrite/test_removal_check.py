@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a removal leaves is compared with what was there: whatever else has changed is noticed, and not written."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import emit as emitting
+from cfi2sframe import load
+from cfi2sframe.cli import main
+from cfi2sframe.elf.constants import (
+    PT_DYNAMIC,
+    PT_GNU_PROPERTY,
+    PT_GNU_SFRAME,
+    PT_INTERP,
+    PT_NOTE,
+    PT_PHDR,
+    SHT_GNU_SFRAME,
+)
+from cfi2sframe.elf.contents import Joined
+from cfi2sframe.errors import Cfi2SFrameError, EmbedError
+from cfi2sframe.rewrite.linked import check_removal, plan_embedding, remove_section, self_check, write_embedding
+from tests.support.embedded import LARGE, SMALL, compile_program, embed, run, sframe, take_out, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cfi2sframe.elf.image import ElfImage
+
+#: Where in Elf64_Phdr the offset, the address and the sizes are.
+P_OFFSET, P_VADDR, P_FILESZ, P_MEMSZ = 8, 16, 32, 40
+SH_NAME, SH_TYPE, SH_SIZE = 0, 4, 32
+#: GNU_PROPERTY_X86_ISA_1_NEEDED, and bits of it: of any processor, and of one with AVX-512.
+ISA_NEEDED: Final = struct.pack("<II", 0xC0008002, 4)
+ISA_BASELINE, ISA_V4 = 1, 8
+
+
+@pytest.fixture(params=[SMALL, LARGE], ids=["slack", "new segment"])
+def converted(request: pytest.FixtureRequest, program: Callable[..., Path], tmp_path: Path) -> bytes:
+    embed(program(), tmp_path / "converted", request.param)
+    return (tmp_path / "converted").read_bytes()
+
+
+def segment_header(image: ElfImage, kind: int) -> int:
+    """File offset of the first program header of a type."""
+    number = next(number for number, segment in enumerate(image.segments) if segment.type == kind)
+    return image.header.program_headers_offset + 56 * number
+
+
+def section_header(image: ElfImage, name: str) -> int:
+    """File offset of the header of a section."""
+    return image.header.section_headers_offset + 64 * next(s.index for s in image.sections if s.name == name)
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "name", [".interp", ".note.gnu.build-id", ".gnu.hash", ".dynsym", ".dynstr", ".text", ".rodata", ".data", ".symtab"]
+)
+def test_changed_bytes_are_noticed(converted: bytes, name: str) -> None:
+    bare = take_out(converted)
+    section = next(s for s in load(bare).sections if s.name == name)
+    with pytest.raises(EmbedError, match="fails its re-read"):
+        check_removal(converted, flipped(bare, section.file_offset + section.size // 2))
+
+
+@pytest.mark.parametrize("kind", [PT_PHDR, PT_INTERP, PT_DYNAMIC, PT_NOTE, PT_GNU_PROPERTY])
+@pytest.mark.parametrize("field", [P_OFFSET, P_VADDR, P_FILESZ])
+def test_changed_program_headers_are_noticed(converted: bytes, kind: int, field: int) -> None:
+    bare = take_out(converted)
+    with pytest.raises(EmbedError, match="fails its re-read"):
+        check_removal(converted, flipped(bare, segment_header(load(bare), kind) + field))
+
+
+def test_changed_section_headers_are_noticed(converted: bytes) -> None:
+    bare = take_out(converted)
+    for section in load(bare).sections[1:]:
+        for field in (SH_TYPE, SH_SIZE):
+            with pytest.raises(Cfi2SFrameError):
+                check_removal(converted, flipped(bare, section_header(load(bare), section.name) + field))
+
+
+def test_changed_file_headers_are_noticed(converted: bytes) -> None:
+    bare = take_out(converted)
+    # e_type, e_machine, e_entry, e_phoff, e_shoff, e_flags, e_ehsize, e_phentsize, e_phnum, e_shnum, e_shstrndx
+    for place in (16, 18, 24, 32, 40, 48, 52, 54, 56, 60, 62):
+        with pytest.raises(Cfi2SFrameError):
+            check_removal(converted, flipped(bare, place))
+
+
+def test_what_is_still_there_is_noticed(converted: bytes) -> None:
+    with pytest.raises(EmbedError, match="still there"):
+        check_removal(converted, converted)
+
+
+@pytest.mark.parametrize("damage", ["memory size", "processor", "well-formed"])
+def test_a_note_comes_back_only_when_it_asks_for_nothing(
+    program: Callable[..., Path], tmp_path: Path, damage: str
+) -> None:
+    """Glibc reads property notes by PT_NOTE, which conversion has taken away, and not by PT_GNU_PROPERTY."""
+    plan = embed(program(), tmp_path / "converted", SMALL)
+    assert "repeated-note" in plan.headers
+    data = bytearray((tmp_path / "converted").read_bytes())
+    image = load(bytes(data))
+    header = segment_header(image, PT_GNU_PROPERTY)
+    note = image.segments[(header - image.header.program_headers_offset) // 56]
+    if damage == "memory size":
+        struct.pack_into("<Q", data, header + P_MEMSZ, 1 << 40)
+    elif damage == "processor":
+        place = data.find(ISA_NEEDED, note.file_offset)
+        struct.pack_into("<I", data, place + 8, ISA_V4)
+    else:
+        # The size of the note's owner.
+        struct.pack_into("<I", data, note.file_offset, 0x554E47)
+    write(tmp_path / "damaged", bytes(data))
+    expected = run(program())
+    assert run(tmp_path / "damaged") == expected
+    write(tmp_path / "removed", take_out(bytes(data)))
+    assert run(tmp_path / "removed") == expected
+
+
+def test_a_note_that_asks_for_a_processor_stays(tmp_path: Path) -> None:
+    compile_program(tmp_path / "program", "program.cpp", ["-Wl,-z,x86-64-v2"])
+    data = (tmp_path / "program").read_bytes()
+    assert ISA_NEEDED + struct.pack("<I", 2) in data or ISA_NEEDED + struct.pack("<I", 3) in data
+    for size in (SMALL, LARGE):
+        assert "repeated-note" not in plan_embedding(data, size).headers
+
+
+def test_another_section_is_not_taken_for_it(converted: bytes) -> None:
+    """A name or a type that is damaged makes a second one: which one is meant is not sure."""
+    image = load(converted)
+    names = image.sections[image.header.section_names_index]
+    name = converted.index(b"\0.sframe\0", names.file_offset) + 1 - names.file_offset
+    for field, value in ((SH_NAME, name), (SH_TYPE, SHT_GNU_SFRAME)):
+        data = bytearray(converted)
+        struct.pack_into("<I", data, section_header(image, ".rodata") + field, value)
+        with pytest.raises(EmbedError):
+            take_out(bytes(data))
+
+
+def test_places_that_differ_are_not_zeroed(program: Callable[..., Path], tmp_path: Path) -> None:
+    embed(program(), tmp_path / "converted", SMALL)
+    data = bytearray((tmp_path / "converted").read_bytes())
+    header = segment_header(load(bytes(data)), PT_GNU_SFRAME)
+    struct.pack_into("<Q", data, header + P_OFFSET, struct.unpack_from("<Q", data, header + P_OFFSET)[0] - 8)
+    with pytest.raises(EmbedError, match="different places"):
+        take_out(bytes(data))
+
+
+def test_a_table_moves_only_as_a_whole(program: Callable[..., Path]) -> None:
+    """The hash table leads to more symbols than the section holds that would move."""
+    data = bytearray(program("lld").read_bytes())
+    plan = plan_embedding(bytes(data), LARGE)
+    assert ".dynsym" in {section.name for section in plan.moved}
+    self_check(data, b"".join(write_embedding(data, plan, sframe(LARGE))), plan)
+    header = section_header(load(bytes(data)), ".dynsym")
+    struct.pack_into("<Q", data, header + SH_SIZE, 24 * 4)
+    plan = plan_embedding(bytes(data), LARGE)
+    with pytest.raises(EmbedError, match="more than the section that has moved"):
+        self_check(data, b"".join(write_embedding(data, plan, sframe(LARGE))), plan)
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+def test_the_command_compares_before_it_writes(
+    converted: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, verifies: bool
+) -> None:
+    def remove_wrongly(image: ElfImage) -> Joined:
+        bare = b"".join(remove_section(image.data))
+        text = next(s for s in load(bare).sections if s.name == ".text")
+        return Joined([flipped(bare, text.file_offset)])
+
+    monkeypatch.setattr(emitting, "remove", remove_wrongly)
+    path = tmp_path / "program"
+    write(path, converted)
+    status = main(["remove", "--in-place", str(path), *([] if verifies else ["--no-verify"])])
+    assert status == (3 if verifies else 0)
+    assert (path.read_bytes() == converted) == verifies

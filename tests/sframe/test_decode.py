@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reader of sections: every field of every version and byte order, and one clear error for every kind of damage."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe.errors import SFrameError
+from cfi2sframe.sframe.decode import DecodedFunction, Header, decode_header, decode_section
+from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Rule
+from tests.support.raw_sframe import RawFunction, RawSection
+
+RA8 = Rule(None, -8, deref=True)
+SP8 = FrameState(Rule(7, 8, deref=False), RA8)
+
+
+def at(register: int, offset: int) -> Rule:
+    return Rule(register, offset, deref=False)
+
+
+def load(register: int, offset: int) -> Rule:
+    return Rule(register, offset, deref=True)
+
+
+def saved(offset: int) -> Rule:
+    return Rule(None, offset, deref=True)
+
+
+def function_of(raw: RawSection) -> DecodedFunction:
+    (function,) = decode_section(raw.assemble(), raw.vaddr).functions
+    return function
+
+
+def state_of(row: str, **changes: int) -> FrameState:
+    """Return what one row's bytes mean, on AMD64 in version 3 unless the changes say otherwise."""
+    info2 = changes.pop("info2", 0)
+    raw = RawSection((RawFunction(rows=bytes.fromhex(row), info2=info2),))._replace(**changes)  # type: ignore[arg-type]
+    (decoded,) = function_of(raw).rows
+    assert decoded.row.start_delta == 0
+    return decoded.row.state
+
+
+AARCH64 = {"abi": 2, "fixed_ra": 0}
+S390X = {"abi": 4, "fixed_ra": 0}
+FLEX = {"info2": 1}
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_header(version: int, order: str) -> None:
+    raw = RawSection(
+        version=version,
+        order="<" if order == "<" else ">",
+        fixed_fp=-16,
+        auxiliary=b"\xaa" * 3,
+        fre_count=0x01020304,
+        fde_offset=8,
+        flags=2,
+    )
+    record = (17, 20, 16)[version - 1]
+    expected = Header(
+        raw.order, version, 2, 3, -16, -8, 3, 1, 0x01020304, 3 + (5 if version == 3 else 0), 8, 8 + record
+    )
+    assert decode_header(raw.assemble()) == expected
+    decoded = decode_section(raw.assemble(), raw.vaddr)
+    assert decoded.header == expected
+    assert decoded.section_size == len(raw.assemble())
+    assert decoded.section_vaddr == 0x30000
+    assert decoded.functions[0].start_vaddr == 0x20000
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("auxiliary", [b"", b"\xff" * 9])
+@pytest.mark.parametrize("is_pcrel", [False, True])
+def test_functions(version: int, order: str, auxiliary: bytes, is_pcrel: bool) -> None:  # noqa: FBT001
+    """Starts count from the field itself where the flag says so (version 1 has no such flag)."""
+    raw = RawSection(
+        (
+            RawFunction(0x40000, 0x20, b"\x00\x03\x08\x01\x03\x10", 2, 0x00),
+            RawFunction(0x20000, 0x123, b"\0\0\x03\x08", 1, 0x31, repeat_size=16),
+        ),
+        version,
+        "<" if order == "<" else ">",
+        flags=4 if is_pcrel and version > 1 else 0,
+        auxiliary=auxiliary,
+        fde_offset=4,
+    )
+    first, second = decode_section(raw.assemble(), raw.vaddr).functions
+    attribute = 5 if version == 3 else 0
+    block = 16 if version > 1 else 0
+    assert first[:-2] == (0, 0x40000, 0x20, 0, 0, False, 0, False, False, False)
+    assert first.rows_size == 6
+    assert [row.row.start_delta for row in first.rows] == [0, 1]
+    assert second[:-2] == (1, 0x20000, 0x123, 6 + attribute, 1, True, block, True, False, False)
+    assert second.rows_size == 4
+
+
+def test_version_1_knows_no_pcrel_flag() -> None:
+    raw = RawSection(version=1, flags=5)
+    start = decode_section(raw.assemble(), raw.vaddr).functions[0].start_vaddr
+    assert start == 0x20000
+
+
+def test_starts_wrap_at_64_bits() -> None:
+    raw = RawSection((RawFunction(-0x1000),), vaddr=0)
+    assert decode_section(raw.assemble(), 0).functions[0].start_vaddr == 0xFFFFFFFFFFFFF000
+
+
+@pytest.mark.parametrize(
+    ("version", "info", "info2", "expected"),
+    [
+        (3, 0x80, 0, (False, True, False)),
+        (2, 0x80, 0, (False, False, False)),
+        (3, 0x20, 1, (True, False, True)),
+        (1, 0x20, 0, (True, False, False)),
+        (3, 0x40, 0xE0, (False, False, False)),  # undefined bits
+    ],
+)
+def test_function_flags(version: int, info: int, info2: int, expected: tuple[bool, ...]) -> None:
+    rows = bytes.fromhex("00 04 39 08") if info2 & 1 else b"\x00\x03\x08"
+    raw = RawSection((RawFunction(rows=rows, info=info, info2=info2),), version)
+    function = function_of(raw)
+    assert (function.uses_b_key, function.is_signal_frame, function.is_flexible) == expected
+
+
+@pytest.mark.parametrize("fre_type", [0, 1, 2])
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_row_starts(fre_type: int, order: str) -> None:
+    size = (1, 2, 4)[fre_type]
+    starts = (0, 1, (1 << 8 * size) - 1)
+    rows = b"".join(s.to_bytes(size, "little" if order == "little" else "big") + b"\x03\x08" for s in starts)
+    raw = RawSection((RawFunction(rows=rows, row_count=3, info=fre_type),), order="<" if order == "little" else ">")
+    assert [row.row for row in function_of(raw).rows] == [FrameRow(s, SP8) for s in starts]
+
+
+# What rows mean
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "state"),
+    [
+        ("00 03 08", {}, SP8),
+        ("00 02 08", {}, FrameState(at(6, 8), RA8)),
+        ("00 03 ff", {}, FrameState(at(7, -1), RA8)),
+        ("00 23 0080", {}, FrameState(at(7, -0x8000), RA8)),
+        ("00 43 00000080", {}, FrameState(at(7, -(1 << 31)), RA8)),
+        ("00 05 10 f0", {}, FrameState(at(7, 16), RA8, saved(-16))),
+        ("00 05 10 00", {}, FrameState(at(7, 16), RA8, saved(0))),
+        ("00 00", {}, OUTERMOST),
+        ("00 83 08", {}, SP8._replace(mangled_ra=True)),
+        ("00 03 10", {"fixed_fp": -16}, FrameState(at(7, 16), RA8, saved(-16))),
+        ("00 05 10 e8", {"fixed_ra": 0, "fixed_fp": -16}, FrameState(at(7, 16), saved(-24), saved(-16))),
+        ("00 03 10", AARCH64, FrameState(at(31, 16))),
+        ("00 02 10", AARCH64, FrameState(at(29, 16))),
+        ("00 05 10 f8", AARCH64, FrameState(at(31, 16), RA8)),
+        ("00 07 10 f8 f0", AARCH64, FrameState(at(31, 16), RA8, saved(-16))),
+        ("00 05 10 01", AARCH64, FrameState(at(31, 16), saved(1))),
+        ("00 07 10 00 f0", AARCH64, FrameState(at(31, 16), saved(0), saved(-16))),
+        ("00 00", AARCH64, OUTERMOST),
+        ("00 03 14", S390X, FrameState(at(15, 320))),
+        ("00 03 ec", S390X, FrameState(at(15, 0))),
+        ("00 05 14 d0", S390X, FrameState(at(15, 320), saved(-48))),
+        ("00 07 14 00 b8", S390X, FrameState(at(15, 320), None, saved(-72))),
+        ("00 07 14 23 21", S390X, FrameState(at(15, 320), at(17, 0), at(16, 0))),
+        # Flexible: control (register << 3 | deref << 1 | has a register), offset; 0 is the padding.
+        ("00 04 19 10", FLEX, FrameState(at(3, 16), RA8)),
+        ("00 05 19 10", FLEX, FrameState(at(3, 16), RA8)),  # bit 0 means nothing here
+        ("00 04 3b 10", FLEX, FrameState(load(7, 16), RA8)),
+        ("00 04 81 fe", FLEX, FrameState(at(16, -2), RA8)),
+        ("00 24 0101 0080", FLEX, FrameState(at(32, -0x8000), RA8)),
+        ("00 44 f9ffffff 00000000", FLEX, FrameState(at((1 << 29) - 1, 0), RA8)),
+        ("00 08 39 08 11 00", FLEX, FrameState(at(7, 8), at(2, 0))),
+        ("00 08 39 08 02 f0", FLEX, FrameState(at(7, 8), saved(-16))),
+        ("00 08 39 08 13 08", FLEX, FrameState(at(7, 8), load(2, 8))),
+        ("00 06 39 08 00", FLEX, SP8),
+        ("00 08 39 08 00 00", FLEX, SP8),
+        ("00 0a 39 08 00 02 f0", FLEX, FrameState(at(7, 8), RA8, saved(-16))),
+        ("00 0c 39 08 02 f0 33 00", FLEX, FrameState(at(7, 8), saved(-16), load(6, 0))),
+        ("00 00", FLEX, OUTERMOST),
+        ("00 04 51 14", {**S390X, **FLEX}, FrameState(at(10, 320))),
+        ("00 88 f9 00 49 00", {**AARCH64, **FLEX}, FrameState(at(31, 0), at(9, 0), mangled_ra=True)),
+        ("00 0a f9 00 00 02 f0", {**AARCH64, **FLEX}, FrameState(at(31, 0), None, saved(-16))),
+    ],
+)
+def test_row_meanings(row: str, changes: dict[str, int], state: FrameState) -> None:
+    assert state_of(row, **changes) == state
+
+
+def test_a_row_remembers_its_bytes() -> None:
+    raw = RawSection((RawFunction(rows=bytes.fromhex("00 25 1000 f0ff")),))
+    (row,) = function_of(raw).rows
+    assert row[1:] == (0x25, 2, (16, -16))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_functions_may_share_rows(version: int) -> None:
+    raw = RawSection((RawFunction(), RawFunction(0x20010, 0x10, fre_offset=0)), version)
+    first, second = decode_section(raw.assemble(), raw.vaddr).functions
+    assert first.rows is second.rows
+    assert (second.start_vaddr, second.fre_offset) == (0x20010, 0)
+
+
+def test_a_function_may_have_no_rows() -> None:
+    raw = RawSection((RawFunction(rows=b"", row_count=0), RawFunction(0x20010)))
+    functions = decode_section(raw.assemble(), raw.vaddr).functions
+    assert [len(function.rows) for function in functions] == [0, 1]
+
+
+def test_an_empty_section_decodes() -> None:
+    assert decode_section(RawSection(()).assemble(), 0).functions == ()
+
+
+def test_any_buffer_will_do() -> None:
+    data = RawSection().assemble()
+    assert decode_section(memoryview(data), 0x30000) == decode_section(data, 0x30000)
+
+
+# Damage
+
+
+GOOD = RawSection().assemble()
+DAMAGED = {
+    "empty": (b"", ".sframe+0x0: truncated: no room for the preamble"),
+    "three bytes": (GOOD[:3], ".sframe+0x0: truncated: no room for the preamble"),
+    "magic": (b"\xe2\xdf" + GOOD[2:], ".sframe+0x0: not an SFrame section: the magic is e2df"),
+    "version 0": (b"\xe2\xde\0" + GOOD[3:], ".sframe+0x2: SFrame version 0 is unknown"),
+    "version 4": (b"\xe2\xde\4" + GOOD[3:], ".sframe+0x2: SFrame version 4 is unknown"),
+    "header": (GOOD[:27], ".sframe+0x0: truncated: no room for the header"),
+    "abi": (RawSection(abi=5).assemble(), ".sframe+0x4: ABI 5 is unknown"),
+    "table": (GOOD[:43], ".sframe+0x1c: 1 functions leave the section"),
+    "count of functions": (
+        RawSection(fde_count=1 << 31).assemble(),
+        ".sframe+0x1c: 2147483648 functions leave the section",
+    ),
+    "place of functions": (
+        RawSection(fde_offset=0).assemble()[:20] + b"\xff\xff\xff\xff" + GOOD[24:],
+        ".sframe+0x10000001b: 1 functions leave the section",
+    ),
+    "auxiliary header": (RawSection(auxiliary_size=200).assemble(), ".sframe+0xe4: 1 functions leave the section"),
+    "rows": (GOOD[:-1], ".sframe+0x2c: the rows' 8 bytes leave the section"),
+    "size of rows": (RawSection(fre_size=9).assemble(), ".sframe+0x2c: the rows' 9 bytes leave the section"),
+    "attribute": (
+        RawSection((RawFunction(fre_offset=4), RawFunction())).assemble(),
+        ".sframe+0x1c: the function's attribute leaves the rows",
+    ),
+    "FDE type": (RawSection((RawFunction(info2=2),)).assemble(), ".sframe+0x1c: FDE type 2 is unknown"),
+    "FRE type": (RawSection((RawFunction(info=3),)).assemble(), ".sframe+0x1c: FRE type 3 is unknown"),
+    "row": (RawSection((RawFunction(row_count=2),)).assemble(), ".sframe+0x34: a row leaves the rows' bytes"),
+    "row of version 2": (
+        RawSection((RawFunction(row_count=2),), version=2).assemble(),
+        ".sframe+0x33: a row leaves the rows' bytes",
+    ),
+    "words": (
+        RawSection((RawFunction(rows=b"\0\x05\x08"),)).assemble(),
+        ".sframe+0x31: a row's data words leave the rows' bytes",
+    ),
+    "word size": (
+        RawSection((RawFunction(rows=b"\0\x63" + bytes(8)),)).assemble(),
+        ".sframe+0x31: data word size 3 is unknown",
+    ),
+    "too many words": (
+        RawSection((RawFunction(rows=b"\0\x07\x08\xf0\xf0"),)).assemble(),
+        ".sframe+0x31: a row's 3 data words have no meaning",
+    ),
+    "flexible without an offset": (
+        RawSection((RawFunction(rows=b"\0\x02\x39", info2=1),)).assemble(),
+        ".sframe+0x31: a row's 1 data words have no meaning",
+    ),
+    "flexible without a CFA": (
+        RawSection((RawFunction(rows=b"\0\x02\x00", info2=1),)).assemble(),
+        ".sframe+0x31: a row's 1 data words have no meaning",
+    ),
+    "flexible with a CFA from the CFA": (
+        RawSection((RawFunction(rows=b"\0\x04\x02\x08", info2=1),)).assemble(),
+        ".sframe+0x31: a row's 2 data words have no meaning",
+    ),
+    "flexible with four rules": (
+        RawSection((RawFunction(rows=b"\0\x0a\x39\x08\0\0\0", info2=1),)).assemble(),
+        ".sframe+0x31: a row's 5 data words have no meaning",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damage(name: str) -> None:
+    data, message = DAMAGED[name]
+    with pytest.raises(SFrameError) as caught:
+        decode_section(data, 0x30000)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_every_truncation_is_an_error(version: int, order: str) -> None:
+    raw = RawSection((RawFunction(), RawFunction(0x20010)), version, "<" if order == "<" else ">")
+    data = raw.assemble()
+    for size in range(len(data)):
+        with pytest.raises(SFrameError):
+            decode_section(data[:size], 0)
+
+
+def outcome(data: bytes) -> SFrameError | None:
+    """Return the error that decoding raises, if any."""
+    try:
+        decode_section(data, 0)
+    except SFrameError as error:
+        return error
+    return None
+
+
+HEADS = (b"", GOOD[:3], GOOD[:8], b"\xe2\xde\x02\x05\x03", b"\xde\xe2\x01\x01\x04")
+
+
+@given(st.binary(max_size=120), st.sampled_from(HEADS))
+def test_any_bytes_decode_or_fail(data: bytes, head: bytes) -> None:
+    """Whatever the bytes, the answer is a section or an `SFrameError` that says where."""
+    error = outcome(head + data)
+    assert error is None or error.offset is not None
+
+
+@given(st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=4))
+def test_a_good_section_with_other_bytes_decodes_or_fails(offset: int, patch: bytes) -> None:
+    error = outcome(GOOD[:offset] + patch + GOOD[offset + len(patch) :])
+    assert error is None or str(error).startswith(".sframe+0x")

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dump: every line in the form of `readelf --sframe`, and the same as data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.sframe.dump import dump_data, dump_json, dump_text
+from tests.support.raw_sframe import RawFunction, RawSection
+
+
+def dump(raw: RawSection) -> list[str]:
+    return list(dump_text(decode_section(raw.assemble(), raw.vaddr)))
+
+
+def rows_of(raw: RawSection) -> list[str]:
+    """Return the lines of the rows alone."""
+    lines = dump(raw)
+    return [line for line in lines if line[:20].strip().isalnum() and len(line[:20].strip()) == 16]
+
+
+def rows(*texts: str, info2: int = 0, **changes: int) -> list[str]:
+    """Return what is printed of rows given as bytes, on AMD64 in version 3 unless the changes say otherwise."""
+    function = RawFunction(rows=bytes.fromhex("".join(texts)), row_count=len(texts), info2=info2)
+    return rows_of(RawSection((function,))._replace(**changes))  # type: ignore[arg-type]
+
+
+def test_a_whole_section() -> None:
+    raw = RawSection(
+        (
+            RawFunction(0x20000, 0x10, bytes.fromhex("00 03 08 01 05 10 f0 04 04 10 f0"), 3),
+            RawFunction(0x20010, 0x20, bytes.fromhex("00 04 3b 10 05 00"), 2, info=0x80, info2=1),
+            RawFunction(0x20030, 0x30, bytes.fromhex("00 03 08 0b 03 10"), 2, info=0x10, repeat_size=16),
+        )
+    )
+    assert dump(raw) == [
+        "Contents of the SFrame section .sframe:",
+        "  Header :",
+        "",
+        "    Version: SFRAME_VERSION_3",
+        "    Flags: SFRAME_F_FDE_SORTED,",
+        "           SFRAME_F_FDE_FUNC_START_PCREL",
+        "    CFA fixed RA offset: -8",
+        "    Num FDEs: 3",
+        "    Num FREs: 7",
+        "",
+        "  Function Index :",
+        "",
+        "    func idx [0]: pc = 0x20000, size = 16 bytes",
+        "    STARTPC         CFA       FP        RA           ",
+        "    0000000000020000  sp+8      u         f            ",
+        "    0000000000020001  sp+16     c-16      f            ",
+        "    0000000000020004  fp+16     c-16      f            ",
+        "",
+        '    func idx [1]: pc = 0x20010, size = 32 bytes, attr = "SF"',
+        "    STARTPC         CFA       FP        RA           ",
+        "    0000000000020010  (sp+16)   u         f            ",
+        "    0000000000020015  RA undefined",
+        "",
+        "    func idx [2]: pc = 0x20030, size = 48 bytes",
+        "    STARTPC[m]      CFA       FP        RA           ",
+        "    0000000000000000  sp+8      u         f            ",
+        "    000000000000000b  sp+16     u         f            ",
+        "",
+    ]
+
+
+def test_names_and_addresses_can_be_given() -> None:
+    raw = RawSection()
+    decoded = decode_section(raw.assemble(), raw.vaddr)
+    lines = list(dump_text(decoded, "other", lambda vaddr: vaddr - 0x20000))
+    assert lines[0] == "Contents of the SFrame section other:"
+    assert "    func idx [0]: pc = 0x0, size = 16 bytes" in lines
+    assert "    0000000000000000  sp+8      u         f            " in lines
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "expected"),
+    [
+        (2, 0, ["    Flags: NONE"]),
+        (2, 1, ["    Flags: SFRAME_F_FDE_SORTED"]),
+        (2, 2, ["    Flags: SFRAME_F_FRAME_POINTER"]),
+        (
+            2,
+            7,
+            [
+                "    Flags: SFRAME_F_FDE_SORTED,",
+                "           SFRAME_F_FRAME_POINTER,",
+                "           SFRAME_F_FDE_FUNC_START_PCREL",
+            ],
+        ),
+        (3, 0x44, ["    Flags: SFRAME_F_FDE_FUNC_START_PCREL,", "           0x40"]),
+    ],
+)
+def test_flags(version: int, flags: int, expected: list[str]) -> None:
+    lines = dump(RawSection(version=version, flags=flags))
+    assert lines[4 : 4 + len(expected)] == expected
+    assert lines[4 + len(expected)] == "    CFA fixed RA offset: -8"
+
+
+def test_fixed_offsets() -> None:
+    lines = dump(RawSection(fixed_fp=-16))
+    assert lines[6:8] == ["    CFA fixed FP offset: -16", "    CFA fixed RA offset: -8"]
+    lines = dump(RawSection(abi=2, fixed_ra=0))
+    assert not [line for line in lines if "fixed" in line]
+
+
+def test_the_key_of_pointer_authentication() -> None:
+    raw = RawSection((RawFunction(info=0x20, rows=bytes.fromhex("00 85 10 f8")),), abi=2, fixed_ra=0)
+    assert "    func idx [0]: pc = 0x20000, size = 16 bytes, pauth = B key" in dump(raw)
+    assert rows_of(raw) == ["    0000000000020000  sp+16     u         c-8[s]       "]
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "line"),
+    [
+        ("00 03 08", {}, "sp+8      u         f            "),
+        ("00 02 f8", {}, "fp-8      u         f            "),
+        ("00 05 10 08", {}, "sp+16     c+8       f            "),
+        ("00 03 08", {"abi": 2, "fixed_ra": 0}, "sp+8      u         u            "),
+        ("00 07 10 f8 f0", {"abi": 2, "fixed_ra": 0}, "sp+16     c-16      c-8          "),
+        ("00 83 00", {"abi": 2, "fixed_ra": 0}, "sp+0      u         u[s]         "),
+        ("00 07 14 00 b8", {"abi": 4, "fixed_ra": 0}, "sp+320    c-72      u            "),
+        ("00 07 00 23 21", {"abi": 4, "fixed_ra": 0}, "sp+160    r16+0     r17+0        "),
+        ("00 07 00 23 21", {"abi": 4, "fixed_ra": 0, "version": 2}, "sp+160    r16       r17          "),
+        ("00 04 19 10", {"info2": 1}, "r3+16     u         f            "),
+        ("00 08 39 08 11 00", {"info2": 1}, "sp+8      u         r2+0         "),
+        ("00 08 39 08 02 f0", {"info2": 1}, "sp+8      u         c-16         "),
+        ("00 43 00 00 01 00", {}, "sp+65536  u         f            "),
+        ("00 43 00 00 00 40", {}, "sp+1073741824 u         f            "),
+        ("00 0a 39 08 00 02 f0", {"info2": 1}, "sp+8      c-16      f            "),
+        ("00 0c 39 08 02 f0 33 00", {"info2": 1}, "sp+8      (fp+0)    c-16         "),
+    ],
+)
+def test_rules(row: str, changes: dict[str, int], line: str) -> None:
+    assert rows(row, **changes) == [f"    0000000000020000  {line}"]
+
+
+def test_data() -> None:
+    raw = RawSection(
+        (
+            RawFunction(0x20000, 0x10, bytes.fromhex("00 05 10 f0 04 00"), 2),
+            RawFunction(0x20010, 0x20, bytes.fromhex("0000 88 19 10 3b f8"), 1, 0xB1, 1, 16),
+        )
+    )
+    decoded = decode_section(raw.assemble(), raw.vaddr)
+    data = json.loads(json.dumps(dump_data(decoded)))
+    functions = data.pop("functions")
+    assert data == {
+        "version": 3,
+        "flags": ["SFRAME_F_FDE_SORTED", "SFRAME_F_FDE_FUNC_START_PCREL"],
+        "abi": "AMD64",
+        "byte_order": "little",
+        "section_address": 0x30000,
+        "section_size": len(raw.assemble()),
+        "fixed_fp_offset": 0,
+        "fixed_ra_offset": -8,
+        "auxiliary_header_size": 0,
+        "fde_count": 2,
+        "fre_count": 3,
+        "fre_size": 5 + 6 + 5 + 7,
+    }
+    assert functions[0] == {
+        "address": 0x20000,
+        "size": 16,
+        "pc_type": "inc",
+        "repeat_size": 0,
+        "fde_type": "default",
+        "fre_type": "addr1",
+        "signal_frame": False,
+        "pauth_key": "a",
+        "rows": [
+            {
+                "start": 0,
+                "outermost": False,
+                "cfa": {"base": "rsp", "offset": 16, "load": False},
+                "ra": {"base": "cfa", "offset": -8, "load": True},
+                "fp": {"base": "cfa", "offset": -16, "load": True},
+                "mangled_ra": False,
+                "word_size": 1,
+                "words": [16, -16],
+            },
+            {
+                "start": 4,
+                "outermost": True,
+                "cfa": None,
+                "ra": None,
+                "fp": None,
+                "mangled_ra": False,
+                "word_size": 1,
+                "words": [],
+            },
+        ],
+    }
+    (row,) = functions[1].pop("rows")
+    assert functions[1] == {
+        "address": 0x20010,
+        "size": 32,
+        "pc_type": "mask",
+        "repeat_size": 16,
+        "fde_type": "flexible",
+        "fre_type": "addr2",
+        "signal_frame": True,
+        "pauth_key": "b",
+    }
+    assert row == {
+        "start": 0,
+        "outermost": False,
+        "cfa": {"base": "rbx", "offset": 16, "load": False},
+        "ra": {"base": "rsp", "offset": -8, "load": True},
+        "fp": None,
+        "mangled_ra": True,
+        "word_size": 1,
+        "words": [25, 16, 59, -8],
+    }
+
+
+def test_data_of_a_big_endian_section() -> None:
+    raw = RawSection(order=">", abi=4, fixed_ra=0, flags=0, version=2)
+    data = dump_data(decode_section(raw.assemble(), raw.vaddr), lambda vaddr: vaddr - 0x20000)
+    assert (data["abi"], data["byte_order"], data["flags"]) == ("s390x", "big", [])
+    assert data["functions"][0]["address"] == 0
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("row_count", [0, 1, 3])
+@pytest.mark.parametrize("function_count", [0, 1, 3])
+def test_json_in_pieces_is_that_of_the_whole(function_count: int, row_count: int, version: int) -> None:
+    """Rows with two, one and no words, one of which starts elsewhere than another that says the same."""
+    rows = b"\x00\x05\x08\xf0" + b"\x01\x03\x08" + b"\x02\x00"
+    functions = tuple(RawFunction(0x20000 + 64 * n, 64, rows, row_count) for n in range(function_count))
+    raw = RawSection(functions, version)
+    decoded = decode_section(raw.assemble(), raw.vaddr)
+    assert "".join(dump_json(decoded)) == json.dumps(dump_data(decoded), indent=2)

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which row is in force at a PC (version 3, 2.3.3.1 "PC types"), at and around every boundary."""
+
+from __future__ import annotations
+
+import pytest
+
+from cfi2sframe.sframe.decode import DecodedSection, decode_section
+from cfi2sframe.sframe.lookup import Lookup
+from tests.support.raw_sframe import RawFunction, RawSection
+
+#: Rows at 0, 4 and 9 whose CFA offset tells them apart: SP + 0, 4, 9.
+ROWS = b"\x00\x03\x00\x04\x03\x04\x09\x03\x09"
+
+
+def decoded(*functions: RawFunction, version: int = 3) -> DecodedSection:
+    raw = RawSection(functions, version)
+    return decode_section(raw.assemble(), raw.vaddr)
+
+
+def found(lookup: Lookup, pc: int) -> tuple[int, int | None] | None:
+    """Return the function's index and the start of the row in force, as the CFA's offset says it."""
+    result = lookup.find(pc)
+    if result is None:
+        return None
+    if result.row is None:
+        return result.function.index, None
+    cfa = result.row.row.state.cfa
+    return result.function.index, None if cfa is None else cfa.offset
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("pc", "expected"),
+    [
+        (0x1FFFF, None),
+        (0x20000, (0, 0)),
+        (0x20003, (0, 0)),
+        (0x20004, (0, 4)),
+        (0x20008, (0, 4)),
+        (0x20009, (0, 9)),
+        (0x2000F, (0, 9)),
+        (0x20010, None),
+        (0x2001F, None),
+        (0x20020, (1, 8)),
+        (0x2002F, (1, 8)),
+        (0x20030, (2, 8)),
+        (0x20040, None),
+        (0, None),
+    ],
+)
+def test_pcinc(version: int, pc: int, expected: tuple[int, int | None] | None) -> None:
+    section = decoded(RawFunction(rows=ROWS, row_count=3), RawFunction(0x20020), RawFunction(0x20030), version=version)
+    assert found(Lookup(section), pc) == expected
+
+
+def test_unsorted_sections() -> None:
+    """An object's functions stand in the order of its source."""
+    lookup = Lookup(decoded(RawFunction(0x20020), RawFunction(0x20000)))
+    assert found(lookup, 0x20025) == (0, 8)
+    assert found(lookup, 0x20005) == (1, 8)
+    assert lookup.starts == [0x20000, 0x20020]
+
+
+def test_rows_that_start_late_or_not_at_all() -> None:
+    lookup = Lookup(decoded(RawFunction(rows=b"\x04\x03\x08"), RawFunction(0x20010, rows=b"", row_count=0)))
+    assert found(lookup, 0x20003) == (0, None)
+    assert found(lookup, 0x20004) == (0, 8)
+    assert found(lookup, 0x20010) == (1, None)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("pc", "expected"),
+    [
+        (0x20008, (0, 0)),
+        (0x2000B, (0, 0)),
+        (0x2000C, (0, 4)),
+        (0x20011, (0, 9)),
+        (0x20013, (0, 9)),
+        (0x20014, (0, 0)),  # the second block; blocks count from the function's start, not from address 0
+        (0x20018, (0, 4)),
+        (0x20037, (0, 9)),
+        (0x20038, None),
+    ],
+)
+def test_pcmask(version: int, pc: int, expected: tuple[int, int | None] | None) -> None:
+    """The rows repeat with every block of `rep_size` bytes (here 12)."""
+    function = RawFunction(0x20008, 0x30, ROWS, 3, info=0x10, repeat_size=12)
+    assert found(Lookup(decoded(function, version=version)), pc) == expected
+
+
+def test_pcmask_with_a_block_of_no_size() -> None:
+    """A damaged section must not make the reader divide by 0."""
+    function = RawFunction(rows=ROWS, row_count=3, info=0x10, repeat_size=0)
+    assert found(Lookup(decoded(function)), 0x20004) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("pc", "expected"),
+    [
+        (0x20000, (0, 0)),
+        (0x2000A, (0, 0)),
+        (0x2000B, (0, 11)),
+        (0x2000F, (0, 11)),
+        (0x20010, (0, 0)),
+        (0x2001B, (0, 11)),
+    ],
+)
+def test_pcmask_of_version_1(pc: int, expected: tuple[int, int | None]) -> None:
+    """Version 1: the last row for which PC & start >= start."""
+    rows = b"\x00\x03\x00\x0b\x03\x0b"
+    function = RawFunction(0x20000, 0x20, rows, 2, info=0x10)
+    assert found(Lookup(decoded(function, version=1)), pc) == expected
+
+
+def test_an_empty_section_has_nothing() -> None:
+    assert Lookup(decoded()).find(0x20000) is None

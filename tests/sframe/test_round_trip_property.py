@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any section that a version can say survives the way to bytes and back. Docstrings quote what the format promises."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+from typing import Literal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe.arch import ARCHES, S390X, Arch
+from cfi2sframe.sframe.decode import DecodedFunction, decode_section
+from cfi2sframe.sframe.encode import encode_section
+from cfi2sframe.sframe.layout import plan_section
+from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.verification import check_invariants
+from tests.support.bodies import body_of_rows
+
+WORD_EDGES = tuple(sign * (1 << bits) + near for bits in (7, 8, 15, 16) for sign in (1, -1) for near in (-1, 0, 1))
+START_EDGES = (0xFE, 0xFF, 0x100, 0xFFFE, 0xFFFF, 0x10000, 0xFFFFFF)
+ORDERS: tuple[Literal["<", ">"], ...] = ("<", ">")
+
+
+def words() -> st.SearchStrategy[int]:
+    """Return numbers of 32 signed bits, and often those at the limits of 8 and 16."""
+    limits = st.sampled_from((-(1 << 31), (1 << 31) - 1, *WORD_EDGES))
+    return st.integers(-20, 20) | limits | st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+def saved(offsets: st.SearchStrategy[int]) -> st.SearchStrategy[Rule]:
+    return offsets.map(lambda offset: Rule(None, offset, deref=True))
+
+
+def cfa_rules(arch: Arch, registers: st.SearchStrategy[int], loads: st.SearchStrategy[bool]) -> st.SearchStrategy[Rule]:
+    def rule(register: int, word: int, load: bool) -> Rule:  # noqa: FBT001
+        return Rule(register, word * arch.cfa_offset_scale + arch.cfa_offset_bias, load)
+
+    return st.builds(rule, registers, words(), loads)
+
+
+def default_states(arch: Arch, version: int) -> st.SearchStrategy[FrameState]:
+    """Draw what default rows can say."""
+    cfa = cfa_rules(arch, st.sampled_from((arch.sp_register, arch.fp_register)), st.just(value=False))
+    mangled = st.booleans()
+    none = st.none()
+    if arch.fixed_ra_offset:
+        ra = st.just(Rule(None, arch.fixed_ra_offset, deref=True))
+        return st.builds(FrameState, cfa, ra, none | saved(words()), mangled)
+    if not arch.pads_ra:
+        both = st.builds(FrameState, cfa, saved(words()), none | saved(words()), mangled)
+        return both | st.builds(FrameState, cfa, none, none, mangled)
+    # s390x: a word of 0 is the padding, an odd one names a register.
+    place: st.SearchStrategy[Rule] = saved(words().filter(lambda word: word != 0 and word % 2 == 0))
+    if version == 2:
+        place |= st.integers(0, 31).map(lambda register: Rule(register, 0, deref=False))
+    return st.builds(FrameState, cfa, none | place, none | place, mangled)
+
+
+def flexible_states(arch: Arch) -> st.SearchStrategy[FrameState]:
+    """Draw what flexible rows can say: any base, with a load or without, but no sum with the CFA."""
+    registers = st.integers(0, 40) | st.sampled_from((8191, 8192, (1 << 29) - 1))
+    based = st.builds(Rule, registers, words(), st.booleans()) | saved(words())
+    cfa = cfa_rules(arch, registers, st.booleans())
+    # What is fixed by the ABI takes no word, so it cannot be absent.
+    ra = st.just(Rule(None, arch.fixed_ra_offset, deref=True)) if arch.fixed_ra_offset else st.none()
+    return st.builds(FrameState, cfa, ra | based, st.none() | based, st.booleans())
+
+
+@st.composite
+def bodies(draw: st.DrawFn, arch: Arch, version: int) -> FunctionBody:
+    is_flexible = version == 3 and draw(st.booleans())
+    kept = flexible_states(arch) if is_flexible else default_states(arch, version)
+    states = draw(st.lists(kept | st.just(OUTERMOST) if version > 1 else kept, min_size=1, max_size=6))
+    repeat_size = draw(st.sampled_from((0, 0, 0, 8, 16, 200)))
+    limit = st.integers(1, repeat_size - 1) if repeat_size else st.integers(1, 400) | st.sampled_from(START_EDGES)
+    starts = [0, *sorted(draw(st.sets(limit, min_size=len(states) - 1, max_size=len(states) - 1)))]
+    return body_of_rows(
+        tuple(FrameRow(start, state) for start, state in zip(starts, states, strict=True)),
+        is_flexible=is_flexible,
+        is_signal_frame=version == 3 and draw(st.booleans()),
+        uses_b_key=draw(st.booleans()),
+        repeat_size=repeat_size,
+    )
+
+
+@st.composite
+def sections(draw: st.DrawFn) -> tuple[Section, Arch, int]:
+    """Draw a section, the ABI, and the section's address."""
+    arch = draw(st.sampled_from(ARCHES))
+    version = draw(st.sampled_from((1, 2, 3) if arch is not S390X else (2, 3)))
+    pool = draw(st.lists(bodies(arch, version), min_size=1, max_size=4))
+    functions: list[Function] = []
+    position = draw(st.integers(0, 1 << 20))
+    for body in draw(st.lists(st.sampled_from(pool), min_size=1, max_size=6)):
+        size = body.rows[-1].start_delta + draw(st.integers(1, 300))
+        functions.append(Function(position, size, body))
+        position += size + draw(st.integers(0, 50))
+    is_sorted = draw(st.booleans())
+    if not is_sorted:
+        functions = draw(st.permutations(functions))
+    section = Section(
+        version,
+        arch.abi_id,
+        is_sorted=is_sorted,
+        start_is_pcrel=version == 3 or (version == 2 and draw(st.booleans())),
+        all_keep_frame_pointer=version < 3 and draw(st.booleans()),
+    ).with_functions(functions)
+    vaddr = draw(st.integers(0, 1 << 30) | st.sampled_from((0, (1 << 30) - 1)))
+    return section, arch, vaddr
+
+
+def encode(section: Section, arch: Arch, vaddr: int, *, share: bool = False) -> bytes:
+    return encode_section(plan_section(section, arch, vaddr, share=share))
+
+
+def said(function: DecodedFunction) -> Function:
+    """Return a decoded function as the logical section has it."""
+    rows = tuple(decoded.row for decoded in function.rows)
+    body = body_of_rows(rows, function.is_flexible, function.is_signal_frame, function.uses_b_key, function.repeat_size)
+    return Function(function.start_vaddr, function.size, body)
+
+
+@given(sections(), st.sampled_from(ORDERS))
+def test_bytes_say_what_the_section_says(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
+    """Every field of every version is stored "in the endianness of the target system", and can be read back."""
+    section, arch, vaddr = drawn
+    decoded = decode_section(encode(section, arch._replace(byte_order=order), vaddr), vaddr)
+    functions = [said(function) for function in decoded.functions]
+    wanted = list(section.functions)
+    if section.version == 1:
+        # Version 1 stores no block size; the PC type is all there is.
+        assert [f.is_pcmask for f in decoded.functions] == [bool(f.body.repeat_size) for f in wanted]
+        wanted = [f._replace(body=f.body._replace(repeat_size=0)) for f in wanted]
+    assert functions == wanted
+    header = decoded.header
+    assert (header.version, header.abi_id, header.byte_order) == (section.version, arch.abi_id, order)
+    assert header.is_sorted == section.is_sorted
+    assert header.start_is_pcrel == section.start_is_pcrel
+    assert bool(header.flags & 2) == section.all_keep_frame_pointer
+    assert header.fixed_ra_offset == arch.fixed_ra_offset
+    assert header.fixed_fp_offset == header.auxhdr_size == header.fde_offset == 0
+
+
+def smallest(number: int, *, signed: bool) -> int:
+    """Return the fewest bytes, of 1, 2 and 4, that hold a number."""
+    return next(size for size in (1, 2, 4) if fits(number, size, signed=signed))
+
+
+def fits(number: int, size: int, *, signed: bool) -> bool:
+    low = -(1 << (8 * size - 1)) if signed else 0
+    return low <= number < low + (1 << 8 * size)
+
+
+@given(sections())
+def test_widths_are_minimal(drawn: tuple[Section, Arch, int]) -> None:
+    """The FRE type holds the function's last row start, a row's data words hold its widest number: no byte more."""
+    section, arch, vaddr = drawn
+    for function in decode_section(encode(section, arch, vaddr), vaddr).functions:
+        last = function.rows[-1].row.start_delta
+        assert (1, 2, 4)[function.fre_type] == smallest(last, signed=False)
+        for row in function.rows:
+            if not function.is_flexible:
+                needed = max((smallest(word, signed=True) for word in row.words), default=1)
+            else:
+                needed = flexible_width(row.words, row.word_size)
+                assert not row.words or len(row.words) == 2 or row.words[-2:] != (0, 0) or row.row.state.fp
+            assert row.word_size == needed
+
+
+def flexible_width(stored: tuple[int, ...], size: int) -> int:
+    """Return the width that a flexible row's controls (unsigned) and offsets (signed) need."""
+    needed, rest = 1, list(stored)
+    while rest:
+        control = rest.pop(0) % (1 << 8 * size)
+        needed = max(needed, smallest(control, signed=False))
+        if control:
+            needed = max(needed, smallest(rest.pop(0), signed=True))
+    return needed
+
+
+@given(sections())
+def test_sizes_add_up(drawn: tuple[Section, Arch, int]) -> None:
+    """The section is a header, the function table and the rows, with nothing between, before or behind."""
+    section, arch, vaddr = drawn
+    data = encode(section, arch, vaddr)
+    decoded = decode_section(data, vaddr)
+    attribute = 5 if section.version == 3 else 0
+    position = 0
+    for function in decoded.functions:
+        assert function.fre_offset == position
+        position += attribute + function.rows_size
+    assert decoded.header.fre_size == position
+    assert len(data) == 28 + (17, 20, 16)[section.version - 1] * len(section.functions) + position
+    assert decoded.header.fre_count == sum(len(function.body.rows) for function in section.functions)
+
+
+@given(sections())
+def test_encoding_is_deterministic(drawn: tuple[Section, Arch, int]) -> None:
+    """Equal sections give equal bytes, whichever of their parts are one object."""
+    section, arch, vaddr = drawn
+    apart = section.with_functions(pickle.loads(pickle.dumps(f)) for f in section.functions)  # noqa: S301
+    assert encode(apart, arch, vaddr) == encode(section, arch, vaddr)
+
+
+@given(sections(), st.sampled_from(ORDERS))
+def test_sharing_changes_no_meaning(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
+    """Functions whose rows are stored once say what they say with rows of their own, in no more bytes."""
+    section, arch, vaddr = drawn
+    arch = arch._replace(byte_order=order)
+    apart, shared = encode(section, arch, vaddr), encode(section, arch, vaddr, share=True)
+    assert len(shared) <= len(apart)
+    expected, found = decode_section(apart, vaddr), decode_section(shared, vaddr)
+    assert [said(function) for function in found.functions] == [said(function) for function in expected.functions]
+    assert found.header._replace(fre_size=0) == expected.header._replace(fre_size=0)
+    assert not [d for d in check_invariants(found) if "byte order" not in d.message]
+    # Equal functions take their rows' bytes once.
+    bodies = {pickle.dumps(said(f).body) for f in expected.functions}
+    assert len({f.fre_offset for f in found.functions}) <= len(bodies)
+
+
+@given(sections())
+def test_readers_accept_what_is_written(drawn: tuple[Section, Arch, int]) -> None:
+    section, arch, vaddr = drawn
+    assert check_invariants(decode_section(encode(section, arch, vaddr), vaddr)) == []
+
+
+def naive_row(function: Function, pc: int, version: int) -> FrameRow | None:
+    """Return the row in force, found one by one."""
+    distance = pc - function.start_vaddr
+    if function.body.repeat_size and version == 1:
+        matching = [row for row in function.body.rows if pc & row.start_delta >= row.start_delta]
+    else:
+        if function.body.repeat_size:
+            distance %= function.body.repeat_size
+        matching = [row for row in function.body.rows if row.start_delta <= distance]
+    return matching[-1] if matching else None
+
+
+@given(sections(), st.data())
+def test_lookup_finds_the_row_in_force(drawn: tuple[Section, Arch, int], data: st.DataObject) -> None:
+    """PCINC: "PC >= FRE start"; PCMASK: "PC % rep_size >= FRE start", counted from the function's start."""
+    section, arch, vaddr = drawn
+    lookup = Lookup(decode_section(encode(section, arch, vaddr), vaddr))
+    function = data.draw(st.sampled_from(section.functions))
+    edges = [0, function.size - 1, function.size, *(row.start_delta for row in function.body.rows)]
+    delta = data.draw(st.sampled_from(edges) | st.integers(-2, function.size + 1)) + data.draw(st.integers(-1, 1))
+    pc = function.start_vaddr + delta
+    holders = [f for f in section.functions if f.start_vaddr <= pc < f.start_vaddr + f.size]
+    found = lookup.find(pc)
+    if not holders:
+        assert found is None
+        return
+    assert found is not None
+    assert found.function.start_vaddr == holders[0].start_vaddr
+    assert (found.row.row if found.row else None) == naive_row(holders[0], pc, section.version)
+
+
+@given(sections())
+def test_functions_are_found_in_any_order(drawn: tuple[Section, Arch, int]) -> None:
+    section, arch, vaddr = drawn
+    lookup = Lookup(decode_section(encode(section, arch, vaddr), vaddr))
+    assert all(a < b for a, b in pairwise(lookup.starts))
+    for index, function in enumerate(section.functions):
+        found = lookup.find(function.start_vaddr)
+        assert found is not None
+        assert found.function.index == index

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal rows stored once: smaller, and the same answer at every PC."""
+
+from __future__ import annotations
+
+from typing import Literal
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe import Options, convert
+from cfi2sframe.api import verify
+from cfi2sframe.arch import AMD64
+from cfi2sframe.errors import SFrameError
+from cfi2sframe.sframe import constants
+from cfi2sframe.sframe.decode import DecodedSection, decode_section
+from cfi2sframe.sframe.encode import encode_section
+from cfi2sframe.sframe.layout import plan_section
+from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from tests.support import cfi_asm as asm
+from tests.support.bodies import body_of_rows
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import TEXT_VADDR, cie_of, linked
+
+VADDR = 0x100000
+
+
+def body(*rows: tuple[int, int], is_signal_frame: bool = False) -> FunctionBody:
+    """Return a function's rows as (start, CFA offset)."""
+    ra = Rule(None, -8, deref=True)
+    return body_of_rows(
+        tuple(FrameRow(start, FrameState(Rule(7, offset, deref=False), ra)) for start, offset in rows),
+        is_signal_frame=is_signal_frame,
+    )
+
+
+def make(version: int, *bodies: FunctionBody, share: bool) -> tuple[bytes, DecodedSection]:
+    functions = tuple(Function(0x1000 * (n + 1), 0x800, each) for n, each in enumerate(bodies))
+    section = Section(version, AMD64.abi_id, start_is_pcrel=version > 1).with_functions(functions)
+    data = encode_section(plan_section(section, AMD64, VADDR, share=share))
+    return data, decode_section(data, VADDR)
+
+
+PUSH = ((0, 8), (1, 16), (9, 8))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_equal_rows_are_stored_once(version: int) -> None:
+    _, decoded = make(version, body(*PUSH), body((0, 8)), body(*PUSH), share=True)
+    first, _, last = decoded.functions
+    assert last.fre_offset == first.fre_offset
+    assert decoded.header.fre_count == sum(len(f.rows) for f in decoded.functions)
+
+
+@pytest.mark.parametrize(("version", "shares"), [(1, True), (2, True), (3, False)])
+def test_a_list_may_be_the_beginning_of_a_longer_one_where_no_attribute_counts_rows(
+    version: int, *, shares: bool
+) -> None:
+    _, decoded = make(version, body((0, 8)), body((0, 8), (1, 16)), body(*PUSH), share=True)
+    offsets = {function.fre_offset for function in decoded.functions}
+    assert len(offsets) == (1 if shares else 3)
+
+
+def test_a_beginning_of_another_start_size_is_not_one() -> None:
+    _, decoded = make(2, body((0, 8)), body((0, 8), (0x200, 16)), share=True)
+    first, second = decoded.functions
+    assert first.fre_offset != second.fre_offset
+
+
+def test_functions_that_differ_in_their_attribute_share_nothing() -> None:
+    _, decoded = make(3, body(*PUSH), body(*PUSH, is_signal_frame=True), share=True)
+    first, second = decoded.functions
+    assert first.fre_offset != second.fre_offset
+    assert (first.is_signal_frame, second.is_signal_frame) == (False, True)
+
+
+rows = st.lists(st.tuples(st.sampled_from((0, 1, 4, 0x100, 0x700)), st.sampled_from((8, 16, 300))), min_size=1)
+
+
+@given(
+    st.sampled_from((1, 2, 3)),
+    st.lists(rows.map(lambda pairs: body(*sorted({**dict(pairs), 0: 8}.items()))), min_size=1, max_size=12),
+)
+def test_sharing_changes_no_function(version: int, bodies: list[FunctionBody]) -> None:
+    """Functions may share row bytes: every reader finds rows by offset and count."""
+    apart, plain = make(version, *bodies, share=False)
+    together, shared = make(version, *bodies, share=True)
+    assert len(together) <= len(apart)
+    assert [f._replace(fre_offset=0) for f in shared.functions] == [f._replace(fre_offset=0) for f in plain.functions]
+    assert shared.header.fre_count == plain.header.fre_count
+    last_rows = [f.rows[-1].row.start_delta for f in shared.functions]
+    assert all(last < f.size for last, f in zip(last_rows, shared.functions, strict=True))
+
+
+# The bound of what readers decode
+
+
+def pushes(count: int) -> FunctionBody:
+    """Return the rows of a function that pushes `count` times."""
+    starts = tuple(range(count + 1))
+    return FunctionBody(starts, STATES[: count + 1])
+
+
+STATES = tuple(FrameState(Rule(7, 8 + 8 * n, deref=False), Rule(None, -8, deref=True)) for n in range(401))
+nested = st.lists(st.integers(0, 40), min_size=1, max_size=30)
+
+
+def assert_nothing_is_lost(version: int, bodies: list[FunctionBody]) -> bytes:
+    """Assert that functions that share say what they say apart; return the section."""
+    together, shared = make(version, *bodies, share=True)
+    apart, plain = make(version, *bodies, share=False)
+    assert len(together) <= len(apart)
+    assert [f._replace(fre_offset=0) for f in shared.functions] == [f._replace(fre_offset=0) for f in plain.functions]
+    return together
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_forty_functions_of_which_each_pushes_once_more(version: int, level: Literal[1, 2]) -> None:
+    fdes, start = [], TEXT_VADDR
+    for count in range(1, 41):
+        steps = [each for n in range(count) for each in (asm.advance(1), asm.def_cfa_offset(16 + 8 * n))]
+        fdes.append(asm.Fde(cie_of(AMD64), start, count + 1, tuple(steps)))
+        start += count + 1
+    image = linked(AMD64, *fdes)
+    conversion = convert(image, Options(version, level=level))
+    assert verify(image, decode_section(conversion.data, conversion.section_vaddr)).is_clean
+
+
+@pytest.mark.skipif(not constants.__file__.endswith(".py"), reason="a compiled function cannot be replaced")
+@given(st.sampled_from((1, 2, 3)), nested, st.integers(0, 200))
+def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], free_count: int) -> None:
+    """Whatever the bound is: what is written is read, and a list is stored by itself only where it has to be."""
+
+    def bound(rows_size: int) -> int:
+        return free_count + rows_size // 2
+
+    with patch.object(constants, "max_decoded_rows", bound):
+        data = assert_nothing_is_lost(version, [pushes(count) for count in counts])
+    distinct = {count: pushes(count) for count in counts}
+    if version < 3 and sum(len(each.starts) for each in distinct.values()) <= free_count:
+        _, decoded = make(version, *distinct.values(), share=True)
+        assert len({function.fre_offset for function in decoded.functions}) == 1
+        assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + decoded.header.fre_size
+
+
+def test_many_nested_lists() -> None:
+    """80,000 rows in lists that all begin with one another: some are stored by themselves, most are shared."""
+    bodies = [pushes(count) for count in range(1, 401)]
+    data, decoded = make(2, *bodies, share=True)
+    assert [len(function.rows) for function in decoded.functions] == list(range(2, 402))
+    stored = {function.fre_offset for function in decoded.functions}
+    assert 1 < len(stored) < 150
+    assert len(data) < len(make(2, *bodies, share=False)[0]) // 2
+
+
+def test_lists_that_overlap_over_and_over_are_refused() -> None:
+    """A section of 70 KB whose 2,000 functions each have 8,000 rows, from another one on."""
+    rows = b"\0\3\x08" * 10_000
+    functions = (RawFunction(rows=rows, row_count=10_000), *(RawFunction(0x20010 + n, rows=b"") for n in range(2000)))
+    data = bytearray(RawSection(functions, version=2).assemble())
+    for number in range(2000):
+        record = 28 + 20 * (number + 1)
+        data[record + 8 : record + 16] = (3 * number).to_bytes(4, "little") + (8000).to_bytes(4, "little")
+    with pytest.raises(SFrameError, match="the functions' row lists overlap one another over and over"):
+        decode_section(bytes(data), 0x30000)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the command line in this process, with its streams caught and the sums of each conversion checked."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+from cfi2sframe import conversion
+from cfi2sframe.cli import main
+from tests.support.sums import check_sums
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.conversion import Conversion, Options
+    from cfi2sframe.elf.image import ElfImage
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Result(NamedTuple):
+    """What a run left: its exit status, standard output's bytes, and the lines of standard error."""
+
+    status: int
+    out: bytes
+    err: tuple[str, ...]
+
+
+def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
+    """Run `cfi2sframe ARGUMENTS...`."""
+    convert = conversion.convert_image
+
+    def convert_image(image: ElfImage, options: Options) -> Conversion:
+        conversion = convert(image, options)
+        check_sums(conversion, may_join=options.level == 2)
+        return conversion
+
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True), io.StringIO()
+    streams = {"stdin": io.TextIOWrapper(io.BytesIO(stdin)), "stdout": out, "stderr": err}
+    try:
+        with patch.object(conversion, "convert_image", convert_image), patch.dict(vars(sys), streams):
+            status = main([str(argument) for argument in arguments])
+    finally:
+        gc.enable()
+    buffer = out.buffer
+    assert isinstance(buffer, io.BytesIO)
+    # One file's failure is a record, whatever was raised; none of these files should be one that nobody foresaw.
+    assert "internal error" not in err.getvalue()
+    assert b"internal error" not in buffer.getvalue()
+    return Result(status, buffer.getvalue(), tuple(err.getvalue().splitlines()))
+
+
+def run_process(
+    *arguments: str | Path, prefix: Sequence[str] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m cfi2sframe ARGUMENTS...` as a process of its own, maybe through another program."""
+    command = [*prefix, sys.executable, "-m", "cfi2sframe", *map(str, arguments)]
+    return subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )

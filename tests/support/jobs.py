@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small files to convert in place, and what is left of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.arch import AMD64, S390X
+from cfi2sframe.jobs import run_job, work_list
+from tests.support import cfi_asm as asm
+from tests.support.samples import cie_of, object_file, push_fp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cfi2sframe.jobs import Outcome, Settings
+
+#: An object with one function, and what it becomes is not the same for each size.
+OBJECT = object_file(AMD64, {".text": (push_fp(AMD64, 0),)})
+BIG_ENDIAN_OBJECT = object_file(S390X, {".text": (push_fp(S390X, 0),)})
+WITHOUT_CFI = asm.elf_file(62, (asm.Section(".text", b"\xc3", 1, 6),))
+OF_32_BITS = b"\x7fELF\x01\x01\x01" + bytes(100)
+TRUNCATED = OBJECT[:40]
+
+
+def object_of(number: int) -> bytes:
+    """Return an object that is different for each number."""
+    return object_file(AMD64, {".text": tuple(push_fp(AMD64, 32 * n) for n in range(number + 1))}, code_size=0x4000)
+
+
+def object_with_gap() -> bytes:
+    """Return an object with a function that no SFrame row can describe."""
+    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), 64, 4)
+    return object_file(AMD64, {".text": (push_fp(AMD64, 0), unsayable)})
+
+
+class Snapshot(NamedTuple):
+    """All that may be seen of a file."""
+
+    data: bytes
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    mode: int
+
+
+def snapshot(path: Path) -> Snapshot:
+    """Look at a file."""
+    status = path.stat()
+    return Snapshot(path.read_bytes(), status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_mode)
+
+
+def tree(root: Path) -> dict[str, Snapshot]:
+    """Look at all files under a folder."""
+    return {str(path.relative_to(root)): snapshot(path) for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def convert_one(path: Path, settings: Settings) -> Outcome:
+    """Run the one job that a path makes."""
+    (job,) = work_list([str(path)], settings)
+    return run_job(job)
+
+
+def has_section(data: bytes) -> bool:
+    """Whether the name of the section is there: in a file of ours it is there with the section."""
+    return b".rela.sframe\0" in data

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects of GNU as with SFrame sections of its own, beside the sections made of the same CFI."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe import Lookup, Options, convert, decode_existing, decode_raw, load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.errors import InputError
+from cfi2sframe.sframe.model import OUTERMOST
+from tests.support.oracle.compare import difference, row_at
+from tests.support.oracle.llvm_frames import parse_llvm_frames
+from tests.support.oracle.readelf_frames import parse_readelf_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
+    from cfi2sframe.sframe.model import FrameState
+    from tests.support.oracle.frames import Arch as ArchName
+    from tests.support.oracle.frames import OracleFde
+
+# A fatal error of these assemblers, with a message of their own and no object.
+FATAL = "SFrame unsupported offset value"
+
+
+class Pair(NamedTuple):
+    """An object of GNU as, its own SFrame section, and ours; None where there is no section."""
+
+    image: ElfImage
+    path: Path
+    theirs: DecodedSection | None
+    ours: DecodedSection | None
+
+
+def assemble(assembler: str, source: Path, target: Path, *options: str) -> Path | None:
+    """Assemble a source with SFrame; None where the assembler gives up because of it."""
+    run = subprocess.run(
+        [assembler, "--gsframe", *options, source, "-o", target], capture_output=True, text=True, check=False
+    )
+    if run.returncode:
+        assert FATAL in run.stderr, run.stderr
+        return None
+    return target
+
+
+def output_of(*command: str | Path) -> str:
+    """Return what a program prints that must succeed."""
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def pair_of(path: Path, options: Options) -> Pair:
+    """Convert an object, and decode both sections."""
+    image = load(path)
+    theirs = decode_existing(image) if any(s.name == ".sframe" for s in image.sections) else None
+    try:
+        data = convert(image, options).data
+    except InputError:
+        data = b""
+    ours = decode_raw(image, data, 0, options) if data else None
+    return Pair(image, path, theirs, ours)
+
+
+def functions_of(section: DecodedSection | None) -> list[DecodedFunction]:
+    """Return the functions that cover anything."""
+    return [function for function in section.functions if function.size] if section else []
+
+
+def _points(function: DecodedFunction, other: Lookup | None) -> Iterator[int]:
+    """Every address of a function at which one of two sections may change."""
+    starts = {function.start_vaddr + row.row.start_delta for row in function.rows} | {function.start_vaddr}
+    end = function.start_vaddr + function.size
+    for peer in other.functions if other else ():
+        starts |= {peer.start_vaddr + row.row.start_delta for row in peer.rows}
+    yield from sorted(start for start in starts if function.start_vaddr <= start < end)
+
+
+def _state_at(lookup: Lookup, pc: int) -> FrameState | None:
+    found = lookup.find(pc)
+    if found is None:
+        return None
+    if not found.function.rows:
+        # Version 3: a function without rows is an outermost frame from end to end.
+        return OUTERMOST
+    return found.row.row.state if found.row else None
+
+
+def problems_of(pair: Pair) -> list[str]:
+    """Return where the assembler's section and ours differ in meaning, and where ours has more rows."""
+    problems = []
+    ours = Lookup(pair.ours) if pair.ours else None
+    for function in functions_of(pair.theirs):
+        assert pair.theirs is not None
+        theirs = Lookup(pair.theirs)
+        where = pair.image.place(function.start_vaddr)
+        if ours is None or ours.find(function.start_vaddr) is None:
+            problems.append(f"{where}: gas has it, we have not")
+            continue
+        for pc in _points(function, ours):
+            said, meant = _state_at(theirs, pc), _state_at(ours, pc)
+            if said != meant:
+                problems.append(f"{where} at {pc - function.start_vaddr}: gas {said}, we {meant}")
+        peers = [f for f in ours.functions if 0 <= f.start_vaddr - function.start_vaddr < function.size]
+        if sum(f.size for f in peers) != function.size:
+            problems.append(f"{where}: not as many bytes")
+        if sum(len(f.rows) for f in peers) > max(1, len(function.rows)):
+            problems.append(f"{where}: we have more rows")
+        marks = (
+            function.is_signal_frame,
+            function.uses_b_key and any(row.row.state.mangled_ra for row in function.rows),
+        )
+        if any((peer.is_signal_frame, peer.uses_b_key) != marks for peer in peers):
+            problems.append(f"{where}: gas has signal frame and B key {marks}, we have {peers}")
+    return problems
+
+
+class Judge(NamedTuple):
+    """A reader of CFI that prints rows; `shows_unsaid` as `compare.difference` has it."""
+
+    fdes: Sequence[OracleFde]
+    shows_unsaid: bool
+
+
+def judges(path: Path, readelf: str, llvm_dwarfdump: str, arch: ArchName = "amd64") -> tuple[Judge, Judge]:
+    """Let two readers print an object's rows."""
+    gnu = output_of(readelf, "-wNF", path)
+    # It fails on opcodes that it takes for another architecture's, and makes no rows then.
+    llvm = subprocess.run([llvm_dwarfdump, "--eh-frame", path], capture_output=True, text=True, check=False).stdout
+    return (
+        Judge(parse_readelf_frames(gnu.splitlines(), arch)[-1].fdes, shows_unsaid=False),
+        Judge(parse_llvm_frames(llvm.splitlines(), arch)[-1].fdes, shows_unsaid=True),
+    )
+
+
+def contradictions(
+    pair: Pair, section: DecodedSection | None, deciding: Sequence[Judge], arch: Arch = AMD64
+) -> list[str]:
+    """Return where a section says something else than a judge of an object with one FDE."""
+    lookup = Lookup(section) if section else None
+    found = []
+    for function in functions_of(section):
+        assert lookup is not None
+        for pc in _points(function, None):
+            state = _state_at(lookup, pc)
+            assert state is not None
+            for fdes, shows_unsaid in deciding:
+                assert len(fdes) == 1
+                row = row_at(fdes[0].rows, fdes[0].pc_begin_vaddr + pair.image.place(pc).offset)
+                problem = row and difference(row, state, shows_unsaid=shows_unsaid, arch=arch)
+                if problem:
+                    found.append(problem)
+    return found

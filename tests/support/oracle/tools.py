@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the outside tools and files of the tests are; nothing here runs at import."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+BinutilsVersion = Literal["2.40", "2.44", "newest"]
+Target = Literal["amd64", "aarch64", "s390x"]
+CorpusArch = Literal["amd64", "arm64", "s390x"]
+
+_BUILD = Path(__file__).resolve().parents[3] / "build"
+_SUITES: dict[BinutilsVersion, str] = {"2.44": "trixie", "newest": "sid"}
+_PREFIXES: dict[Target, str] = {"amd64": "", "aarch64": "aarch64-linux-gnu-", "s390x": "s390x-linux-gnu-"}
+_VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
+
+
+class ToolMissingError(Exception):
+    """A tool or a file that a test wants is not here; the message says how to get it."""
+
+
+class Tool(NamedTuple):
+    """A program and the version that it says it has."""
+
+    path: Path
+    version: str
+
+
+class Binutils(NamedTuple):
+    """GNU binutils of one version; `directory` holds its programs under their plain names."""
+
+    version: str
+    directory: Path
+
+    def tool(self, name: str, target: Target = "amd64") -> str:
+        """Path of a program for a target; raise ToolMissingError when this set has none."""
+        path = self.directory / (_PREFIXES[target] + name)
+        if not path.exists():
+            message = f"no {path.name} in binutils {self.version} ({self.directory})"
+            raise ToolMissingError(message)
+        return str(path)
+
+
+def oracles_directory() -> Path:
+    """The folder of the fetched tools: CFI2SFRAME_ORACLES, or build/oracles of this project."""
+    return Path(os.environ.get("CFI2SFRAME_ORACLES") or _BUILD / "oracles")
+
+
+def corpus_directory(arch: CorpusArch) -> Path:
+    """The folder of the fetched ELF files of one architecture; raise ToolMissingError without them."""
+    path = Path(os.environ.get("CFI2SFRAME_CORPUS") or _BUILD / "corpus") / arch
+    if not (path / ".done").exists():
+        message = f"no ELF files of {arch}; fetch them with: make corpus-files"
+        raise ToolMissingError(message)
+    return path
+
+
+@cache
+def tool_version(path: str) -> str:
+    """The version that a program prints, `2.47.50` or `14.0.6`; empty when it prints none."""
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    match = _VERSION.search(text)
+    return match[1] if match else ""
+
+
+def find_binutils(version: BinutilsVersion) -> Binutils:
+    """Find GNU binutils: "2.40" is the machine's own when it has that version, the others are fetched."""
+    if version == "2.40":
+        path = shutil.which("as")
+        if path is None or tool_version(path) != version:
+            message = f"the machine's own binutils is not {version}"
+            raise ToolMissingError(message)
+        return Binutils(version, Path(path).parent)
+    directory = oracles_directory() / _SUITES[version] / "bin"
+    if not (directory.parent / ".done").exists():
+        message = f"binutils {version} is not here; fetch it with: make oracles"
+        raise ToolMissingError(message)
+    return Binutils(tool_version(str(directory / "as")), directory)
+
+
+def find_llvm_dwarfdump(version: Literal["newest", "machine"]) -> Tool:
+    """Find llvm-dwarfdump: the fetched one, or the machine's own."""
+    if version == "newest":
+        path: Path | None = oracles_directory() / "sid" / "bin" / "llvm-dwarfdump"
+    else:
+        found = shutil.which("llvm-dwarfdump")
+        path = Path(found) if found else None
+    if path is None or not path.exists():
+        hint = "make oracles" if version == "newest" else "apt-get install llvm"
+        message = f"llvm-dwarfdump ({version}) is not here; get it with: {hint}"
+        raise ToolMissingError(message)
+    return Tool(path, tool_version(str(path)))
+
+
+def find_gcc() -> Tool:
+    """Find the machine's gcc, which is asked for AMD64 code."""
+    path = shutil.which("gcc")
+    if path is None:
+        message = "gcc is not here; get it with: apt-get install gcc"
+        raise ToolMissingError(message)
+    return Tool(Path(path), tool_version(path))

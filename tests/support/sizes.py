@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small files to measure, and the sums that hold in every report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.report.size.records import MAKERS, FileSizes, SizeReport, add_up
+from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE
+from tests.support import cfi_asm as asm
+from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
+
+if TYPE_CHECKING:
+    from cfi2sframe.report.size.records import Layout
+
+FUNCTION_SIZE = 32
+
+
+def library(function_count: int, *, more: tuple[asm.Entry, ...] = ()) -> bytes:
+    """A library of AMD64 with that many equal functions."""
+    functions = [push_fp(AMD64, TEXT_VADDR + n * FUNCTION_SIZE, FUNCTION_SIZE) for n in range(function_count)]
+    symbols = tuple(
+        asm.Symbol(f"f{n}", TEXT_VADDR + n * FUNCTION_SIZE, FUNCTION_SIZE, 0x12, ".text") for n in range(function_count)
+    )
+    return linked_file(AMD64, (*functions, *more), symbols=symbols)
+
+
+def unsayable(start: int) -> asm.Fde:
+    """A function whose CFA is an expression that no version can say."""
+    return asm.Fde(cie_of(AMD64), start, FUNCTION_SIZE, (asm.def_cfa_expression(bytes((0x77, 40, 0x06, 0x23, 8))),))
+
+
+def s390x_library() -> bytes:
+    """A library that version 1 does not define."""
+    return linked_file(S390X, (push_fp(S390X),))
+
+
+def aarch64_object() -> bytes:
+    """A relocatable object."""
+    return object_file(AARCH64_LE, {".text": (push_fp(AARCH64_LE, 0),)})
+
+
+def check_layout(layout: Layout, version: int) -> None:
+    """Sections are the sum of their parts, and histograms of what they count."""
+    parts = layout.parts
+    assert layout.size == sum(parts)
+    assert min(parts) >= 0
+    assert parts.rows == sum(size * count for size, count in layout.row_sizes.items())
+    assert layout.stored_row_count == sum(layout.row_sizes.values()) <= layout.row_count
+    assert sum(layout.rows_per_function.values()) == layout.function_count
+    assert parts.function_table == layout.function_count * FDE_SIZE[version]
+    assert parts.attributes % FDE_ATTRIBUTE_SIZE == 0
+    assert (parts.attributes > 0) == (version == 3 and layout.function_count > 0)
+    assert parts.header % HEADER_SIZE == 0
+
+
+def check_file(file: FileSizes) -> None:
+    """Every layout of a file adds up, and so do its reasons."""
+    for version in file.versions:
+        assert (version.cfi2sframe is None) == (version.gnu is None) == bool(version.refusal)
+        for maker in MAKERS:
+            layout = version.layout(maker)
+            if layout is not None:
+                check_layout(layout, version.version)
+        if version.cfi2sframe is not None:
+            assert sum(version.left_out.values()) == version.cfi2sframe.left_out_count
+    assert file.sizes.base == file.sizes.cfi + file.sizes.eh_frame_hdr
+
+
+def check_report(report: SizeReport) -> None:
+    """A tree is the sum of its files, listed or not, and every field of it."""
+    for file in report.files:
+        check_file(file)
+    assert report.totals.file_count == len(report.files) + report.omitted_count
+    for total in report.totals.versions:
+        for maker in MAKERS:
+            check_layout(total.layout(maker), total.version)
+        assert sum(total.left_out.values()) == total.cfi2sframe.left_out_count
+    if report.omitted_count:
+        return
+    assert report.totals == add_up(report.files)
+    for total in report.totals.versions:
+        having = [f for f in report.files if f.layout(total.version) is not None]
+        assert total.file_count == len(having)
+        assert total.sizes.base == sum(f.sizes.base for f in having)
+        for maker in MAKERS:
+            layouts = [layout for f in having if (layout := f.layout(total.version, maker)) is not None]
+            summed = total.layout(maker)
+            assert summed.size == sum(layout.size for layout in layouts)
+            assert summed.row_count == sum(layout.row_count for layout in layouts)
+            assert summed.function_count == sum(layout.function_count for layout in layouts)
+            assert summed.left_out_count == sum(layout.left_out_count for layout in layouts)

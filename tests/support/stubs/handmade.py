@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stubs spelled out byte by byte, in files that have nothing else: what no linker here writes, or none should."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe import load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
+from cfi2sframe.elf.constants import ET_DYN, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR
+from cfi2sframe.plt.records import CfiSpan
+from tests.support import elf_asm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.dwarf.rules import CfaRule
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.model import Function
+
+PLT_VADDR: Final = 0x1000
+GOT_VADDR: Final = 0x3000
+EVERYWHERE: Final = 1 << 64
+
+
+def rel32(value: int) -> bytes:
+    """A 32-bit field of AMD64."""
+    return (value & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def push_and_leave(prefix: bytes = b"", *, size: int = 16) -> bytes:
+    """A first block of AMD64: `push GOT+8; jmp *GOT+16`, filled up with nops."""
+    code = b"\xff\x35" + rel32(0x2000) + prefix + b"\xff\x25" + rel32(0x2000)
+    return code + b"\x90" * (size - len(code))
+
+
+def lazy_stub(number: int, start_offset: int) -> bytes:
+    """`jmp *slot; push number; jmp first block`, where the first block is `start_offset` bytes before."""
+    return b"\xff\x25" + rel32(0x3000 - 8 * number) + b"\x68" + rel32(number) + b"\xe9" + rel32(-start_offset - 16)
+
+
+def lazy_stubs(count: int) -> bytes:
+    """A first block and lazy stubs as GNU ld and lld write them."""
+    return push_and_leave() + b"".join(lazy_stub(n, 16 * (n + 1)) for n in range(count))
+
+
+def got_stub(number: int = 0) -> bytes:
+    """`jmp *slot; xchg %ax, %ax`."""
+    return b"\xff\x25" + rel32(0x3000 + 8 * number) + b"\x66\x90"
+
+
+def file_with(
+    *stubs: tuple[str, int, bytes],
+    arch: Arch = AMD64,
+    got: bytes = b"",
+    dynamic: bytes = b"",
+    section_headers: bool = True,
+) -> ElfImage:
+    """Load a file with executable sections, given by name, address and bytes, and a GOT at GOT_VADDR."""
+    code = tuple(
+        elf_asm.Section(name, data, 1, SHF_ALLOC | SHF_EXECINSTR, vaddr, entsize=4) for name, vaddr, data in stubs
+    )
+    data = tuple(
+        elf_asm.Section(name, content, 1, SHF_ALLOC, vaddr)
+        for name, vaddr, content in ((".got", GOT_VADDR, got), (".dynamic", GOT_VADDR + 0x4000, dynamic))
+        if content
+    )
+    segments = (
+        elf_asm.Segment(PT_LOAD, PF_R | PF_X, tuple(section.name for section in code)),
+        *(elf_asm.Segment(PT_LOAD, PF_R, (section.name,)) for section in data),
+        *(elf_asm.Segment(PT_DYNAMIC, PF_R, (section.name,)) for section in data if section.name == ".dynamic"),
+    )
+    content = elf_asm.elf_file(
+        arch.elf_machine,
+        (*code, *data),
+        file_type=ET_DYN,
+        little_endian=arch.byte_order == "<",
+        segments=segments,
+        section_headers=section_headers,
+    )
+    return load(content, "handmade")
+
+
+def no_cfi(_pc: int) -> CfiSpan:
+    """CFI that covers nothing."""
+    return CfiSpan(EVERYWHERE, None)
+
+
+def row_state(cfa: CfaRule) -> RowState:
+    """A row of AMD64 that saves nothing but RA."""
+    return RowState(cfa, AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+
+
+def sp_plus(offset: int) -> RowState:
+    """The row CFA = rsp + offset."""
+    return row_state(RegisterOffset(7, offset))
+
+
+def depth_at(functions: Sequence[Function], pc: int) -> int | None:
+    """Return CFA - SP at an address, by the meaning of PCINC and PCMASK; None where no function holds it."""
+    for start, size, body in functions:
+        if start <= pc < start + size:
+            distance = (pc - start) % body.repeat_size if body.repeat_size else pc - start
+            last = [row for row in body.rows if row.start_delta <= distance][-1]
+            assert last.state.cfa is not None
+            return last.state.cfa.offset
+    return None
+
+
+def summary(functions: Sequence[Function]) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+    """Functions as (start, size, block size, [(row start, CFA - SP)])."""
+    return [
+        (
+            start,
+            size,
+            body.repeat_size,
+            [(row.start_delta, row.state.cfa.offset) for row in body.rows if row.state.cfa is not None],
+        )
+        for start, size, body in functions
+    ]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs with stubs of every kind, linked by the linkers that are here."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from cfi2sframe import load
+from tests.support.oracle import tools
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cfi2sframe.elf.image import ElfImage
+
+SOURCE: Final = Path(__file__).resolve().parents[3] / "testdata/src/plt/calls.c"
+
+GNU_VERSIONS: Final[tuple[tools.BinutilsVersion, ...]] = ("2.40", "2.44", "newest")
+
+
+class Shape(NamedTuple):
+    """What is known of a linker's row of stubs: sizes in bytes of the first block (0: as the others) and the others."""
+
+    header_size: int
+    block_size: int
+
+
+class Variant(NamedTuple):
+    """A way to link: the compiler's options, and the shapes of the sections that must come out.
+
+    `linker` is a version of GNU ld or what -fuse-ld= takes; `compiler` the driver's name.
+    """
+
+    name: str
+    linker: str
+    options: tuple[str, ...]
+    shapes: Mapping[str, Shape]
+    compiler: str = "gcc"
+
+
+_LAZY: Final = {".plt": Shape(16, 16), ".plt.got": Shape(0, 8)}
+_IBT: Final = {".plt": Shape(16, 16), ".plt.got": Shape(0, 16), ".plt.sec": Shape(0, 16)}
+_ONE: Final = ("-shared", "-fPIC", "-DONE_CALL", "-nostdlib")
+
+
+def _gnu(version: str) -> list[Variant]:
+    ibt = ("-fcf-protection", "-Wl,-z,ibtplt", "-Wl,-z,lazy")
+    return [
+        Variant("lazy", version, ("-Wl,-z,lazy",), _LAZY),
+        Variant("now", version, ("-Wl,-z,now",), _LAZY),
+        Variant("ibt", version, ibt, _IBT),
+        Variant("ibt-now", version, (*ibt, "-Wl,-z,now"), _IBT),
+        Variant("no-pie", version, ("-no-pie", "-Wl,-z,lazy"), _LAZY),
+        Variant("static", version, ("-static",), {".plt": Shape(0, 8)}),
+        Variant("one-stub", version, _ONE, {".plt": Shape(16, 16)}),
+        Variant("one-stub-ibt", version, (*_ONE, *ibt), {".plt": Shape(16, 16), ".plt.sec": Shape(0, 16)}),
+    ]
+
+
+_MOLD: Final = {".plt": Shape(32, 16), ".plt.got": Shape(0, 16)}
+VARIANTS: Final = (
+    *(variant for version in GNU_VERSIONS for variant in _gnu(version)),
+    Variant("lazy", "lld", ("-Wl,-z,lazy",), {".plt": Shape(16, 16), ".iplt": Shape(0, 16)}),
+    Variant("now", "lld", ("-Wl,-z,now",), {".plt": Shape(16, 16), ".iplt": Shape(0, 16)}),
+    Variant(
+        "ibt",
+        "lld",
+        ("-fcf-protection", "-Wl,-z,force-ibt"),
+        {".plt": Shape(16, 16), ".plt.sec": Shape(0, 16), ".iplt": Shape(0, 16)},
+    ),
+    Variant("retpoline", "lld", ("-Wl,-z,retpolineplt",), {".plt": Shape(48, 32), ".iplt": Shape(0, 32)}),
+    Variant(
+        "retpoline-now",
+        "lld",
+        ("-Wl,-z,retpolineplt", "-Wl,-z,now"),
+        {".plt": Shape(32, 16), ".iplt": Shape(0, 16)},
+    ),
+    Variant("static", "lld", ("-static",), {".iplt": Shape(0, 16)}),
+    Variant("lazy", "mold", (), _MOLD),
+    Variant("now", "mold", ("-Wl,-z,now",), _MOLD),
+    Variant("static", "mold", ("-static",), {".plt.got": Shape(0, 16)}),
+    Variant("lazy", "gold", (), {".plt": Shape(16, 16)}),
+    Variant("static", "gold", ("-static",), {".plt": Shape(16, 16)}),
+)
+
+_BTI: Final = ("-mbranch-protection=standard", "-Wl,-z,force-bti")
+_LONG: Final = {".plt": Shape(32, 24), ".iplt": Shape(0, 24)}
+FOREIGN_VARIANTS: Final = (
+    Variant("lazy", "bfd", (), {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("bti", "bfd", _BTI, {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("pac", "bfd", (*_BTI, "-Wl,-z,pac-plt"), {".plt": Shape(32, 24)}, "aarch64-linux-gnu-gcc"),
+    Variant(
+        "bti-library",
+        "bfd",
+        (*_BTI, "-shared", "-fPIC", "-DONE_CALL", "-nostdlib"),
+        {".plt": Shape(32, 16)},
+        "aarch64-linux-gnu-gcc",
+    ),
+    Variant("static", "bfd", ("-static",), {".plt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("lazy", "gold", (), {".plt": Shape(32, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("pac-only", "bfd", ("-Wl,-z,pac-plt",), {".plt": Shape(32, 24)}, "aarch64-linux-gnu-gcc"),
+    Variant("lazy", "lld", (), {".plt": Shape(32, 16), ".iplt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("static", "lld", ("-static",), {".iplt": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("bti", "lld", _BTI, _LONG, "aarch64-linux-gnu-gcc"),
+    Variant("pac-only", "lld", ("-Wl,-z,pac-plt",), _LONG, "aarch64-linux-gnu-gcc"),
+    Variant("pac", "lld", (*_BTI, "-Wl,-z,pac-plt"), _LONG, "aarch64-linux-gnu-gcc"),
+    Variant("lazy", "mold", (), {".plt": Shape(32, 16), ".plt.got": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("static", "mold", ("-static",), {".plt.got": Shape(0, 16)}, "aarch64-linux-gnu-gcc"),
+    Variant("lazy", "mold", (), {".plt": Shape(32, 32), ".plt.got": Shape(0, 16)}, "s390x-linux-gnu-gcc"),
+    Variant("lazy", "bfd", (), {".plt": Shape(32, 32)}, "s390x-linux-gnu-gcc"),
+    Variant("static", "bfd", ("-static",), {".plt": Shape(0, 32)}, "s390x-linux-gnu-gcc"),
+)
+
+
+def label(variant: Variant) -> str:
+    """Return the name of a test's parameter."""
+    return f"{variant.compiler.partition('-')[0]}-{variant.linker}-{variant.name}"
+
+
+def link(variant: Variant, directory: Path) -> ElfImage:
+    """Link the program; skip the test where the compiler or the linker is not here."""
+    compiler = shutil.which(variant.compiler)
+    if compiler is None:
+        pytest.skip(f"no {variant.compiler}; get it with: apt-get install {_package(variant.compiler)}")
+    output = directory / f"{variant.linker}-{variant.name}"
+    choice = _choice(variant.linker) if variant.compiler == "gcc" else _cross_choice(variant, directory)
+    command = [compiler, "-O1", "-w", *choice, *variant.options, str(SOURCE), "-o", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        if "cannot find" in done.stderr:
+            pytest.skip(f"{variant.compiler} has no {variant.linker} or no libraries: {done.stderr.splitlines()[-1]}")
+        pytest.fail(f"{' '.join(command)}\n{done.stderr}")
+    return load(output.read_bytes(), str(output))
+
+
+def _choice(linker: str) -> list[str]:
+    """Return the driver's options for a linker."""
+    for version in GNU_VERSIONS:
+        if linker == version:
+            try:
+                return [f"-B{tools.find_binutils(version).directory}/", "-fuse-ld=bfd"]
+            except tools.ToolMissingError as error:
+                pytest.skip(str(error))
+    if shutil.which(f"ld.{linker}") is None:
+        pytest.skip(f"no ld.{linker}; get it with: apt-get install {_package(linker)}")
+    return [f"-fuse-ld={linker}"]
+
+
+def _cross_choice(variant: Variant, directory: Path) -> list[str]:
+    """Return the driver's options for a linker: of a cross compiler, -fuse-ld= finds those of its triplet alone."""
+    if variant.linker in ("bfd", "gold"):
+        return [f"-fuse-ld={variant.linker}"]
+    program = {"lld": "ld.lld"}.get(variant.linker, variant.linker)
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"no {program}; get it with: apt-get install {_package(variant.linker)}")
+    folder = directory / f"tools-{variant.linker}"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "ld").exists():
+        (folder / "ld").symlink_to(path)
+    return [f"-B{folder}"]
+
+
+def _package(program: str) -> str:
+    return {"gold": "binutils"}.get(program, program)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The architectures other than AMD64, and the names that their tools and files go by."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from cfi2sframe.arch import AARCH64_LE, S390X
+from cfi2sframe.arch import Arch as AbiRecord
+from tests.support.oracle.frames import Arch as ArchName  # noqa: TC001 - the same
+from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - the same
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TESTDATA: Final = Path(__file__).resolve().parents[2] / "testdata/src"
+
+
+class Target(NamedTuple):
+    """An architecture; `triplet` is what its tools and its libraries' folder are called."""
+
+    name: ArchName
+    corpus: CorpusArch
+    triplet: str
+    arch: AbiRecord
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of its hand-written sources."""
+        return sorted(path.name for path in (TESTDATA / self.name).iterdir() if path.suffix == ".s")
+
+    def source(self, name: str) -> Path:
+        """One of them."""
+        return TESTDATA / self.name / name
+
+    @property
+    def compiler(self) -> str:
+        """The machine's cross compiler; skips the test without it."""
+        return need(f"{self.triplet}-gcc")
+
+    @property
+    def sysroot(self) -> Path:
+        """Where the cross compiler's libc is, for an emulator; skips the test without it."""
+        path = Path("/usr") / self.triplet
+        if not (path / "lib").exists():
+            pytest.skip(f"no {path}; get it with: apt-get install gcc-{self.triplet}")
+        return path
+
+    @property
+    def emulator(self) -> str:
+        """The program that runs programs of this architecture; skips the test without it."""
+        return need(f"qemu-{self.name}", package="qemu-user")
+
+
+AARCH64: Final = Target("aarch64", "arm64", "aarch64-linux-gnu", AARCH64_LE)
+S390: Final = Target("s390x", "s390x", "s390x-linux-gnu", S390X)
+TARGETS: Final = (AARCH64, S390)
+
+
+def need(program: str, package: str = "") -> str:
+    """Return the path of a program, or skip the test and say how to get it."""
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"{program} is not here; get it with: apt-get install {package or program}")
+    return path
+
+
+def run(command: Sequence[str | Path], **environment: str) -> str:
+    """Run a program that must succeed; return what it printed on either stream."""
+    words = [str(word) for word in command]
+    # Given as a new environment: the tools need none of the old one but PATH.
+    variables = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", **environment}
+    done = subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=variables, timeout=120
+    )
+    assert done.returncode == 0, f"{' '.join(words)}: {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def label(target: Target) -> str:
+    """Return the name of a test's parameter."""
+    return target.name

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Core files made field by field, right ones and wrong ones, and programs that they may be of."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.arch import AMD64, S390X, Arch
+from cfi2sframe.elf import constants as c
+from tests.support import elf_asm
+from tests.support.trace.stacks import SECTION_VADDR, STACK
+
+if TYPE_CHECKING:
+    from cfi2sframe.trace.frame import Frame
+    from tests.support.trace.stacks import Stack
+
+NT_PRSTATUS, NT_PRFPREG, NT_AUXV, NT_FILE = 1, 2, 6, 0x46494C45
+PAGE: Final = 0x1000
+BUILD_ID: Final = bytes(range(20))
+#: Where position-independent programs are put.
+BIAS: Final = 0x5555_0000_0000
+TEXT_VADDR: Final = 0x100000
+TEXT_SIZE: Final = 0x20000
+NOTE_VADDR: Final = 0x400
+
+
+class Mapped(NamedTuple):
+    """A line of NT_FILE; the offset counts pages."""
+
+    start: int
+    end: int
+    page_offset: int
+    path: str
+
+
+class Load(NamedTuple):
+    """A PT_LOAD: its address, its bytes, and the size it claims (None: that of the bytes)."""
+
+    vaddr: int
+    data: bytes
+    claimed_size: int | None = None
+
+
+class CoreFile(NamedTuple):
+    """A core as stored. `notes` are further notes, as (owner, type, data)."""
+
+    arch: Arch
+    frames: tuple[tuple[int, Frame], ...]
+    loads: tuple[Load, ...] = ()
+    mapped: tuple[Mapped, ...] = ()
+    auxv: tuple[tuple[int, int], ...] = ()
+    notes: tuple[tuple[bytes, int, bytes], ...] = ()
+    header_count: int | None = None
+
+    def assemble(self) -> bytes:
+        """Return the bytes: file header, program headers, notes, memory."""
+        order = self.arch.byte_order
+        notes = b"".join(note(order, b"CORE", NT_PRSTATUS, status(self.arch, *f)) for f in self.frames)
+        notes += b"".join(note(order, *fields) for fields in self.notes)
+        if self.auxv:
+            notes += note(order, b"CORE", NT_AUXV, b"".join(struct.pack(order + "QQ", *pair) for pair in self.auxv))
+        if self.mapped:
+            notes += note(order, b"CORE", NT_FILE, mapped_files(order, self.mapped))
+        count = 1 + len(self.loads)
+        offset = 64 + 56 * count
+        headers = struct.pack(order + "IIQQQQQQ", c.PT_NOTE, 0, offset, 0, 0, len(notes), 0, 4)
+        body = notes + bytes(-len(notes) % 8)
+        for load in self.loads:
+            size = len(load.data) if load.claimed_size is None else load.claimed_size
+            headers += struct.pack(order + "IIQQQQQQ", c.PT_LOAD, 6, offset + len(body), load.vaddr, 0, size, size, 1)
+            body += load.data
+        ident = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02") + b"\x01" + bytes(9)
+        stored_count = count if self.header_count is None else self.header_count
+        header = ident + struct.pack(
+            order + "HHIQQQIHHHHHH",
+            *(c.ET_CORE, self.arch.elf_machine, 1, 0, 64, 0, 0, 64, 56, stored_count, 0, 0, 0),
+        )
+        return header + headers + body
+
+
+def note(order: str, owner: bytes, kind: int, data: bytes) -> bytes:
+    """Return a note."""
+    name = owner + b"\0"
+    head = struct.pack(order + "III", len(name), len(data), kind)
+    return head + name + bytes(-len(name) % 4) + data + bytes(-len(data) % 4)
+
+
+def status(arch: Arch, thread: int, frame: Frame) -> bytes:
+    """Return struct elf_prstatus."""
+    head = struct.pack(arch.byte_order + "32xi76x", thread)
+    return head + registers(arch, frame) + bytes(8)
+
+
+def registers(arch: Arch, frame: Frame) -> bytes:
+    """Return the general registers: those of the frame, the others 0."""
+    if arch is AMD64:
+        words = [0] * 27
+        words[4], words[16], words[19] = frame.fp or 0, frame.pc, frame.sp
+    elif arch is S390X:
+        words = [0, frame.pc] + [0] * 25
+        words[2 + 11], words[2 + 14], words[2 + 15] = frame.fp or 0, frame.ra or 0, frame.sp
+    else:
+        words = [0] * 34
+        words[29], words[30], words[31], words[32] = frame.fp or 0, frame.ra or 0, frame.sp, frame.pc
+    return struct.pack(f"{arch.byte_order}{len(words)}Q", *words)
+
+
+def mapped_files(order: str, mapped: tuple[Mapped, ...]) -> bytes:
+    """Return what NT_FILE holds."""
+    data = struct.pack(order + "QQ", len(mapped), PAGE)
+    data += b"".join(struct.pack(order + "QQQ", m.start, m.end, m.page_offset) for m in mapped)
+    return data + b"".join(m.path.encode() + b"\0" for m in mapped)
+
+
+def program(
+    arch: Arch, section: bytes, build_id: bytes = BUILD_ID, section_name: str = ".sframe", first: str = "first"
+) -> bytes:
+    """Return a position-independent program with empty functions, one of them `first`, and an SFrame section."""
+    order = arch.byte_order
+    sections = (
+        elf_asm.Section(".note", note(order, b"GNU", 3, build_id), 7, 2, NOTE_VADDR, align=4),
+        elf_asm.Section(section_name, section, 1, 2, SECTION_VADDR, align=8),
+        elf_asm.Section(".text", bytes(TEXT_SIZE), 1, 6, TEXT_VADDR, align=16),
+    )
+    segments = (
+        elf_asm.Segment(c.PT_LOAD, 4, (".note",), headers=True),
+        elf_asm.Segment(c.PT_LOAD, 4, (section_name,)),
+        elf_asm.Segment(c.PT_LOAD, 5, (".text",)),
+        elf_asm.Segment(c.PT_NOTE, 4, (".note",)),
+    )
+    symbols = (elf_asm.Symbol(first, TEXT_VADDR, 0x100), elf_asm.Symbol("_ZN6second1fEv", TEXT_VADDR + PAGE, 0x100))
+    return elf_asm.elf_file(
+        arch.elf_machine,
+        sections,
+        file_type=c.ET_DYN,
+        little_endian=order == "<",
+        segments=segments,
+        symbols=symbols,
+    )
+
+
+def program_mappings(path: str, bias: int = BIAS) -> tuple[Mapped, ...]:
+    """Return how `program` is mapped."""
+    text = bias + TEXT_VADDR
+    return (
+        Mapped(bias, bias + PAGE, 0, path),
+        Mapped(bias + SECTION_VADDR, bias + SECTION_VADDR + PAGE, 1, path),
+        Mapped(text, text + TEXT_SIZE, 2, path),
+    )
+
+
+def moved(frame: Frame, bias: int = BIAS) -> Frame:
+    """Return a frame of a program that is loaded elsewhere."""
+    return frame._replace(pc=frame.pc + bias)
+
+
+def stack_load(stack: Stack, bias: int = BIAS) -> Load:
+    """Return a made-up stack's memory; words that lie in the program are its return addresses."""
+    end = max(stack.memory, default=STACK) + 8
+    data = bytearray(end - STACK)
+    for address, word in stack.memory.items():
+        in_text = TEXT_VADDR <= word < TEXT_VADDR + TEXT_SIZE
+        struct.pack_into(stack.arch.byte_order + "Q", data, address - STACK, word + bias if in_text else word)
+    return Load(STACK, bytes(data))

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a file to a section: places, order, cutting, splitting, sharing, and what becomes of damage."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cfi2sframe
+from cfi2sframe import Conversion, Options, load
+from cfi2sframe.api import verify
+from cfi2sframe.arch import AARCH64_BE, AMD64, ARCHES, S390X, Arch
+from cfi2sframe.errors import CfiError, ElfError, InputError, RequestError
+from cfi2sframe.reasons import DropReason, SkipReason
+from cfi2sframe.sframe.decode import DecodedSection, decode_section
+from tests.support import cfi_asm as asm
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
+from tests.support.sums import check_sums, convert_checked
+
+ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = ROOT / "testdata" / "golden"
+
+
+def decoded(conversion: Conversion) -> DecodedSection:
+    return decode_section(conversion.data, conversion.section_vaddr)
+
+
+def places(conversion: Conversion) -> list[tuple[int, int]]:
+    """Return the start, counted from the code's, and the size of each function as a reader finds them."""
+    return [(f.start_vaddr - TEXT_VADDR, f.size) for f in decoded(conversion).functions]
+
+
+def leaf(start: int, size: int = 0x10, *instructions: asm.Instruction) -> asm.Fde:
+    return asm.Fde(cie_of(AMD64), TEXT_VADDR + start, size, instructions)
+
+
+# Versions and places
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_every_version_of_every_abi(arch: Arch) -> None:
+    image = linked(arch, push_fp(arch))
+    for version in range(arch.first_version, 4):
+        for errata in (0, 1, 2) if version == 2 else (2,):
+            conversion = convert_checked(image, Options(version, errata))
+            header = decoded(conversion).header
+            assert (header.version, header.byte_order, header.abi_id) == (version, arch.byte_order, arch.abi_id)
+            assert header.start_is_pcrel == (version == 3 or (version == 2 and errata > 0))
+            assert header.is_sorted
+            assert places(conversion) == [(0, 32)]
+            assert verify(image, decoded(conversion)).is_clean
+
+
+def test_a_section_by_hand() -> None:
+    rows = bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0")
+    conversion = convert_checked(linked(AMD64, push_fp(AMD64)))
+    assert conversion.data == RawSection((RawFunction(TEXT_VADDR, 32, rows, 3),)).assemble()
+    assert conversion.section_vaddr == 0x30000
+
+
+@pytest.mark.parametrize(
+    ("size", "vaddr"), [(0x1000, 0x30000), (0xFFFF, 0x30000), (0x10000, 0x30000), (0x10001, 0x40000)]
+)
+def test_the_default_address(size: int, vaddr: int) -> None:
+    """The first boundary of 64 KiB past the last PT_LOAD."""
+    assert convert_checked(linked(AMD64, leaf(0), code_size=size)).section_vaddr == vaddr
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("vaddr", [0, 0x12345, TEXT_VADDR + 0x800, 0x7FFF0000])
+def test_a_given_address(version: int, vaddr: int) -> None:
+    conversion = convert_checked(linked(AMD64, leaf(0), leaf(0x100)), Options(version, section_vaddr=vaddr))
+    assert conversion.section_vaddr == vaddr
+    assert places(conversion) == [(0, 16), (0x100, 16)]
+
+
+def test_an_address_out_of_reach() -> None:
+    image = linked(AMD64, leaf(0))
+    with pytest.raises(RequestError, match=r"too far from \.sframe at 0x200000000 for the 32-bit starts of version 2"):
+        convert_checked(image, Options(2, section_vaddr=0x200000000))
+    assert places(convert_checked(image, Options(3, section_vaddr=0x200000000))) == [(0, 16)]
+
+
+def test_the_frame_pointer_flag() -> None:
+    image = linked(AMD64, leaf(0))
+    for version, flags in ((1, 3), (2, 7)):
+        assert decoded(convert_checked(image, Options(version, all_keep_frame_pointer=True))).header.flags == flags
+    with pytest.raises(RequestError, match=r"^version 3 has no frame pointer flag; versions 1 and 2 have it$"):
+        convert_checked(image, Options(3, all_keep_frame_pointer=True))
+
+
+def test_requests_that_cannot_be_met() -> None:
+    with pytest.raises(RequestError, match=r"^SFrame version 1 does not define s390x; version 2 does$"):
+        convert_checked(linked(S390X, push_fp(S390X)), Options(1))
+    with pytest.raises(RequestError, match=r"^no \.debug_frame section$"):
+        convert_checked(linked(AMD64, leaf(0)), Options(source="debug_frame"))
+
+
+VADDRS = "an address from 0 to 0xffffffffffffffff or None"
+NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
+    "version": ((0, 4, -1, True, 2.0, "3", None), "1, 2 or 3"),
+    "errata": ((7, -1, True, 1.0, "2", None), "0, 1 or 2"),
+    "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame' or None"),
+    "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
+    "all_keep_frame_pointer": ((0, 1, None, "no"), "False or True"),
+    "with_stubs": ((0, 1, None, "no"), "False or True"),
+    "level": ((9, -1, False, 1.0, "1"), "0, 1, 2 or None"),
+}
+
+
+def test_each_option_is_checked() -> None:
+    assert set(NO_OPTIONS) == set(Options._fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, (values, _) in NO_OPTIONS.items() for value in values]
+)
+def test_options_that_do_not_exist(name: str, value: object) -> None:
+    """The library takes what the command line would, and says of anything else what there is."""
+    options = Options(**{name: value})  # type: ignore[arg-type]
+    message = f"^{re.escape(f'{name} is {value!r}; it has to be {NO_OPTIONS[name][1]}')}$"
+    image = linked(AMD64, leaf(0))
+    with pytest.raises(RequestError, match=message):
+        cfi2sframe.convert(image, options)
+    section = decoded(convert_checked(image))
+    with pytest.raises(RequestError, match=message):
+        verify(image, section, options)
+
+
+def test_the_highest_address() -> None:
+    conversion = convert_checked(linked(AMD64, leaf(0)), Options(section_vaddr=(1 << 64) - 8))
+    assert places(conversion) == [(0, 16)]
+
+
+# Order, overlaps, duplicates
+
+
+def test_linked_files_are_sorted() -> None:
+    conversion = convert_checked(linked(AMD64, leaf(0x40), leaf(0), leaf(0x20)))
+    assert places(conversion) == [(0, 16), (0x20, 16), (0x40, 16)]
+    assert conversion.function_entries == (1, 2, 0)
+
+
+def test_objects_keep_the_order_of_the_source() -> None:
+    """Every section of an object lies at 0 as far as the raw bytes are concerned, and nothing is sorted."""
+    fdes = {".text.b": (push_fp(AMD64, 0x20), push_fp(AMD64, 0)), ".text.a": (push_fp(AMD64, 0),)}
+    image = load(object_file(AMD64, fdes), "in.o")
+    conversion = convert_checked(image)
+    section = decoded(conversion)
+    assert conversion.section_vaddr == 0
+    assert [f.start_vaddr for f in section.functions] == [0x20, 0, 0]
+    assert not section.header.is_sorted
+    assert verify(image).is_clean
+
+
+def test_dropped_fdes() -> None:
+    image = linked(
+        AMD64, asm.Fde(cie_of(AMD64), 0, 16), leaf(0), leaf(0), leaf(0, 16, asm.def_cfa_offset(16)), leaf(0x20, 0)
+    )
+    conversion = convert_checked(image)
+    assert places(conversion) == [(0, 16)]
+    assert conversion.code_map.arrangement.dropped == {
+        0: DropReason.DISCARDED,
+        2: DropReason.DUPLICATE,
+        3: DropReason.SHADOWED,
+        4: DropReason.EMPTY,
+    }
+    assert verify(image).is_clean
+
+
+def test_overlaps_are_cut() -> None:
+    outer = leaf(0, 0x40, asm.advance(4), asm.def_cfa_offset(16), asm.advance(0x2C), asm.def_cfa_offset(24))
+    image = linked(AMD64, outer, leaf(0x10, 0x10, asm.def_cfa_offset(32)))
+    conversion = convert_checked(image)
+    assert places(conversion) == [(0, 0x10), (0x10, 0x10), (0x20, 0x20)]
+    rows = [
+        [(row.row.start_delta, row.words[0]) for row in function.rows] for function in decoded(conversion).functions
+    ]
+    assert rows == [[(0, 8), (4, 16)], [(0, 32)], [(0, 16), (0x10, 24)]]
+    assert check_sums(conversion).functions.overlapping == 1
+    assert verify(image).is_clean
+
+
+def test_rows_behind_the_end_do_not_count() -> None:
+    """What CFI says behind its function's end is never in force, so it must not leave the function out either."""
+    behind = (asm.advance(0x10), asm.def_cfa_expression(b"\x30"))
+    image = linked(AMD64, leaf(0, 0x10, *behind), leaf(0x20, 0x11, *behind))
+    conversion = convert_checked(image)
+    assert places(conversion) == [(0, 0x10)]
+    assert [skip.reason for _, skip in conversion.left_out] == [SkipReason.CFA_EXPRESSION]
+    assert verify(image).is_clean
+
+
+def test_equal_functions_are_interpreted_once() -> None:
+    conversion = convert_checked(linked(AMD64, *(push_fp(AMD64, TEXT_VADDR + 0x20 * n) for n in range(5)), leaf(0x100)))
+    assert len({program.number for program in conversion.cfi.entries.programs}) == 2
+    first = conversion.section.functions[0].body
+    assert all(function.body is first for function in conversion.section.functions[:5])
+
+
+def test_set_loc_is_interpreted_for_each_function() -> None:
+    def stepping(start: int) -> asm.Fde:
+        return asm.Fde(
+            cie_of(AMD64)._replace(fde_encoding=0x03),
+            TEXT_VADDR + start,
+            0x20,
+            (asm.set_loc(TEXT_VADDR + 8), asm.def_cfa_offset(16)),
+        )
+
+    conversion = convert_checked(linked(AMD64, stepping(0), stepping(4)))
+    functions = decoded(conversion).functions
+    assert [[row.row.start_delta for row in f.rows] for f in functions] == [[0], [0, 4]]
+    # The first function is cut where the second starts.
+    assert places(conversion) == [(0, 4), (4, 0x20)]
+
+
+# Sizes
+
+
+def many_rows(count: int, start: int = 0) -> asm.Fde:
+    steps: list[asm.Instruction] = []
+    for number in range(1, count):
+        steps += [asm.advance(1), asm.def_cfa_offset(16 if number % 2 else 8)]
+    return leaf(start, count, *steps)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(65535, [65535]), (65536, [65535, 1]), (131071, [65535, 65535, 1])])
+def test_version_3_splits_functions_of_many_rows(count: int, sizes: list[int]) -> None:
+    """Version 3 counts a function's rows in 16 bits."""
+    image = linked(AMD64, many_rows(count), leaf(0x30000), code_size=0x40000)
+    conversion = convert_checked(image)
+    assert [size for _, size in places(conversion)] == [*sizes, 16]
+    assert check_sums(conversion).row_count == count + 1
+    assert verify(image, decoded(conversion)).is_clean
+    functions = check_sums(conversion).functions
+    assert (functions.described, functions.records) == (2, len(sizes) + 1)
+
+
+def test_older_versions_count_rows_in_32_bits() -> None:
+    image = linked(AMD64, many_rows(65536), code_size=0x40000)
+    assert [size for _, size in places(convert_checked(image, Options(2)))] == [65536]
+
+
+def test_the_largest_function() -> None:
+    """Sizes have 32 bits in every version; a larger function is left out, with its reason."""
+    cie = cie_of(AMD64)._replace(fde_encoding=0x1C)
+    limit = 1 << 32
+    fdes = (
+        asm.Fde(cie, TEXT_VADDR, limit - 1, (asm.advance(limit - 2), asm.def_cfa_offset(16))),
+        asm.Fde(cie, TEXT_VADDR + limit, limit, (asm.advance(limit - 2), asm.def_cfa_offset(16))),
+        asm.Fde(cie, TEXT_VADDR + 2 * limit, 16),
+    )
+    image = linked(AMD64, *fdes, code_size=3 * limit)
+    conversion = convert_checked(image)
+    assert places(conversion) == [(0, limit - 1), (2 * limit, 16)]
+    ((entry, skip),) = conversion.left_out
+    assert entry.fde.pc_range == limit
+    assert skip == (SkipReason.FUNCTION_TOO_LARGE, "4,294,967,296 bytes", 0)
+    assert verify(image, decoded(conversion)).is_clean
+
+
+def test_nothing_to_say() -> None:
+    conversion = convert_checked(linked(AMD64, leaf(0, 16, asm.def_cfa_expression(b"\x30"))))
+    assert conversion.data == b""
+    assert not conversion.is_whole
+
+
+# Damage
+
+
+def test_a_damaged_fde_fails_alone() -> None:
+    image = linked(AMD64, leaf(0), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x20, 16, (b"\x3f",)), leaf(0x40))
+    conversion = convert_checked(image)
+    assert places(conversion) == [(0, 16), (0x40, 16)]
+    ((failure, section, start),) = conversion.cfi.failures
+    assert (section.name, start) == (".eh_frame", TEXT_VADDR + 0x20)
+    assert failure.error.reason == "unknown call frame instruction 0x3f"
+    assert not conversion.is_whole
+
+
+def test_the_same_damage_twice_is_told_twice() -> None:
+    broken = (asm.advance(1), b"\x3f")
+    image = linked(AMD64, leaf(0), *(asm.Fde(cie_of(AMD64), TEXT_VADDR + start, 16, broken) for start in (0x20, 0x40)))
+    offsets = [f.failure.error.offset for f in convert_checked(image).cfi.failures]
+    assert len(set(offsets)) == 2
+
+
+def test_a_file_without_one_good_fde() -> None:
+    image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 16, (b"\x3f",)))
+    with pytest.raises(InputError) as caught:
+        convert_checked(image)
+    message = "no usable FDE; the first is damaged: unknown call frame instruction 0x3f"
+    assert str(caught.value) == f".eh_frame+0x29: {message}"
+
+
+def test_a_damaged_cie_takes_its_fdes_with_it() -> None:
+    bad = cie_of(AMD64)._replace(version=9)
+    image = linked(AMD64, leaf(0), asm.Fde(bad, TEXT_VADDR + 0x20, 16), asm.Fde(bad, TEXT_VADDR + 0x40, 16))
+    conversion = convert_checked(image)
+    assert places(conversion) == [(0, 16)]
+    reasons = {f.failure.error.reason for f in conversion.cfi.failures}
+    assert len(conversion.cfi.failures) == 2
+    assert {reason.split(": ")[1] for reason in reasons} == {"CIE version 9 is unknown"}
+
+
+def test_a_walk_that_breaks() -> None:
+    image = load(linked_file(AMD64, (leaf(0), asm.Raw(b"\xff\xff\0\0"))), "broken")
+    with pytest.raises(CfiError, match="entry's length of 65535 bytes leaves the section"):
+        convert_checked(image)
+
+
+def test_no_cfi() -> None:
+    data = asm.elf_file(62, (asm.Section(".text", b"\xc3", 1, 6, 0x1000),), file_type=3)
+    with pytest.raises(ElfError, match=r"^no call frame information: neither \.eh_frame nor \.debug_frame$"):
+        convert_checked(load(data))
+
+
+# Determinism, and the package's face
+
+
+PRINTER = """
+import sys, cfi2sframe
+for path in sys.argv[1:]:
+    image = cfi2sframe.load(path)
+    for version in (2, 3):
+        conversion = cfi2sframe.convert(image, cfi2sframe.Options(version))
+        print(path, version, conversion.data.hex(), cfi2sframe.account(conversion))
+"""
+
+
+def test_hash_seeds_change_nothing(tmp_path: Path) -> None:
+    """The same conversion in processes with different hash seeds gives the same bytes and the same account."""
+    overlapping = [leaf(8 * n, 0x30, asm.def_cfa_offset(8 + 8 * n)) for n in range(20)]
+    (tmp_path / "overlapping").write_bytes(linked_file(AMD64, overlapping))
+    paths = [str(tmp_path / "overlapping"), *map(str, sorted(GOLDEN.glob("*.o")))]
+    assert len(paths) > 10
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", PRINTER, *paths],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "4711")
+    }
+    assert len(outputs) == 1
+    assert outputs.pop().count("\n") == 2 * len(paths)
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.o")), ids=lambda path: path.stem)
+def test_the_golden_objects_verify(path: Path) -> None:
+    image = load(path)
+    for version in (1, 2, 3):
+        if version >= image.arch.first_version and convert_checked(image, Options(version)).data:
+            assert verify(image, None, Options(version)).is_clean
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in cfi2sframe.__all__:
+        assert callable(getattr(cfi2sframe, name)) or name == "__version__"
+    with pytest.raises(AttributeError, match=r"^module 'cfi2sframe' has no attribute 'nothing'$"):
+        cfi2sframe.nothing  # noqa: B018
+
+
+def test_big_endian_objects() -> None:
+    image = load(object_file(AARCH64_BE, {".text": (push_fp(AARCH64_BE, 0),)}), "be.o")
+    assert convert_checked(image).data[:4] == bytes.fromhex("dee2 03 04")
+    assert verify(image).is_clean
+
+
+def test_stripped_files() -> None:
+    """Without section headers there is no .eh_frame to find, nor PT_GNU_EH_FRAME here: an error, not a guess."""
+    image = load(linked_file(AMD64, (leaf(0),), section_headers=False), "stripped")
+    with pytest.raises(InputError):
+        convert_checked(image)
+
+
+def test_several_executable_sections() -> None:
+    codes = (Code(TEXT_VADDR, 0x10, ".text"), Code(TEXT_VADDR + 0x1000, 0x20, ".text.hot"))
+    image = load(linked_file(AMD64, (leaf(0x1000), leaf(0)), codes=codes), "two")
+    assert places(convert_checked(image)) == [(0, 16), (0x1000, 16)]
+    # A function that leaves its section describes no code.
+    image = load(linked_file(AMD64, (leaf(0, 0x11), leaf(0x1000)), codes=codes), "two")
+    assert places(convert_checked(image)) == [(0x1000, 16)]

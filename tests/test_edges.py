@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What parts of the core promise on their own, where the whole has a second way to the same result and so hides it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.dwarf.instructions import Cutter, read_chunk, walk_chunks
+from cfi2sframe.dwarf.registers import Registers, RememberStack
+from cfi2sframe.dwarf.row_machine import CfiProgram, RowMachine
+from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
+from cfi2sframe.errors import CfiError, RequestError
+from cfi2sframe.lower import Lowering, Skip, Target
+from cfi2sframe.reasons import SkipReason
+from cfi2sframe.sframe.layout import SectionPlan, plan_section
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.rows import BodyPlanner, encode_state, plan_state, words_size
+from tests.support.samples import parsed_cie
+
+ROW = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+
+# Instructions
+
+
+def test_no_instructions_are_no_chunks() -> None:
+    assert list(walk_chunks(b"", "<")) == []
+    assert Cutter(0).cut(b"") == []
+
+
+def test_an_advance_at_the_beginning_has_nothing_before_it() -> None:
+    (chunk,) = walk_chunks(b"\x44\x0e\x10", "<")
+    assert (chunk.offset, chunk.advance, chunk.code, chunk.code_offset) == (0, 4, b"\x0e\x10", 1)
+
+
+def test_every_advance_begins_a_chunk() -> None:
+    """Also those with operands; were they part of a chunk, the machine would find out and take the slow way."""
+    pieces = [b"\x0e\x10", b"\x02\x10\x0e\x18", b"\x03\x10\x00", b"\x44\x0e\x20\x0a", b"\x04\x01\x00\x00\x00"]
+    assert Cutter(0).cut(b"".join(pieces)) == pieces
+
+
+def test_a_cutter_has_patience() -> None:
+    cutter = Cutter(2)
+    assert [cutter.cut(b"\x0a") for _ in range(4)] == [None, None, [b"\x0a"], [b"\x0a"]]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "expected"),
+    [
+        (b"\x44\x0e\x10", (4, b"\x0e\x10")),
+        (b"\x40\x0e\x10", (0, b"\x0e\x10")),
+        (b"\x02\x90\x0e\x10", (0x90, b"\x0e\x10")),
+        (b"\x03\x01\x02\x0a", (0x201, b"\x0a")),
+        (b"\x0e\x10", (0, b"\x0e\x10")),
+    ],
+)
+def test_a_chunk_is_its_advance_and_the_rest(chunk: bytes, expected: tuple[int, bytes]) -> None:
+    assert read_chunk(chunk, "<") == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "offset", "reason"),
+    [
+        (b"\x0e", 0, "truncated or oversized LEB128 number"),
+        (b"\x0c\x07\x08\x0c\x07", 3, "truncated or oversized LEB128 number"),
+        (b"\x0f\x05\x00", 0, "the expression leaves the entry"),
+        (b"\x00\x10\x06\x02\x96", 1, "the expression leaves the entry"),
+    ],
+)
+def test_registers_take_no_truncated_instruction(code: bytes, offset: int, reason: str) -> None:
+    """What is cut into chunks has been found whole, but that is not theirs to rely on."""
+    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack(), {})
+    with pytest.raises(CfiError) as caught:
+        registers.execute(code)
+    assert (caught.value.reason, caught.value.offset) == (reason, offset)
+
+
+@pytest.mark.parametrize("opcode", [*range(0x01, 0x05), *range(0x17, 0x2D), 0x30, 0x3F, 0x40, 0x7F])
+def test_registers_know_no_opcodes_but_theirs(opcode: int) -> None:
+    """Not advances, which are cut off before; not the other ABIs' own; not what nobody has defined."""
+    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack(), {})
+    with pytest.raises(CfiError, match=f"unknown call frame instruction 0x{opcode:02x}"):
+        registers.execute(bytes((opcode, 1, 1)))
+
+
+def test_programs_depend_on_no_place_unless_they_say_so() -> None:
+    assert not CfiProgram((0,), (ROW,)).depends_on_location
+
+
+def as_both_ways_do(machine: RowMachine, code: str) -> CfiProgram:
+    """Run a program the quick way, of which the whole would hide that it gave up, and by a walk."""
+    cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
+    program = machine.run_quickly(cie, bytes.fromhex(code))
+    assert program is not None
+    assert program == machine.walk(cie, bytes.fromhex(code))
+    return program
+
+
+def test_the_quick_way_takes_all_that_it_can() -> None:
+    machine = RowMachine(AMD64, Cutter(0))
+    assert as_both_ways_do(machine, "41 0e 10 02 20 0e 08").starts == (0, 1, 33)
+    # The first chunk without an advance, and one by 0.
+    assert as_both_ways_do(machine, "0e 10 44 0e 20").starts == (0, 4)
+    assert as_both_ways_do(machine, "41 0e 10 40 0e 18").starts == (0, 1)
+    # Rows that say what the one before says: saving rbx, and nothing.
+    assert as_both_ways_do(machine, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
+
+
+def test_what_equal_rows_say_is_one_object() -> None:
+    machine = RowMachine(AMD64, Cutter(0))
+    codes = ("41 0e 10 48 0e 08", "42 0e 10 02 80 0e 08", "41 0e 10 83 02 42 8c 03 48 0e 08", "41 0e 10 48 0a 0e 08")
+    (states,) = {
+        id(program.states): program.states for program in (as_both_ways_do(machine, code) for code in codes)
+    }.values()
+    assert len(states) == 3
+    other = as_both_ways_do(machine, "41 0e 10 48 0e 18")
+    assert other.states[:2] == states[:2]
+    assert other.states != states
+
+
+# Lowering
+
+
+def test_the_last_errata_are_the_default() -> None:
+    assert Target(AMD64).errata == 2
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -> None:
+    """A rule that SFrame need not say makes another row of the CFI, and none of the section."""
+    other = ROW._replace(fp=NoRule.SAME_VALUE)
+    last = ROW._replace(cfa=RegisterOffset(7, 16))
+    lowering, cie = Lowering(Target(AMD64, version)), parsed_cie(AMD64)
+    states, distinct = (ROW, other, last), (ROW, last)
+    first = lowering.lower((0, 4, 8), states, cie)
+    assert isinstance(first, FunctionBody)
+    assert first.starts == (0, 8)
+    assert lowering.lower((0, 4, 8), states, cie) == first
+    # And where none are equal, the quick way gives what the other one does; also for other starts.
+    for _ in range(2):
+        assert lowering.lower((0, 8), distinct, cie) == first
+    assert lowering.lower((0, 6), distinct, cie) == first._replace(starts=(0, 6))
+    # What belongs to the CIE is another one's.
+    for _ in range(2):
+        signal = lowering.lower((0, 8), distinct, parsed_cie(AMD64, is_signal_frame=True))
+        assert signal == first._replace(is_signal_frame=version == 3)
+
+
+def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -> None:
+    """What is kept for the next function is what some rows can say."""
+    by_other_register = (ROW._replace(cfa=RegisterOffset(10, 8)),)
+    flexible, cie = Lowering(Target(AMD64, 3)), parsed_cie(AMD64)
+    first = flexible.lower((0,), by_other_register, cie)
+    assert isinstance(first, FunctionBody)
+    assert first.is_flexible
+    assert flexible.lower((0,), by_other_register, cie) == first
+    default = Lowering(Target(AMD64, 2))
+    for _ in range(2):
+        skip = default.lower((0,), by_other_register, cie)
+        assert isinstance(skip, Skip)
+        assert skip.reason is SkipReason.CFA_BASE_REGISTER
+
+
+@pytest.mark.parametrize("register", [7, 10])
+def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay(register: int) -> None:
+    """They are kept by the row's identity, which another one may have once it is gone."""
+    lowering = Lowering(Target(AMD64))
+    for offset in range(8, 808, 8):
+        body = lowering.lower((0,), (ROW._replace(cfa=RegisterOffset(register, offset)),), parsed_cie(AMD64))
+        assert isinstance(body, FunctionBody)
+        assert body.states[0].cfa == Rule(register, offset, deref=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (ROW._replace(fp=NoRule.UNDEFINED), SkipReason.FP_UNDEFINED),
+        (ROW._replace(ra=NoRule.UNDEFINED), SkipReason.RA_UNDEFINED),
+    ],
+)
+def test_what_no_row_can_say_no_row_can_say_the_second_time_either(state: RowState, reason: SkipReason) -> None:
+    lowering, states, cie = Lowering(Target(AMD64, 2, errata=1)), (state,), parsed_cie(AMD64)
+    for _ in range(2):
+        skip = lowering.lower((0,), states, cie)
+        assert isinstance(skip, Skip)
+        assert (skip.reason, skip.start_delta) == (reason, 0)
+
+
+# Layout
+
+
+def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
+    """One body under many names takes its place as often, and no memory."""
+    count = 1 << 14
+    state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
+    body = FunctionBody(tuple(range(count)), (state,) * count)
+
+    def plan(times: int) -> SectionPlan:
+        functions = tuple(Function(count * number, count, body) for number in range(times))
+        return plan_section(Section(2, AMD64.abi_id, start_is_pcrel=True).with_functions(functions), AMD64, 0)
+
+    # Two bytes of start, one of information, one word.
+    assert len(plan(1).bodies[0].data) == 1 << 16
+    assert plan((1 << 16) - 1).fre_offsets[-1] == ((1 << 16) - 2) << 16
+    with pytest.raises(RequestError, match="more than 4 GiB"):
+        plan(1 << 16)
+
+
+@pytest.mark.parametrize("is_flexible", [False, True])
+@pytest.mark.parametrize("offset", [8, 1 << 10, 1 << 20])
+@pytest.mark.parametrize("fp", [None, Rule(None, -16, deref=True)])
+def test_the_size_of_words_is_that_of_their_bytes(offset: int, fp: Rule | None, *, is_flexible: bool) -> None:
+    """What chooses where to split counts on it, and sees no bytes."""
+    state = FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), fp)
+    tail = encode_state(plan_state(state, AMD64, is_flexible=is_flexible), AMD64)
+    assert words_size(state, AMD64, is_flexible=is_flexible) == len(tail) - 1
+
+
+def test_bytes_belong_to_a_state_and_not_to_where_it_lay() -> None:
+    """They are kept by the state's identity, which another one may have once it is gone."""
+    planner = BodyPlanner(AMD64, 3)
+    for offset in range(8, 808, 8):
+        body = FunctionBody((0,), (FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), None),))
+        assert planner.plan(body) == BodyPlanner(AMD64, 3).plan(body)
+
+
+@pytest.mark.parametrize(
+    ("start_vaddr", "field"),
+    [
+        (1 << 62, 1 << 62),
+        ((1 << 63) - 1, (1 << 63) - 1),
+        # Beyond, the shorter way leads down.
+        (1 << 63, -1 << 63),
+        ((1 << 64) - 1, -1),
+    ],
+)
+def test_starts_of_version_3_reach_as_far_as_addresses_go(start_vaddr: int, field: int) -> None:
+    state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
+    functions = (Function(start_vaddr, 1, FunctionBody((0,), (state,))),)
+    section = Section(3, AMD64.abi_id, start_is_pcrel=False).with_functions(functions)
+    assert plan_section(section, AMD64, 0).start_fields == (field,)
+
+
+def test_architectures_scale_offsets_by_what_divides_their_bias() -> None:
+    """So it does not matter whether the bias is added or taken away to see whether an offset can be scaled."""
+    for arch in (AMD64, AARCH64_LE, S390X):
+        assert arch.cfa_offset_bias % arch.cfa_offset_scale == 0

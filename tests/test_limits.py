@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What headers, counts and numbers may claim: a clear error or a right conversion, in time and memory."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from cfi2sframe import Lookup, convert, decode, load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.dwarf.row_machine import run as run_program
+from cfi2sframe.errors import BudgetError, Cfi2SFrameError, CfiError, ElfError, SFrameError
+from tests.fuzz import seeds, target_cfi, target_elf, target_linked, target_object, target_sframe
+from tests.fuzz.harness import measured, timed
+from tests.support import cfi_asm as asm
+from tests.support import cli
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file, object_file, parsed_cie, push_fp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LINKED: Final = seeds.linked_file(AMD64)
+OBJECT: Final = seeds.small_object(AMD64)
+E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX = 32, 40, 54, 56, 58, 60, 62
+#: The fields of a section header (offset, form), and of a program header.
+SECTION_FIELDS: Final = {
+    "name": (0, "I"),
+    "type": (4, "I"),
+    "flags": (8, "Q"),
+    "address": (16, "Q"),
+    "offset": (24, "Q"),
+    "size": (32, "Q"),
+    "link": (40, "I"),
+    "info": (44, "I"),
+    "alignment": (48, "Q"),
+    "entry size": (56, "Q"),
+}
+SEGMENT_FIELDS: Final = {
+    "type": (0, "I"),
+    "flags": (4, "I"),
+    "offset": (8, "Q"),
+    "address": (16, "Q"),
+    "physical": (24, "Q"),
+    "file size": (32, "Q"),
+    "memory size": (40, "Q"),
+    "alignment": (48, "Q"),
+}
+LIES: Final = (0, 1, 3, 7, 0xFFFF, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 47, 1 << 63, (1 << 64) - 1)
+
+
+def patched(data: bytes, offset: int, form: str, value: int) -> bytes:
+    out = bytearray(data)
+    struct.pack_into("<" + form, out, offset, value & (1 << 8 * struct.calcsize(form)) - 1)
+    return bytes(out)
+
+
+def field(data: bytes, offset: int, form: str) -> int:
+    return int(struct.unpack_from("<" + form, data, offset)[0])
+
+
+def rewrite_and_read(data: bytes) -> None:
+    timed(target_elf.run, data)
+    timed(target_linked.run, data)
+    timed(target_object.run, data)
+
+
+#: What the ordinary run tries; `make slow` tries all.
+SOME_LIES: Final = ((1 << 64) - 1,)
+every_file = pytest.mark.parametrize("data", [LINKED, OBJECT], ids=["linked", "object"])
+some_or_all = pytest.mark.parametrize(
+    "lies", [SOME_LIES, pytest.param(LIES, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+
+
+@some_or_all
+@pytest.mark.parametrize("name", SECTION_FIELDS)
+@every_file
+def test_section_headers_that_lie(data: bytes, name: str, lies: tuple[int, ...]) -> None:
+    place, form = SECTION_FIELDS[name]
+    start = field(data, E_SHOFF, "Q")
+    for index in range(field(data, E_SHNUM, "H")):
+        header = start + 64 * index + place
+        # Lies, and the neighbour's value: sections that overlap or refer to themselves.
+        before = field(data, start + 64 * max(0, index - 1) + place, form)
+        for value in (*lies, *((index, before, start) if lies is LIES else (before,))):
+            rewrite_and_read(patched(data, header, form, value))
+
+
+@some_or_all
+@pytest.mark.parametrize("name", SEGMENT_FIELDS)
+def test_program_headers_that_lie(name: str, lies: tuple[int, ...]) -> None:
+    place, form = SEGMENT_FIELDS[name]
+    start = field(LINKED, E_PHOFF, "Q")
+    for index in range(field(LINKED, E_PHNUM, "H")):
+        for value in lies:
+            rewrite_and_read(patched(LINKED, start + 56 * index + place, form, value))
+
+
+@pytest.mark.parametrize("offset", [E_PHOFF, E_SHOFF, E_PHENTSIZE, E_PHNUM, E_SHENTSIZE, E_SHNUM, E_SHSTRNDX, 16, 18])
+@every_file
+@some_or_all
+def test_file_headers_that_lie(data: bytes, offset: int, lies: tuple[int, ...]) -> None:
+    """Tables that overlap the header, one another and the end of the file; entries of other sizes."""
+    form = "Q" if offset in (E_PHOFF, E_SHOFF) else "H"
+    for value in (*lies, 0, 1, 56, 64, len(data), len(data) - 1, len(data) - 64):
+        rewrite_and_read(patched(data, offset, form, value))
+
+
+# --- Time and memory that quantities must not cost ------------------------------------------------------------
+
+
+def file_of(code: bytes, *, size: int = 1 << 32, cie: asm.Cie | None = None) -> bytes:
+    fde = asm.Fde(cie or cie_of(AMD64), TEXT_VADDR, size - 1, (code,))
+    return linked_file(AMD64, [fde], codes=(Code(size=size),))
+
+
+def programs(part: int) -> dict[str, bytes]:
+    """Return instructions of some sixteen thousand bytes divided by a number."""
+    return {
+        "advances": bytes([0x41]) * (15_000 // part),
+        "advances by nothing": bytes([0x40]) * (15_000 // part),
+        "large advances": b"\x04\xff\xff\xff\xff" * (3_000 // part),
+        "the largest advances": (b"\x1d" + b"\xff" * 8) * (1_700 // part),
+        "rows": b"\x41\x0e\x10\x41\x0e\x08" * (2_500 // part),
+        "rows all different": b"".join(b"\x41\x0e" + asm.uleb128(8 * n) for n in range(3_000 // part)),
+        "remembered states": b"\x0a" * (15_000 // part),
+        "remembered and restored": b"\x0a" * (7_500 // part) + b"\x0b" * (7_500 // part),
+        "remembered states, all different": b"".join(
+            b"\x0a\x41\x0e" + asm.uleb128(8 * n) for n in range(2_200 // part)
+        ),
+        "restored without end": b"\x0b" * (15_000 // part),
+        "nothing": bytes(15_000 // part),
+        "padded numbers": (b"\x0e" + b"\x80" * 29 + b"\x00") * (500 // part),
+        "a number of thousands of bytes": b"\x0e" + b"\x80" * (15_000 // part) + b"\x01",
+        "a large expression": b"\x0f" + asm.uleb128(15_000 // part) + b"\x96" * (15_000 // part),
+        "many expressions": b"\x41\x0f\x03\x77\x28\x06" * (2_500 // part),
+        "an expression of constants": b"\x0f" + asm.uleb128(15_000 // part) + b"\x30" * (15_000 // part),
+        "an expression larger than the entry": b"\x0f" + asm.uleb128(1 << 63) + b"\x96",
+        "a large register": b"\x0c" + asm.uleb128((1 << 64) - 1) + asm.uleb128((1 << 64) - 1),
+    }
+
+
+#: The ordinary run takes a fifth of them; `make slow` takes them whole.
+every_program = pytest.mark.parametrize("name", programs(1))
+some_or_whole = pytest.mark.parametrize("part", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "whole"])
+
+
+@some_or_whole
+@every_program
+def test_large_programs(name: str, part: int) -> None:
+    data = file_of(programs(part)[name])
+    target_elf.run(LINKED)
+    measured(target_elf.run, data)
+
+
+@some_or_whole
+@every_program
+def test_large_programs_in_a_cie(name: str, part: int) -> None:
+    cie = cie_of(AMD64)
+    data = file_of(b"", cie=cie._replace(instructions=(*cie.instructions, programs(part)[name])))
+    measured(target_elf.run, data)
+
+
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_deep_stacks_of_states(count: int) -> None:
+    """Deep stacks of states compare, hash and go away without recursion."""
+    rows = run_program(parsed_cie(AMD64), b"\x0c\x07\x08" + b"\x0a" * count + b"\x0b" * count, AMD64).rows
+    assert len(rows) == 1
+    with pytest.raises(CfiError, match="restore_state without"):
+        run_program(parsed_cie(AMD64), b"\x0c\x07\x08\x0a" + b"\x0b\x0b", AMD64)
+
+
+@pytest.mark.parametrize("kind", [0x00, 0x10], ids=["eh_frame", "debug_frame"])
+def test_entries_by_the_thousands(kind: int) -> None:
+    cie = cie_of(AMD64)
+    fdes = tuple(asm.Fde(cie, 0x401000 + 16 * number, 16, ()) for number in range(500))
+    frame = asm.EhFrame(fdes, 0x400000, debug_frame=bool(kind)).assemble()
+    measured(target_cfi.run, bytes([kind]) + frame)
+    terminators = bytes(60_000)
+    measured(target_cfi.run, bytes([kind]) + terminators)
+
+
+def test_cies_that_overlap() -> None:
+    """FDEs that each name another CIE, each CIE as large as the section: read all, they would cost its square."""
+    body = b"".join(struct.pack("<II", 40_000, 0) + b"\x01\0\x01\x78\x10" + bytes(3) for _ in range(2_000))
+    lead = struct.pack("<I", 0xFFFFFFF0)
+    hidden = struct.pack("<II", len(body) + 40_004, 0) + b"\x01\0\x01\x78\x10" + bytes(3) + body + bytes(39_996)
+    fdes = b""
+    for number in range(2_000):
+        place = len(hidden) + len(fdes) + 4
+        fdes += struct.pack("<IIQQ", 20, place - (16 + 16 * number), 0x401000, 4)
+    assert lead
+    measured(target_cfi.run, b"\0" + hidden + fdes)
+
+
+def test_pieces_of_a_long_function() -> None:
+    """One FDE of many rows, and many small ones that cut it."""
+    cie = cie_of(AMD64)
+    long = asm.Fde(cie, TEXT_VADDR, 40_000, (b"\x41\x0e\x10\x41\x0e\x08" * 1_000,))
+    small = [asm.Fde(cie, TEXT_VADDR + 20 * number, 10, ()) for number in range(100)]
+    measured(target_elf.run, linked_file(AMD64, [long, *small], codes=(Code(size=50_000),)))
+
+
+def test_nested_functions() -> None:
+    cie = cie_of(AMD64)
+    nested = [asm.Fde(cie, TEXT_VADDR + number, 4_000 - 2 * number, ()) for number in range(60)]
+    measured(target_elf.run, linked_file(AMD64, nested, codes=(Code(size=50_000),)))
+
+
+def elf_with(count: int, **fields: Any) -> bytes:  # noqa: ANN401 - fields of a section header
+    """Return an object with more section headers, all alike."""
+    header_offset = field(OBJECT, E_SHOFF, "Q")
+    old_count = field(OBJECT, E_SHNUM, "H")
+    headers = OBJECT[header_offset : header_offset + 64 * old_count]
+    values = {"name": 0, "type": 1, "flags": 2, "address": 0, "offset": 0, "size": 64, "link": 0, "info": 0}
+    values |= {"alignment": 1, "entry size": 0, **fields}
+    more = struct.pack("<IIQQQQIIQQ", *values.values()) * count
+    data = patched(OBJECT + bytes(-len(OBJECT) % 8), E_SHOFF, "Q", len(OBJECT) + -len(OBJECT) % 8)
+    return patched(data, E_SHNUM, "H", old_count + count) + headers + more
+
+
+def names_of_object() -> dict[str, int]:
+    sections = load(OBJECT).sections
+    headers = field(OBJECT, E_SHOFF, "Q")
+    return {s.name: field(OBJECT, headers + 64 * s.index, "I") for s in sections}
+
+
+def test_sections_that_share_their_bytes() -> None:
+    """A thousand `.eh_frame` over the same bytes would be a thousand times the work."""
+    section = next(s for s in load(OBJECT).sections if s.name == ".eh_frame")
+    name = names_of_object()[".eh_frame"]
+    data = elf_with(300, name=name, type=1, flags=2, offset=section.file_offset, size=section.size)
+    measured(target_elf.run, data)
+    with pytest.raises(ElfError, match=r"\.eh_frame: \d+ bytes of such sections in a file of \d+ bytes"):
+        convert(load(data + b""))
+
+
+def test_relocations_that_share_their_bytes() -> None:
+    sections = {s.name: s for s in load(OBJECT).sections}
+    rela = sections[".rela.eh_frame"]
+    data = elf_with(
+        300, type=4, offset=rela.file_offset, size=rela.size, link=rela.link, info=sections[".eh_frame"].index
+    )
+    measured(target_elf.run, data)
+    measured(target_object.run, data)
+
+
+def test_relocations_that_count_more_than_there_are() -> None:
+    sections = {s.name: s for s in load(OBJECT).sections}
+    header = field(OBJECT, E_SHOFF, "Q") + 64 * sections[".rela.eh_frame"].index
+    for size in (1, 23, 25, 1 << 20, 1 << 40):
+        rewrite_and_read(patched(OBJECT, header + 32, "Q", size))
+    for entry_size in (0, 1, 16, 1 << 40):
+        rewrite_and_read(patched(OBJECT, header + 56, "Q", entry_size))
+
+
+def test_names_that_overlap() -> None:
+    """Each symbol's name is the rest of a string table without an end."""
+    strings = b"a" * 30_000
+    symbols = b"".join(struct.pack("<IBBHQQ", n, 0x12, 0, 1, TEXT_VADDR, 1) for n in range(1_200))
+    more = (
+        asm.Section(".symtab", symbols, 2, link=4, entsize=24, align=8),
+        asm.Section(".strtab", strings, 3),
+    )
+    # An expression keeps the function out, and so its name is asked for.
+    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, 32, (asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),))
+    data = linked_file(AMD64, [fde], more=more)
+    image = load(data)
+    assert [s.name for s in image.sections][3:5] == [".symtab", ".strtab"]
+    measured(target_elf.run, data)
+
+
+def test_program_headers_by_the_thousands() -> None:
+    count = 1_000
+    table = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 64, 64, 1) * count
+    data = patched(patched(LINKED, E_PHOFF, "Q", len(LINKED)), E_PHNUM, "H", count) + table
+    measured(target_elf.run, data)
+    measured(target_linked.run, data)
+
+
+# --- Compressed sections ------------------------------------------------------------------------------------------
+
+
+def compressed_file(method: int, size: int, packed: bytes) -> bytes:
+    content = struct.pack("<IIQQ", method, 0, size, 1) + packed
+    text = asm.Section(".text", b"", 8, CODE, TEXT_VADDR, nobits_size=64)
+    frame = asm.Section(".debug_frame", content, 1, 0x800)
+    return asm.elf_file(AMD64.elf_machine, (text, frame), file_type=3, segments=(asm.Segment(1, 5, (".text",)),))
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 22, 1 << 28, 1 << 40, (1 << 64) - 1])
+@pytest.mark.parametrize("method", [0, 1, 2, 77])
+def test_compressed_bombs(method: int, size: int) -> None:
+    packed = zlib.compress(bytes(1 << 24), 9)
+    if method == 2:
+        packed = pytest.importorskip("zstandard").compress(bytes(1 << 24))
+    data = compressed_file(method, size, packed)
+    assert len(data) < 40_000
+    measured(target_elf.run, data)
+    with pytest.raises(Cfi2SFrameError):
+        convert(load(data))
+
+
+def test_a_gnu_bomb() -> None:
+    packed = b"ZLIB" + (1 << 40).to_bytes(8, "big") + zlib.compress(bytes(1 << 24))
+    text = asm.Section(".text", b"", 8, CODE, TEXT_VADDR, nobits_size=64)
+    segments = (asm.Segment(1, 5, (".text",)),)
+    sections = (text, asm.Section(".zdebug_frame", packed))
+    data = asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments)
+    measured(target_elf.run, data)
+    with pytest.raises(BudgetError, match="before its compression take more work than"):
+        convert(load(data))
+
+
+# --- Names ----------------------------------------------------------------------------------------------------------
+
+EVIL: Final = "\x1b]0;owned\x07\x1b[2J\nerror: \u202e\x9b31m"
+
+
+@pytest.mark.parametrize("verb", ["convert", "verify", "coverage", "dump", "remove", "size"])
+def test_names_are_escaped(verb: str, tmp_path: Path) -> None:
+    """Symbols, sections and files with terminal escapes in their names reach no terminal."""
+    fde = asm.Fde(cie_of(AMD64), 0, 32, (asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),))
+    plain = push_fp(AMD64, 64)
+    section = ".text" + EVIL
+    file = object_file(AMD64, {section: (fde, plain)}, symbols=(asm.Symbol(EVIL, section=section),))
+    path = tmp_path / ("a" + EVIL.replace("/", ""))
+    path.write_bytes(file)
+    target = ["-o", str(tmp_path / "out")] if verb in ("convert", "remove") else []
+    result = cli.run(verb, str(path), *target)
+    shown = "\n".join(result.err) + result.out.decode("utf-8", "backslashreplace")
+    assert shown or verb in ("convert", "verify")
+    assert not [c for c in shown if c in "\x1b\x07\x9b\u202e"]
+    if verb in ("convert", "coverage"):
+        assert "\\x1b]0;owned" in shown, "the name is shown, escaped"
+
+
+# --- Foreign sections -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("name", ["fde_count", "fre_count", "fre_size", "fde_offset", "fre_offset", "auxiliary_size"])
+def test_counts_that_lie(name: str, version: int) -> None:
+    for value in (0, 1, 2, 255, 1 << 16, (1 << 31) - 1, (1 << 32) - 1):
+        if name == "auxiliary_size" and value > 255:
+            continue
+        honest = RawSection(version=version).assemble()
+        place = {"auxiliary_size": 7, "fde_count": 8, "fre_count": 12, "fre_size": 16, "fde_offset": 20}.get(name, 24)
+        data = patched(honest, place, "B" if place == 7 else "I", value)
+        measured(target_sframe.run, data)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_row_counts_that_lie(version: int) -> None:
+    count = 0xFFFF if version == 3 else 0xFFFFFFFF
+    with pytest.raises(SFrameError, match="leave"):
+        decode(RawSection((RawFunction(row_count=count),), version, fre_count=1).assemble(), 0x30000)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_functions_that_share_rows_over_and_over(version: int) -> None:
+    """Each function's rows begin a byte after the one before it: decoded all, they would cost the square."""
+    rows = b"\0" * 3_000
+    functions = [RawFunction(rows=rows, row_count=1)]
+    functions += [RawFunction(0x20010 + n, 1, b"", 800, fre_offset=2 * n) for n in range(200)]
+    data = RawSection(tuple(functions), version, fre_count=1).assemble()
+    measured(target_sframe.run, data)
+
+
+def test_a_lookup_stays_inside() -> None:
+    """No address leads anywhere but to a function that holds it."""
+    functions = (RawFunction(0, 0xFFFFFFFF), RawFunction((1 << 63) - 4096, 0xFFFFFFFF), RawFunction(0x30000, 0))
+    lookup = Lookup(decode(RawSection(functions, vaddr=0).assemble(), 0))
+    for pc in (
+        0,
+        1,
+        0xFFFFFFFE,
+        0xFFFFFFFF,
+        1 << 32,
+        (1 << 63),
+        (1 << 64) - 17,
+        (1 << 64) - 16,
+        (1 << 64) - 1,
+        1 << 64,
+    ):
+        found = lookup.find(pc)
+        if found is not None:
+            assert 0 <= pc - found.function.start_vaddr < found.function.size
+
+
+def test_measuring_is_linear(count_lines: Callable[[bytes], int]) -> None:
+    """Twice the input, about twice the lines of Python: nothing looks at everything for each thing."""
+    for make in (_functions, _rows, _sections):
+        counts = [count_lines(make(size)) for size in (20, 40, 80)]
+        growth = [after / before for before, after in pairwise(counts)]
+        assert max(growth) < 2.3, (make.__name__, counts)
+
+
+def _functions(count: int) -> bytes:
+    cie = cie_of(AMD64)
+    codes = [b"\x41\x0e" + asm.uleb128(8 * n) for n in range(count)]
+    fdes = [asm.Fde(cie, TEXT_VADDR + 16 * n, 16, (code,)) for n, code in enumerate(codes)]
+    return linked_file(AMD64, fdes, codes=(Code(size=16 * count),))
+
+
+def _rows(count: int) -> bytes:
+    return file_of(b"".join(b"\x41\x0e" + asm.uleb128(8 * n) for n in range(4 * count)), size=1 << 20)
+
+
+def _sections(count: int) -> bytes:
+    fdes = {f".text.{n}": (push_fp(AMD64, 0),) for n in range(count)}
+    return object_file(AMD64, fdes, code_size=64)
+
+
+@pytest.fixture
+def count_lines() -> Callable[[bytes], int]:
+    """Count the lines of the package that run while a file is loaded, converted and verified."""
+    import sys
+
+    from cfi2sframe.api import verify
+
+    def count(data: bytes) -> int:
+        lines = 0
+
+        def trace(frame: Any, event: str, _argument: object) -> Any:  # noqa: ANN401 - the interpreter's hook
+            nonlocal lines
+            if "cfi2sframe" not in frame.f_code.co_filename:
+                return None
+            lines += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            verify(load(data))
+        finally:
+            sys.settrace(before)
+        return lines
+
+    return count

@@ -1,0 +1,572 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What SFrame can say, in which version: a case per reason to leave a function out, and what is kept."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import pytest
+
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
+from cfi2sframe.describe import describe_frame_rule, describe_rule
+from cfi2sframe.dwarf.rules import (
+    AtCfa,
+    AtExpression,
+    CfaExpression,
+    CfaRule,
+    CfiRow,
+    InRegister,
+    IsExpression,
+    NoRule,
+    RaSigning,
+    RegisterOffset,
+    RegisterRule,
+    RowState,
+    ValueAtCfa,
+)
+from cfi2sframe.errors import RequestError
+from cfi2sframe.lower import Lowering, Skip, Target, check_target
+from cfi2sframe.reasons import SkipReason
+from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
+from tests.support.bodies import body_of_rows
+from tests.support.samples import parsed_cie
+
+#: CFA expressions and register expressions, with the text that messages show.
+DEREF_PLUS = b"\x77\x28\x06\x23\x08"  # breg7 40; deref; plus_uconst 8
+RSP_16 = b"\x77\x10"
+RSP_16_DEREF = b"\x77\x10\x06"
+RBX_8 = b"\x73\x08"
+RBX_8_DEREF = b"\x73\x08\x06"
+CFA_MINUS_24 = b"\x48\x1c"  # lit24; minus
+PLT = b"\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22"
+SVE = b"\x8f\x10\x92\x2e\x00\x38\x1e\x22"  # breg31 16; bregx 46 0; lit8; mul; plus
+DAMAGED = b"\x77"
+ALL = (1, 2, 3)
+OLD = (1, 2)
+
+
+def at(register: int, offset: int) -> Rule:
+    return Rule(register, offset, deref=False)
+
+
+def load(register: int, offset: int) -> Rule:
+    return Rule(register, offset, deref=True)
+
+
+def saved(offset: int) -> Rule:
+    return Rule(None, offset, deref=True)
+
+
+RA8 = saved(-8)
+
+
+#: Stands for the CFA at a function's entry, which each ABI has elsewhere.
+AT_ENTRY = RegisterOffset(-1, 0)
+
+
+def state(
+    arch: Arch,
+    cfa: CfaRule | None = AT_ENTRY,
+    ra: RegisterRule = NoRule.UNSPECIFIED,
+    fp: RegisterRule = NoRule.UNSPECIFIED,
+    sp: RegisterRule = NoRule.UNSPECIFIED,
+    signing: RaSigning = RaSigning.NONE,
+) -> RowState:
+    """Return the state at a function's entry with other rules; `cfa` left out is SP plus the ABI's offset at entry."""
+    entry = {"AMD64": 8, "s390x": 160}.get(arch.name, 0)
+    if arch is AMD64 and ra is NoRule.UNSPECIFIED:
+        ra = AtCfa(-8)
+    return RowState(RegisterOffset(arch.sp_register, entry) if cfa is AT_ENTRY else cfa, ra, fp, sp, signing)
+
+
+def columns(rows: Iterable[CfiRow]) -> tuple[tuple[int, ...], tuple[RowState, ...]]:
+    kept = tuple(rows)
+    return tuple(row.start_delta for row in kept), tuple(row.state for row in kept)
+
+
+def lower(arch: Arch, version: int, *states: RowState, errata: int = 2) -> FunctionBody | Skip:
+    rows = tuple(CfiRow(4 * index, row_state) for index, row_state in enumerate(states))
+    return Lowering(Target(arch, version, errata)).lower(*columns(rows), parsed_cie(arch))
+
+
+def body_of(result: FunctionBody | Skip) -> FunctionBody:
+    assert isinstance(result, FunctionBody)
+    return result
+
+
+class Case(NamedTuple):
+    """A row that some versions cannot say, for `reason`; those that can say `said`, in a flexible row."""
+
+    reason: SkipReason
+    arch: Arch
+    state: RowState
+    detail: str
+    versions: tuple[int, ...]
+    said: FrameState | None = None
+
+
+ENTRY = at(7, 8)
+BIG = 1 << 31
+LEFT_OUT = (
+    Case(
+        SkipReason.CFA_EXPRESSION, AMD64, state(AMD64, CfaExpression(DEREF_PLUS)), "breg7 40; deref; plus_uconst 8", ALL
+    ),
+    Case(
+        SkipReason.CFA_EXPRESSION,
+        AMD64,
+        state(AMD64, CfaExpression(PLT)),
+        "breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus",
+        ALL,
+    ),
+    Case(
+        SkipReason.CFA_EXPRESSION,
+        AARCH64_LE,
+        state(AARCH64_LE, CfaExpression(SVE)),
+        "breg31 16; bregx 46 0; lit8; mul; plus",
+        ALL,
+    ),
+    Case(SkipReason.CFA_EXPRESSION, AMD64, state(AMD64, CfaExpression(DAMAGED)), "bytes 77", ALL),
+    Case(SkipReason.CFA_EXPRESSION, AMD64, state(AMD64, CfaExpression(b"")), "", ALL),
+    Case(
+        SkipReason.CFA_EXPRESSION,
+        AMD64,
+        state(AMD64, CfaExpression(RSP_16_DEREF)),
+        "*(rsp+16)",
+        OLD,
+        FrameState(load(7, 16), RA8),
+    ),
+    Case(
+        SkipReason.CFA_BASE_REGISTER,
+        AMD64,
+        state(AMD64, RegisterOffset(3, 16)),
+        "rbx+16",
+        OLD,
+        FrameState(at(3, 16), RA8),
+    ),
+    Case(
+        SkipReason.CFA_BASE_REGISTER,
+        AARCH64_BE,
+        state(AARCH64_BE, RegisterOffset(19, 16)),
+        "x19+16",
+        OLD,
+        FrameState(at(19, 16)),
+    ),
+    Case(
+        SkipReason.CFA_BASE_REGISTER,
+        S390X,
+        state(S390X, RegisterOffset(10, 160)),
+        "r10+160",
+        (2,),
+        FrameState(at(10, 160)),
+    ),
+    Case(SkipReason.CFA_UNDEFINED, AMD64, state(AMD64, None), "", ALL),
+    Case(SkipReason.RA_EXPRESSION, AMD64, state(AMD64, ra=AtExpression(RBX_8_DEREF)), "breg3 8; deref", ALL),
+    Case(
+        SkipReason.RA_EXPRESSION,
+        AMD64,
+        state(AMD64, ra=IsExpression(DEREF_PLUS)),
+        "breg7 40; deref; plus_uconst 8",
+        ALL,
+    ),
+    Case(
+        SkipReason.RA_EXPRESSION, AMD64, state(AMD64, ra=IsExpression(RBX_8)), "rbx+8", OLD, FrameState(ENTRY, at(3, 8))
+    ),
+    Case(
+        SkipReason.RA_EXPRESSION,
+        AMD64,
+        state(AMD64, ra=IsExpression(RBX_8_DEREF)),
+        "*(rbx+8)",
+        OLD,
+        FrameState(ENTRY, load(3, 8)),
+    ),
+    Case(
+        SkipReason.RA_EXPRESSION,
+        AMD64,
+        state(AMD64, ra=AtExpression(RBX_8)),
+        "*(rbx+8)",
+        OLD,
+        FrameState(ENTRY, load(3, 8)),
+    ),
+    Case(SkipReason.RA_IN_REGISTER, AMD64, state(AMD64, ra=InRegister(2)), "rcx+0", OLD, FrameState(ENTRY, at(2, 0))),
+    Case(
+        SkipReason.RA_IN_REGISTER,
+        AARCH64_LE,
+        state(AARCH64_LE, ra=InRegister(9)),
+        "x9+0",
+        OLD,
+        FrameState(at(31, 0), at(9, 0)),
+    ),
+    Case(
+        SkipReason.RA_NOT_AT_FIXED_OFFSET,
+        AMD64,
+        state(AMD64, ra=AtCfa(-16)),
+        "*(c-16)",
+        OLD,
+        FrameState(ENTRY, saved(-16)),
+    ),
+    Case(SkipReason.RA_NOT_AT_FIXED_OFFSET, AMD64, state(AMD64, ra=AtCfa(0)), "*(c)", OLD, FrameState(ENTRY, saved(0))),
+    Case(
+        SkipReason.RA_NOT_AT_FIXED_OFFSET,
+        AMD64,
+        state(AMD64, ra=AtExpression(CFA_MINUS_24)),
+        "*(c-24)",
+        OLD,
+        FrameState(ENTRY, saved(-24)),
+    ),
+    Case(SkipReason.RA_IS_CFA_VALUE, AMD64, state(AMD64, ra=ValueAtCfa(-8)), "CFA-8", ALL),
+    Case(SkipReason.RA_IS_CFA_VALUE, S390X, state(S390X, ra=IsExpression(CFA_MINUS_24)), "CFA-24", (2, 3)),
+    Case(SkipReason.RA_UNSPECIFIED, AMD64, state(AMD64, ra=NoRule.SAME_VALUE), "", ALL),
+    Case(SkipReason.RA_UNSPECIFIED, AMD64, state(AMD64, ra=InRegister(16)), "", ALL),
+    Case(SkipReason.RA_UNDEFINED, AMD64, state(AMD64, ra=NoRule.UNDEFINED), "", (1,), OUTERMOST),
+    Case(SkipReason.FP_EXPRESSION, AMD64, state(AMD64, fp=AtExpression(RBX_8_DEREF)), "breg3 8; deref", ALL),
+    Case(
+        SkipReason.FP_EXPRESSION,
+        AMD64,
+        state(AMD64, fp=IsExpression(PLT)),
+        "breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus",
+        ALL,
+    ),
+    Case(
+        SkipReason.FP_EXPRESSION,
+        AMD64,
+        state(AMD64, fp=AtExpression(b"\x76\x00")),
+        "*(rbp)",
+        OLD,
+        FrameState(ENTRY, RA8, load(6, 0)),
+    ),
+    Case(
+        SkipReason.FP_EXPRESSION,
+        AMD64,
+        state(AMD64, fp=IsExpression(RSP_16)),
+        "rsp+16",
+        OLD,
+        FrameState(ENTRY, RA8, at(7, 16)),
+    ),
+    Case(
+        SkipReason.FP_IN_REGISTER,
+        AMD64,
+        state(AMD64, fp=InRegister(11)),
+        "r11+0",
+        OLD,
+        FrameState(ENTRY, RA8, at(11, 0)),
+    ),
+    Case(SkipReason.FP_IS_CFA_VALUE, AMD64, state(AMD64, fp=ValueAtCfa(-16)), "CFA-16", ALL),
+    Case(SkipReason.FP_IS_CFA_VALUE, AMD64, state(AMD64, fp=IsExpression(CFA_MINUS_24)), "CFA-24", ALL),
+    Case(SkipReason.FP_UNDEFINED, AMD64, state(AMD64, fp=NoRule.UNDEFINED), "", ALL),
+    Case(
+        SkipReason.FP_WITHOUT_RA,
+        AARCH64_LE,
+        state(AARCH64_LE, fp=AtCfa(-16)),
+        "",
+        OLD,
+        FrameState(at(31, 0), None, saved(-16)),
+    ),
+    Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=ValueAtCfa(8)), "c+8", ALL),
+    Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=AtCfa(-24)), "*(c-24)", ALL),
+    Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=InRegister(10)), "r10", ALL),
+    Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=NoRule.UNDEFINED), "undefined", ALL),
+    Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=NoRule.SAME_VALUE), "same value", ALL),
+    Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=AtExpression(RSP_16)), "*(breg7 16)", ALL),
+    Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=AtExpression(RSP_16_DEREF)), "breg7 16; deref", ALL),
+    Case(SkipReason.SP_RULE, AMD64, state(AMD64, sp=IsExpression(RSP_16)), "(breg7 16)", ALL),
+    Case(SkipReason.SP_RULE, S390X, state(S390X, sp=ValueAtCfa(-8)), "c-8", (2, 3)),
+    Case(SkipReason.SP_RULE, S390X, state(S390X, sp=ValueAtCfa(0)), "c+0", (2, 3)),
+    Case(SkipReason.SP_RULE, S390X, state(S390X, RegisterOffset(10, 160), sp=InRegister(16)), "f0", (2, 3)),
+    Case(SkipReason.SP_RULE, AARCH64_LE, state(AARCH64_LE, sp=ValueAtCfa(-160)), "c-160", ALL),
+    Case(SkipReason.OFFSET_RANGE, AMD64, state(AMD64, RegisterOffset(7, BIG)), "rsp+2147483648", ALL),
+    Case(SkipReason.OFFSET_RANGE, AMD64, state(AMD64, RegisterOffset(7, -BIG - 1)), "rsp-2147483649", ALL),
+    Case(SkipReason.OFFSET_RANGE, AMD64, state(AMD64, fp=AtCfa(-BIG - 8)), "*(c-2147483656)", ALL),
+    Case(SkipReason.OFFSET_RANGE, AARCH64_LE, state(AARCH64_LE, ra=AtCfa(BIG)), "*(c+2147483648)", ALL),
+    Case(SkipReason.OFFSET_RANGE, AMD64, state(AMD64, fp=AtCfa(0)), "*(c)", OLD, FrameState(ENTRY, RA8, saved(0))),
+    Case(
+        SkipReason.OFFSET_RANGE,
+        AARCH64_LE,
+        state(AARCH64_LE, ra=AtCfa(0)),
+        "*(c)",
+        OLD,
+        FrameState(at(31, 0), saved(0)),
+    ),
+    Case(
+        SkipReason.OFFSET_RANGE,
+        S390X,
+        state(S390X, ra=AtCfa(-47)),
+        "*(c-47)",
+        (2,),
+        FrameState(at(15, 160), saved(-47)),
+    ),
+    Case(SkipReason.OFFSET_RANGE, S390X, state(S390X, RegisterOffset(15, 160 + 8 * BIG)), "r15+17179869344", (2, 3)),
+    Case(
+        SkipReason.PAUTH_WITH_PC,
+        AARCH64_LE,
+        state(AARCH64_LE, ra=AtCfa(-8), signing=RaSigning.SIGNED_WITH_PC),
+        "",
+        ALL,
+    ),
+)
+#: Reasons that no row is to blame for.
+ELSEWHERE = {
+    SkipReason.NON_DEFAULT_RA_COLUMN,  # the CIE: test_another_return_column
+    SkipReason.FUNCTION_TOO_LARGE,  # the FDE: test_pipeline.py
+}
+
+
+def test_every_reason_has_a_case() -> None:
+    assert {case.reason for case in LEFT_OUT} | ELSEWHERE == set(SkipReason)
+    assert {case.reason for case in LEFT_OUT} & ELSEWHERE == set()
+
+
+@pytest.mark.parametrize("case", LEFT_OUT, ids=lambda case: f"{case.reason.name}-{case.arch.name}-{case.detail}")
+def test_left_out_or_flexible(case: Case) -> None:
+    before = state(case.arch)
+    for version in range(case.arch.first_version, 4):
+        result = lower(case.arch, version, before, case.state)
+        if version in case.versions:
+            assert result == Skip(case.reason, case.detail, 4)
+        else:
+            rows = body_of(result).rows
+            assert rows[1] == FrameRow(4, case.said or OUTERMOST)
+            # An outermost row needs no flexible FDE.
+            assert body_of(result).is_flexible == (case.said != OUTERMOST)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_a_cfa_offset_that_s390x_cannot_encode(arch: Arch) -> None:
+    entry = {"AMD64": 8, "s390x": 160}.get(arch.name, 0)
+    result = lower(arch, 3, state(arch, RegisterOffset(arch.sp_register, entry + 4)))
+    if arch is S390X:
+        assert isinstance(result, Skip)
+        assert (result.reason, result.detail) == (SkipReason.OFFSET_RANGE, "r15+164")
+        assert lower(arch, 2, state(arch, RegisterOffset(15, 164))) == Skip(SkipReason.OFFSET_RANGE, "CFA=r15+164", 0)
+    else:
+        assert not body_of(result).is_flexible
+
+
+def test_another_return_column() -> None:
+    for arch in ARCHES:
+        for version in range(arch.first_version, 4):
+            rows = (CfiRow(0, state(arch)),)
+            result = Lowering(Target(arch, version)).lower(*columns(rows), parsed_cie(arch, ra_register=3))
+            assert result == Skip(SkipReason.NON_DEFAULT_RA_COLUMN, "column 3", 0)
+
+
+# What default rows say
+
+
+@pytest.mark.parametrize(
+    ("arch", "row", "said"),
+    [
+        (AMD64, state(AMD64), FrameState(at(7, 8), RA8)),
+        (AMD64, state(AMD64, RegisterOffset(6, 16), fp=AtCfa(-16)), FrameState(at(6, 16), RA8, saved(-16))),
+        (AMD64, state(AMD64, fp=AtCfa(16)), FrameState(at(7, 8), RA8, saved(16))),
+        (AMD64, state(AMD64, fp=NoRule.SAME_VALUE), FrameState(at(7, 8), RA8)),
+        (AMD64, state(AMD64, fp=InRegister(6)), FrameState(at(7, 8), RA8)),
+        (AMD64, state(AMD64, sp=ValueAtCfa(0)), FrameState(at(7, 8), RA8)),
+        (AMD64, state(AMD64, CfaExpression(RSP_16)), FrameState(at(7, 16), RA8)),
+        (AMD64, state(AMD64, ra=AtExpression(b"\x38\x1c")), FrameState(at(7, 8), RA8)),
+        (AMD64, state(AMD64, RegisterOffset(7, BIG - 1)), FrameState(at(7, BIG - 1), RA8)),
+        (AMD64, state(AMD64, RegisterOffset(7, -BIG)), FrameState(at(7, -BIG), RA8)),
+        (AMD64, state(AMD64, fp=AtCfa(-BIG)), FrameState(at(7, 8), RA8, saved(-BIG))),
+        (AARCH64_LE, state(AARCH64_LE), FrameState(at(31, 0))),
+        (AARCH64_LE, state(AARCH64_LE, ra=NoRule.SAME_VALUE), FrameState(at(31, 0))),
+        (AARCH64_LE, state(AARCH64_LE, ra=InRegister(30)), FrameState(at(31, 0))),
+        (AARCH64_LE, state(AARCH64_LE, ra=AtCfa(-8)), FrameState(at(31, 0), RA8)),
+        (AARCH64_BE, state(AARCH64_BE, ra=AtCfa(-8), fp=AtCfa(-16)), FrameState(at(31, 0), RA8, saved(-16))),
+        (
+            AARCH64_LE,
+            state(AARCH64_LE, ra=AtCfa(-8), signing=RaSigning.SIGNED),
+            FrameState(at(31, 0), RA8, None, mangled_ra=True),
+        ),
+        (S390X, state(S390X), FrameState(at(15, 160))),
+        (S390X, state(S390X, RegisterOffset(11, 320)), FrameState(at(11, 320))),
+        (S390X, state(S390X, ra=AtCfa(-48), fp=AtCfa(-72)), FrameState(at(15, 160), saved(-48), saved(-72))),
+        (S390X, state(S390X, fp=AtCfa(-72)), FrameState(at(15, 160), None, saved(-72))),
+        (S390X, state(S390X, sp=ValueAtCfa(-160)), FrameState(at(15, 160))),
+        (S390X, state(S390X, sp=AtCfa(-40)), FrameState(at(15, 160))),
+        (S390X, state(S390X, sp=InRegister(16)), FrameState(at(15, 160))),
+        (S390X, state(S390X, RegisterOffset(11, 320), sp=InRegister(16)), FrameState(at(11, 320))),
+        (S390X, state(S390X, RegisterOffset(15, 160 + 8 * (BIG - 1))), FrameState(at(15, 160 + 8 * (BIG - 1)))),
+    ],
+)
+def test_default_rows(arch: Arch, row: RowState, said: FrameState) -> None:
+    for version in range(arch.first_version, 4):
+        assert lower(arch, version, row) == body_of_rows((FrameRow(0, said),))
+
+
+@pytest.mark.parametrize(("register", "name"), [(0, "r0"), (16, "f0"), (17, "f2")])
+def test_s390x_keeps_ra_and_fp_in_registers(register: int, name: str) -> None:
+    """Version 2 has a register number in the offset's word; version 3 has flexible rows for it."""
+    row = state(S390X, ra=InRegister(register), fp=InRegister(register))
+    said = FrameState(at(15, 160), at(register, 0), at(register, 0))
+    assert lower(S390X, 2, row) == body_of_rows((FrameRow(0, said),))
+    assert lower(S390X, 3, row) == body_of_rows((FrameRow(0, said),), is_flexible=True)
+    assert S390X.register_name(register) == name
+
+
+def test_a_signal_frame_of_linux() -> None:
+    """The C library's __restore_rt: CFA = *(rsp+160), SP from the same word, RA and FP beside it."""
+    row = state(
+        AMD64,
+        CfaExpression(b"\x77\xa0\x01\x06"),
+        ra=AtExpression(b"\x77\xa8\x01"),
+        fp=AtExpression(b"\x77\xf8\x00"),
+        sp=AtExpression(b"\x77\xa0\x01"),
+    )
+    rows = (CfiRow(0, row),)
+    cie = parsed_cie(AMD64, is_signal_frame=True)
+    said = FrameState(load(7, 160), load(7, 168), load(7, 120))
+    assert Lowering(Target(AMD64, 3)).lower(*columns(rows), cie) == body_of_rows(
+        (FrameRow(0, said),), is_flexible=True, is_signal_frame=True
+    )
+    assert Lowering(Target(AMD64, 2)).lower(*columns(rows), cie) == Skip(SkipReason.CFA_EXPRESSION, "*(rsp+160)", 0)
+
+
+def test_the_largest_register_of_a_control_word() -> None:
+    last = (1 << 29) - 1
+    assert body_of(lower(AMD64, 3, state(AMD64, RegisterOffset(last, 0)))).is_flexible
+    result = lower(AMD64, 3, state(AMD64, RegisterOffset(last + 1, 0)))
+    assert result == Skip(SkipReason.OFFSET_RANGE, "r536870912+0", 0)
+
+
+# Errata, flags and rows
+
+
+@pytest.mark.parametrize(
+    ("version", "errata", "is_said", "is_pcrel"),
+    [
+        (1, 2, False, False),
+        (2, 0, False, False),
+        (2, 1, False, True),
+        (2, 2, True, True),
+        (3, 0, True, True),
+        (3, 2, True, True),
+    ],
+)
+def test_errata(version: int, errata: int, is_said: bool, is_pcrel: bool) -> None:  # noqa: FBT001
+    target = Target(AMD64, version, errata)
+    assert (target.says_outermost, target.start_is_pcrel) == (is_said, is_pcrel)
+    result = lower(AMD64, version, state(AMD64), state(AMD64, ra=NoRule.UNDEFINED), errata=errata)
+    if is_said:
+        assert body_of(result).rows == (FrameRow(0, FrameState(ENTRY, RA8)), FrameRow(4, OUTERMOST))
+    else:
+        assert result == Skip(SkipReason.RA_UNDEFINED, "", 4)
+
+
+def test_an_outermost_frame_needs_nothing_else() -> None:
+    """Where RA is undefined there is no caller: whatever else the row says is of no use."""
+    row = RowState(None, NoRule.UNDEFINED, NoRule.UNDEFINED, InRegister(3), RaSigning.SIGNED_WITH_PC)
+    assert lower(AARCH64_LE, 3, row) == body_of_rows((FrameRow(0, OUTERMOST),))
+
+
+def test_equal_neighbours_merge() -> None:
+    other = state(AMD64, RegisterOffset(7, 16))
+    result = lower(
+        AMD64,
+        3,
+        state(AMD64),
+        state(AMD64, fp=NoRule.SAME_VALUE),
+        other,
+        other,
+        state(AMD64),
+        state(AMD64, sp=ValueAtCfa(0)),
+    )
+    assert [row.start_delta for row in body_of(result).rows] == [0, 8, 16]
+
+
+def test_the_first_row_that_cannot_be_said_is_named() -> None:
+    result = lower(AMD64, 2, state(AMD64), state(AMD64, RegisterOffset(3, 8)), state(AMD64, ra=InRegister(2)))
+    assert result == Skip(SkipReason.CFA_BASE_REGISTER, "rbx+8", 4)
+
+
+def test_one_flexible_row_makes_the_function_flexible() -> None:
+    result = body_of(lower(AMD64, 3, state(AMD64), state(AMD64, RegisterOffset(3, 8)), state(AMD64)))
+    assert result.is_flexible
+    assert len(result.rows) == 3
+
+
+def test_a_lowering_does_not_mix_up_functions() -> None:
+    lowering = Lowering(Target(AMD64, 2))
+    good, bad = state(AMD64), state(AMD64, RegisterOffset(3, 8))
+    cie = parsed_cie(AMD64)
+    assert isinstance(lowering.lower((0,), (bad,), cie), Skip)
+    assert isinstance(lowering.lower((0,), (good,), cie), FunctionBody)
+    assert lowering.lower(*columns((CfiRow(0, good), CfiRow(9, bad))), cie) == Skip(
+        SkipReason.CFA_BASE_REGISTER, "rbx+8", 9
+    )
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_the_key_matters_where_ra_is_signed(version: int) -> None:
+    cie = parsed_cie(AARCH64_LE)._replace(uses_b_key=True)
+    lowering = Lowering(Target(AARCH64_LE, version))
+    signed = state(AARCH64_LE, ra=AtCfa(-8), signing=RaSigning.SIGNED)
+    assert not body_of(lowering.lower((0,), (state(AARCH64_LE),), cie)).uses_b_key
+    assert body_of(lowering.lower((0, 4), (state(AARCH64_LE), signed), cie)).uses_b_key
+    assert not body_of(lowering.lower((0,), (signed,), parsed_cie(AARCH64_LE))).uses_b_key
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_signal_frames_are_marked_in_version_3(version: int) -> None:
+    result = Lowering(Target(AMD64, version)).lower(
+        *columns((CfiRow(0, state(AMD64)),)), parsed_cie(AMD64, is_signal_frame=True)
+    )
+    assert body_of(result).is_signal_frame == (version == 3)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_versions_of_an_abi(arch: Arch) -> None:
+    for version in ALL:
+        if version >= arch.first_version:
+            check_target(Target(arch, version))
+    for version in (0, 4):
+        with pytest.raises(RequestError, match=f"^SFrame version {version} is unknown; there are 1, 2 and 3$"):
+            check_target(Target(arch, version))
+
+
+def test_version_1_does_not_define_s390x() -> None:
+    with pytest.raises(RequestError, match=r"^SFrame version 1 does not define s390x; version 2 does$"):
+        check_target(Target(S390X, 1))
+
+
+# For people
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (at(7, 8), "rsp+8"),
+        (at(7, 0), "rsp+0"),
+        (load(6, -8), "*(rbp-8)"),
+        (load(6, 0), "*(rbp)"),
+        (saved(-16), "*(c-16)"),
+    ],
+)
+def test_frame_rules_in_words(rule: Rule, text: str) -> None:
+    assert describe_frame_rule(rule, AMD64) == text
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (None, "none"),
+        (NoRule.UNSPECIFIED, "unspecified"),
+        (NoRule.UNDEFINED, "undefined"),
+        (NoRule.SAME_VALUE, "same value"),
+        (RegisterOffset(6, -8), "rbp-8"),
+        (AtCfa(-16), "*(c-16)"),
+        (ValueAtCfa(8), "c+8"),
+        (InRegister(0), "rax"),
+        (CfaExpression(RSP_16), "(breg7 16)"),
+        (IsExpression(RSP_16), "(breg7 16)"),
+        (AtExpression(RSP_16), "*(breg7 16)"),
+        (AtExpression(DAMAGED), "*(bytes 77)"),
+    ],
+)
+def test_dwarf_rules_in_words(rule: RegisterRule | CfaRule | None, text: str) -> None:
+    assert describe_rule(rule, AMD64) == text
+
+
+def test_what_cannot_be_said_behind_the_end_of_the_stack_is_not_taken_for_it() -> None:
+    outermost, bad = state(AMD64, ra=NoRule.UNDEFINED), state(AMD64, CfaExpression(DEREF_PLUS))
+    for version in (2, 3):
+        result = lower(AMD64, version, state(AMD64), outermost, bad)
+        assert isinstance(result, Skip)
+        assert (result.reason, result.start_delta) == (SkipReason.CFA_EXPRESSION, 8)

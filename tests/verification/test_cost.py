@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What FDEs and functions that overlap, nest or repeat may cost verification: time in proportion to their number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import decode, load
+from cfi2sframe.api import verify
+from cfi2sframe.arch import AMD64
+from cfi2sframe.errors import BudgetError
+from cfi2sframe.verification.overlapping_fdes import MAX_CANDIDATES
+from tests.fuzz import target_elf
+from tests.fuzz.harness import measured, timed
+from tests.support import cfi_asm as asm
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi2sframe.verification import Verification
+
+CIE: Final = cie_of(AMD64)
+CFA_63: Final = b"\x00\x03\x3f"
+
+
+def cfa_offset(number: int) -> bytes:
+    return b"\x0e" + asm.uleb128(8 * number)
+
+
+def nested(count: int) -> list[asm.Fde]:
+    """Return FDEs, each inside of the one before it, and none says what another one says."""
+    return [asm.Fde(CIE, TEXT_VADDR + n, 4 * count - 2 * n, (cfa_offset(n + 2),)) for n in range(count)]
+
+
+def one_over_all(count: int) -> list[asm.Fde]:
+    small = [asm.Fde(CIE, TEXT_VADDR + 20 * n, 10, (cfa_offset(n + 2),)) for n in range(count)]
+    return [asm.Fde(CIE, TEXT_VADDR, 40 * count, ()), *small]
+
+
+def equal(count: int) -> list[asm.Fde]:
+    return [asm.Fde(CIE, TEXT_VADDR, 64, (cfa_offset(n + 2),)) for n in range(count)]
+
+
+def staggered(count: int) -> list[asm.Fde]:
+    return [asm.Fde(CIE, TEXT_VADDR + n, count, (cfa_offset(n + 2),)) for n in range(count)]
+
+
+SHAPES: Final = (nested, one_over_all, equal, staggered)
+
+
+def file_with(fdes: list[asm.Fde], code_size: int) -> bytes:
+    return linked_file(AMD64, fdes, codes=(Code(size=code_size),))
+
+
+def check(data: bytes, *functions: RawFunction, version: int = 3) -> Verification:
+    section = RawSection(functions, version)
+    found: list[Verification] = []
+    timed(lambda data: found.append(verify(load(data), decode(section.assemble(), section.vaddr))), data)
+    return found[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_overlapping_fdes(shape: Callable[[int], list[asm.Fde]]) -> None:
+    measured(target_elf.run, file_with(shape(60), 60_000))
+    data = file_with(shape(1_500), 60_000)
+    results: list[Verification] = []
+    # Ten times what it takes; the square of their number would take minutes.
+    assert timed(lambda data: results.append(verify(load(data))), data) < 2
+    assert (results[0].function_count, results[0].differences) == (1_500 + (shape is one_over_all), ())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_a_section_that_agrees_with_none_of_them(shape: Callable[[int], list[asm.Fde]]) -> None:
+    """All the FDEs of an address are asked then, but no more than a few."""
+    data = file_with(shape(1_500), 60_000)
+    result = check(data, RawFunction(TEXT_VADDR, 60_000, CFA_63))
+    wrong = [d for d in result.differences if d.kind == "wrong"]
+    assert result.point_count <= len(wrong) <= MAX_CANDIDATES * result.point_count
+
+
+def test_those_who_are_asked_are_those_that_start_last() -> None:
+    outer = asm.Fde(CIE, TEXT_VADDR, 64, (asm.def_cfa_offset(63),))
+    few, many = (
+        [outer, *(asm.Fde(CIE, TEXT_VADDR, 64, (cfa_offset(n + 20),)) for n in range(count))]
+        for count in (MAX_CANDIDATES - 1, MAX_CANDIDATES)
+    )
+    for fdes, is_clean in ((few, True), (many, True), ([*many[1:], outer], False)):
+        result = check(file_with(fdes, 64), RawFunction(TEXT_VADDR, 64, CFA_63))
+        assert result.is_clean is is_clean
+
+
+def test_an_alternative_has_to_hold_to_the_end() -> None:
+    """Where the FDE that is found disagrees all along, another one agrees up to its own next row only."""
+    agreeing = asm.Fde(CIE, TEXT_VADDR, 64, (asm.def_cfa_offset(63), asm.advance(40), asm.def_cfa_offset(16)))
+    other = asm.Fde(CIE, TEXT_VADDR + 8, 48)
+    data = file_with([agreeing, other], 64)
+    result = check(data, RawFunction(TEXT_VADDR, 64, b"\x00\x03\x3f\x38\x03\x10", 2))
+    assert [(d.kind, d.vaddr - TEXT_VADDR, d.message) for d in result.differences] == [
+        ("wrong", 40, "CFA is rsp+16, the row says rsp+63"),
+        ("wrong", 40, "CFA is rsp+8, the row says rsp+63"),
+    ]
+
+
+def test_gaps_under_functions_that_overlap() -> None:
+    fdes = [asm.Fde(CIE, TEXT_VADDR + 64 * n, 4) for n in range(900)]
+    functions = [RawFunction(TEXT_VADDR + 16 * n, 0x7FFFFFFF) for n in range(900)]
+    result = check(file_with(fdes, 60_000), *functions)
+    extra = [d for d in result.differences if d.kind == "extra"]
+    assert 900 <= len(extra) < 3_000
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 300])
+def test_blocks_without_number(version: int, count: int) -> None:
+    """Code without bytes in the file may be of any size, and so may functions of repeating blocks."""
+    size = (1 << 31) - (1 << 20)
+    data = file_with([asm.Fde(CIE, TEXT_VADDR, size, (cfa_offset(3),))], size)
+    block_size = 0 if version == 1 else 1
+    step = size // count
+    functions = [
+        RawFunction(TEXT_VADDR + step * n - (step * n) % 16, step, b"\x00\x03\x08", 1, 0x10, 0, block_size)
+        for n in range(count)
+    ]
+    result = check(data, *functions, version=version)
+    assert "CFA is rsp+24, the row says rsp+8" in {d.message for d in result.differences}
+    assert result.point_count <= 3 * count
+
+
+def test_rows_of_a_function_over_many_fdes() -> None:
+    """The rows of one function belong to each of the FDEs under it, but not all of them to each."""
+    fdes = [asm.Fde(CIE, TEXT_VADDR + 16 * n, 16, ()) for n in range(1_500)]
+    rows = b"".join(delta.to_bytes(2, "little") + b"\x03\x08" for delta in range(0, 20_000, 2))
+    result = check(file_with(fdes, 60_000), RawFunction(TEXT_VADDR, 24_000, rows, 10_000, info=1))
+    assert result.is_clean
+    assert result.point_count > 10_000
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_blocks_compare_like_the_first_of_them(version: int) -> None:
+    """Where the truth changes, blocks are looked at anew; rows behind a block's end hold nowhere."""
+    fde = asm.Fde(CIE, TEXT_VADDR, 1 << 20, (asm.advance(40), asm.def_cfa_offset(16)))
+    rows = b"\x00\x03\x08" + b"\x08\x03\x10" + b"\x20\x03\x10" * (version > 1)
+    function = RawFunction(TEXT_VADDR, 1 << 20, rows, 2 + (version > 1), 0x10, 0, 16 if version > 1 else 0)
+    result = check(file_with([fde], 1 << 20), function, version=version)
+    assert [(d.vaddr - TEXT_VADDR, d.message) for d in result.differences if d.kind == "wrong"] == [
+        (8, "CFA is rsp+8, the row says rsp+16"),
+        (48, "CFA is rsp+16, the row says rsp+8"),
+    ]
+    assert result.point_count < 10
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_rows_that_many_functions_share(version: int) -> None:
+    """Each function has thousands of rows, which the section stores once, over an FDE of one row."""
+    row_count, count = 5_000, 400
+    rows = b"".join(delta.to_bytes(2, "little") + b"\x00" for delta in range(row_count))
+    functions = [RawFunction(TEXT_VADDR, 0x10000, rows, row_count, 0x01)]
+    functions += [
+        RawFunction(TEXT_VADDR + 0x10000 * n, 0x10000, b"", row_count, 0x01, fre_offset=0) for n in range(1, count)
+    ]
+    fdes = [asm.Fde(CIE, TEXT_VADDR + 0x10000 * n, 0x10000, (cfa_offset(n + 2),)) for n in range(count)]
+    section = RawSection(tuple(functions), version)
+    image = load(file_with(fdes, 0x10000 * count))
+    with pytest.raises(BudgetError, match=r"^(the rows to compare|the differences) take more (work|memory) than"):
+        verify(image, decode(section.assemble(), section.vaddr))

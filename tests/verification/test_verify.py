@@ -1,0 +1,659 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verification finds whatever is wrong, missing, extra, or against what readers insist on.
+
+Sections are put together by hand, so that nothing of the writer is trusted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.api import verify
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.verification import Difference, check_invariants
+from tests.support import cfi_asm as asm
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import FRAME_VADDR, TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
+from tests.support.stubs.handmade import lazy_stub
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.verification import Verification
+
+ROWS = "00 03 08  04 05 10 f0  08 04 10 f0"
+PUSH = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex(ROWS), 3)
+LEAF = RawFunction(TEXT_VADDR + 0x40, 0x10)
+GOOD = RawSection((PUSH, LEAF))
+
+
+@pytest.fixture(scope="module")
+def image() -> ElfImage:
+    return linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x40, 0x10))
+
+
+def check(image: ElfImage, raw: RawSection) -> Verification:
+    return verify(image, decode_section(raw.assemble(), raw.vaddr))
+
+
+def said(image: ElfImage, raw: RawSection) -> list[str]:
+    """Return the differences as lines; addresses count from the start of the code."""
+    return [f"{d.kind} +{d.vaddr - TEXT_VADDR:#x} {d.message}" for d in check(image, raw).differences]
+
+
+def with_rows(text: str, count: int = 3, **changes: int) -> RawSection:
+    push = PUSH._replace(rows=bytes.fromhex(text), row_count=count)._replace(**changes)  # type: ignore[arg-type]
+    return RawSection((push, LEAF))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_good_section(image: ElfImage, version: int) -> None:
+    result = check(image, GOOD._replace(version=version))
+    assert result.is_clean
+    assert result == (2, 4, 0, ())
+
+
+def test_rows_may_repeat(image: ElfImage) -> None:
+    """GNU as writes equal rows behind each other; that is no difference in meaning."""
+    assert said(image, with_rows("00 03 08  02 03 08  04 05 10 f0  08 04 10 f0", 4)) == []
+
+
+class Wrong(NamedTuple):
+    """A section and what has to be found in it."""
+
+    section: RawSection
+    found: list[str]
+
+
+WRONG = {
+    "CFA offset": Wrong(
+        with_rows("00 03 08  04 05 18 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row says rsp+24"]
+    ),
+    "CFA base": Wrong(with_rows("00 02 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 CFA is rsp+8, the row says rbp+8"]),
+    "CFA load": Wrong(
+        with_rows("00 04 3b 08  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
+        ["wrong +0x0 CFA is rsp+8, the row says *(rsp+8)"],
+    ),
+    "FP offset": Wrong(
+        with_rows("00 03 08  04 05 10 e8  08 04 10 f0"), ["wrong +0x4 FP is *(c-16), the row says *(c-24)"]
+    ),
+    "FP missing": Wrong(
+        with_rows("00 03 08  04 05 10 f0  08 02 10"), ["wrong +0x8 FP is *(c-16), the row says unchanged"]
+    ),
+    "FP extra": Wrong(
+        with_rows("00 05 08 f0  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 FP is unspecified, the row says *(c-16)"]
+    ),
+    "FP as a register": Wrong(
+        with_rows("00 04 39 08  04 0a 39 10 00 19 00  08 0a 31 10 00 02 f0", info2=1),
+        ["wrong +0x4 FP is *(c-16), the row says rbx+0"],
+    ),
+    "RA offset": Wrong(
+        with_rows("00 08 39 08 02 f0  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
+        ["wrong +0x0 RA is *(c-8), the row says *(c-16)"],
+    ),
+    "RA in a register": Wrong(
+        with_rows("00 08 39 08 11 00  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
+        ["wrong +0x0 RA is *(c-8), the row says rcx+0"],
+    ),
+    "signed": Wrong(with_rows("00 83 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 RA is none, the row says signed"]),
+    "outermost": Wrong(
+        with_rows("00 00  04 05 10 f0  08 04 10 f0"),
+        ["wrong +0x0 the row says outermost frame, but RA is defined"],
+    ),
+    "a row too late": Wrong(
+        with_rows("00 03 08  05 05 10 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row says rsp+8"]
+    ),
+    "a row too early": Wrong(
+        with_rows("00 03 08  03 05 10 f0  08 04 10 f0"), ["wrong +0x3 CFA is rsp+8, the row says rsp+16"]
+    ),
+    "a row missing": Wrong(with_rows("00 03 08  04 05 10 f0", 2), ["wrong +0x8 CFA is rbp+16, the row says rsp+16"]),
+    "a row extra": Wrong(with_rows(ROWS + " 0c 03 08", 4), ["wrong +0xc CFA is rbp+16, the row says rsp+8"]),
+    "the first row missing": Wrong(
+        with_rows("04 05 10 f0  08 04 10 f0", 2),
+        ["invariant +0x0 the first row starts at 4", "wrong +0x0 no row is in force"],
+    ),
+    "a function missing": Wrong(RawSection((PUSH,)), ["missing +0x40 no SFrame FDE, though it can be said"]),
+    "the first function missing": Wrong(RawSection((LEAF,)), ["missing +0x0 no SFrame FDE, though it can be said"]),
+    "a function extra": Wrong(
+        RawSection((PUSH, LEAF, RawFunction(TEXT_VADDR + 0x60, 8))), ["extra +0x60 no CFI for 8 bytes of a function"]
+    ),
+    "a function extra in between": Wrong(
+        RawSection((PUSH, RawFunction(TEXT_VADDR + 0x30, 8), LEAF)), ["extra +0x30 no CFI for 8 bytes of a function"]
+    ),
+    "a function too long": Wrong(
+        RawSection((PUSH._replace(size=0x24), LEAF)), ["extra +0x20 no CFI for 4 bytes of a function"]
+    ),
+    "a function too short": Wrong(
+        RawSection((PUSH._replace(size=0x1F), LEAF)), ["missing +0x0 no SFrame FDE, though it can be said"]
+    ),
+    "a function too early": Wrong(
+        RawSection((PUSH, LEAF._replace(start=TEXT_VADDR + 0x3F, size=0x11))),
+        ["extra +0x3f no CFI for 1 bytes of a function"],
+    ),
+    "a function too late": Wrong(
+        RawSection((PUSH, LEAF._replace(start=TEXT_VADDR + 0x41, size=0xF))),
+        ["missing +0x40 no SFrame FDE, though it can be said"],
+    ),
+    "one function over two": Wrong(
+        RawSection((PUSH._replace(size=0x50),)),
+        [
+            "extra +0x20 no CFI for 32 bytes of a function",
+            "wrong +0x40 CFA is rsp+8, the row says rbp+16",
+        ],
+    ),
+    "PCMASK": Wrong(
+        RawSection((PUSH._replace(info=0x10, repeat_size=16), LEAF)),
+        [
+            "wrong +0x10 CFA is rbp+16, the row says rsp+8",
+            "wrong +0x14 CFA is rbp+16, the row says rsp+16",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_found(image: ElfImage, name: str) -> None:
+    section, found = WRONG[name]
+    assert said(image, section) == found
+
+
+@pytest.mark.parametrize(
+    "name", ["CFA offset", "FP missing", "a row too late", "a function missing", "a function extra"]
+)
+@pytest.mark.parametrize("version", [1, 2])
+def test_it_is_found_in_every_version(image: ElfImage, name: str, version: int) -> None:
+    section, found = WRONG[name]
+    assert said(image, section._replace(version=version)) == found
+
+
+# Truths of other kinds
+
+
+def truth(arch: Arch, *instructions: asm.Instruction, augmentation: str = "zR") -> ElfImage:
+    """Return an image with one function of 0x10 bytes whose CIE has these instructions behind the usual ones."""
+    return linked(arch, asm.Fde(cie_of(arch, *instructions, augmentation=augmentation), TEXT_VADDR, 0x10))
+
+
+def one_row(text: str, **changes: int) -> RawSection:
+    """Return a section with one function of one row."""
+    info, info2 = changes.pop("info", 0), changes.pop("info2", 0)
+    function = RawFunction(TEXT_VADDR, 0x10, bytes.fromhex(text), 1, info, info2)
+    return RawSection((function,))._replace(**changes)  # type: ignore[arg-type]
+
+
+FLEX = {"info2": 1}
+AARCH64 = {"abi": 2, "fixed_ra": 0}
+BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 03 00")),), order=">", abi=4, fixed_ra=0)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "row", "info2", "found"),
+    [
+        (asm.undefined(16), "00 00", 0, []),
+        (asm.undefined(16), "00 03 08", 0, ["wrong +0x0 RA is undefined, but the row goes on to a caller"]),
+        (asm.same_value(16), "00 03 08", 0, ["wrong +0x0 RA is same value, the row says *(c-8)"]),
+        (asm.register(16, 2), "00 08 39 08 11 00", 1, []),
+        (asm.register(16, 2), "00 03 08", 0, ["wrong +0x0 RA is rcx, the row says *(c-8)"]),
+        (asm.expression(16, b"\x73\x08"), "00 08 39 08 1b 08", 1, []),
+        (asm.expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, ["wrong +0x0 RA is *(breg3 8), the row says rbx+8"]),
+        (asm.val_expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, []),
+        (asm.val_expression(16, b"\x73\x08\x06"), "00 08 39 08 1b 08", 1, []),
+        (
+            asm.val_expression(16, b"\x73\x08"),
+            "00 08 39 08 1b 08",
+            1,
+            ["wrong +0x0 RA is (breg3 8), the row says *(rbx+8)"],
+        ),
+        (asm.expression(16, b"\x08"), "00 03 08", 0, ["wrong +0x0 RA is *(bytes 08), the row says *(c-8)"]),
+        (asm.val_offset(16, 1), "00 03 08", 0, ["wrong +0x0 RA is c-8, the row says *(c-8)"]),
+        (asm.register(6, 11), "00 0a 39 08 00 59 00", 1, []),
+        (asm.register(6, 6), "00 03 08", 0, []),
+        (asm.undefined(6), "00 03 08", 0, ["wrong +0x0 FP is undefined, the row says unchanged"]),
+        (asm.val_offset(6, 2), "00 05 08 f0", 0, ["wrong +0x0 FP is c-16, the row says *(c-16)"]),
+        (asm.def_cfa_expression(b"\x77\x10"), "00 03 10", 0, []),
+        (asm.def_cfa_expression(b"\x77\x10\x06"), "00 04 3b 10", 1, []),
+        (
+            asm.def_cfa_expression(b"\x77\x10\x06"),
+            "00 03 10",
+            0,
+            ["wrong +0x0 CFA is (breg7 16; deref), the row says rsp+16"],
+        ),
+        (
+            asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),
+            "00 03 08",
+            0,
+            ["wrong +0x0 CFA is (breg7 40; deref; plus_uconst 8), the row says rsp+8"],
+        ),
+        (asm.val_offset(7, 0), "00 03 08", 0, []),
+        (asm.val_offset_sf(7, -1), "00 03 08", 0, ["wrong +0x0 SP is c+8, every row says c+0"]),
+        (asm.offset(7, 3), "00 03 08", 0, ["wrong +0x0 SP is *(c-24), every row says c+0"]),
+        (asm.register(7, 10), "00 03 08", 0, ["wrong +0x0 SP is r10, every row says c+0"]),
+        (asm.same_value(7), "00 03 08", 0, ["wrong +0x0 SP is same value, every row says c+0"]),
+    ],
+)
+def test_amd64_rules(instruction: asm.Instruction, row: str, info2: int, found: list[str]) -> None:
+    assert said(truth(AMD64, instruction), one_row(row, info2=info2)) == found
+
+
+@pytest.mark.parametrize(
+    ("instructions", "row", "found"),
+    [
+        ((), "00 03 00", []),
+        ((asm.offset(30, 1),), "00 05 00 f8", []),
+        ((asm.offset(30, 1),), "00 03 00", ["wrong +0x0 RA is *(c-8), the row says unchanged"]),
+        ((), "00 05 00 f8", ["wrong +0x0 RA is unspecified, the row says *(c-8)"]),
+        ((asm.aarch64_negate_ra_state(),), "00 83 00", []),
+        ((asm.aarch64_negate_ra_state(),), "00 03 00", ["wrong +0x0 RA is signed, the row says none"]),
+        ((), "00 83 00", ["wrong +0x0 RA is none, the row says signed"]),
+        (
+            (asm.aarch64_negate_ra_state_with_pc(),),
+            "00 83 00",
+            ["wrong +0x0 RA is signed_with_pc, the row says signed"],
+        ),
+        ((asm.aarch64_negate_ra_state_with_pc(),), "00 03 00", ["wrong +0x0 RA is signed_with_pc, the row says none"]),
+    ],
+)
+def test_aarch64_rules(instructions: tuple[asm.Instruction, ...], row: str, found: list[str]) -> None:
+    assert said(truth(AARCH64_LE, *instructions), one_row(row, **AARCH64)) == found
+
+
+@pytest.mark.parametrize(
+    ("instruction", "found"),
+    [
+        (asm.val_offset(15, 20), []),
+        (asm.offset(15, 5), []),
+        (asm.val_offset(15, 1), ["wrong +0x0 SP is c-8, every row says c-160"]),
+        (asm.def_cfa_offset(168), ["wrong +0x0 CFA is r15+168, the row says r15+160"]),
+    ],
+)
+def test_s390x_rules(instruction: asm.Instruction, found: list[str]) -> None:
+    assert said(truth(S390X, instruction), BIG_ENDIAN_S390X) == found
+
+
+def test_a_signal_frame() -> None:
+    image = truth(
+        AMD64,
+        asm.def_cfa_expression(b"\x77\xa0\x01\x06"),
+        asm.expression(16, b"\x77\xa8\x01"),
+        asm.expression(6, b"\x77\xf8\x00"),
+        asm.expression(7, b"\x77\xa0\x01"),
+        augmentation="zRS",
+    )
+    row = "00 2c 3b00 a000 3b00 a800 3b00 7800"
+    assert said(image, one_row(row, info=0x80, info2=1)) == []
+    other_word = "00 2c 3b00 a800 3b00 a800 3b00 7800"
+    assert said(image, one_row(other_word, info=0x80, info2=1)) == [
+        "wrong +0x0 CFA is (breg7 160; deref), the row says *(rsp+168)"
+    ]
+
+
+# What a version cannot say
+
+
+def test_what_cannot_be_said_is_rightly_absent(image: ElfImage) -> None:
+    image = linked(
+        AMD64,
+        push_fp(AMD64),
+        asm.Fde(cie_of(AMD64, asm.def_cfa_register(3)), TEXT_VADDR + 0x40, 0x10),
+    )
+    result = check(image, RawSection((PUSH,), version=2))
+    assert (result.differences, result.left_out_count, result.function_count) == ((), 1, 2)
+    # Version 3 can say it, so it has to.
+    assert said(image, RawSection((PUSH,))) == ["missing +0x40 no SFrame FDE, though it can be said"]
+
+
+def test_papering_over_is_found() -> None:
+    """A function that cannot be said is left out, never described wrongly."""
+    image = truth(AMD64, asm.def_cfa_register(3))
+    assert said(image, one_row("00 03 08", version=2)) == ["wrong +0x0 CFA is rbx+8, the row says rsp+8"]
+
+
+def test_errata_of_version_2() -> None:
+    """Rows that say RA is undefined came with errata 2: a section without one may leave such functions out."""
+    image = linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64, asm.undefined(16)), TEXT_VADDR + 0x40, 0x10))
+    assert said(image, RawSection((PUSH,), version=2)) == []
+    assert said(image, RawSection((PUSH, LEAF._replace(rows=b"\0\0")), version=2)) == []
+
+
+# Several FDEs for one address
+
+
+def test_two_fdes_leave_the_truth_open() -> None:
+    """Where FDEs overlap, a row has to agree with one of them."""
+    outer = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x20)
+    inner = asm.Fde(cie_of(AMD64, asm.def_cfa_offset(24)), TEXT_VADDR + 8, 8)
+    image = linked(AMD64, outer, inner)
+
+    def section(inner_offset: int) -> RawSection:
+        parts = ((0, 8, 8), (8, 8, inner_offset), (16, 16, 8))
+        return RawSection(
+            tuple(RawFunction(TEXT_VADDR + start, size, bytes((0, 3, offset))) for start, size, offset in parts)
+        )
+
+    assert said(image, section(24)) == []
+    assert said(image, section(8)) == []
+    assert said(image, section(32)) == [
+        "wrong +0x8 CFA is rsp+24, the row says rsp+32",
+        "wrong +0x8 CFA is rsp+8, the row says rsp+32",
+    ]
+
+
+def test_what_cannot_be_said_may_take_bytes_from_others() -> None:
+    """Where the FDE that holds cannot be said, nothing is missing, though another FDE has the address too."""
+    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 8, 8)
+    image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x20), unsayable)
+    parts = (RawFunction(TEXT_VADDR, 8), RawFunction(TEXT_VADDR + 16, 16))
+    result = check(image, RawSection(parts))
+    assert (result.differences, result.left_out_count) == ((), 1)
+    assert said(image, RawSection(parts[:1])) == ["missing +0x0 no SFrame FDE, though it can be said"]
+
+
+def test_a_part_may_start_outside_of_its_section() -> None:
+    """An FDE may leave its section within the segment, where sections' borders are a linker script's."""
+    entries = (
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x70, 0x30),
+        asm.Fde(cie_of(AMD64, asm.def_cfa_offset(16)), TEXT_VADDR + 0x78, 0x10),
+    )
+    text, fini = Code(size=0x80), Code(TEXT_VADDR + 0x100, 0x10, ".fini")
+    image = load(linked_file(AMD64, entries, codes=(text, fini), one_code_segment=True))
+    section = convert_image(image).section
+    assert section.starts == (TEXT_VADDR + 0x70, TEXT_VADDR + 0x78, TEXT_VADDR + 0x88)
+    assert verify(image).is_clean
+
+
+def test_fdes_of_no_code_are_not_missed() -> None:
+    image = linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64), 0, 0x10), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x60, 0))
+    result = check(image, RawSection((PUSH,)))
+    assert (result.function_count, result.differences) == (1, ())
+
+
+def test_split_functions() -> None:
+    """An FDE may be described by several functions that follow one another."""
+    image = linked(AMD64, push_fp(AMD64))
+    parts = (
+        RawFunction(TEXT_VADDR, 6, bytes.fromhex("00 03 08 04 05 10 f0"), 2),
+        RawFunction(TEXT_VADDR + 6, 0x1A, bytes.fromhex("00 05 10 f0 02 04 10 f0"), 2),
+    )
+    assert said(image, RawSection(parts)) == []
+    late = parts[1]._replace(rows=bytes.fromhex("00 05 10 f0 03 04 10 f0"))
+    assert said(image, RawSection((parts[0], late))) == ["wrong +0x8 CFA is rbp+16, the row says rsp+16"]
+    gap = parts[1]._replace(start=TEXT_VADDR + 7, size=0x19, rows=bytes.fromhex("00 05 10 f0 01 04 10 f0"))
+    assert said(image, RawSection((parts[0], gap))) == ["missing +0x0 no SFrame FDE, though it can be said"]
+
+
+def test_repeating_blocks() -> None:
+    """A PCMASK function is compared in each of its blocks."""
+    steps = [asm.def_cfa_offset(16), asm.advance(10), asm.def_cfa_offset(8), asm.advance(6)]
+    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x30, (asm.advance(6), *steps, *steps, asm.def_cfa_offset(16)))
+    image = linked(AMD64, fde)
+    block = RawFunction(TEXT_VADDR, 0x30, bytes.fromhex("00 03 08 06 03 10"), 2, 0x10, 0, 16)
+    assert said(image, RawSection((block,))) == []
+    assert said(image, RawSection((block._replace(rows=bytes.fromhex("00 03 08 07 03 10")),))) == [
+        f"wrong +{at:#x} CFA is rsp+16, the row says rsp+8" for at in (6, 0x16, 0x26)
+    ]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_last_block_that_is_cut_short(version: int) -> None:
+    """A PCMASK function may end before its last block does: what the rest of the block would have is nobody's."""
+    blocks = [asm.advance(6), asm.def_cfa_offset(16), asm.advance(10), asm.def_cfa_offset(8)]
+    first = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x24, tuple(blocks * 2))
+    after = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x24, 0x10, (asm.def_cfa_offset(24), asm.advance(2)))
+    block = RawFunction(TEXT_VADDR, 0x24, bytes.fromhex("00 03 08 06 03 10"), 2, 0x10, 0, 16)
+    good = (block, RawFunction(TEXT_VADDR + 0x24, 0x10, bytes.fromhex("00 03 18")))
+    image = linked(AMD64, first, after)
+    assert said(image, RawSection(good, version)) == []
+    # The last block is compared, as far as it goes.
+    late = block._replace(size=0x28)
+    image = linked(AMD64, first._replace(size=0x28), after._replace(pc_begin=TEXT_VADDR + 0x28))
+    assert said(image, RawSection((late, good[1]._replace(start=TEXT_VADDR + 0x28)), version)) == [
+        "wrong +0x26 CFA is rsp+8, the row says rsp+16"
+    ]
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("version", [2, 3])
+def test_stubs_off_their_block_size(version: int, *, follows: bool) -> None:
+    """Rows of stubs begin with an aligned address, in the middle of a block: the last block is half a one."""
+    plt_vaddr = TEXT_VADDR + 0x1008
+    plt = b"".join(lazy_stub(number, 16 * (number + 1)) for number in range(3))
+    fdes = [push_fp(AMD64)]
+    if follows:
+        fdes.append(asm.Fde(cie_of(AMD64), plt_vaddr + len(plt), 0x10, (asm.def_cfa_offset(24),)))
+    frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR).assemble()
+    sections = (
+        asm.Section(".eh_frame", frame, 1, 2, FRAME_VADDR, align=8),
+        asm.Section(".text", b"\x90" * 0x20, 1, 6, TEXT_VADDR),
+        asm.Section(".plt", plt, 1, 6, plt_vaddr),
+        asm.Section(".text.more", b"\x90" * 0x10, 1, 6, plt_vaddr + len(plt)),
+    )
+    code = tuple(section.name for section in sections[1:])
+    segments = (asm.Segment(1, 4, (".eh_frame",)), asm.Segment(1, 5, code))
+    image = load(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments), "stubs")
+    options = Options(version)
+    stubs = convert_image(image, options).code_map.stubs.functions
+    assert [(f.start_vaddr - plt_vaddr, f.size, f.body.repeat_size) for f in stubs] == [(0, 8, 0), (8, 40, 16)]
+    assert verify(image, None, options).differences == ()
+
+
+def test_objects_are_compared_where_the_image_puts_them() -> None:
+    data = object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.other": (push_fp(AMD64, 0x10),)})
+    image = load(data, "in.o")
+    assert verify(image) == (2, 6, 0, ())
+    vaddrs = {s.name: s.vaddr for s in image.sections}
+    functions = (PUSH._replace(start=vaddrs[".text"]), PUSH._replace(start=vaddrs[".text.other"] + 0x10))
+    unsorted = RawSection((functions[1], functions[0]), flags=4, vaddr=0)
+    assert check(image, unsorted).differences == ()
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_its_own_conversion_is_clean(image: ElfImage, version: int) -> None:
+    assert verify(image, None, Options(version=version)).is_clean
+
+
+# Invariants
+
+
+INVARIANTS = {
+    "flags": (GOOD._replace(flags=0x0D), ["invariant +0x10000 flags 0xd are not of this version"]),
+    "frame pointer flag of version 3": (
+        GOOD._replace(flags=7),
+        ["invariant +0x10000 flags 0x7 are not of this version"],
+    ),
+    "PC-relative flag of version 1": (
+        GOOD._replace(version=1, flags=5),
+        ["invariant +0x10000 flags 0x5 are not of this version"],
+    ),
+    "version 3 without PC-relative starts": (
+        GOOD._replace(flags=1),
+        ["invariant +0x10000 version 3 without SFRAME_F_FDE_FUNC_START_PCREL"],
+    ),
+    "byte order": (GOOD._replace(order=">"), ["invariant +0x10000 not in the byte order of AMD64"]),
+    "auxiliary header": (GOOD._replace(auxiliary=b"\0" * 8), ["invariant +0x10000 an auxiliary header of 8 bytes"]),
+    "place of functions": (
+        GOOD._replace(fde_offset=4),
+        [
+            "invariant +0x10000 sfh_fdeoff is 4, not 0",
+            "invariant +0x10000 sfh_freoff is 36, the table's size 32",
+        ],
+    ),
+    "place of rows": (GOOD._replace(fre_offset=36), ["invariant +0x10000 sfh_freoff is 36, the table's size 32"]),
+    "count of rows": (GOOD._replace(fre_count=5), ["invariant +0x10000 sfh_num_fres is 5, the functions have 4 rows"]),
+    "bytes behind the rows": (
+        GOOD._replace(tail=b"\0"),
+        ["invariant +0x10000 sfh_fre_len does not reach the section's end"],
+    ),
+    "fixed FP offset": (
+        GOOD._replace(functions=(PUSH._replace(rows=bytes.fromhex("00 03 08 04 03 10 08 02 10")), LEAF), fixed_fp=-16),
+        [
+            "invariant +0x10000 fixed FP offset -16",
+            "wrong +0x0 FP is unspecified, the row says *(c-16)",
+            "wrong +0x40 FP is unspecified, the row says *(c-16)",
+        ],
+    ),
+    "starts that do not ascend": (
+        GOOD._replace(functions=(LEAF, PUSH)),
+        ["invariant +0x0 starts do not ascend"],
+    ),
+    "two functions at one start": (
+        GOOD._replace(functions=(PUSH, LEAF, LEAF)),
+        ["invariant +0x40 starts do not ascend"],
+    ),
+    "an overlap": (
+        GOOD._replace(functions=(PUSH, RawFunction(TEXT_VADDR + 0x1C, 4, b"\0\4\x10\xf0"), LEAF)),
+        ["invariant +0x1c overlaps the function before it"],
+    ),
+    "a function outside the code": (
+        GOOD._replace(functions=(RawFunction(0x1000, 8), PUSH, LEAF)),
+        [
+            "extra -0x1f000 no CFI for 8 bytes of a function",
+            "invariant -0x1f000 starts outside the executable sections and segments",
+        ],
+    ),
+    "a function without rows": (
+        GOOD._replace(functions=(PUSH, LEAF._replace(rows=b"", row_count=0))),
+        ["invariant +0x40 no rows", "wrong +0x40 no row is in force"],
+    ),
+    "a function without size": (
+        GOOD._replace(functions=(PUSH, LEAF, RawFunction(TEXT_VADDR + 0x60, 0))),
+        ["invariant +0x60 no size", "invariant +0x60 the last row starts at 0, past the end at 0"],
+    ),
+    "row starts that do not ascend": (
+        with_rows("00 03 08  00 03 08  04 05 10 f0  08 04 10 f0", 4),
+        ["invariant +0x0 row starts do not ascend"],
+    ),
+    "a row behind the end": (
+        with_rows(ROWS + "20 03 08", 4),
+        ["invariant +0x0 the last row starts at 32, past the end at 32"],
+    ),
+    "a block size of a PCINC function": (
+        RawSection((PUSH, LEAF._replace(repeat_size=8))),
+        ["invariant +0x40 block size 8 of a PCINC function"],
+    ),
+    "no block size of a PCMASK function": (
+        RawSection((PUSH, LEAF._replace(info=0x10))),
+        ["invariant +0x40 block size 0 of a PCMASK function", "wrong +0x40 no row is in force"],
+    ),
+    "a row behind the block's end": (
+        RawSection((PUSH, LEAF._replace(rows=b"\0\3\x08\x08\3\x08", row_count=2, info=0x10, repeat_size=8))),
+        ["invariant +0x40 the last row starts at 8, past the end at 8"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INVARIANTS)
+def test_invariants(image: ElfImage, name: str) -> None:
+    section, found = INVARIANTS[name]
+    lines = [line.replace("+-", "-") for line in said(image, section)]
+    assert sorted(lines) == sorted(found)
+
+
+def test_the_fixed_ra_offset() -> None:
+    found = check(truth(AARCH64_LE), one_row("00 03 00", abi=2, fixed_ra=-8)).differences
+    assert Difference("invariant", 0x30000, "fixed RA offset -8") in found
+    assert Difference("wrong", TEXT_VADDR, "RA is unspecified, the row says *(c-8)") in found
+
+
+def test_a_section_without_functions(image: ElfImage) -> None:
+    found = [d.message for d in check(image, RawSection(())).differences if d.kind == "invariant"]
+    assert found == ["no functions", "no rows"]
+
+
+def test_invariants_without_an_image() -> None:
+    def found(raw: RawSection) -> list[Difference]:
+        return check_invariants(decode_section(raw.assemble(), raw.vaddr))
+
+    assert found(GOOD) == []
+    assert found(GOOD._replace(fre_count=1)) == [
+        Difference("invariant", 0x30000, "sfh_num_fres is 1, the functions have 4 rows")
+    ]
+
+
+def test_unsorted_functions_may_overlap_in_objects() -> None:
+    raw = RawSection((LEAF, LEAF), flags=4)
+    assert check_invariants(decode_section(raw.assemble(), raw.vaddr)) == []
+
+
+# Attributes of functions
+
+
+def test_the_signal_flag() -> None:
+    """Unwinders step back by a byte in front of calls, and must not in signal frames."""
+    signal, plain = truth(AMD64, augmentation="zRS"), truth(AMD64)
+    assert said(signal, one_row("00 03 08", info=0x80)) == []
+    assert said(signal, one_row("00 03 08")) == ["wrong +0x0 a signal frame that is not marked as one"]
+    assert said(plain, one_row("00 03 08", info=0x80)) == ["wrong +0x0 marked as a signal frame, which it is not"]
+    assert said(signal, one_row("00 03 08", version=2)) == []
+
+
+def test_the_pointer_authentication_key() -> None:
+    signed = asm.aarch64_negate_ra_state()
+    key_a, key_b = truth(AARCH64_LE, signed), truth(AARCH64_LE, signed, augmentation="zRB")
+    for version in (1, 2, 3):
+        a, b = (one_row("00 83 00", version=version, info=info, **AARCH64) for info in (0, 0x20))
+        assert said(key_a, a) == said(key_b, b) == []
+        assert said(key_a, b) == ["wrong +0x0 RA is signed with key A, the function says B"]
+        assert said(key_b, a) == ["wrong +0x0 RA is signed with key B, the function says A"]
+
+
+def test_another_return_column() -> None:
+    """SFrame has one return address column per ABI; a function with another must not be described."""
+    cie = cie_of(AMD64)._replace(ra_register=3, instructions=(asm.def_cfa(7, 8), asm.offset(3, 1)))
+    other = linked(AMD64, push_fp(AMD64), asm.Fde(cie, TEXT_VADDR + 0x40, 0x10))
+    assert said(other, RawSection((PUSH,))) == []
+    assert said(other, GOOD) == ["wrong +0x40 the return address is in column 3, rows speak of rip"]
+
+
+def test_the_key_of_an_unsigned_ra_is_no_difference() -> None:
+    """GNU as marks every function whose CIE names the key; ours only where it matters."""
+    for info in (0, 0x20):
+        assert said(truth(AARCH64_LE, augmentation="zRB"), one_row("00 03 00", info=info, **AARCH64)) == []
+
+
+def test_the_key_matters_where_ra_is_signed() -> None:
+    """A function of the section may reach over several FDEs (-O2), of which one signs nothing and names a key."""
+    cie_a, cie_b = cie_of(AARCH64_LE, asm.aarch64_negate_ra_state()), cie_of(AARCH64_LE, augmentation="zRB")
+    both = linked(AARCH64_LE, asm.Fde(cie_a, TEXT_VADDR, 0x10), asm.Fde(cie_b, TEXT_VADDR + 0x10, 0x10))
+    for version in (1, 2, 3):
+        for info, found in ((0, []), (0x20, ["wrong +0x0 RA is signed with key A, the function says B"])):
+            joined = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex("00 83 00 10 03 00"), 2, info)
+            assert said(both, RawSection((joined,), version=version, abi=2, fixed_ra=0)) == found
+
+
+def test_a_linked_file_is_sorted(image: ElfImage) -> None:
+    assert said(image, GOOD._replace(flags=4)) == ["invariant +0x10000 not sorted, in a linked file"]
+
+
+def test_the_abi() -> None:
+    outermost = truth(AMD64, asm.undefined(16))
+    assert said(outermost, one_row("00 00", **AARCH64)) == ["invariant +0x10000 for AArch64, the file is for AMD64"]
+
+
+def test_a_huge_repeating_function_costs_nothing(image: ElfImage) -> None:
+    """A damaged size must not make the comparison walk four thousand million blocks."""
+    block = RawFunction(TEXT_VADDR, 0xFFFFFFFF, bytes.fromhex("00 03 08"), 1, 0x10, 0, 1)
+    lines = said(image, RawSection((block,)))
+    assert "wrong +0x4 CFA is rsp+16, the row says rsp+8" in lines
+    assert any(line.startswith("extra") for line in lines)
+
+
+def test_files_with_gaps_between_their_code() -> None:
+    """Functions of several executable sections, and the hole between them."""
+    cie = cie_of(AMD64)
+    data = linked_file(
+        AMD64,
+        (asm.Fde(cie, TEXT_VADDR, 0x10), asm.Fde(cie, TEXT_VADDR + 0x2000, 0x10)),
+        codes=(Code(TEXT_VADDR, 0x10, ".text"), Code(TEXT_VADDR + 0x2000, 0x10, ".text.other")),
+    )
+    image = load(data, "two")
+    functions = (RawFunction(TEXT_VADDR), RawFunction(TEXT_VADDR + 0x2000))
+    assert said(image, RawSection(functions)) == []
+    assert said(image, RawSection((functions[0]._replace(size=0x2020),))) == [
+        "extra +0x10 no CFI for 8176 bytes of a function",
+        "extra +0x2010 no CFI for 16 bytes of a function",
+    ]
