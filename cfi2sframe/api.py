@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.assemble import outcomes_of
 from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
-from cfi2sframe.dwarf.programs import load_cfi
-from cfi2sframe.elf.cfi import relocated_bytes
+from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.elf.cfi import find_cfi, relocated_bytes
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from cfi2sframe.errors import InputError
-from cfi2sframe.lower import Target
+from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Verification, verify_section
 
@@ -79,13 +80,16 @@ def verify(
             # The raw section of an object puts every function's section at 0; keep them apart to compare.
             conversion = place_again(conversion, 0)
         section = decode_section(conversion.data, conversion.section_vaddr)
-        return verify_section(image, conversion.cfi, conversion.code_map, section)
+        return verify_section(image, conversion.cfi, conversion.code_map, conversion.outcomes.skipped, section)
     check_options(options)
     header = section.header
     errata = (2 if _says_outermost(section) else 1) if header.start_is_pcrel else 0
-    cfi = load_cfi(image, Target(image.arch, header.version, errata), options.source)
-    code_map = map_code(image, cfi, header.version, with_stubs=options.with_stubs)
-    return verify_section(image, cfi, code_map, section)
+    target = Target(image.arch, header.version, errata)
+    check_target(target)
+    cfi = read_programs(image, find_cfi(image, options.source))
+    outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
+    code_map = map_code(image, cfi.entries, header.version, with_stubs=options.with_stubs)
+    return verify_section(image, cfi, code_map, outcomes.skipped, section)
 
 
 def _says_outermost(section: DecodedSection) -> bool:

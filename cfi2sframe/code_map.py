@@ -1,59 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds at which address: FDEs, and PLT stubs, whose instructions say more than their CFI."""
+"""Who holds an address: an FDE, or a PLT stub, whose instructions say more than its CFI."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.overlaps import Arrangement, Piece, Pieces, Ranges, arrange
+from cfi2sframe.overlaps import Piece, Pieces, Ranges, resolve_overlaps
 from cfi2sframe.plt.records import CfiSpan, StubReason, StubScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.dwarf.programs import Cfi
+    from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.reasons import DropReason
 
 
 class CodeMap(NamedTuple):
     """The addresses of an image, each given to one FDE or to the stubs.
 
-    `pieces` are those of the arrangement without the stubs' addresses; `replaced` are the FDEs, by number, that have
-    no address left because stubs have them all.
+    `pieces` are the addresses of FDEs. FDEs without an address are in `dropped`, or in `replaced` when stubs have all
+    of theirs; `overlapped` FDEs have lost addresses to other FDEs. All of these are numbers of FDEs.
     """
 
-    arrangement: Arrangement
     pieces: Pieces
     stubs: StubScan
+    dropped: dict[int, DropReason]
+    overlapped: frozenset[int]
     replaced: frozenset[int]
 
 
-def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True) -> CodeMap:
-    """Decide what holds at which address. Stubs are looked for in linked files only."""
-    entries = cfi.entries
-    ranges = Ranges(entries.starts, entries.sizes, lambda number: entries.programs[number].number)
-    arrangement = arrange(ranges, image.not_code)
-    stubs = StubScan()
+def map_code(image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: bool = True) -> CodeMap:
+    """Decide what holds at which address. Only linked files have stubs; `version` is that of SFrame."""
+    resolved = resolve_overlaps(Ranges(entries.starts, entries.sizes, entries.program_numbers), image.not_code)
+    pieces = resolved.pieces
+    stubs, replaced = StubScan(), frozenset[int]()
     if with_stubs and not image.is_relocatable:
         from cfi2sframe.plt.scan import scan_stubs
 
-        stubs = scan_stubs(image, version, _CfiAt(arrangement.pieces, cfi).span)
-    taken = sorted(_taken(stubs))
+        stubs = scan_stubs(image, version, _CfiAt(pieces, entries).span)
+        pieces, replaced = _without_stubs(pieces, sorted(_stub_ranges(stubs)))
+    return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced)
+
+
+def _without_stubs(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> tuple[Pieces, frozenset[int]]:
+    """Return pieces without ascending ranges, and the numbers of the FDEs that have none left."""
     if not taken:
-        return CodeMap(arrangement, arrangement.pieces, stubs, frozenset())
-    # Stubs lie close together: most pieces are nowhere near.
-    pieces = arrangement.pieces
+        return pieces, frozenset()
+    # Stubs are close together, and most pieces are far from them.
     first = bisect_right(pieces.ends, taken[0][0])
     last = bisect_left(pieces.starts, max(end for _, end in taken))
     near = Pieces(pieces.numbers[first:last], pieces.starts[first:last], pieces.ends[first:last])
     left = Pieces.of(list(_without(near, taken)))
-    replaced = set(near.numbers).difference(left.numbers)
-    return CodeMap(arrangement, pieces.replaced([(first, last, left)]), stubs, frozenset(replaced))
+    return pieces.replaced([(first, last, left)]), frozenset(near.numbers).difference(left.numbers)
 
 
-def _taken(stubs: StubScan) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of which CFI has no say: described stubs, and those where it contradicts the instructions."""
+def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:
+    """Yield the ranges where the stub analysis overrides the CFI: described stubs, and those that contradict it."""
     for function in stubs.functions:
         yield function.start_vaddr, function.start_vaddr + function.size
     for skip in stubs.left_out:
@@ -64,9 +68,9 @@ def _taken(stubs: StubScan) -> Iterator[tuple[int, int]]:
 class _CfiAt:
     """The CFI in force at an address, for the analysis of stubs."""
 
-    def __init__(self, pieces: Pieces, cfi: Cfi) -> None:
+    def __init__(self, pieces: Pieces, entries: CfiEntries) -> None:
         self.pieces = pieces
-        self.cfi = cfi
+        self.entries = entries
 
     def span(self, vaddr: int) -> CfiSpan:
         """Return the row at an address and where it ends; no row where no FDE holds."""
@@ -75,16 +79,16 @@ class _CfiAt:
         if index < 0 or vaddr >= piece_ends[index]:
             following = piece_starts[index + 1 : index + 2]
             return CfiSpan(following[0] if following else 1 << 64, None)
-        entries = self.cfi.entries
-        starts, states, _ = entries.programs[numbers[index]].rows
-        start_vaddr = entries.starts[numbers[index]]
-        row = bisect_right(starts, vaddr - start_vaddr)
-        end = start_vaddr + starts[row] if row < len(starts) else piece_ends[index]
-        return CfiSpan(min(end, piece_ends[index]), states[row - 1])
+        entry = numbers[index]
+        table = self.entries.programs[self.entries.program_numbers[entry]].table
+        start_vaddr = self.entries.starts[entry]
+        row = bisect_right(table.starts, vaddr - start_vaddr)
+        end = start_vaddr + table.starts[row] if row < len(table.starts) else piece_ends[index]
+        return CfiSpan(min(end, piece_ends[index]), table.states[row - 1])
 
 
 def _without(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
-    """Yield what is left of ascending pieces when ascending ranges are taken out."""
+    """Yield what is left of ascending pieces without ascending ranges."""
     position = 0
     for number, start, end in zip(*pieces, strict=True):
         begin = start

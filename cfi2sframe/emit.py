@@ -84,7 +84,7 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
     ):
         if number is None:
             raise EmbedError("an object has no stubs")
-        fde, _program, cfi_section = conversion.cfi.entries[number]
+        _, fde, _, cfi_section = conversion.cfi.entries[number]
         relocation = cfi_section.relocations.get(fde.pc_offset)
         if relocation is None:
             raise EmbedError(f"{cfi_section.name}+0x{fde.pc_offset:x}: no relocation says where the function starts")
@@ -143,7 +143,9 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
 
         check_added(conversion.image, rewritten)
     # Everything old has just been found in its place, so the CFI need not be read again.
-    found = verify_section(conversion.image, conversion.cfi, conversion.code_map, decode_existing(rewritten))
+    found = verify_section(
+        conversion.image, conversion.cfi, conversion.code_map, conversion.outcomes.skipped, decode_existing(rewritten)
+    )
     if not found.is_clean:
         first = found.differences[0]
         raise VerificationError(

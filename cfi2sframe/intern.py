@@ -58,3 +58,16 @@ def distinct(objects: Iterable[K]) -> tuple[list[K], list[int]]:
     firsts = dict(zip(identities, kept, strict=True))
     number_of = dict(zip(firsts, count(), strict=False))
     return list(firsts.values()), list(map(number_of.__getitem__, identities))
+
+
+class TupleInterner(Generic[K]):
+    """Makes equal tuples one object, given that their items are interned: compares by the identity of the items."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], tuple[K, ...]] = {}
+
+    def intern(self, items: tuple[K, ...]) -> tuple[K, ...]:
+        """Return the one tuple of these items."""
+        return self._known.setdefault(tuple(map(id, items)), items)

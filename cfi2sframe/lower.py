@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the DWARF row table -> frame rows, or the named reason why not: all of what SFrame can say, by version.
+"""Rows of the DWARF row table to frame rows, or the named reason why not: all that SFrame can express, by version.
 
 Two steps. `reduce_state` puts a row's rules into SFrame's algebra (`Rule`), whatever the version. `Lowering` then asks
-whether a version's default rows can say them, or its flexible rows, or none.
+whether the version's default rows can express them, or its flexible rows, or neither.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.describe import describe_frame_rule, describe_rule
 from cfi2sframe.dwarf.expression import Load, Shapes, Sum, describe
@@ -23,21 +24,23 @@ from cfi2sframe.dwarf.rules import (
     ValueAtCfa,
 )
 from cfi2sframe.errors import RequestError
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
+    from cfi2sframe.dwarf.programs import Program
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
-
-#: Makes a record of a tuple without a call in between.
-_make: Final = tuple.__new__
+    from cfi2sframe.dwarf.unwind_table import UnwindTable
 
 
 class Target(NamedTuple):
-    """What is written: the ABI, the SFrame version, and of version 2 which errata (0, 1 or 2) its readers know."""
+    """What is written for: the ABI, the SFrame version, and which errata of version 2 (0, 1 or 2) its readers know."""
 
     arch: Arch
     version: int = SFRAME_VERSION_3
@@ -78,116 +81,138 @@ class Skip(NamedTuple):
     start_delta: int
 
 
-class _CannotSay(Exception):  # noqa: N818 - control flow inside this module, never an error
+class _InexpressibleError(Exception):
+    """SFrame has no rule like this one. Control flow inside this module; it never leaves it."""
+
     def __init__(self, reason: SkipReason, detail: str = "") -> None:
         self.reason = reason
         self.detail = detail
         super().__init__(reason, detail)
 
 
-class _Lowered(NamedTuple):
-    """A lowered row state: why it cannot be said at all, or why default rows cannot say it (None: they can)."""
+class _Limit(NamedTuple):
+    """Why something cannot express a state: the reason, and the offending rule in readable form."""
+
+    reason: SkipReason
+    detail: str
+
+
+class _LoweredState(NamedTuple):
+    """A lowered row state, with why the target cannot express it, and why its default rows cannot; None: they can."""
 
     state: FrameState
-    failure: Skip | None
-    default_limit: Skip | None
+    failure: _Limit | None
+    default_limit: _Limit | None
 
 
-class _KnownRows(NamedTuple):
-    """What functions say whose rows differ by their starts alone; the first two are what they are known by."""
+class _LoweredStates(NamedTuple):
+    """A lowered list of row states: all of a body but its starts, in which most programs differ.
 
-    states: tuple[RowState, ...]
-    cie: DwarfCie
-    behind_starts: tuple[tuple[FrameState, ...], bool, bool, bool, int]
+    `kept` are the numbers of the rows whose state differs from the one before; None: all rows.
+    """
+
+    states: tuple[FrameState, ...]
+    kept: tuple[int, ...] | None
+    is_flexible: bool
+    is_signal_frame: bool
+    uses_b_key: bool
+
+
+class _SkippedStates(NamedTuple):
+    """Why the target cannot express a list of row states, and the number of the first offending row."""
+
+    limit: _Limit
+    row: int
+
+
+def lower_programs(programs: Iterable[Program], target: Target) -> tuple[FunctionBody | Skip, ...]:
+    """Lower the programs of a file; the results have the programs' numbers."""
+    lowering = Lowering(target)
+    return tuple([lowering.lower(program.table, program.cie) for program in programs])
 
 
 class Lowering:
-    """Lowers the functions of one file for one target. Row states recur all over a program: each is lowered once."""
+    """Lowers the programs of one file for one target. Row states recur all over a program: each is lowered once."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        # By identity, which costs no hashing of nested records; the entries keep what is identified alive.
-        self._states: dict[int, tuple[_Lowered, RowState]] = {}
         self._frames: dict[FrameState, FrameState] = {}
-        self._known_rows: dict[tuple[int, int], _KnownRows] = {}
         self._shapes = Shapes(target.arch.byte_order)
+        self._lowered_state = IdentityMap(self._lower_state)
+        self._lists_of = IdentityMap(self._lists_for)
 
-    def lower(self, starts: tuple[int, ...], states: tuple[RowState, ...], cie: DwarfCie) -> FunctionBody | Skip:
-        """Lower a function's rows: `states[N]` holds from `starts[N]` on.
+    def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | Skip:
+        """Lower a program's rows. Equal neighbours merge; only what default rows cannot express becomes flexible."""
+        starts = table.starts
+        lowered = self._lists_of[cie][table.states]
+        if isinstance(lowered, _SkippedStates):
+            return Skip(lowered.limit.reason, lowered.limit.detail, starts[lowered.row])
+        if lowered.kept is not None:
+            starts = tuple([starts[number] for number in lowered.kept])
+        return FunctionBody(starts, lowered.states, lowered.is_flexible, lowered.is_signal_frame, lowered.uses_b_key)
 
-        Equal neighbours merge; the body is flexible only where default rows cannot say it.
-        """
-        key = (id(states), id(cie))
-        known = self._known_rows.get(key)
-        if known is not None:
-            # Nearly always: programs differ by where their rows start more than by what these say.
-            body: FunctionBody = _make(FunctionBody, (starts, *known[2]))
-            return body
-        if cie.ra_register != self.target.arch.ra_register:
-            return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-        kept_starts: list[int] = []
-        kept_frames: list[FrameState] = []
-        limit: Skip | None = None
-        for start_delta, row_state in zip(starts, states, strict=True):
-            state, failure, default_limit = self._lower_state(row_state)
+    def _lists_for(self, cie: DwarfCie) -> IdentityMap[tuple[RowState, ...], _LoweredStates | _SkippedStates]:
+        return IdentityMap(partial(self._lower_states, cie))
+
+    def _lower_states(self, cie: DwarfCie, row_states: tuple[RowState, ...]) -> _LoweredStates | _SkippedStates:
+        target = self.target
+        if cie.ra_register != target.arch.ra_register:
+            return _SkippedStates(_Limit(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}"), 0)
+        kept: list[int] = []
+        states: list[FrameState] = []
+        limit: _SkippedStates | None = None
+        for number, row_state in enumerate(row_states):
+            state, failure, default_limit = self._lowered_state[row_state]
             if failure is not None:
-                return failure._replace(start_delta=start_delta)
-            if kept_frames and state is kept_frames[-1]:
+                return _SkippedStates(failure, number)
+            if states and state is states[-1]:
                 continue
             if default_limit is not None and limit is None:
-                limit = default_limit._replace(start_delta=start_delta)
-            kept_starts.append(start_delta)
-            kept_frames.append(state)
-        result = self._body(tuple(kept_starts), tuple(kept_frames), cie, limit)
-        if len(kept_starts) == len(starts) and isinstance(result, FunctionBody):
-            self._known_rows[key] = _KnownRows(states, cie, result[1:])
-        return result
+                limit = _SkippedStates(default_limit, number)
+            kept.append(number)
+            states.append(state)
+        if limit is not None:
+            skipped = self._flexible_limit(kept, states) if target.has_flexible_rows else limit
+            if skipped is not None:
+                return skipped
+        return _LoweredStates(
+            tuple(states),
+            None if len(kept) == len(row_states) else tuple(kept),
+            is_flexible=limit is not None,
+            is_signal_frame=cie.is_signal_frame and target.version >= SFRAME_VERSION_3,
+            # The key matters where an RA is signed; elsewhere it would only keep equal functions apart.
+            uses_b_key=cie.uses_b_key and any(state.mangled_ra for state in states),
+        )
 
-    def _lower_state(self, row_state: RowState) -> _Lowered:
-        known = self._states.get(id(row_state))
-        if known is not None:
-            return known[0]
+    def _lower_state(self, row_state: RowState) -> _LoweredState:
         target = self.target
         try:
             state = reduce_state(row_state, target.arch, self._shapes)
-        except _CannotSay as why:
-            lowered = _Lowered(OUTERMOST, Skip(why.reason, why.detail, 0), None)
-        else:
-            # Equal states are one object: neighbours are compared by identity.
-            state = self._frames.setdefault(state, state)
-            if state.cfa is None and not target.says_outermost:
-                lowered = _Lowered(state, Skip(SkipReason.RA_UNDEFINED, "", 0), None)
-            else:
-                lowered = _Lowered(state, None, _default_limit(state, target))
-        self._states[id(row_state)] = (lowered, row_state)
-        return lowered
+        except _InexpressibleError as why:
+            return _LoweredState(OUTERMOST, _Limit(why.reason, why.detail), None)
+        state = self._frames.setdefault(state, state)
+        if state.cfa is None and not target.says_outermost:
+            return _LoweredState(state, _Limit(SkipReason.RA_UNDEFINED, ""), None)
+        return _LoweredState(state, None, _default_limit(state, target))
 
-    def _body(
-        self, starts: tuple[int, ...], states: tuple[FrameState, ...], cie: DwarfCie, limit: Skip | None
-    ) -> FunctionBody | Skip:
-        target = self.target
-        if limit is not None:
-            if not target.has_flexible_rows:
-                return limit
-            for start_delta, state in zip(starts, states, strict=True):
-                detail = _range_limit(state, target.arch)
-                if detail is not None:
-                    return Skip(SkipReason.OFFSET_RANGE, detail, start_delta)
-        is_signal_frame = cie.is_signal_frame and target.version >= SFRAME_VERSION_3
-        # The key matters where an RA is signed; elsewhere it would only keep equal functions apart.
-        uses_b_key = cie.uses_b_key and any(state.mangled_ra for state in states)
-        return FunctionBody(starts, states, limit is not None, is_signal_frame, uses_b_key)
+    def _flexible_limit(self, numbers: Sequence[int], states: Sequence[FrameState]) -> _SkippedStates | None:
+        """Return why flexible rows cannot express these states of the rows with these numbers; None: they can."""
+        for number, state in zip(numbers, states, strict=True):
+            limit = _range_limit(state, self.target.arch)
+            if limit is not None:
+                return _SkippedStates(limit, number)
+        return None
 
 
 # Step 1: into the algebra
 
 
 def reduce_state(state: RowState, arch: Arch, shapes: Shapes) -> FrameState:
-    """Put a row into SFrame's algebra; raises `_CannotSay` with the reason when no rule there says the same."""
+    """Put a row into SFrame's algebra; raises `_InexpressibleError` with the reason when it has no such rule."""
     if state.ra is NoRule.UNDEFINED:
         return OUTERMOST
     if state.signing is RaSigning.SIGNED_WITH_PC:
-        raise _CannotSay(SkipReason.PAUTH_WITH_PC)
+        raise _InexpressibleError(SkipReason.PAUTH_WITH_PC)
     cfa = _reduce_cfa(state.cfa, shapes)
     ra = _reduce_ra(state.ra, arch, shapes)
     fp = _reduce_fp(state.fp, arch, shapes)
@@ -202,7 +227,7 @@ def _reduce_cfa(rule: CfaRule | None, shapes: Shapes) -> Rule:
         case CfaExpression(expression):
             return _by_shape(expression, shapes, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
         case None:
-            raise _CannotSay(SkipReason.CFA_UNDEFINED)
+            raise _InexpressibleError(SkipReason.CFA_UNDEFINED)
 
 
 def _by_shape(expression: bytes, shapes: Shapes, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
@@ -213,14 +238,14 @@ def _by_shape(expression: bytes, shapes: Shapes, reason: SkipReason, *, starts_w
         case Load(Sum(register, offset)):
             return Rule(register, offset, deref=True)
         case None:
-            raise _CannotSay(reason, describe(expression, shapes.byte_order))
+            raise _InexpressibleError(reason, describe(expression, shapes.byte_order))
 
 
 def _at_shape(expression: bytes, shapes: Shapes, reason: SkipReason) -> Rule:
     """Return the rule of an expression that computes the address where the value is saved."""
     address = _by_shape(expression, shapes, reason, starts_with_cfa=True)
     if address.deref:
-        raise _CannotSay(reason, describe(expression, shapes.byte_order))
+        raise _InexpressibleError(reason, describe(expression, shapes.byte_order))
     return address._replace(deref=True)
 
 
@@ -242,8 +267,8 @@ def _reduce_register(
         case IsExpression(expression):
             reduced = _by_shape(expression, shapes, expression_reason, starts_with_cfa=True)
     if reduced.register is None and not reduced.deref:
-        # Its control word would be 0, and that is the padding word (version 3, "Control Data").
-        raise _CannotSay(value_reason, f"CFA{reduced.offset:+d}")
+        # Its control word would be 0, which is the padding word (version 3, "Control Data").
+        raise _InexpressibleError(value_reason, f"CFA{reduced.offset:+d}")
     return reduced
 
 
@@ -252,20 +277,20 @@ def _reduce_ra(rule: RegisterRule, arch: Arch, shapes: Shapes) -> Rule | None:
     if ra == Rule(arch.ra_register, 0, deref=False):
         ra = None
     if ra is None and arch.fixed_ra_offset:
-        # The call put RA on the stack; CFI that does not say where leaves it unknown.
-        raise _CannotSay(SkipReason.RA_UNSPECIFIED)
+        # The call instruction pushed RA; CFI that does not say where leaves it unknown.
+        raise _InexpressibleError(SkipReason.RA_UNSPECIFIED)
     return ra
 
 
 def _reduce_fp(rule: RegisterRule, arch: Arch, shapes: Shapes) -> Rule | None:
     if rule is NoRule.UNDEFINED:
-        raise _CannotSay(SkipReason.FP_UNDEFINED)
+        raise _InexpressibleError(SkipReason.FP_UNDEFINED)
     fp = _reduce_register(rule, shapes, SkipReason.FP_EXPRESSION, SkipReason.FP_IS_CFA_VALUE)
     return None if fp == Rule(arch.fp_register, 0, deref=False) else fp
 
 
 def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch, shapes: Shapes) -> None:
-    """Accept only an SP that is the CFA (plus the ABI's constant): SFrame has no other."""
+    """Accept only an SP that equals the CFA plus the ABI's constant: SFrame has no rule for another one."""
     match rule:
         case NoRule.UNSPECIFIED:
             return
@@ -283,87 +308,83 @@ def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch, shapes: Shapes) -> None
                 return
         case _:
             pass
-    raise _CannotSay(SkipReason.SP_RULE, describe_rule(rule, arch))
+    raise _InexpressibleError(SkipReason.SP_RULE, describe_rule(rule, arch))
 
 
 # Step 2: into a version's rows
 
 
-def _default_limit(state: FrameState, target: Target) -> Skip | None:
-    """Return why default rows cannot say a state, or None when they can."""
-    arch = target.arch
-    cfa, ra, fp, _ = state
-    reason: SkipReason | None
-    if cfa is None:
+def _default_limit(state: FrameState, target: Target) -> _Limit | None:
+    """Return why default rows cannot express a state; None when they can."""
+    if state.cfa is None:
         return None
+    return (
+        _default_cfa_limit(state.cfa, target.arch)
+        or _default_ra_limit(state.ra, state.fp, target)
+        or _default_fp_limit(state.fp, target)
+        or _range_limit(state, target.arch)
+    )
+
+
+def _default_cfa_limit(cfa: Rule, arch: Arch) -> _Limit | None:
     if cfa.deref:
-        reason, detail = SkipReason.CFA_EXPRESSION, describe_frame_rule(cfa, arch)
-    elif cfa.register not in (arch.sp_register, arch.fp_register):
-        reason, detail = SkipReason.CFA_BASE_REGISTER, describe_frame_rule(cfa, arch)
-    elif (cfa.offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
-        reason, detail = SkipReason.OFFSET_RANGE, f"CFA={describe_frame_rule(cfa, arch)}"
-    else:
-        reason, detail = _default_ra_limit(ra, fp, target)
-        if reason is None:
-            reason, detail = _default_fp_limit(fp, target)
-        if reason is None:
-            too_wide = _range_limit(state, arch)
-            if too_wide is not None:
-                reason, detail = SkipReason.OFFSET_RANGE, too_wide
-    return None if reason is None else Skip(reason, detail, 0)
+        return _Limit(SkipReason.CFA_EXPRESSION, describe_frame_rule(cfa, arch))
+    if cfa.register not in (arch.sp_register, arch.fp_register):
+        return _Limit(SkipReason.CFA_BASE_REGISTER, describe_frame_rule(cfa, arch))
+    if (cfa.offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
+        return _Limit(SkipReason.OFFSET_RANGE, f"CFA={describe_frame_rule(cfa, arch)}")
+    return None
 
 
-def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> tuple[SkipReason | None, str]:
+def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> _Limit | None:
     arch = target.arch
     if arch.fixed_ra_offset:
         if ra == Rule(None, arch.fixed_ra_offset, deref=True):
-            return None, ""
+            return None
         if ra is not None and ra.register is None:
-            return SkipReason.RA_NOT_AT_FIXED_OFFSET, describe_frame_rule(ra, arch)
+            return _Limit(SkipReason.RA_NOT_AT_FIXED_OFFSET, describe_frame_rule(ra, arch))
     elif ra is None:
-        # s390x has a padding word for this; AArch64 has not.
-        if fp is None or arch.pads_ra:
-            return None, ""
-        return SkipReason.FP_WITHOUT_RA, ""
+        # s390x has a padding word for this; AArch64 has none.
+        return None if fp is None or arch.pads_ra else _Limit(SkipReason.FP_WITHOUT_RA, "")
     if ra is None:
-        return SkipReason.RA_UNSPECIFIED, ""
+        return _Limit(SkipReason.RA_UNSPECIFIED, "")
     return _default_saved_limit(ra, target, SkipReason.RA_EXPRESSION, SkipReason.RA_IN_REGISTER)
 
 
-def _default_fp_limit(fp: Rule | None, target: Target) -> tuple[SkipReason | None, str]:
+def _default_fp_limit(fp: Rule | None, target: Target) -> _Limit | None:
     if fp is None:
-        return None, ""
+        return None
     return _default_saved_limit(fp, target, SkipReason.FP_EXPRESSION, SkipReason.FP_IN_REGISTER)
 
 
 def _default_saved_limit(
     rule: Rule, target: Target, expression_reason: SkipReason, register_reason: SkipReason
-) -> tuple[SkipReason | None, str]:
-    """Return why a default row's RA or FP word cannot say a rule."""
+) -> _Limit | None:
+    """Return why a default row's RA or FP word cannot express a rule."""
     arch = target.arch
     if rule.register is None:
-        # An offset of 0 is what readers take for "none"; nothing is saved at the CFA itself in real code.
+        # Readers take an offset of 0 for "not saved"; no compiler saves a register at the CFA itself.
         if rule.offset == 0 or (arch.pads_ra and rule.offset & 1):
-            return SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch)
-        return None, ""
+            return _Limit(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
+        return None
     if rule.deref or rule.offset:
-        return expression_reason, describe_frame_rule(rule, arch)
+        return _Limit(expression_reason, describe_frame_rule(rule, arch))
     if target.version == SFRAME_VERSION_2 and arch.pads_ra:
-        return None, ""
-    return register_reason, describe_frame_rule(rule, arch)
+        return None
+    return _Limit(register_reason, describe_frame_rule(rule, arch))
 
 
-def _range_limit(state: FrameState, arch: Arch) -> str | None:
-    """Return the rule whose numbers no data word can hold, or None."""
-    for rule in state[:3]:
+def _range_limit(state: FrameState, arch: Arch) -> _Limit | None:
+    """Return the first rule with a number that no data word can hold; None when there is none."""
+    for rule in (state.cfa, state.ra, state.fp):
         if rule is None:
             continue
         offset = rule.offset
         if rule is state.cfa:
             if (offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
-                return describe_frame_rule(rule, arch)
+                return _Limit(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
             offset = (offset - arch.cfa_offset_bias) // arch.cfa_offset_scale
         register = rule.register or 0
         if not -(1 << 31) <= offset < 1 << 31 or register >= 1 << (32 - FLEX_REG_SHIFT):
-            return describe_frame_rule(rule, arch)
+            return _Limit(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
     return None

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From FDEs to code ranges that every reader accepts: no empty, discarded, repeated or overlapping ones.
 
-Knows ranges and bodies, not how they came about. Where ranges overlap, the address belongs to the range that starts
-last (as in the search table of `.eh_frame_hdr`), and to the first of those in the section's order.
+Knows ranges only, not what they are ranges of. Where ranges overlap, the address belongs to the range that starts last
+(as in the search table of `.eh_frame_hdr`), and to the first of those in the section's order.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from heapq import heappop, heappush
 from itertools import accumulate, compress, count, pairwise
 from operator import add, gt
@@ -19,20 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeVar
 
-    from cfi2sframe.sframe.model import FunctionBody
-
     _T = TypeVar("_T")
 
 
 class Ranges(NamedTuple):
-    """The ranges of all FDEs, in section order, as columns: starts, and sizes in bytes.
+    """The ranges of all FDEs, in section order, as columns: virtual addresses and sizes in bytes.
 
-    `content_of(number)` is a number for what an FDE says: equal contents over equal ranges repeat one another.
+    FDEs with equal `contents` have equal rows, and are duplicates where their ranges are equal too.
     """
 
     starts: Sequence[int]
     sizes: Sequence[int]
-    content_of: Callable[[int], int]
+    contents: Sequence[int]
 
 
 class Piece(NamedTuple):
@@ -85,16 +82,16 @@ def spliced(column: Sequence[_T], changes: Iterable[tuple[int, int, Sequence[_T]
     return tuple(parts)
 
 
-class Arrangement(NamedTuple):
-    """Where FDEs hold; those dropped, by number; those that lost bytes to others."""
+class Resolved(NamedTuple):
+    """Where FDEs hold; the FDEs that are dropped, and those that lost bytes to others, by their numbers."""
 
     pieces: Pieces
     dropped: dict[int, DropReason]
     overlapped: frozenset[int]
 
 
-def arrange(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence[int]], list[int]]) -> Arrangement:
-    """Arrange the ranges of all FDEs.
+def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence[int]], list[int]]) -> Resolved:
+    """Give each address to one FDE at most.
 
     `not_code(starts, ends)` returns the places in these columns, of which the first ascends, of ranges that are not
     executable.
@@ -113,7 +110,7 @@ def arrange(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence[int]], l
     for first, last in _clusters(pieces.starts, pieces.ends):
         cluster = _without_duplicates(pieces.numbers[first:last], ranges, dropped)
         settled.append((first, last, Pieces.of(_settle(cluster, ranges, dropped, overlapped))))
-    return Arrangement(pieces.replaced(settled) if settled else pieces, dropped, frozenset(overlapped))
+    return Resolved(pieces.replaced(settled) if settled else pieces, dropped, frozenset(overlapped))
 
 
 def _clusters(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -136,7 +133,7 @@ def _without_duplicates(cluster: Sequence[int], ranges: Ranges, dropped: dict[in
     seen: set[tuple[int, int, int]] = set()
     kept = []
     for number in cluster:
-        what = (ranges.starts[number], ranges.sizes[number], ranges.content_of(number))
+        what = (ranges.starts[number], ranges.sizes[number], ranges.contents[number])
         if what in seen:
             dropped[number] = DropReason.DUPLICATE
         else:
@@ -180,19 +177,3 @@ def _sweep(cluster: list[int], ranges: Ranges) -> list[Piece]:
         else:
             pieces.append(Piece(number, edge, next_edge))
     return pieces
-
-
-def cut(body: FunctionBody, start_delta: int, end_delta: int) -> FunctionBody:
-    """Return what a body says of `[start_delta, end_delta)`, with row starts counted from `start_delta`."""
-    starts, states = body.starts, body.states
-    if start_delta == 0 and starts[-1] < end_delta:
-        return body
-    first = bisect_right(starts, start_delta) - 1
-    last = bisect_left(starts, end_delta, first + 1)
-    kept = (0, *(start - start_delta for start in starts[first + 1 : last]))
-    return body._replace(starts=kept, states=states[first:last])
-
-
-def split_points(body: FunctionBody, max_row_count: int) -> tuple[int, ...]:
-    """Return the deltas at which a body has to be cut so that no part has more than `max_row_count` rows; 0 first."""
-    return body.starts[::max_row_count]

@@ -165,7 +165,7 @@ def test_dropped_fdes() -> None:
     )
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 16)]
-    assert conversion.code_map.arrangement.dropped == {
+    assert conversion.code_map.dropped == {
         0: DropReason.DISCARDED,
         2: DropReason.DUPLICATE,
         3: DropReason.SHADOWED,
@@ -278,7 +278,7 @@ def test_a_damaged_fde_fails_alone() -> None:
     image = linked(AMD64, leaf(0), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x20, 16, (b"\x3f",)), leaf(0x40))
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 16), (0x40, 16)]
-    ((failure, section, start),) = conversion.cfi.failures
+    ((failure, section, start),) = conversion.cfi.damaged
     assert (section.name, start) == (".eh_frame", TEXT_VADDR + 0x20)
     assert failure.error.reason == "unknown call frame instruction 0x3f"
     assert not conversion.is_whole
@@ -287,7 +287,7 @@ def test_a_damaged_fde_fails_alone() -> None:
 def test_the_same_damage_twice_is_told_twice() -> None:
     broken = (asm.advance(1), b"\x3f")
     image = linked(AMD64, leaf(0), *(asm.Fde(cie_of(AMD64), TEXT_VADDR + start, 16, broken) for start in (0x20, 0x40)))
-    offsets = [f.failure.error.offset for f in convert_checked(image).cfi.failures]
+    offsets = [f.failure.error.offset for f in convert_checked(image).cfi.damaged]
     assert len(set(offsets)) == 2
 
 
@@ -304,8 +304,8 @@ def test_a_damaged_cie_takes_its_fdes_with_it() -> None:
     image = linked(AMD64, leaf(0), asm.Fde(bad, TEXT_VADDR + 0x20, 16), asm.Fde(bad, TEXT_VADDR + 0x40, 16))
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 16)]
-    reasons = {f.failure.error.reason for f in conversion.cfi.failures}
-    assert len(conversion.cfi.failures) == 2
+    reasons = {f.failure.error.reason for f in conversion.cfi.damaged}
+    assert len(conversion.cfi.damaged) == 2
     assert {reason.split(": ")[1] for reason in reasons} == {"CIE version 9 is unknown"}
 
 

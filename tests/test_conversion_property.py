@@ -265,7 +265,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     for number, start, end in conversion.code_map.pieces.records:
         entry = conversion.cfi.entries[number]
         begin = entry.fde.pc_begin_vaddr
-        rows = entry.program.rows.rows
+        rows = entry.program.table.rows
         points = {start, end - 1, *(begin + row.start_delta for row in rows)}
         for pc in points:
             if not start <= pc < end:

@@ -11,6 +11,7 @@ import pytest
 
 from cfi2sframe import Options, convert, load
 from cfi2sframe.arch import AMD64
+from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.errors import BudgetError
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound
@@ -75,8 +76,13 @@ def test_a_damaged_cie_of_many_functions(tmp_path: Path) -> None:
 
 
 def test_states_that_all_differ(tmp_path: Path) -> None:
-    """Each remembers all those before it, in two bytes of the input."""
-    result = run(file_of(asm.Fde(CIE, TEXT_VADDR, 1 << 20, (b"\x41\x0a" * 130_000,))), tmp_path, "verify")
+    """Each remembers all those before it, in two bytes of the input. The cache of programs would keep them."""
+    fde = asm.Fde(CIE, TEXT_VADDR, 1 << 20, (b"\x41\x0a" * 130_000,))
+    assert run(file_of(fde), tmp_path, "verify").status == 0
+    others = [
+        asm.Fde(CIE, TEXT_VADDR + (1 << 20) + 64 * n, 64, (fp_saved_at(n + 2),)) for n in range(Cutter().patience)
+    ]
+    result = run(file_of(*others, fde), tmp_path, "verify")
     assert result.status == 3
     assert "error: the rows that differ from one another take more" in result.err
 

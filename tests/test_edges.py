@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.dwarf.instructions import Cutter, read_chunk, walk_chunks
-from cfi2sframe.dwarf.registers import Registers, RememberStack
-from cfi2sframe.dwarf.row_machine import CfiProgram, RowMachine
+from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
+from cfi2sframe.dwarf.program_cache import ProgramCache
+from cfi2sframe.dwarf.row_machine import RowMachine
 from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
+from cfi2sframe.dwarf.unwind_table import UnwindTable
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.lower import Lowering, Skip, Target
 from cfi2sframe.reasons import SkipReason
@@ -24,13 +27,23 @@ ROW = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPE
 
 
 def test_no_instructions_are_no_chunks() -> None:
-    assert list(walk_chunks(b"", "<")) == []
+    assert list(read_instructions(b"", "<")) == []
     assert Cutter(0).cut(b"") == []
 
 
-def test_an_advance_at_the_beginning_has_nothing_before_it() -> None:
-    (chunk,) = walk_chunks(b"\x44\x0e\x10", "<")
-    assert (chunk.offset, chunk.advance, chunk.code, chunk.code_offset) == (0, 4, b"\x0e\x10", 1)
+def test_instructions_with_their_operands() -> None:
+    """An operand in the low six bits comes first; the one of DW_CFA_set_loc is its place."""
+    found = list(
+        read_instructions(b"\x44\x0e\x90\x01\x86\x02\x15\x05\x7f\x16\x06\x02\x77\x08\x01\x01\x02\x03\x04", "<", 4)
+    )
+    assert found == [
+        Instruction(0, 0x40, (4,), 1),
+        Instruction(1, 0x0E, (0x90,), 4),
+        Instruction(4, 0x80, (6, 2), 6),
+        Instruction(6, 0x15, (5, -1), 9),
+        Instruction(9, 0x16, (6, b"\x77\x08"), 14),
+        Instruction(14, 0x01, (15,), 19),
+    ]
 
 
 def test_every_advance_begins_a_chunk() -> None:
@@ -63,57 +76,60 @@ def test_a_chunk_is_its_advance_and_the_rest(chunk: bytes, expected: tuple[int, 
     [
         (b"\x0e", 0, "truncated or oversized LEB128 number"),
         (b"\x0c\x07\x08\x0c\x07", 3, "truncated or oversized LEB128 number"),
-        (b"\x0f\x05\x00", 0, "the expression leaves the entry"),
-        (b"\x00\x10\x06\x02\x96", 1, "the expression leaves the entry"),
+        (b"\x0f\x05\x00", 0, "truncated call frame instruction"),
+        (b"\x00\x10\x06\x02\x96", 1, "truncated call frame instruction"),
+        (b"\x0a\x17", 1, "unknown call frame instruction 0x17"),
+        (b"\x0a\x2d", 1, "unknown call frame instruction 0x2d"),
     ],
 )
-def test_registers_take_no_truncated_instruction(code: bytes, offset: int, reason: str) -> None:
-    """What is cut into chunks has been found whole, but that is not theirs to rely on."""
-    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack(), {})
+def test_the_first_damaged_instruction_is_named(code: bytes, offset: int, reason: str) -> None:
     with pytest.raises(CfiError) as caught:
-        registers.execute(code)
+        RowMachine(parsed_cie(AMD64), AMD64).run(code)
     assert (caught.value.reason, caught.value.offset) == (reason, offset)
 
 
-@pytest.mark.parametrize("opcode", [*range(0x01, 0x05), *range(0x17, 0x2D), 0x30, 0x3F, 0x40, 0x7F])
-def test_registers_know_no_opcodes_but_theirs(opcode: int) -> None:
-    """Not advances, which are cut off before; not the other ABIs' own; not what nobody has defined."""
-    registers = Registers(parsed_cie(AMD64), AMD64, RememberStack(), {})
-    with pytest.raises(CfiError, match=f"unknown call frame instruction 0x{opcode:02x}"):
-        registers.execute(bytes((opcode, 1, 1)))
+@pytest.mark.parametrize("code", [b"\x41", b"\x02\x01", b"\x03\x01\x01", b"\x04\x01\x01\x01\x01"])
+def test_a_step_does_not_move_on(code: bytes) -> None:
+    """Advances have been cut off before, and a machine that ran one would lose it."""
+    machine = RowMachine(parsed_cie(AMD64), AMD64)
+    with pytest.raises(CfiError, match="unknown call frame instruction"):
+        machine.step(machine.initial_state, machine.read(code))
 
 
-def test_programs_depend_on_no_place_unless_they_say_so() -> None:
-    assert not CfiProgram((0,), (ROW,)).depends_on_location
+def test_tables_depend_on_no_place_unless_they_say_so() -> None:
+    assert not UnwindTable((0,), (ROW,)).depends_on_location
 
 
-def as_both_ways_do(machine: RowMachine, code: str) -> CfiProgram:
-    """Run a program the quick way, of which the whole would hide that it gave up, and by a walk."""
+def test_rows_before_the_end_of_a_function() -> None:
+    table = UnwindTable((0, 4, 8), (ROW, ROW._replace(fp=AtCfa(-16)), ROW))
+    assert [table.before(end).starts for end in (0, 4, 5, 8, 9)] == [(0,), (0,), (0, 4), (0, 4), (0, 4, 8)]
+
+
+def as_both_do(cache: ProgramCache, code: str) -> UnwindTable:
+    """Run a program by the cache, seeing that it did not hand it on, and by the plain machine."""
     cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
-    program = machine.run_quickly(cie, bytes.fromhex(code))
-    assert program is not None
-    assert program == machine.walk(cie, bytes.fromhex(code))
-    return program
+    with patch.object(RowMachine, "run", None):
+        table = cache.run(cie, bytes.fromhex(code))
+    assert table == RowMachine(cie, AMD64).run(bytes.fromhex(code))
+    return table
 
 
-def test_the_quick_way_takes_all_that_it_can() -> None:
-    machine = RowMachine(AMD64, Cutter(0))
-    assert as_both_ways_do(machine, "41 0e 10 02 20 0e 08").starts == (0, 1, 33)
+def test_the_cache_hands_on_only_what_it_must() -> None:
+    cache = ProgramCache(AMD64, Cutter(0))
+    assert as_both_do(cache, "41 0e 10 02 20 0e 08").starts == (0, 1, 33)
     # The first chunk without an advance, and one by 0.
-    assert as_both_ways_do(machine, "0e 10 44 0e 20").starts == (0, 4)
-    assert as_both_ways_do(machine, "41 0e 10 40 0e 18").starts == (0, 1)
+    assert as_both_do(cache, "0e 10 44 0e 20").starts == (0, 4)
+    assert as_both_do(cache, "41 0e 10 40 0e 18").starts == (0, 1)
     # Rows that say what the one before says: saving rbx, and nothing.
-    assert as_both_ways_do(machine, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
+    assert as_both_do(cache, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
 
 
 def test_what_equal_rows_say_is_one_object() -> None:
-    machine = RowMachine(AMD64, Cutter(0))
+    cache = ProgramCache(AMD64, Cutter(0))
     codes = ("41 0e 10 48 0e 08", "42 0e 10 02 80 0e 08", "41 0e 10 83 02 42 8c 03 48 0e 08", "41 0e 10 48 0a 0e 08")
-    (states,) = {
-        id(program.states): program.states for program in (as_both_ways_do(machine, code) for code in codes)
-    }.values()
+    (states,) = {id(program.states): program.states for program in (as_both_do(cache, code) for code in codes)}.values()
     assert len(states) == 3
-    other = as_both_ways_do(machine, "41 0e 10 48 0e 18")
+    other = as_both_do(cache, "41 0e 10 48 0e 18")
     assert other.states[:2] == states[:2]
     assert other.states != states
 
@@ -132,17 +148,17 @@ def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -
     last = ROW._replace(cfa=RegisterOffset(7, 16))
     lowering, cie = Lowering(Target(AMD64, version)), parsed_cie(AMD64)
     states, distinct = (ROW, other, last), (ROW, last)
-    first = lowering.lower((0, 4, 8), states, cie)
+    first = lowering.lower(UnwindTable((0, 4, 8), states), cie)
     assert isinstance(first, FunctionBody)
     assert first.starts == (0, 8)
-    assert lowering.lower((0, 4, 8), states, cie) == first
+    assert lowering.lower(UnwindTable((0, 4, 8), states), cie) == first
     # And where none are equal, the quick way gives what the other one does; also for other starts.
     for _ in range(2):
-        assert lowering.lower((0, 8), distinct, cie) == first
-    assert lowering.lower((0, 6), distinct, cie) == first._replace(starts=(0, 6))
+        assert lowering.lower(UnwindTable((0, 8), distinct), cie) == first
+    assert lowering.lower(UnwindTable((0, 6), distinct), cie) == first._replace(starts=(0, 6))
     # What belongs to the CIE is another one's.
     for _ in range(2):
-        signal = lowering.lower((0, 8), distinct, parsed_cie(AMD64, is_signal_frame=True))
+        signal = lowering.lower(UnwindTable((0, 8), distinct), parsed_cie(AMD64, is_signal_frame=True))
         assert signal == first._replace(is_signal_frame=version == 3)
 
 
@@ -150,13 +166,13 @@ def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -
     """What is kept for the next function is what some rows can say."""
     by_other_register = (ROW._replace(cfa=RegisterOffset(10, 8)),)
     flexible, cie = Lowering(Target(AMD64, 3)), parsed_cie(AMD64)
-    first = flexible.lower((0,), by_other_register, cie)
+    first = flexible.lower(UnwindTable((0,), by_other_register), cie)
     assert isinstance(first, FunctionBody)
     assert first.is_flexible
-    assert flexible.lower((0,), by_other_register, cie) == first
+    assert flexible.lower(UnwindTable((0,), by_other_register), cie) == first
     default = Lowering(Target(AMD64, 2))
     for _ in range(2):
-        skip = default.lower((0,), by_other_register, cie)
+        skip = default.lower(UnwindTable((0,), by_other_register), cie)
         assert isinstance(skip, Skip)
         assert skip.reason is SkipReason.CFA_BASE_REGISTER
 
@@ -166,7 +182,9 @@ def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay(register: int) -> No
     """They are kept by the row's identity, which another one may have once it is gone."""
     lowering = Lowering(Target(AMD64))
     for offset in range(8, 808, 8):
-        body = lowering.lower((0,), (ROW._replace(cfa=RegisterOffset(register, offset)),), parsed_cie(AMD64))
+        body = lowering.lower(
+            UnwindTable((0,), (ROW._replace(cfa=RegisterOffset(register, offset)),)), parsed_cie(AMD64)
+        )
         assert isinstance(body, FunctionBody)
         assert body.states[0].cfa == Rule(register, offset, deref=False)
 
@@ -181,7 +199,7 @@ def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay(register: int) -> No
 def test_what_no_row_can_say_no_row_can_say_the_second_time_either(state: RowState, reason: SkipReason) -> None:
     lowering, states, cie = Lowering(Target(AMD64, 2, errata=1)), (state,), parsed_cie(AMD64)
     for _ in range(2):
-        skip = lowering.lower((0,), states, cie)
+        skip = lowering.lower(UnwindTable((0,), states), cie)
         assert isinstance(skip, Skip)
         assert (skip.reason, skip.start_delta) == (reason, 0)
 

@@ -23,6 +23,7 @@ from cfi2sframe.dwarf.rules import (
     RowState,
     ValueAtCfa,
 )
+from cfi2sframe.dwarf.unwind_table import UnwindTable
 from cfi2sframe.errors import RequestError
 from cfi2sframe.lower import Lowering, Skip, Target, check_target
 from cfi2sframe.reasons import SkipReason
@@ -78,14 +79,14 @@ def state(
     return RowState(RegisterOffset(arch.sp_register, entry) if cfa is AT_ENTRY else cfa, ra, fp, sp, signing)
 
 
-def columns(rows: Iterable[CfiRow]) -> tuple[tuple[int, ...], tuple[RowState, ...]]:
+def table_of(rows: Iterable[CfiRow]) -> UnwindTable:
     kept = tuple(rows)
-    return tuple(row.start_delta for row in kept), tuple(row.state for row in kept)
+    return UnwindTable(tuple(row.start_delta for row in kept), tuple(row.state for row in kept))
 
 
 def lower(arch: Arch, version: int, *states: RowState, errata: int = 2) -> FunctionBody | Skip:
     rows = tuple(CfiRow(4 * index, row_state) for index, row_state in enumerate(states))
-    return Lowering(Target(arch, version, errata)).lower(*columns(rows), parsed_cie(arch))
+    return Lowering(Target(arch, version, errata)).lower(table_of(rows), parsed_cie(arch))
 
 
 def body_of(result: FunctionBody | Skip) -> FunctionBody:
@@ -344,7 +345,7 @@ def test_another_return_column() -> None:
     for arch in ARCHES:
         for version in range(arch.first_version, 4):
             rows = (CfiRow(0, state(arch)),)
-            result = Lowering(Target(arch, version)).lower(*columns(rows), parsed_cie(arch, ra_register=3))
+            result = Lowering(Target(arch, version)).lower(table_of(rows), parsed_cie(arch, ra_register=3))
             assert result == Skip(SkipReason.NON_DEFAULT_RA_COLUMN, "column 3", 0)
 
 
@@ -413,10 +414,10 @@ def test_a_signal_frame_of_linux() -> None:
     rows = (CfiRow(0, row),)
     cie = parsed_cie(AMD64, is_signal_frame=True)
     said = FrameState(load(7, 160), load(7, 168), load(7, 120))
-    assert Lowering(Target(AMD64, 3)).lower(*columns(rows), cie) == body_of_rows(
+    assert Lowering(Target(AMD64, 3)).lower(table_of(rows), cie) == body_of_rows(
         (FrameRow(0, said),), is_flexible=True, is_signal_frame=True
     )
-    assert Lowering(Target(AMD64, 2)).lower(*columns(rows), cie) == Skip(SkipReason.CFA_EXPRESSION, "*(rsp+160)", 0)
+    assert Lowering(Target(AMD64, 2)).lower(table_of(rows), cie) == Skip(SkipReason.CFA_EXPRESSION, "*(rsp+160)", 0)
 
 
 def test_the_largest_register_of_a_control_word() -> None:
@@ -486,9 +487,9 @@ def test_a_lowering_does_not_mix_up_functions() -> None:
     lowering = Lowering(Target(AMD64, 2))
     good, bad = state(AMD64), state(AMD64, RegisterOffset(3, 8))
     cie = parsed_cie(AMD64)
-    assert isinstance(lowering.lower((0,), (bad,), cie), Skip)
-    assert isinstance(lowering.lower((0,), (good,), cie), FunctionBody)
-    assert lowering.lower(*columns((CfiRow(0, good), CfiRow(9, bad))), cie) == Skip(
+    assert isinstance(lowering.lower(UnwindTable((0,), (bad,)), cie), Skip)
+    assert isinstance(lowering.lower(UnwindTable((0,), (good,)), cie), FunctionBody)
+    assert lowering.lower(table_of((CfiRow(0, good), CfiRow(9, bad))), cie) == Skip(
         SkipReason.CFA_BASE_REGISTER, "rbx+8", 9
     )
 
@@ -498,15 +499,15 @@ def test_the_key_matters_where_ra_is_signed(version: int) -> None:
     cie = parsed_cie(AARCH64_LE)._replace(uses_b_key=True)
     lowering = Lowering(Target(AARCH64_LE, version))
     signed = state(AARCH64_LE, ra=AtCfa(-8), signing=RaSigning.SIGNED)
-    assert not body_of(lowering.lower((0,), (state(AARCH64_LE),), cie)).uses_b_key
-    assert body_of(lowering.lower((0, 4), (state(AARCH64_LE), signed), cie)).uses_b_key
-    assert not body_of(lowering.lower((0,), (signed,), parsed_cie(AARCH64_LE))).uses_b_key
+    assert not body_of(lowering.lower(UnwindTable((0,), (state(AARCH64_LE),)), cie)).uses_b_key
+    assert body_of(lowering.lower(UnwindTable((0, 4), (state(AARCH64_LE), signed)), cie)).uses_b_key
+    assert not body_of(lowering.lower(UnwindTable((0,), (signed,)), parsed_cie(AARCH64_LE))).uses_b_key
 
 
 @pytest.mark.parametrize("version", ALL)
 def test_signal_frames_are_marked_in_version_3(version: int) -> None:
     result = Lowering(Target(AMD64, version)).lower(
-        *columns((CfiRow(0, state(AMD64)),)), parsed_cie(AMD64, is_signal_frame=True)
+        table_of((CfiRow(0, state(AMD64)),)), parsed_cie(AMD64, is_signal_frame=True)
     )
     assert body_of(result).is_signal_frame == (version == 3)
 

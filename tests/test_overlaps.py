@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.overlaps import Arrangement, Piece, Pieces, Ranges, arrange, cut, split_points
+from cfi2sframe.overlaps import Piece, Pieces, Ranges, Resolved, resolve_overlaps
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.sframe.model import FrameRow, FrameState, FunctionBody, Rule
 from tests.support.bodies import body_of_rows
@@ -34,12 +34,12 @@ class Range(NamedTuple):
     content: int
 
 
-def arranged(ranges: Sequence[Range]) -> Arrangement:
+def arranged(ranges: Sequence[Range]) -> Resolved:
     starts, sizes, contents = ([each[n] for each in ranges] for n in range(3))
-    return arrange(Ranges(starts, sizes, contents.__getitem__), not_code)
+    return resolve_overlaps(Ranges(starts, sizes, contents), not_code)
 
 
-def settle(*ranges: tuple[int, int, int]) -> Arrangement:
+def settle(*ranges: tuple[int, int, int]) -> Resolved:
     return arranged([Range(*r) for r in ranges])
 
 
@@ -107,9 +107,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_arrangements(name: str) -> None:
+def test_overlaps(name: str) -> None:
     ranges, pieces, dropped, overlapped = CASES[name]
-    assert settle(*ranges) == Arrangement(Pieces.of([Piece(*p) for p in pieces]), dropped, overlapped)
+    assert settle(*ranges) == Resolved(Pieces.of([Piece(*p) for p in pieces]), dropped, overlapped)
 
 
 def test_every_reason_has_a_case() -> None:
@@ -136,10 +136,10 @@ def winners(ranges: list[Range]) -> dict[int, int]:
 @given(RANGES)
 def test_the_latest_start_holds(ranges: list[Range]) -> None:
     """Pieces cover the union of all ranges, each address once; it belongs to the range that starts last."""
-    arrangement = arranged(ranges)
+    resolved = arranged(ranges)
     ends = 0
     held: dict[int, int] = {}
-    for number, start, end in arrangement.pieces.records:
+    for number, start, end in resolved.pieces.records:
         assert ends <= start < end
         ends = end
         held |= dict.fromkeys(range(start, end), number)
@@ -149,14 +149,14 @@ def test_the_latest_start_holds(ranges: list[Range]) -> None:
 @given(RANGES)
 def test_every_range_has_one_outcome(ranges: list[Range]) -> None:
     """An FDE is dropped for a reason that is true of it, or has pieces; it overlaps when they are not all of it."""
-    arrangement = arranged(ranges)
+    resolved = arranged(ranges)
     sizes: dict[int, int] = {}
-    for number, start, end in arrangement.pieces.records:
+    for number, start, end in resolved.pieces.records:
         sizes[number] = sizes.get(number, 0) + end - start
-    assert set(sizes) | set(arrangement.dropped) == set(range(len(ranges)))
-    assert set(sizes).isdisjoint(arrangement.dropped)
-    assert arrangement.overlapped == {number for number, size in sizes.items() if size != ranges[number].size}
-    for number, reason in arrangement.dropped.items():
+    assert set(sizes) | set(resolved.dropped) == set(range(len(ranges)))
+    assert set(sizes).isdisjoint(resolved.dropped)
+    assert resolved.overlapped == {number for number, size in sizes.items() if size != ranges[number].size}
+    for number, reason in resolved.dropped.items():
         start, size, _ = ranges[number]
         assert (reason is DropReason.EMPTY) == (size == 0)
         assert (reason is DropReason.DISCARDED) == (size > 0 and not is_code(start, start + size))
@@ -198,7 +198,7 @@ def rows_of(cut_body: FunctionBody) -> list[tuple[int, int]]:
 )
 def test_cut(start: int, end: int, expected: list[tuple[int, int]]) -> None:
     whole = body(0, 4, 8)
-    part = cut(whole, start, end)
+    part = whole.cut(start, end)
     assert rows_of(part) == expected
     assert part[2:] == whole[2:]
 
@@ -206,14 +206,14 @@ def test_cut(start: int, end: int, expected: list[tuple[int, int]]) -> None:
 def test_an_uncut_body_stays_the_same_object() -> None:
     """Equal functions are found by identity."""
     whole = body(0, 4, 8)
-    assert cut(whole, 0, 9) is whole
+    assert whole.cut(0, 9) is whole
 
 
 @given(st.lists(st.integers(1, 60), unique=True, max_size=8), st.integers(0, 59), st.integers(1, 60))
 def test_a_cut_says_the_same_at_every_address(more: list[int], start: int, size: int) -> None:
     whole = body(0, *sorted(more))
     end = start + size
-    part = cut(whole, start, end)
+    part = whole.cut(start, end)
 
     def said(rows: FunctionBody, delta: int) -> FrameState:
         return [row.state for row in rows.rows if row.start_delta <= delta][-1]
@@ -221,10 +221,3 @@ def test_a_cut_says_the_same_at_every_address(more: list[int], start: int, size:
     assert part.rows[0].start_delta == 0
     assert all(row.start_delta < size for row in part.rows)
     assert all(said(part, delta - start) == said(whole, delta) for delta in range(start, end))
-
-
-@pytest.mark.parametrize(
-    ("count", "limit", "expected"), [(1, 3, (0,)), (3, 3, (0,)), (4, 3, (0, 6)), (7, 3, (0, 6, 12)), (6, 3, (0, 6))]
-)
-def test_split_points(count: int, limit: int, expected: tuple[int, ...]) -> None:
-    assert split_points(body(*range(0, 2 * count, 2)), limit) == expected

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from cfi2sframe import Lookup, decode, load
 from cfi2sframe.conversion import default_section_vaddr
 from cfi2sframe.describe import describe_rule
-from cfi2sframe.dwarf.programs import load_cfi
-from cfi2sframe.lower import Target
+from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.elf.cfi import find_cfi
 from cfi2sframe.sframe.dump import row_texts
 from cfi2sframe.sframe.lookup import row_at
 
@@ -104,7 +104,7 @@ def show_side_by_side(image: ElfImage, path: Path) -> None:
     """Print one function's rows as DWARF has them and as the section just written has them."""
     section = decode(path.read_bytes(), default_section_vaddr(image))
     arch = image.arch
-    entries = load_cfi(image, Target(arch, section.header.version)).entries
+    entries = read_programs(image, find_cfi(image)).entries
     name, entry, function = pick_function(image, entries, section)
     start = entry.fde.pc_begin_vaddr
     heading(f"4. One function, {name}: DWARF's rows and SFrame's")
@@ -115,7 +115,7 @@ def show_side_by_side(image: ElfImage, path: Path) -> None:
     print(f"  {'PC':<10}{'DWARF CFI (.eh_frame)':<38}SFrame version {section.header.version}")
     print(f"  {'':<10}{'CFA':<12}{'FP':<14}{'RA':<12}{'CFA':<10}{'FP':<10}RA")
     said_before = None
-    for delta, state in entry.program.rows.rows:
+    for delta, state in entry.program.table.rows:
         row = row_at(function, start + delta, section.header.version)
         dwarf = [describe_rule(rule, arch) for rule in (state.cfa, state.fp, state.ra)]
         said = "" if row is None else "{:<10}{:<10}{}".format(*row_texts(row, section))

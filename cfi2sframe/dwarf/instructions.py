@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call frame instruction strings cut into chunks: an advance, and the instructions up to the next one.
+"""Call frame instructions: one table of their operands, a reader of single instructions, and a cutter of whole strings.
 
-One table says which operands an opcode has. From it come a compiled expression, which cuts nearly every string in one
-call, and a walk, which cuts the rest and finds what is wrong with those that cannot be cut.
+The cutter compiles the table into one regular expression. It cuts nearly every string at its advances in a single call;
+strings that it cannot cut are read instruction by instruction, which also finds what is wrong with damaged ones.
 """
 
 from __future__ import annotations
@@ -11,104 +11,171 @@ import re
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.leb128 import read_uleb
+from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-Operand = Literal["leb", "block", "pointer", 1, 2, 4, 8]
+Operand = Literal["uleb", "sleb", "block", "pointer", 1, 2, 4, 8]
 
-#: Operands by opcode (DWARF 5, 7.24; GNU and AArch64 extensions), but for those with one in the low six bits.
+#: Operands by opcode (DWARF 5, 7.24; GNU and AArch64 extensions). Numbers are sizes in bytes.
 OPERANDS: Final[dict[int, tuple[Operand, ...]]] = {
     d.DW_CFA_nop: (),
     d.DW_CFA_set_loc: ("pointer",),
     d.DW_CFA_advance_loc1: (1,),
     d.DW_CFA_advance_loc2: (2,),
     d.DW_CFA_advance_loc4: (4,),
-    d.DW_CFA_offset_extended: ("leb", "leb"),
-    d.DW_CFA_restore_extended: ("leb",),
-    d.DW_CFA_undefined: ("leb",),
-    d.DW_CFA_same_value: ("leb",),
-    d.DW_CFA_register: ("leb", "leb"),
+    d.DW_CFA_offset_extended: ("uleb", "uleb"),
+    d.DW_CFA_restore_extended: ("uleb",),
+    d.DW_CFA_undefined: ("uleb",),
+    d.DW_CFA_same_value: ("uleb",),
+    d.DW_CFA_register: ("uleb", "uleb"),
     d.DW_CFA_remember_state: (),
     d.DW_CFA_restore_state: (),
-    d.DW_CFA_def_cfa: ("leb", "leb"),
-    d.DW_CFA_def_cfa_register: ("leb",),
-    d.DW_CFA_def_cfa_offset: ("leb",),
+    d.DW_CFA_def_cfa: ("uleb", "uleb"),
+    d.DW_CFA_def_cfa_register: ("uleb",),
+    d.DW_CFA_def_cfa_offset: ("uleb",),
     d.DW_CFA_def_cfa_expression: ("block",),
-    d.DW_CFA_expression: ("leb", "block"),
-    d.DW_CFA_offset_extended_sf: ("leb", "leb"),
-    d.DW_CFA_def_cfa_sf: ("leb", "leb"),
-    d.DW_CFA_def_cfa_offset_sf: ("leb",),
-    d.DW_CFA_val_offset: ("leb", "leb"),
-    d.DW_CFA_val_offset_sf: ("leb", "leb"),
-    d.DW_CFA_val_expression: ("leb", "block"),
+    d.DW_CFA_expression: ("uleb", "block"),
+    d.DW_CFA_offset_extended_sf: ("uleb", "sleb"),
+    d.DW_CFA_def_cfa_sf: ("uleb", "sleb"),
+    d.DW_CFA_def_cfa_offset_sf: ("sleb",),
+    d.DW_CFA_val_offset: ("uleb", "uleb"),
+    d.DW_CFA_val_offset_sf: ("uleb", "sleb"),
+    d.DW_CFA_val_expression: ("uleb", "block"),
     d.DW_CFA_MIPS_advance_loc8: (8,),
-    d.DW_CFA_AARCH64_set_ra_state: ("leb", "leb"),
+    d.DW_CFA_AARCH64_set_ra_state: ("uleb", "sleb"),
     d.DW_CFA_AARCH64_negate_ra_state_with_pc: (),
     d.DW_CFA_AARCH64_negate_ra_state: (),
-    d.DW_CFA_GNU_args_size: ("leb",),
-    d.DW_CFA_GNU_negative_offset_extended: ("leb", "leb"),
+    d.DW_CFA_GNU_args_size: ("uleb",),
+    d.DW_CFA_GNU_negative_offset_extended: ("uleb", "uleb"),
 }
+#: Opcodes whose low six bits hold their first operand, and the operands that follow it.
+_PACKED_OPERANDS: Final[dict[int, tuple[Operand, ...]]] = {
+    d.DW_CFA_advance_loc: (),
+    d.DW_CFA_offset: ("uleb",),
+    d.DW_CFA_restore: (),
+}
+_PACKED_OPCODE_MASK: Final = 0xC0
+_PACKED_OPERAND_MASK: Final = 0x3F
 
-#: Advances by opcode -> bytes of the operand. DW_CFA_advance_loc carries it in its low six bits.
-ADVANCE_SIZES: Final = {
+#: Advances by opcode -> bytes of their operand.
+_ADVANCE_SIZES: Final = {
+    d.DW_CFA_advance_loc: 0,
     d.DW_CFA_advance_loc1: 1,
     d.DW_CFA_advance_loc2: 2,
     d.DW_CFA_advance_loc4: 4,
     d.DW_CFA_MIPS_advance_loc8: 8,
 }
+#: Opcodes that move on by their operand, in units of the code alignment.
+ADVANCES: Final = frozenset(_ADVANCE_SIZES)
 
-# Bounded, so that no input makes the matcher walk far for nothing; longer numbers are the walk's to judge.
+
+class Instruction(NamedTuple):
+    """One call frame instruction; `offset` and `end` are its first byte and the one after its last, in the string.
+
+    `opcode` is without an operand in its low six bits, which is the first of `operands`. The operand of DW_CFA_set_loc
+    is given by its offset in the string, since its value depends on where the string stands.
+    """
+
+    offset: int
+    opcode: int
+    operands: tuple[int | bytes, ...]
+    end: int
+
+
+def read_instructions(code: bytes, byte_order: str, pointer_size: int | None = None) -> Iterator[Instruction]:
+    """Yield the instructions of a string.
+
+    `pointer_size` is the size in bytes of DW_CFA_set_loc's operand; None: it is a LEB128 number.
+    Raises `CfiError`, its offset that of the instruction, when one is unknown or truncated.
+    """
+    offset = 0
+    while offset < len(code):
+        try:
+            instruction = _read_instruction(code, offset, byte_order, pointer_size)
+        except CfiError as error:
+            raise CfiError(error.reason, "", offset) from None
+        yield instruction
+        offset = instruction.end
+
+
+def _read_instruction(code: bytes, offset: int, byte_order: str, pointer_size: int | None) -> Instruction:
+    opcode, position = code[offset], offset + 1
+    values: list[int | bytes] = []
+    if opcode & _PACKED_OPCODE_MASK:
+        values.append(opcode & _PACKED_OPERAND_MASK)
+        opcode &= _PACKED_OPCODE_MASK
+        operands = _PACKED_OPERANDS[opcode]
+    elif opcode in OPERANDS:
+        operands = OPERANDS[opcode]
+    else:
+        raise CfiError(f"unknown call frame instruction 0x{opcode:02x}")
+    value: int | bytes
+    for operand in operands:
+        match operand:
+            case "uleb":
+                value, position = read_uleb(code, position)
+            case "sleb":
+                value, position = read_sleb(code, position)
+            case "block":
+                size, position = read_uleb(code, position)
+                value = code[position : position + size]
+                position += size
+            case "pointer":
+                value = position
+                position = read_uleb(code, position)[1] if pointer_size is None else position + pointer_size
+            case size:
+                value = int.from_bytes(code[position : position + size], "little" if byte_order == "<" else "big")
+                position += size
+        if position > len(code):
+            raise CfiError("truncated call frame instruction")
+        values.append(value)
+    return Instruction(offset, opcode, tuple(values), position)
+
+
+# Bounded, because a run of continuation bytes must not make the matcher walk far; longer numbers are read one by one.
 _LEB: Final = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
-_OPERAND_PATTERNS: Final[dict[Operand, bytes]] = {"leb": _LEB, 1: rb".", 2: rb"..", 4: rb"....", 8: rb"........"}
+_OPERAND_PATTERNS: Final[dict[Operand, bytes]] = {
+    "uleb": _LEB,
+    "sleb": _LEB,
+    1: rb".",
+    2: rb"..",
+    4: rb"....",
+    8: rb"........",
+}
 
 
 def _compile() -> Callable[[bytes], list[bytes]]:
-    """Compile the expression: a few milliseconds, which small files do without."""
-    # One alternative for all instructions with the same operands, those of nearly all programs first.
-    alike: dict[tuple[Operand, ...], bytes] = {("leb",): rb"\x80-\xbf", (): rb"\xc0-\xff"}
+    """Compile the expression. This costs a few milliseconds, which a small file does not earn back."""
+    # One alternative for all instructions whose operands look alike; those of nearly all programs come first.
+    alike: dict[bytes, bytes] = {_LEB: rb"\x80-\xbf", b"": rb"\xc0-\xff"}
     advances = [rb"[\x40-\x7f]"]
     for opcode, operands in OPERANDS.items():
-        pattern = rb"\x%02x" % opcode
-        if opcode in ADVANCE_SIZES:
-            advances.append(pattern + b"".join(map(_OPERAND_PATTERNS.__getitem__, operands)))
-        elif not {"block", "pointer"}.intersection(operands):
-            alike[operands] = alike.get(operands, b"") + pattern
-    others = [
-        b"[" + opcodes + b"]" + b"".join(map(_OPERAND_PATTERNS.__getitem__, operands))
-        for operands, opcodes in alike.items()
-    ]
+        if {"block", "pointer"}.intersection(operands):
+            continue
+        pattern = b"".join(map(_OPERAND_PATTERNS.__getitem__, operands))
+        if opcode in ADVANCES:
+            advances.append(rb"\x%02x" % opcode + pattern)
+        else:
+            alike[pattern] = alike.get(pattern, b"") + rb"\x%02x" % opcode
+    others = [b"[" + opcodes + b"]" + pattern for pattern, opcodes in alike.items()]
     advance, other = b"(?:" + b"|".join(advances) + b")", b"(?:" + b"|".join(others) + b")"
     return re.compile(advance + other + b"*+|" + other + b"++", re.DOTALL).findall
 
 
-class Chunk(NamedTuple):
-    """A piece of an instruction string: an advance (`opcode` None: none), and the instructions behind it.
-
-    `offset` is the piece's in the string, `code_offset` that of `code`. `advance` counts units of the code alignment;
-    for DW_CFA_set_loc it is the offset of the operand in the string.
-    """
-
-    offset: int
-    opcode: int | None
-    advance: int
-    code: bytes
-    code_offset: int
-
-
 class Cutter:
-    """Cuts strings the quick way, once so many have been seen that its preparation pays: `patience` more."""
+    """Cuts strings at their advances, after `patience` strings have been left to be read one instruction at a time."""
 
     def __init__(self, patience: int = 100) -> None:
         self.patience = patience
         self._find: Callable[[bytes], list[bytes]] | None = None
 
     def cut(self, instructions: bytes) -> list[bytes] | None:
-        """Cut a string into chunks, each an advance with what follows it (the first may have none).
+        """Return chunks, each an advance with the instructions that follow it; the first may have no advance.
 
-        None: it has instructions that have to be walked, is damaged, or there is patience left.
+        None when the string is damaged, has an instruction with an expression or an address, or patience is left.
         """
         if self.patience > 0:
             self.patience -= 1
@@ -117,80 +184,20 @@ class Cutter:
         if find is None:
             find = self._find = _compile()
         chunks = find(instructions)
-        # What cannot be cut is passed over by the search, so the lengths tell.
+        # The search skips what the expression does not match, so the chunks of such a string are too short together.
         return chunks if sum(map(len, chunks)) == len(instructions) else None
 
 
-#: The one that all files of a process share.
+#: Shared by all files of a process, because compiling pays once many programs have been seen.
 CUTTER: Final = Cutter()
 
 
-def walk_chunks(instructions: bytes, byte_order: str, pointer_size: int | None = None) -> Iterator[Chunk]:
-    """Cut a string instruction by instruction.
-
-    `pointer_size` is the size of DW_CFA_set_loc's operand; None: it is a LEB128 number.
-    Raises `CfiError`, its offset that of the instruction, when one is unknown or truncated.
-    """
-    start = position = code_start = 0
-    opcode: int | None = None
-    advance = 0
-    end = len(instructions)
-    while position < end:
-        begin = position
-        current = instructions[position]
-        is_advance = d.DW_CFA_advance_loc <= current < d.DW_CFA_offset or current in ADVANCE_SIZES
-        is_advance = is_advance or current == d.DW_CFA_set_loc
-        if is_advance and (position > start or opcode is not None):
-            yield Chunk(start, opcode, advance, instructions[code_start:position], code_start)
-        try:
-            position = _skip(instructions, position, pointer_size)
-        except CfiError as error:
-            raise CfiError(error.reason, "", begin) from None
-        if is_advance:
-            start, opcode, code_start = begin, current, position
-            advance = begin + 1 if current == d.DW_CFA_set_loc else _advance(instructions, begin, byte_order)
-    if start < end:
-        yield Chunk(start, opcode, advance, instructions[code_start:], code_start)
-
-
 def read_chunk(chunk: bytes, byte_order: str) -> tuple[int, bytes]:
-    """Split a quick chunk into its advance (in units of the code alignment; 0 without one) and the rest."""
+    """Split a chunk into its advance, in units of the code alignment (0 without one), and the instructions after it."""
     opcode = chunk[0]
-    if d.DW_CFA_advance_loc <= opcode < d.DW_CFA_offset:
-        return opcode & 0x3F, chunk[1:]
-    size = ADVANCE_SIZES.get(opcode)
+    if opcode & _PACKED_OPCODE_MASK == d.DW_CFA_advance_loc:
+        return opcode & _PACKED_OPERAND_MASK, chunk[1:]
+    size = _ADVANCE_SIZES.get(opcode)
     if size is None:
         return 0, chunk
-    return _advance(chunk, 0, byte_order), chunk[1 + size :]
-
-
-def _advance(code: bytes, position: int, byte_order: str) -> int:
-    opcode = code[position]
-    if d.DW_CFA_advance_loc <= opcode < d.DW_CFA_offset:
-        return opcode & 0x3F
-    operand = code[position + 1 : position + 1 + ADVANCE_SIZES[opcode]]
-    return int.from_bytes(operand, "little" if byte_order == "<" else "big")
-
-
-def _skip(code: bytes, position: int, pointer_size: int | None) -> int:
-    """Return the offset past the instruction at `position`."""
-    opcode = code[position]
-    position += 1
-    operands: tuple[Operand, ...]
-    if opcode >= d.DW_CFA_advance_loc:
-        operands = ("leb",) if d.DW_CFA_offset <= opcode < d.DW_CFA_restore else ()
-    elif opcode in OPERANDS:
-        operands = OPERANDS[opcode]
-    else:
-        raise CfiError(f"unknown call frame instruction 0x{opcode:02x}")
-    for operand in operands:
-        if operand == "leb" or (operand == "pointer" and pointer_size is None):
-            _, position = read_uleb(code, position)
-        elif operand == "block":
-            size, position = read_uleb(code, position)
-            position += size
-        else:
-            position += pointer_size or 0 if operand == "pointer" else int(operand)
-        if position > len(code):
-            raise CfiError("truncated call frame instruction")
-    return position
+    return int.from_bytes(chunk[1 : 1 + size], "little" if byte_order == "<" else "big"), chunk[1 + size :]

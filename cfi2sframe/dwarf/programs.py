@@ -1,51 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All call frame information of an image: read, interpreted and lowered, each distinct program once."""
+"""All call frame information of an image: its FDEs, and their distinct programs, each run once.
+
+Two thirds of a large library's FDEs repeat the instructions of another one with the same CIE. A program is such a pair
+of CIE and instructions with the rows that it makes, cut at the end of its functions where they end before a row starts.
+"""
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from functools import partial
+from itertools import compress, count
+from operator import ge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.row_machine import CfiProgram, Location, RowMachine
-from cfi2sframe.elf.cfi import CfiKind, CfiSection, find_cfi
+from cfi2sframe.dwarf.program_cache import ProgramCache
+from cfi2sframe.dwarf.row_machine import Location
 from cfi2sframe.errors import CfiError
-from cfi2sframe.lower import Lowering, Skip, Target, check_target
-from cfi2sframe.reasons import SkipReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from cfi2sframe.dwarf.unwind_table import UnwindTable
+    from cfi2sframe.elf.cfi import CfiSection
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.model import FunctionBody
-
-#: All versions store a function's size in 32 bits.
-_MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class Program(NamedTuple):
-    """An instruction string with its CIE: what it says, once for all FDEs that repeat it."""
+    """A CIE and an instruction string, by what they make; `number` is its place among the programs of its file."""
 
     number: int
     cie: DwarfCie
-    rows: CfiProgram
-    result: FunctionBody | Skip
-    last_start_delta: int
+    table: UnwindTable
 
 
 class CfiEntry(NamedTuple):
-    """An FDE with the program it runs and the section it stands in."""
+    """An FDE with its number among the sound FDEs of its file, its program, and the section that holds it."""
 
+    number: int
     fde: DwarfFde
     program: Program
     section: CfiSection
 
 
-class Failure(NamedTuple):
-    """A damaged FDE and the section it stands in; `start_vaddr` where its function's start could be read."""
+class DamagedFde(NamedTuple):
+    """A damaged FDE and the section that holds it; `start_vaddr` where its function's start could be read."""
 
     failure: CfiFailure
     section: CfiSection
@@ -53,10 +54,10 @@ class Failure(NamedTuple):
 
 
 class CfiEntries:
-    """The sound FDEs of an image by number, in the order of the sections, as columns; an entry is made when asked for.
+    """The sound FDEs of an image, numbered in the order of the sections, as columns; records are made on demand.
 
-    `starts` and `sizes` are those of the functions, `offsets` those of the FDEs in their sections, all in bytes.
-    `walks` has for each section the number of its first FDE, and the way through its entries.
+    `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` those of the FDEs in their
+    sections, and `program_numbers` refer to `programs`.
     """
 
     def __init__(
@@ -64,15 +65,17 @@ class CfiEntries:
         starts: Sequence[int],
         sizes: Sequence[int],
         offsets: Sequence[int],
-        programs: Iterable[Program],
-        walks: Sequence[tuple[int, EntryWalk]],
+        program_numbers: Sequence[int],
+        programs: Sequence[Program],
+        walks: Iterable[tuple[int, EntryWalk]],
     ) -> None:
         self.starts: Final = starts
         self.sizes: Final = sizes
         self.offsets: Final = offsets
-        self.programs: Final = tuple(programs)
-        self._first_numbers: Final = tuple(first for first, _ in walks)
-        self._walks: Final = tuple(walk for _, walk in walks)
+        self.program_numbers: Final = program_numbers
+        self.programs: Final = programs
+        #: For each section the number of its first FDE, and the way through its entries.
+        self._walks: Final = tuple(walks)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -80,141 +83,128 @@ class CfiEntries:
     def __getitem__(self, number: int) -> CfiEntry:
         if not 0 <= number < len(self.starts):
             raise IndexError(number)
-        walk = self._walks[bisect_right(self._first_numbers, number) - 1]
-        return CfiEntry(walk.fde_at(self.offsets[number]), self.programs[number], walk.section)
+        walk = self._walks[bisect_right(self._walks, number, key=_first_number_of) - 1][1]
+        return self._entry(number, walk.fde_at(self.offsets[number]), walk)
 
     def __iter__(self) -> Iterator[CfiEntry]:
+        ends = [first for first, _ in self._walks[1:]] + [len(self.starts)]
         number = 0
-        for walk, end in zip(self._walks, (*self._first_numbers[1:], len(self.starts)), strict=True):
+        for (_, walk), end in zip(self._walks, ends, strict=True):
             for fields in walk.fdes():
-                # Others of the section have turned out to be damaged.
+                # The section's other FDEs have damaged instructions.
                 if number < end and fields[0] == self.offsets[number]:
-                    yield CfiEntry(DwarfFde._make(fields), self.programs[number], walk.section)
+                    yield self._entry(number, DwarfFde(*fields), walk)
                     number += 1
+
+    def _entry(self, number: int, fde: DwarfFde, walk: EntryWalk) -> CfiEntry:
+        return CfiEntry(number, fde, self.programs[self.program_numbers[number]], walk.section)
 
 
 class Cfi(NamedTuple):
-    """All call frame information of an image, interpreted and lowered.
-
-    `failures` are in the order of the sections and of the FDEs in them. `skipped` are the programs that cannot be said,
-    of all that entries may have.
-    """
+    """All call frame information of an image. `damaged` FDEs are in the order of the sections and of their offsets."""
 
     sections: tuple[CfiSection, ...]
     entries: CfiEntries
-    failures: tuple[Failure, ...]
-    skipped: tuple[Program, ...]
+    damaged: tuple[DamagedFde, ...]
+
+    @property
+    def programs(self) -> Sequence[Program]:
+        """The distinct programs, by their numbers."""
+        return self.entries.programs
 
 
-def load_cfi(image: ElfImage, target: Target, source: CfiKind | None = None) -> Cfi:
-    """Read, interpret and lower all CFI of an image.
+def read_programs(image: ElfImage, sections: tuple[CfiSection, ...]) -> Cfi:
+    """Read the FDEs of an image's CFI sections and run their programs.
 
-    Raises `InputError` when there is none or it cannot be walked, `BudgetError` when it has far more rows that differ
-    than the image's size can account for, `RequestError` when the version cannot be had.
+    Raises `CfiError` when a section cannot be walked, `BudgetError` when it has far more distinct rows than the image's
+    size can account for.
     """
-    check_target(target)
-    sections = find_cfi(image, source)
-    loader = _Loader(image, target)
+    reader = _Reader(image)
     for section in sections:
-        loader.add(section)
-    return Cfi(sections, loader.entries(), tuple(loader.failures), tuple(loader.skipped))
+        reader.read(section)
+    return reader.cfi(sections)
 
 
-class _Loader:
-    """Runs each distinct (CIE, instructions) once: two thirds of a large library's FDEs repeat one seen before."""
+class _Reader:
+    """Collects the FDEs of one image; runs each distinct (CIE, instructions) once."""
 
-    def __init__(self, image: ElfImage, target: Target) -> None:
+    def __init__(self, image: ElfImage) -> None:
         self.image = image
-        self.machine = RowMachine(image.arch, budget=image.budget)
-        self.lowering = Lowering(target)
-        # As objects they would be all over the memory.
+        self.cache = ProgramCache(image.arch, budget=image.budget)
+        # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
         self.offsets: array[int] = array("Q")
-        self.entry_programs: list[Program] = []
+        self.program_numbers: list[int] = []
+        self.programs: list[Program] = []
         self.walks: list[tuple[int, EntryWalk]] = []
-        self.failures: list[Failure] = []
-        self.program_count = 0
-        self.skipped: list[Program] = []
-        self.cuts: dict[tuple[int, int], Program] = {}
-        self.tables: dict[DwarfCie, dict[bytes, Program]] = {}
+        self.damaged: list[DamagedFde] = []
+        #: Program numbers by CIE and instructions. Equal CIEs of several sections share their programs.
+        self.known: dict[DwarfCie, dict[bytes, int]] = {}
 
-    def entries(self) -> CfiEntries:
-        return CfiEntries(self.starts, self.sizes, self.offsets, self.entry_programs, self.walks)
-
-    def add(self, section: CfiSection) -> None:
+    def read(self, section: CfiSection) -> None:
         """Add a section's FDEs, sound ones and damaged ones."""
         bases = PointerBases(self.image.byte_order, section.table_vaddr, partial(_load_word, self.image))
         walk = EntryWalk(section, bases)
         self.walks.append((len(self.starts), walk))
-        program_failures: list[Failure] = []
-        cie: DwarfCie | None = None
-        programs: dict[bytes, Program] = {}
-        add_start, add_size = self.starts.append, self.sizes.append
-        add_offset, add_program = self.offsets.append, self.entry_programs.append
-        for offset, fde_cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
-            if fde_cie is not cie:
-                cie = fde_cie
-                programs = self.tables.setdefault(cie, {})
-            program = programs.get(instructions)
-            if program is None:
+        damaged: list[DamagedFde] = []
+        last_cie: DwarfCie | None = None
+        known: dict[bytes, int] = {}
+        for offset, cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
+            if cie is not last_cie:
+                known = self.known.setdefault(cie, {})
+                last_cie = cie
+            number = known.get(instructions)
+            if number is None:
+                location = Location(pc_begin, section.vaddr + instructions_offset, bases)
                 try:
-                    rows = self.machine.run_quickly(fde_cie, instructions)
-                    if rows is None:
-                        location = Location(pc_begin, section.vaddr + instructions_offset, walk.bases)
-                        rows = self.machine.walk(fde_cie, instructions, location)
-                    program = self._lower(fde_cie, rows)
+                    table = self.cache.run(cie, instructions, location)
                 except CfiError as damage:
                     error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
-                    program_failures.append(Failure(CfiFailure(offset, error), section, pc_begin))
+                    damaged.append(DamagedFde(CfiFailure(offset, error), section, pc_begin))
                     continue
-                if not rows.depends_on_location:
-                    programs[instructions] = program
-            if not program[4] < pc_range <= _MAX_FUNCTION_SIZE:
-                program = self._fit(program, pc_range)
-            add_start(pc_begin)
-            add_size(pc_range)
-            add_offset(offset)
-            add_program(program)
-        failures = [*(Failure(failure, section, None) for failure in walk.failures), *program_failures]
-        self.failures += sorted(failures, key=_offset_of)
+                number = self.add_program(cie, table)
+                if not table.depends_on_location:
+                    known[instructions] = number
+            self.starts.append(pc_begin)
+            self.sizes.append(pc_range)
+            self.offsets.append(offset)
+            self.program_numbers.append(number)
+        damaged += [DamagedFde(failure, section, None) for failure in walk.failures]
+        self.damaged += sorted(damaged, key=_offset_of)
 
-    def _fit(self, program: Program, size: int) -> Program:
-        """Return what a program says of a function that ends before the last row, or is too large for a record."""
-        if program.last_start_delta >= size:
-            program = self._cut(program, size)
-        return self._too_large(program, size) if size > _MAX_FUNCTION_SIZE else program
+    def add_program(self, cie: DwarfCie, table: UnwindTable) -> int:
+        """Add a distinct program and return its number."""
+        self.programs.append(Program(len(self.programs), cie, table))
+        return len(self.programs) - 1
 
-    def _cut(self, program: Program, size: int) -> Program:
-        """Return a program without the rows behind its function's end: what they say must not count."""
-        key = (program.number, size)
-        known = self.cuts.get(key)
-        if known is None:
-            starts, states, _ = program.rows
-            count = bisect_left(starts, max(size, 1))
-            rows = program.rows._replace(starts=starts[:count], states=states[:count])
-            known = self.cuts[key] = self._lower(program.cie, rows)
-        return known
+    def cfi(self, sections: tuple[CfiSection, ...]) -> Cfi:
+        """Return what has been read."""
+        self.cut_at_ends()
+        entries = CfiEntries(
+            self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks
+        )
+        return Cfi(sections, entries, tuple(self.damaged))
 
-    def _too_large(self, program: Program, size: int) -> Program:
-        """Return a program that cannot be said for a function whose size no record can hold."""
-        reason = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{size:,} bytes", 0)
-        return self._add_program(program.cie, program.rows, reason)
-
-    def _lower(self, cie: DwarfCie, rows: CfiProgram) -> Program:
-        """Lower a program, and add it to those of the file."""
-        return self._add_program(cie, rows, self.lowering.lower(rows[0], rows[1], cie))
-
-    def _add_program(self, cie: DwarfCie, rows: CfiProgram, result: FunctionBody | Skip) -> Program:
-        program: Program = tuple.__new__(Program, (self.program_count, cie, rows, result, rows[0][-1]))
-        self.program_count += 1
-        if isinstance(result, Skip):
-            self.skipped.append(program)
-        return program
+    def cut_at_ends(self) -> None:
+        """Give FDEs that end before the last row of their program another program, without the rows past the end."""
+        last_starts = [program.table.starts[-1] for program in self.programs]
+        lasts = map(last_starts.__getitem__, self.program_numbers)
+        cut: dict[tuple[int, int], int] = {}
+        for entry in compress(count(), map(ge, lasts, self.sizes)):
+            number, size = self.program_numbers[entry], self.sizes[entry]
+            if last_starts[number] > 0 and (number, size) not in cut:
+                program = self.programs[number]
+                cut[number, size] = self.add_program(program.cie, program.table.before(size))
+            self.program_numbers[entry] = cut.get((number, size), number)
 
 
-def _offset_of(failure: Failure) -> int:
-    return failure.failure.offset
+def _first_number_of(item: tuple[int, EntryWalk]) -> int:
+    return item[0]
+
+
+def _offset_of(damaged: DamagedFde) -> int:
+    return damaged.failure.offset
 
 
 def _load_word(image: ElfImage, vaddr: int) -> int | None:

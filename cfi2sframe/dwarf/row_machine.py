@@ -1,303 +1,359 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CFI row machine (DWARF 5, 6.4.2 and 6.4.3): a CIE and instruction bytes become rows.
+"""The row machine of DWARF 5, 6.4.2 and 6.4.3: a CIE and an FDE's instructions become a table of rows.
 
-Follows CFA, RA, FP and SP; the rules of other registers are stepped over. Knows nothing of SFrame, and nothing of where
-a function lies, but for DW_CFA_set_loc.
-
-Programs repeat one another in pieces: the same instructions in the same state lead to the same state. So states are
-nodes of a graph, instruction chunks its edges, and only an edge not walked before is interpreted.
+It follows CFA, RA, FP and SP; rules of other registers are read and dropped. This is the plain form, one handler for
+each instruction, and the reference: `program_cache` gives the same tables sooner.
 """
 
 from __future__ import annotations
 
-from itertools import accumulate, compress
-from operator import attrgetter, getitem, is_not
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.instructions import CUTTER, Cutter, read_chunk, walk_chunks
+from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
-from cfi2sframe.dwarf.registers import Registers, RememberStack
-from cfi2sframe.dwarf.rules import CfiRow
+from cfi2sframe.dwarf.rules import (
+    AtCfa,
+    AtExpression,
+    CfaExpression,
+    InRegister,
+    IsExpression,
+    NoRule,
+    RaSigning,
+    RegisterOffset,
+    RowState,
+    ValueAtCfa,
+)
+from cfi2sframe.dwarf.unwind_table import TableBuilder, UnwindTable
+from cfi2sframe.elf.constants import EM_AARCH64
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeAlias
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.budget import Budget
     from cfi2sframe.dwarf.entries import DwarfCie
+    from cfi2sframe.dwarf.instructions import Instruction
     from cfi2sframe.dwarf.pointer import PointerBases
-    from cfi2sframe.dwarf.registers import RegisterState
-    from cfi2sframe.dwarf.rules import RowState
+    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
-_row_of: Final = attrgetter("row")
-#: Bytes of memory that a distinct state takes from here to the comparison of its row. Programs have a state for some
-#: thousand bytes of theirs; a file may have one for every five.
-_STATE_SIZE: Final = 1000
-#: The work on one, in the same stages.
-_STATE_STEPS: Final = 10
-#: Makes a record of a tuple without a call in between.
-_make: Final = tuple.__new__
+    #: Does one instruction, given its operands.
+    Handler: TypeAlias = Callable[..., None]
+    #: A column of the table: the register that the CIE names as RA, the ABI's FP and SP.
+    Column: TypeAlias = Literal["ra", "fp", "sp"]
 
 
 class Location(NamedTuple):
-    """What DW_CFA_set_loc needs: the function's start, where the instructions stand, and how pointers resolve."""
+    """What DW_CFA_set_loc needs: the function's start, the address of the instructions, and how pointers resolve."""
 
     pc_begin_vaddr: int
     instructions_vaddr: int
     bases: PointerBases
 
 
-class CfiProgram(NamedTuple):
-    """The rows of an instruction string, as columns: row N holds from `starts[N]` (bytes from the function's start) on.
+class RememberedState:
+    """A state that DW_CFA_remember_state has pushed; its `stack` holds the ones below it. Compared by identity."""
 
-    `depends_on_location` when another place of the string may give other rows.
+    __slots__ = ("state",)
+
+    def __init__(self, state: RegisterState) -> None:
+        self.state = state
+
+
+class RegisterState(NamedTuple):
+    """Everything that instructions have set so far.
+
+    An expression hides the CFA's register and offset, and later instructions may build on those: hand-written CFI does,
+    and unwinders keep them. `cfa_register` None: no rule yet. `stack` is the top of the stack of remembered states.
     """
 
-    starts: tuple[int, ...]
-    states: tuple[RowState, ...]
-    depends_on_location: bool = False
+    cfa_register: int | None
+    cfa_offset: int
+    cfa_expression: bytes | None
+    ra: RegisterRule
+    fp: RegisterRule
+    sp: RegisterRule
+    signing: RaSigning
+    stack: RememberedState | None
 
     @property
-    def rows(self) -> tuple[CfiRow, ...]:
-        """The rows as records."""
-        return tuple(map(CfiRow, self.starts, self.states))
+    def row_state(self) -> RowState:
+        """The rules that a row has in this state."""
+        cfa: CfaRule | None = None
+        if self.cfa_expression is not None:
+            cfa = CfaExpression(self.cfa_expression)
+        elif self.cfa_register is not None:
+            cfa = RegisterOffset(self.cfa_register, self.cfa_offset)
+        return RowState(cfa, self.ra, self.fp, self.sp, self.signing)
 
 
-def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> CfiProgram:
-    """Interpret an FDE's instructions behind its CIE's; see `RowMachine.run`."""
-    return RowMachine(arch).run(cie, instructions, location)
+def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
+    """Interpret an FDE's instructions after its CIE's; see `RowMachine.run` for what is raised."""
+    return RowMachine(cie, arch).run(instructions, location)
 
 
-class _Node(dict[bytes, "_Node"]):
-    """A state of the machine, as the mapping that leads on from it: instructions without advances -> node.
-
-    `row` is what it says of a row. What has not been asked for before is interpreted then, so that a whole string is a
-    chain of look-ups.
-    """
-
-    __slots__ = ("graph", "row", "state")
-
-    def __init__(self, graph: _CieGraph, state: RegisterState, row: RowState) -> None:
-        super().__init__()
-        self.graph = graph
-        self.state = state
-        self.row = row
-
-    def __missing__(self, code: bytes) -> _Node:
-        node = self[code] = self.graph.follow(self, code, 0)
-        return node
+_HANDLERS: Final[dict[int, Handler]] = {}
+#: AArch64 alone defines the instructions that sign the RA; elsewhere their numbers mean nothing.
+_AARCH64_HANDLERS: Final[dict[int, Handler]] = {}
 
 
-class Codes(dict[bytes, bytes]):
-    """Chunk -> its instructions behind the advance; what it advances by is noted in `advances` then, in bytes."""
+def _handles(*opcodes: int) -> Callable[[Handler], Handler]:
+    """Make a method the handler of opcodes."""
 
-    def __init__(self, byte_order: str, code_alignment: int) -> None:
-        super().__init__()
-        self.byte_order = byte_order
-        self.code_alignment = code_alignment
-        self.advances: dict[bytes, int] = {}
+    def enter(handler: Handler) -> Handler:
+        for opcode in opcodes:
+            _HANDLERS[opcode] = _AARCH64_HANDLERS[opcode] = handler
+        return handler
 
-    def __missing__(self, chunk: bytes) -> bytes:
-        units, code = read_chunk(chunk, self.byte_order)
-        self.advances[chunk] = units * self.code_alignment
-        self[chunk] = code
-        return code
+    return enter
 
 
-class _Sequence(NamedTuple):
-    """What the rows of programs say that differ by their advances alone.
+def _handles_on_aarch64(opcode: int) -> Callable[[Handler], Handler]:
+    """Make a method the handler of an opcode that AArch64 alone defines."""
 
-    `all_states` has one for each chunk, behind that at the function's start. `states` are those that differ from the
-    one before, `is_kept` says which these are; None: all.
-    """
+    def enter(handler: Handler) -> Handler:
+        _AARCH64_HANDLERS[opcode] = handler
+        return handler
 
-    all_states: tuple[RowState, ...]
-    states: tuple[RowState, ...]
-    is_kept: tuple[bool, ...] | None
-
-
-class _Sequences(dict[tuple[bytes, ...], _Sequence]):
-    """Instructions between advances -> what the rows say: programs differ by their advances more than by these."""
-
-    def __init__(self, start: _Node) -> None:
-        super().__init__()
-        self.start = start
-        self.lists: dict[tuple[int, ...], tuple[RowState, ...]] = {}
-
-    def __missing__(self, codes: tuple[bytes, ...]) -> _Sequence:
-        all_states = tuple(map(_row_of, accumulate(codes, getitem, initial=self.start)))
-        is_kept = (True, *map(is_not, all_states, all_states[1:]))
-        # Registers that no row tells of are saved, on AArch64 in nearly every function.
-        states = tuple(compress(all_states, is_kept))
-        # Equal lists are one object: whoever works on them knows them by that.
-        states = self.lists.setdefault(tuple(map(id, states)), states)
-        sequence = self[codes] = _Sequence(all_states, states, None if all(is_kept) else is_kept)
-        return sequence
-
-
-class _Shared(NamedTuple):
-    """What the graphs of a file share: rows and expressions, of which equal ones are one object, and the budget."""
-
-    rows: dict[RowState, RowState]
-    blocks: dict[bytes, bytes]
-    budget: Budget | None
-
-
-class _CieGraph:
-    """The graph of one CIE: factors and initial rules belong to its edges. `shared` is what a file's graphs share."""
-
-    def __init__(self, cie: DwarfCie, arch: Arch, shared: _Shared) -> None:
-        self.cie = cie
-        self.byte_order = arch.byte_order
-        self.shared = shared
-        self.nodes: dict[RegisterState, _Node] = {}
-        self.code_of = Codes(arch.byte_order, cie.code_alignment)
-        self.stack = RememberStack()
-        self.registers = Registers(cie, arch, self.stack, shared.blocks)
-        for chunk in walk_chunks(cie.instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
-            # An advance has no meaning in a CIE: what counts is the state behind its last instruction.
-            _execute(self.registers, chunk.code, chunk.code_offset)
-        self.registers.set_initial_rules()
-        self.start = self.node(self.registers.freeze())
-        self.sequences = _Sequences(self.start)
-
-    def node(self, state: RegisterState) -> _Node:
-        node = self.nodes.get(state)
-        if node is None:
-            rows, _, budget = self.shared
-            if budget is not None:
-                budget.hold(_STATE_SIZE, "the rows that differ from one another")
-                budget.spend(_STATE_STEPS, "the rows that differ from one another")
-            row = self.registers.row_of(state)
-            node = self.nodes[state] = _Node(self, state, rows.setdefault(row, row))
-        return node
-
-    def follow(self, node: _Node, code: bytes, offset: int) -> _Node:
-        """Interpret instructions without an advance, `offset` bytes into their string."""
-        self.registers.load(node.state)
-        _execute(self.registers, code, offset)
-        return self.node(self.registers.freeze())
-
-
-def _execute(registers: Registers, code: bytes, offset: int) -> None:
-    try:
-        registers.execute(code)
-    except CfiError as error:
-        raise CfiError(error.reason, "", offset + (error.offset or 0)) from None
+    return enter
 
 
 class RowMachine:
-    """Interprets the programs of one file. Equal row states are one object, within a machine.
+    """The machine of one CIE: its factors, its initial rules, and the state that instructions change.
 
-    `budget` counts the distinct states; whatever runs a program raises `BudgetError` when they are too many.
+    Raises `CfiError`, its offset counted from the CIE's first instruction, when the CIE's instructions are damaged.
     """
 
-    def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
-        self._arch = arch
-        self._cutter = cutter
-        #: By CIE; what is wrong with those that are damaged, whose FDEs may be many.
-        self._graphs: dict[DwarfCie, _CieGraph | CfiError] = {}
-        self._shared = _Shared({}, {}, budget)
-        self._last: _CieGraph | None = None
+    def __init__(self, cie: DwarfCie, arch: Arch) -> None:
+        self.cie = cie
+        self._byte_order = arch.byte_order
+        self._pointer_size = fixed_size(cie.fde_encoding)
+        self._handlers: dict[int, Handler] = _AARCH64_HANDLERS if arch.elf_machine == EM_AARCH64 else _HANDLERS
+        # The CIE's RA column comes last: it wins where a CIE names SP or FP as its RA column.
+        self._column_of: dict[int, Column] = {arch.fp_register: "fp", arch.sp_register: "sp", cie.ra_register: "ra"}
+        self._cfa_register: int | None = None
+        self._cfa_offset = 0
+        self._cfa_expression: bytes | None = None
+        self._rules: dict[Column, RegisterRule] = dict.fromkeys(("ra", "fp", "sp"), NoRule.UNSPECIFIED)
+        self._signing = RaSigning.NONE
+        self._stack: RememberedState | None = None
+        self._remembered: dict[RegisterState, RememberedState] = {}
+        #: None while the CIE's instructions run.
+        self._initial_rules: dict[Column, RegisterRule] | None = None
+        for instruction in self.read(cie.instructions):
+            # An advance has no meaning in a CIE; what counts is the state after its last instruction.
+            if instruction.opcode not in ADVANCES and instruction.opcode != d.DW_CFA_set_loc:
+                self._execute(instruction)
+        self._initial_rules = dict(self._rules)
+        self.initial_state = self._state()
 
-    def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> CfiProgram:
-        """Interpret an FDE's instructions behind its CIE's.
+    def run(self, instructions: bytes, location: Location | None = None) -> UnwindTable:
+        """Interpret an FDE's instructions, beginning with the CIE's rules.
 
-        Rows ascend from 0; neighbours differ; a row of no length is replaced by its successor. The rows know nothing
-        of the function's size: those that start behind its end are the caller's to cut.
-        Raises `CfiError`, its offset counted from the first instruction, when an instruction is unknown, truncated or
-        out of context, or needs a `location` that was not given.
+        Where several rows have the same start, the last of them holds. Raises `CfiError`, its offset counted from the
+        first instruction, when one is unknown, truncated or out of context, or needs a `location` and has none.
         """
-        program = self.run_quickly(cie, instructions)
-        return self.walk(cie, instructions, location) if program is None else program
-
-    def run_quickly(self, cie: DwarfCie, instructions: bytes) -> CfiProgram | None:
-        """Do the same as `run`; None where it takes a walk: for damage, a location, expressions, the first few.
-
-        Raises `CfiError` for damage in the CIE.
-        """
-        graph = self._graph(cie)
-        chunks = self._cutter.cut(instructions)
-        if chunks is None:
-            return None
-        codes = tuple(map(graph.code_of.__getitem__, chunks))
-        try:
-            all_states, states, is_kept = graph.sequences[codes]
-        except CfiError:
-            # The walk meets the same damage, and knows its place in the string.
-            return None
-        advances = list(map(graph.code_of.advances.__getitem__, chunks))
-        starts = tuple(accumulate(advances, initial=0))
-        if 0 in advances:
-            return _merged(starts, all_states)
-        if is_kept is not None:
-            starts = tuple(compress(starts, is_kept))
-        return _make(CfiProgram, (starts, states, False))
-
-    def _graph(self, cie: DwarfCie) -> _CieGraph:
-        last = self._last
-        if last is not None and last.cie is cie:
-            return last
-        graph = self._graphs.get(cie)
-        if graph is None:
-            try:
-                graph = _CieGraph(cie, self._arch, self._shared)
-            except CfiError as error:
-                graph = error
-            self._graphs[cie] = graph
-        if isinstance(graph, CfiError):
-            raise CfiError(f"in its CIE: {graph.reason}")
-        self._last = graph
-        return graph
-
-    def walk(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> CfiProgram:
-        """Do the same as `run`, instruction by instruction."""
-        graph = self._graph(cie)
-        node = graph.start
-        starts, states = [0], [node.row]
-        delta = 0
-        depends_on_location = False
-        for chunk in walk_chunks(instructions, graph.byte_order, fixed_size(cie.fde_encoding)):
-            if chunk.opcode == d.DW_CFA_set_loc:
-                depends_on_location = True
-                new_delta = _set_loc(cie, instructions, chunk.advance, location)
-                if new_delta < delta:
-                    raise CfiError("set_loc goes back", "", chunk.offset)
-                delta = new_delta
+        self._set_state(self.initial_state)
+        rows = TableBuilder()
+        delta, depends_on_location = 0, False
+        for instruction in self.read(instructions):
+            if instruction.opcode in ADVANCES:
+                rows.add(delta, self._state().row_state)
+                (units,) = instruction.operands
+                delta += int(units) * self.cie.code_alignment
+            elif instruction.opcode == d.DW_CFA_set_loc:
+                rows.add(delta, self._state().row_state)
+                delta, depends_on_location = self._set_loc(instructions, instruction, delta, location), True
             else:
-                delta += chunk.advance * cie.code_alignment
-            node = graph.follow(node, chunk.code, chunk.code_offset)
-            starts.append(delta)
-            states.append(node.row)
-        return _merged(starts, states, depends_on_location=depends_on_location)
+                self._execute(instruction)
+        rows.add(delta, self._state().row_state)
+        return rows.table(depends_on_location=depends_on_location)
 
+    def step(self, state: RegisterState, instructions: Iterable[Instruction]) -> RegisterState:
+        """Return the state after instructions none of which moves on, beginning with `state`.
 
-def _merged(starts: Sequence[int], states: Sequence[RowState], *, depends_on_location: bool = False) -> CfiProgram:
-    """Return a program without rows of no length, which their successors replace, and without equal neighbours."""
-    kept_starts, kept_states = [starts[0]], [states[0]]
-    for start, state in zip(starts, states, strict=True):
-        if start == kept_starts[-1]:
-            kept_states[-1] = state
-            # The successor may be the row before.
-            if len(kept_states) > 1 and kept_states[-2] is state:
-                del kept_starts[-1], kept_states[-1]
-        elif state is not kept_states[-1]:
-            kept_starts.append(start)
-            kept_states.append(state)
-    return CfiProgram(tuple(kept_starts), tuple(kept_states), depends_on_location)
+        Raises `CfiError` as `run` does; advances are unknown instructions here.
+        """
+        self._set_state(state)
+        for instruction in instructions:
+            self._execute(instruction)
+        return self._state()
 
+    def _state(self) -> RegisterState:
+        rules = self._rules
+        return RegisterState(
+            self._cfa_register,
+            self._cfa_offset,
+            self._cfa_expression,
+            rules["ra"],
+            rules["fp"],
+            rules["sp"],
+            self._signing,
+            self._stack,
+        )
 
-def _set_loc(cie: DwarfCie, instructions: bytes, position: int, location: Location | None) -> int:
-    """Return the delta that a DW_CFA_set_loc with its operand at `position` goes to."""
-    if location is None:
-        raise CfiError("set_loc outside a function", "", position - 1)
-    if cie.fde_encoding == d.DW_EH_PE_aligned:
-        # Its padding depends on where the instructions stand; no compiler has been seen to write one.
-        raise CfiError("set_loc to an aligned pointer is not supported", "", position - 1)
-    try:
-        vaddr, _ = read_pointer(instructions, position, cie.fde_encoding, location.bases, location.instructions_vaddr)
-    except CfiError as error:
-        raise CfiError(error.reason, "", position - 1) from None
-    return vaddr - location.pc_begin_vaddr
+    def _set_state(self, state: RegisterState) -> None:
+        self._cfa_register, self._cfa_offset = state.cfa_register, state.cfa_offset
+        self._cfa_expression = state.cfa_expression
+        self._rules = {"ra": state.ra, "fp": state.fp, "sp": state.sp}
+        self._signing = state.signing
+        self._stack = state.stack
+
+    def read(self, instructions: bytes) -> Iterator[Instruction]:
+        """Yield the instructions of a string. Raises `CfiError` when one is unknown or truncated."""
+        return read_instructions(instructions, self._byte_order, self._pointer_size)
+
+    def _execute(self, instruction: Instruction) -> None:
+        handler = self._handlers.get(instruction.opcode)
+        if handler is None:
+            raise CfiError(f"unknown call frame instruction 0x{instruction.opcode:02x}", "", instruction.offset)
+        try:
+            handler(self, *instruction.operands)
+        except CfiError as error:
+            raise CfiError(error.reason, "", instruction.offset) from None
+
+    # Row creation instructions, 6.4.2.1
+
+    def _set_loc(self, instructions: bytes, instruction: Instruction, delta: int, location: Location | None) -> int:
+        """Return the delta from the function's start that DW_CFA_set_loc goes to."""
+        if location is None:
+            raise CfiError("set_loc outside a function", "", instruction.offset)
+        encoding = self.cie.fde_encoding
+        if encoding == d.DW_EH_PE_aligned:
+            # Its padding depends on the address of the operand; no compiler has been seen to write one.
+            raise CfiError("set_loc to an aligned pointer is not supported", "", instruction.offset)
+        position = instruction.offset + 1
+        try:
+            vaddr, _ = read_pointer(instructions, position, encoding, location.bases, location.instructions_vaddr)
+        except CfiError as error:
+            raise CfiError(error.reason, "", instruction.offset) from None
+        if vaddr - location.pc_begin_vaddr < delta:
+            raise CfiError("set_loc goes back", "", instruction.offset)
+        return vaddr - location.pc_begin_vaddr
+
+    # CFA definition instructions, 6.4.2.2
+
+    @_handles(d.DW_CFA_def_cfa)
+    def _def_cfa(self, register: int, offset: int) -> None:
+        self._cfa_register, self._cfa_offset, self._cfa_expression = register, offset, None
+
+    @_handles(d.DW_CFA_def_cfa_sf)
+    def _def_cfa_sf(self, register: int, factored_offset: int) -> None:
+        self._def_cfa(register, factored_offset * self.cie.data_alignment)
+
+    @_handles(d.DW_CFA_def_cfa_register)
+    def _def_cfa_register(self, register: int) -> None:
+        if self._cfa_register is None:
+            raise CfiError("def_cfa_register before any rule of the CFA")
+        self._def_cfa(register, self._cfa_offset)
+
+    @_handles(d.DW_CFA_def_cfa_offset)
+    def _def_cfa_offset(self, offset: int) -> None:
+        # After an expression DWARF does not allow this. Unwinders change the offset and keep the expression.
+        if self._cfa_register is None and self._cfa_expression is None:
+            raise CfiError("def_cfa_offset before any rule of the CFA")
+        self._cfa_offset = offset
+
+    @_handles(d.DW_CFA_def_cfa_offset_sf)
+    def _def_cfa_offset_sf(self, factored_offset: int) -> None:
+        self._def_cfa_offset(factored_offset * self.cie.data_alignment)
+
+    @_handles(d.DW_CFA_def_cfa_expression)
+    def _def_cfa_expression(self, expression: bytes) -> None:
+        self._cfa_expression = expression
+
+    # Register rule instructions, 6.4.2.3
+
+    def _set_rule(self, register: int, rule: RegisterRule) -> None:
+        column = self._column_of.get(register)
+        if column is not None:
+            self._rules[column] = rule
+
+    @_handles(d.DW_CFA_undefined)
+    def _undefined(self, register: int) -> None:
+        self._set_rule(register, NoRule.UNDEFINED)
+
+    @_handles(d.DW_CFA_same_value)
+    def _same_value(self, register: int) -> None:
+        self._set_rule(register, NoRule.SAME_VALUE)
+
+    @_handles(d.DW_CFA_offset, d.DW_CFA_offset_extended, d.DW_CFA_offset_extended_sf)
+    def _offset(self, register: int, factored_offset: int) -> None:
+        self._set_rule(register, AtCfa(factored_offset * self.cie.data_alignment))
+
+    @_handles(d.DW_CFA_GNU_negative_offset_extended)
+    def _negative_offset(self, register: int, factored_offset: int) -> None:
+        self._offset(register, -factored_offset)
+
+    @_handles(d.DW_CFA_val_offset, d.DW_CFA_val_offset_sf)
+    def _val_offset(self, register: int, factored_offset: int) -> None:
+        self._set_rule(register, ValueAtCfa(factored_offset * self.cie.data_alignment))
+
+    @_handles(d.DW_CFA_register)
+    def _register(self, register: int, holder: int) -> None:
+        self._set_rule(register, InRegister(holder))
+
+    @_handles(d.DW_CFA_expression)
+    def _expression(self, register: int, expression: bytes) -> None:
+        self._set_rule(register, AtExpression(expression))
+
+    @_handles(d.DW_CFA_val_expression)
+    def _val_expression(self, register: int, expression: bytes) -> None:
+        self._set_rule(register, IsExpression(expression))
+
+    @_handles(d.DW_CFA_restore, d.DW_CFA_restore_extended)
+    def _restore(self, register: int) -> None:
+        if self._initial_rules is None:
+            raise CfiError("restore in a CIE, which has no initial rules to restore")
+        column = self._column_of.get(register)
+        if column is not None:
+            # A register that the CIE has not set goes back to having no rule.
+            self._rules[column] = self._initial_rules[column]
+
+    # Row state instructions, 6.4.2.4
+
+    @_handles(d.DW_CFA_remember_state)
+    def _remember_state(self) -> None:
+        # Equal stacks are one object, so that states compare and hash in constant time whatever the depth.
+        state = self._state()
+        stack = self._remembered.get(state)
+        if stack is None:
+            stack = self._remembered[state] = RememberedState(state)
+        self._stack = stack
+
+    @_handles(d.DW_CFA_restore_state)
+    def _restore_state(self) -> None:
+        if self._stack is None:
+            raise CfiError("restore_state without a remembered state")
+        self._set_state(self._stack.state)
+
+    # Instructions without effect on these rows
+
+    @_handles(d.DW_CFA_nop)
+    def _nop(self) -> None:
+        pass
+
+    @_handles(d.DW_CFA_GNU_args_size)
+    def _args_size(self, size: int) -> None:
+        """Skip the size of pushed arguments: exception handlers need it, stack traces do not."""
+
+    # Pointer authentication (AADWARF64, 4.4)
+
+    @_handles_on_aarch64(d.DW_CFA_AARCH64_negate_ra_state)
+    def _negate_ra_state(self) -> None:
+        # GCC before 8 called it DW_CFA_GNU_window_save, which has the same number.
+        self._signing = RaSigning.SIGNED if self._signing is RaSigning.NONE else RaSigning.NONE
+
+    @_handles_on_aarch64(d.DW_CFA_AARCH64_negate_ra_state_with_pc)
+    def _negate_ra_state_with_pc(self) -> None:
+        # Negates the bit that says "signed" and the one that says "with the PC"; the first decides.
+        with_pc = self._signing is RaSigning.SIGNED_WITH_PC
+        self._signing = RaSigning.NONE if with_pc else RaSigning.SIGNED_WITH_PC
+
+    @_handles_on_aarch64(d.DW_CFA_AARCH64_set_ra_state)
+    def _set_ra_state(self, signing: int, _distance: int) -> None:
+        # The distance to the signing instruction matters to whoever checks the signature.
+        if signing > max(RaSigning):
+            raise CfiError(f"set_ra_state to {signing}, which is no state")
+        self._signing = RaSigning(signing)

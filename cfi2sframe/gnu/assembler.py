@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.dwarf.instructions import CUTTER, read_chunk, walk_chunks
+from cfi2sframe.dwarf.constants import DW_CFA_set_loc
+from cfi2sframe.dwarf.instructions import ADVANCES, CUTTER, read_chunk, read_instructions
 from cfi2sframe.dwarf.pointer import fixed_size
 from cfi2sframe.errors import CfiError
 from cfi2sframe.gnu.directives import GasState, GiveUp, Translation
@@ -120,17 +121,24 @@ class GasModel:
 
 def cut(cie: DwarfCie, instructions: bytes, arch: Arch) -> Chunks | None:
     """Cut a program into chunks; None when it is damaged."""
+    chunks: Chunks = []
     quick = CUTTER.cut(instructions)
-    if quick is None:
-        walked = walk_chunks(instructions, arch.byte_order, fixed_size(cie.fde_encoding))
-        try:
-            return [(chunk.opcode is not None, chunk.code) for chunk in walked]
-        except CfiError:
-            return None
-    chunks = []
-    for chunk in quick:
-        code = read_chunk(chunk, arch.byte_order)[1]
-        chunks.append((len(code) < len(chunk), code))
+    if quick is not None:
+        for chunk in quick:
+            code = read_chunk(chunk, arch.byte_order)[1]
+            chunks.append((len(code) < len(chunk), code))
+        return chunks
+    has_advance, start = False, 0
+    try:
+        for instruction in read_instructions(instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
+            if instruction.opcode in ADVANCES or instruction.opcode == DW_CFA_set_loc:
+                if has_advance or instruction.offset:
+                    chunks.append((has_advance, instructions[start : instruction.offset]))
+                has_advance, start = True, instruction.end
+    except CfiError:
+        return None
+    if instructions:
+        chunks.append((has_advance, instructions[start:]))
     return chunks
 
 

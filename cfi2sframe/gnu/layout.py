@@ -92,7 +92,7 @@ def start_size(function_size: int) -> int:
 
 def _entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator[CfiEntry]:
     """Yield the FDEs that came from an assembler: not those of ld for its PLT, nor of code that ld threw away."""
-    dropped = code_map.arrangement.dropped
+    dropped = code_map.dropped
     plt = united((p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name))
     for number, entry in enumerate(cfi.entries):
         start = entry.fde.pc_begin_vaddr

@@ -152,7 +152,7 @@ def _with_account(
         warnings=(*warnings_of(coverage), *outcome.warnings),
         section_size=len(conversion.data),
         function_count=len(conversion.section.starts),
-        left_out_count=0 if conversion.is_whole else len(conversion.left_out) + len(conversion.cfi.failures),
+        left_out_count=0 if conversion.is_whole else len(conversion.left_out) + len(conversion.cfi.damaged),
         summary=summary,
         account=account,
     )

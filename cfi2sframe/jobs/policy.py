@@ -53,7 +53,7 @@ def refusal_of(
     conversion: Conversion, coverage: Coverage | None, *, is_strict: bool, min_coverage: float | None
 ) -> Refusal | None:
     """Return why the caller's conditions forbid to write a conversion, or None. `min_coverage` needs the account."""
-    if is_strict and conversion.cfi.failures:
+    if is_strict and conversion.cfi.damaged:
         return Refusal("unusable", "a damaged FDE, and --strict forbids it")
     if is_strict and not conversion.is_whole:
         return Refusal("incomplete", "functions are left out, and --strict forbids it")

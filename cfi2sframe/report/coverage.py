@@ -153,7 +153,7 @@ def account(conversion: Conversion) -> Coverage:
     Raises `BudgetError` when its text is out of proportion to the file: thousands of functions may share one long name.
     """
     image, target = conversion.image, conversion.target
-    dropped = Counter(reason.value for reason in conversion.code_map.arrangement.dropped.values())
+    dropped = Counter(reason.value for reason in conversion.code_map.dropped.values())
     left_out = _left_out(conversion)
     sections = _count_bytes(conversion)
     stubs_left_out = conversion.code_map.stubs.left_out
@@ -188,18 +188,17 @@ def account(conversion: Conversion) -> Coverage:
             for skip in stubs_left_out
         ),
         damaged=tuple(
-            Damaged(f.section.name, f.failure.offset, f.failure.error.reason) for f in conversion.cfi.failures
+            Damaged(f.section.name, f.failure.offset, f.failure.error.reason) for f in conversion.cfi.damaged
         ),
     )
 
 
 def _count_functions(conversion: Conversion) -> FunctionCounts:
-    dropped, replaced = conversion.code_map.arrangement.dropped, conversion.code_map.replaced
+    dropped, replaced = conversion.code_map.dropped, conversion.code_map.replaced
     default = flexible = left_out = 0
-    for number, program in enumerate(conversion.cfi.entries.programs):
+    for number, result in enumerate(conversion.outcomes.results):
         if number in dropped or number in replaced:
             continue
-        result = program.result
         if isinstance(result, Skip):
             left_out += 1
         elif result.is_flexible:
@@ -207,14 +206,14 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
         else:
             default += 1
     return FunctionCounts(
-        fdes=len(conversion.cfi.entries) + len(conversion.cfi.failures),
+        fdes=len(conversion.cfi.entries) + len(conversion.cfi.damaged),
         default=default,
         flexible=flexible,
         left_out=left_out,
         replaced=len(replaced),
         dropped=len(dropped),
-        damaged=len(conversion.cfi.failures),
-        overlapping=len(conversion.code_map.arrangement.overlapped),
+        damaged=len(conversion.cfi.damaged),
+        overlapping=len(conversion.code_map.overlapped),
         records=len(conversion.section.starts),
         stub_records=conversion.function_entries.count(None),
     )
@@ -225,7 +224,7 @@ def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
     kinds = ("default", "flexible", "stubs", "left_out")
     counts: list[dict[str, int]] = [dict.fromkeys(kinds, 0) for _ in conversion.image.code_ranges]
     for number, start, end in zip(*conversion.code_map.pieces, strict=True):
-        result = conversion.cfi.entries.programs[number].result
+        result = conversion.outcomes.results[number]
         kind = "left_out" if isinstance(result, Skip) else "flexible" if result.is_flexible else "default"
         for index, size in _shares(conversion.image, start, end):
             counts[index][kind] += size

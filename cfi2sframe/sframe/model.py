@@ -7,6 +7,7 @@ Default rows say a few of them, flexible rows (version 3) nearly all.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -67,6 +68,16 @@ class FunctionBody(NamedTuple):
     def rows(self) -> tuple[FrameRow, ...]:
         """The rows as records."""
         return tuple(map(FrameRow, self.starts, self.states))
+
+    def cut(self, start_delta: int, end_delta: int) -> FunctionBody:
+        """Return the rows in force in `[start_delta, end_delta)`, with starts counted from `start_delta` (PCINC)."""
+        starts = self.starts
+        if start_delta == 0 and starts[-1] < end_delta:
+            return self
+        first = bisect_right(starts, start_delta) - 1
+        last = bisect_left(starts, end_delta, first + 1)
+        kept = (0, *(start - start_delta for start in starts[first + 1 : last]))
+        return self._replace(starts=kept, states=self.states[first:last])
 
 
 class Function(NamedTuple):

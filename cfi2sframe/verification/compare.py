@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.describe import describe_frame_rule
 from cfi2sframe.dwarf.expression import Shapes
-from cfi2sframe.lower import Skip
 from cfi2sframe.plt.records import StubReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup, row_at
@@ -21,7 +20,7 @@ from cfi2sframe.verification.records import Difference, Verification
 from cfi2sframe.verification.row_difference import judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.code_map import CodeMap
@@ -38,13 +37,16 @@ _POINT_STEPS: Final = 4
 _DIFFERENCE_SIZE: Final = 250
 
 
-def verify_section(image: ElfImage, cfi: Cfi, code_map: CodeMap, decoded: DecodedSection) -> Verification:
+def verify_section(
+    image: ElfImage, cfi: Cfi, code_map: CodeMap, skipped: Container[int], decoded: DecodedSection
+) -> Verification:
     """Compare a decoded section with the image's CFI and stubs, both for the section's version, and check invariants.
 
+    `skipped` are the numbers of the FDEs that the version cannot express.
     CFI is the truth, but for the addresses of PLT stubs, where what their instructions do is. Raises `BudgetError` when
     the comparison is out of proportion to the image: any number of functions may have the same rows.
     """
-    comparison = _Comparison(image, cfi, code_map, decoded)
+    comparison = _Comparison(image, cfi, code_map, skipped, decoded)
     comparison.compare_all()
     comparison.compare_stubs()
     comparison.find_extra()
@@ -54,7 +56,10 @@ def verify_section(image: ElfImage, cfi: Cfi, code_map: CodeMap, decoded: Decode
 
 
 class _Comparison:
-    def __init__(self, image: ElfImage, cfi: Cfi, code_map: CodeMap, decoded: DecodedSection) -> None:
+    def __init__(
+        self, image: ElfImage, cfi: Cfi, code_map: CodeMap, skipped: Container[int], decoded: DecodedSection
+    ) -> None:
+        self.skipped = skipped
         self.stubs = code_map.stubs
         self.stub_ranges = [(f.start_vaddr, f.start_vaddr + f.size) for f in self.stubs.functions]
         contradicted = [
@@ -161,7 +166,7 @@ class _Comparison:
         return known
 
     def compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> tuple[int, tuple[tuple[int, str], ...]]:
-        rows, size = entry.program.rows.rows, entry.fde.pc_range
+        rows, size = entry.program.table.rows, entry.fde.pc_range
         if self.is_same_throughout(rows, function):
             return len(rows), ()
         self.budget.spend(_POINT_STEPS * (len(rows) + len(function.rows)), COMPARED)
@@ -196,7 +201,7 @@ class _Comparison:
         boundaries = sorted(self.boundaries_in(begin, end))
         absent: list[int] = []
         missing: list[int] = []
-        for holding in find_holdings(entries):
+        for holding in find_holdings(entries, self.skipped):
             gaps = self.compare_holding(holding, boundaries)
             absent += gaps
             # Where FDEs overlap, one that cannot be said may hold, and is rightly absent.
@@ -206,7 +211,7 @@ class _Comparison:
             if _has_any(missing, fde.pc_begin_vaddr, fde.pc_range):
                 message = "no SFrame FDE, though it can be said"
                 self.differences.append(Difference("missing", fde.pc_begin_vaddr, message))
-            elif isinstance(entry.program.result, Skip) and _has_any(absent, fde.pc_begin_vaddr, fde.pc_range):
+            elif entry.number in self.skipped and _has_any(absent, fde.pc_begin_vaddr, fde.pc_range):
                 self.left_out_count += 1
 
     def compare_holding(self, holding: Holding, boundaries: Sequence[int]) -> list[int]:
@@ -375,7 +380,7 @@ def _has_any(points: Sequence[int], begin: int, size: int) -> bool:
 def _row_starts_in(entry: CfiEntry, after: int, end: int) -> Iterator[int]:
     """Yield the addresses of an FDE's rows that start behind one address and in front of another."""
     # Rows are not asked for: a program would make them all.
-    begin, starts = entry.fde.pc_begin_vaddr, entry.program.rows.starts
+    begin, starts = entry.fde.pc_begin_vaddr, entry.program.table.starts
     for index in range(bisect_right(starts, after - begin), len(starts)):
         if begin + starts[index] >= end:
             return
@@ -383,7 +388,7 @@ def _row_starts_in(entry: CfiEntry, after: int, end: int) -> Iterator[int]:
 
 
 def _state_in_force(entry: CfiEntry, pc: int) -> RowState:
-    starts, states, _ = entry.program.rows
+    starts, states, _ = entry.program.table
     return states[bisect_right(starts, pc - entry.fde.pc_begin_vaddr) - 1]
 
 

@@ -7,10 +7,8 @@ from bisect import bisect_left, insort
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.lower import Skip
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from cfi2sframe.dwarf.programs import CfiEntry
 
@@ -33,10 +31,11 @@ class Holding(NamedTuple):
     may_be_absent: bool
 
 
-def find_holdings(entries: Sequence[CfiEntry]) -> Iterator[Holding]:
+def find_holdings(entries: Sequence[CfiEntry], skipped: Container[int]) -> Iterator[Holding]:
     """Yield what FDEs hold, in ascending order, without the gaps between them.
 
-    The FDEs are sorted by their starts and have at least one byte each.
+    The FDEs are sorted by their starts and have at least one byte each; `skipped` are the numbers of those that the
+    section's version cannot express.
     """
     starts = [entry.fde.pc_begin_vaddr for entry in entries]
     ends = [start + entry.fde.pc_range for start, entry in zip(starts, entries, strict=True)]
@@ -48,11 +47,11 @@ def find_holdings(entries: Sequence[CfiEntry]) -> Iterator[Holding]:
         while ends[by_end[closed]] <= edge:
             number = by_end[closed]
             del holding[bisect_left(holding, (starts[number], -number))]
-            skip_count -= isinstance(entries[number].program.result, Skip)
+            skip_count -= entries[number].number in skipped
             closed += 1
         while opened < len(entries) and starts[opened] <= edge:
             insort(holding, (starts[opened], -opened))
-            skip_count += isinstance(entries[opened].program.result, Skip)
+            skip_count += entries[opened].number in skipped
             opened += 1
         if holding:
             candidates = tuple(entries[-number] for _, number in reversed(holding[-MAX_CANDIDATES:]))

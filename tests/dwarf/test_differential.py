@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from cfi2sframe.arch import Arch as MachineArch
     from cfi2sframe.dwarf.entries import DwarfCie
     from tests.support.oracle.frames import Arch
     from tests.support.oracle.tools import Binutils, BinutilsVersion, Tool
@@ -55,12 +56,12 @@ def test_differences_are_seen(
     tools_for: Callable[[Arch], Tools], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the test above relies on: both judges notice when every saved register is elsewhere."""
-    graph_of = RowMachine._graph
+    init = RowMachine.__init__
 
-    def graph_of_another(self: RowMachine, cie: DwarfCie) -> object:
-        return graph_of(self, cie._replace(data_alignment=-4))
+    def init_for_another(self: RowMachine, cie: DwarfCie, arch: MachineArch) -> None:
+        init(self, cie._replace(data_alignment=-4), arch)
 
-    monkeypatch.setattr(RowMachine, "_graph", graph_of_another)
+    monkeypatch.setattr(RowMachine, "__init__", init_for_another)
     found = run("amd64", tools_for("amd64"), 1, 50, tmp_path).differences
     assert {text.partition(":")[0] for text in found} == {"readelf", "llvm-dwarfdump"}
 

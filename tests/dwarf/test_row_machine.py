@@ -13,9 +13,11 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf import row_machine
 from cfi2sframe.dwarf.entries import DwarfCie
-from cfi2sframe.dwarf.instructions import CUTTER
+from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.program_cache import ProgramCache
 from cfi2sframe.dwarf.row_machine import Location, run
 from cfi2sframe.dwarf.rules import (
     AtCfa,
@@ -35,6 +37,7 @@ from tests.support import cfi_asm as asm
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
+    from cfi2sframe.dwarf.unwind_table import UnwindTable
 
 CODE_ALIGN, DATA_ALIGN = 3, -5
 RA = 200  # needs two bytes as LEB128
@@ -46,10 +49,14 @@ PC_BEGIN, INSTRUCTIONS_VADDR, TABLE_VADDR = 0x5000, 0x9001, 0x20000
 AARCH64 = (AARCH64_LE, AARCH64_BE)
 
 
-@pytest.fixture(autouse=True, params=[0, 1 << 60], ids=["quick", "walked"])
+def run_by_cache(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
+    return ProgramCache(arch, Cutter(0)).run(cie, instructions, location)
+
+
+@pytest.fixture(autouse=True, params=[row_machine.run, run_by_cache], ids=["plain", "cached"])
 def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has two ways to cut instruction strings, a quick one once patience is at an end."""
-    monkeypatch.setattr(CUTTER, "patience", request.param)
+    """Every test runs by the reference and by the cache."""
+    monkeypatch.setitem(globals(), "run", request.param)
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:

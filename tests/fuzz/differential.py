@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe import load
 from cfi2sframe.dwarf.expression import parse_expression
-from cfi2sframe.dwarf.programs import load_cfi
+from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import (
     AtCfa,
     AtExpression,
@@ -20,7 +20,7 @@ from cfi2sframe.dwarf.rules import (
     RegisterOffset,
     ValueAtCfa,
 )
-from cfi2sframe.lower import Target
+from cfi2sframe.elf.cfi import find_cfi
 from tests.fuzz.cfi_programs import MACHINES, Writer
 from tests.support.oracle import frames
 from tests.support.oracle.compare import RA_SIGN_STATE, row_at
@@ -70,9 +70,9 @@ def run(arch_name: ArchName, tools: Tools, seed: int, function_count: int, folde
     source.write_text("\n".join(writer.lines(function_count)) + "\n", encoding="ascii")
     subprocess.run([tools.assembler, str(source), "-o", str(made)], check=True, capture_output=True)
     image = load(str(made))
-    cfi = load_cfi(image, Target(image.arch, 3, 2))
+    cfi = read_programs(image, find_cfi(image))
     entries = {entry.fde.offset: entry for entry in cfi.entries}
-    differences = [f"fails: {failure.failure.error}" for failure in cfi.failures]
+    differences = [f"fails: {failure.failure.error}" for failure in cfi.damaged]
     if len(entries) != function_count:
         differences.append(f"{len(entries)} FDEs of {function_count} functions")
     row_count = 0
@@ -82,7 +82,7 @@ def run(arch_name: ArchName, tools: Tools, seed: int, function_count: int, folde
         for fde in judge.fdes:
             entry = entries.get(fde.section_offset)
             if entry is not None:
-                row_count += len(entry.program.rows.rows)
+                row_count += len(entry.program.table.rows)
                 for problem in _compare(entry, fde, image.arch, judge):
                     place = f"seed {seed}, function at 0x{entry.fde.pc_begin_vaddr - image.sections[1].vaddr:x}"
                     code = entry.fde.instructions.hex(" ")
@@ -120,13 +120,13 @@ def _fdes(
 def _compare(entry: CfiEntry, fde: frames.OracleFde, arch: Arch, judge: _Judge) -> Iterable[str]:
     if fde.problem:
         # LLVM prints no row that says nothing at all.
-        if any(row.state[:-1] != _NOTHING for row in entry.program.rows.rows):
+        if any(row.state[:-1] != _NOTHING for row in entry.program.table.rows):
             yield fde.problem
         return
     size = fde.pc_end_vaddr - fde.pc_begin_vaddr
     if size != entry.fde.pc_range:
         yield f"{size} bytes, we say {entry.fde.pc_range}"
-    rows = entry.program.rows.rows
+    rows = entry.program.table.rows
     deltas = {row.start_delta for row in rows} | {row.pc_vaddr - fde.pc_begin_vaddr for row in fde.rows}
     for delta in sorted(delta for delta in deltas if delta < max(size, 1)):
         theirs = row_at(fde.rows, fde.pc_begin_vaddr + delta)

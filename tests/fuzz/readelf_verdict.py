@@ -49,8 +49,8 @@ def read_independently(readelf: str, path: Path, section: tuple[bytes, int] | No
     lookup = Lookup(decode(data, vaddr))
     known = {(e.fde.pc_begin_vaddr, e.fde.pc_begin_vaddr + e.fde.pc_range) for e in conversion.cfi.entries}
     absent: set[int] = {entry.fde.pc_begin_vaddr for entry, _ in conversion.left_out}
-    absent |= {conversion.cfi.entries[n].fde.pc_begin_vaddr for n in conversion.code_map.arrangement.dropped}
-    absent |= {failure.start_vaddr for failure in conversion.cfi.failures if failure.start_vaddr is not None}
+    absent |= {conversion.cfi.entries[n].fde.pc_begin_vaddr for n in conversion.code_map.dropped}
+    absent |= {failure.start_vaddr for failure in conversion.cfi.damaged if failure.start_vaddr is not None}
     names = {s.name for s in conversion.cfi.sections}
     count, problems = 0, list[str]()
     for fde in _alone(_fdes(shown, names, image.arch)):
@@ -58,7 +58,7 @@ def read_independently(readelf: str, path: Path, section: tuple[bytes, int] | No
             continue
         if (fde.pc_begin_vaddr, fde.pc_end_vaddr) not in known:
             # A damaged FDE may be one whose start nobody can read.
-            if not conversion.cfi.failures:
+            if not conversion.cfi.damaged:
                 problems.append(f"no FDE of 0x{fde.pc_begin_vaddr:x}..0x{fde.pc_end_vaddr:x} was read")
             continue
         for pc in sorted({fde.pc_begin_vaddr, *(row.pc_vaddr for row in fde.rows)}):

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.entries import parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
 from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.row_machine import Location, RowMachine
+from cfi2sframe.dwarf.program_cache import ProgramCache
+from cfi2sframe.dwarf.row_machine import Location
+from cfi2sframe.dwarf.row_machine import run as run_plainly
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.fuzz import seeds as make
@@ -18,13 +21,11 @@ from tests.support import cfi_asm as asm
 from tests.support.samples import cie_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from cfi2sframe.dwarf.entries import DwarfFde
+    from cfi2sframe.dwarf.unwind_table import UnwindTable
 
 _VADDR = 0x400000
-#: The two ways to cut instruction strings.
-_WALKS, _CUTS = Cutter(1 << 60), Cutter(0)
 
 
 def _load_word(vaddr: int) -> int | None:
@@ -44,26 +45,27 @@ def run(data: bytes) -> None:
         table = parse_entries(section, bases)
     except CfiError:
         return
-    machine, quick = RowMachine(arch, _WALKS), RowMachine(arch, _CUTS)
+    cache = ProgramCache(arch, Cutter(0))
     for fde in table.fdes:
         expect(0 <= fde.pc_begin_vaddr < 1 << 64, f"pc_begin 0x{fde.pc_begin_vaddr:x}")
         expect(0 <= fde.pc_range < 1 << 64, f"pc_range {fde.pc_range}")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
-        answers = [_answer(each, fde, location) for each in (machine, quick)]
-        expect(answers[0] == answers[1], f"the two ways to cut {fde.instructions.hex()} differ: {answers}")
+        plain = _answer(partial(run_plainly, fde.cie, fde.instructions, arch, location))
+        cached = _answer(partial(cache.run, fde.cie, fde.instructions, location))
+        expect(plain == cached, f"machine and cache differ for {fde.instructions.hex()}: {plain}, {cached}")
 
 
-def _answer(machine: RowMachine, fde: DwarfFde, location: Location) -> object:
+def _answer(run_program: Callable[[], UnwindTable]) -> object:
     try:
-        program = machine.run(fde.cie, fde.instructions, location)
+        table = run_program()
     except CfiError as error:
-        return error.reason
-    rows = program.rows
+        return error.reason.removeprefix("in its CIE: ")
+    rows = table.rows
     expect(rows[0].start_delta == 0, "the first row starts late")
     for before, after in islice(pairwise(rows), 1000):
         expect(before.start_delta < after.start_delta, f"row starts {before.start_delta}, {after.start_delta}")
-        expect(before.state != after.state, "two equal rows, one behind the other")
-    return program
+        expect(before.state != after.state, "two equal rows, one after the other")
+    return table
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:

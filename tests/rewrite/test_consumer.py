@@ -165,7 +165,7 @@ def _has_wrong_cfi(module: Path, vaddr: int) -> bool:
         if start <= vaddr < start + entry.fde.pc_range:
             if image.names_of([start]).get(start) in ENTERS_LANDING_PADS and module.name.startswith("libgcc_s"):
                 return True
-            state = [row.state for row in entry.program.rows.rows if row.start_delta <= vaddr - start][-1]
+            state = [row.state for row in entry.program.table.rows if row.start_delta <= vaddr - start][-1]
             # GCC's epilogue of a realigned stack: `leave` has restored FP, and the rule goes on to find it by FP.
             return isinstance(state.fp, AtExpression) and isinstance(state.cfa, RegisterOffset)
     return False

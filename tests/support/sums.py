@@ -40,7 +40,7 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     functions = coverage.functions
     described = functions.default + functions.flexible
     assert described + functions.left_out + functions.replaced + functions.dropped + functions.damaged == functions.fdes
-    assert functions.fdes == len(conversion.cfi.entries) + len(conversion.cfi.failures)
+    assert functions.fdes == len(conversion.cfi.entries) + len(conversion.cfi.damaged)
     assert functions.described == described
     assert sum(coverage.reasons.values()) == functions.left_out == len(coverage.left_out)
     assert sum(coverage.dropped.values()) == functions.dropped
@@ -49,12 +49,12 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     numbers = [number for number in conversion.function_entries if number is not None]
     assert functions.records == len(conversion.section.functions) == len(conversion.function_entries)
     assert functions.stub_records == functions.records - len(numbers)
-    assert set(numbers).isdisjoint(conversion.code_map.arrangement.dropped)
+    assert set(numbers).isdisjoint(conversion.code_map.dropped)
     assert set(numbers).isdisjoint(conversion.code_map.replaced)
     said = {
         number
         for number, _, _ in conversion.code_map.pieces.records
-        if not isinstance(conversion.cfi.entries[number].program.result, Skip)
+        if not isinstance(conversion.outcomes.results[number], Skip)
     }
     assert len(said) == functions.described
     assert set(numbers) <= said if may_join else set(numbers) == said
@@ -76,7 +76,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     left_out = [
         (start, end)
         for number, start, end in conversion.code_map.pieces.records
-        if isinstance(conversion.cfi.entries[number].program.result, Skip)
+        if isinstance(conversion.outcomes.results[number], Skip)
     ]
     left_out += [
         (skip.start_vaddr, skip.start_vaddr + skip.size)

@@ -58,7 +58,7 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
         gnu = gnu or gnu_layouts(image, conversion.cfi, conversion.code_map)
         source = conversion.cfi.sections[0].name
         cfi_size = sum(len(section.data) for section in conversion.cfi.sections)
-        fde_count = len(conversion.cfi.entries) + len(conversion.cfi.failures)
+        fde_count = len(conversion.cfi.entries) + len(conversion.cfi.damaged)
         reasons = Counter(skip.reason.value for _, skip in conversion.left_out)
         versions.append(
             VersionSizes(

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of `row_machine`, sooner: what has been interpreted once in a file is looked up the next time.
+
+Programs repeat one another in pieces: the same instructions in the same state lead to the same state. States are
+therefore nodes of a graph and instructions without advances its edges; a program is cut at its advances into a path,
+and only an edge that no program has walked before is interpreted, by the row machine. On a library of 100,000 FDEs this
+takes CYCLES_PLACEHOLDER.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, compress
+from operator import attrgetter, getitem, is_not
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.dwarf.instructions import CUTTER, Cutter, read_chunk
+from cfi2sframe.dwarf.row_machine import RowMachine
+from cfi2sframe.dwarf.unwind_table import TableBuilder, UnwindTable
+from cfi2sframe.errors import CfiError
+from cfi2sframe.intern import IdentityMap, TupleInterner
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.budget import Budget
+    from cfi2sframe.dwarf.entries import DwarfCie
+    from cfi2sframe.dwarf.instructions import Instruction
+    from cfi2sframe.dwarf.row_machine import Location, RegisterState
+    from cfi2sframe.dwarf.rules import RowState
+
+_row_state_of: Final = attrgetter("row_state")
+#: Bytes of memory for one distinct state, from here to the comparison of its row. Programs have a state for some
+#: thousand bytes of theirs; a file may have one for every five.
+_STATE_SIZE: Final = 1000
+#: The work on one, in the same stages.
+_STATE_STEPS: Final = 10
+
+
+class ProgramCache:
+    """Runs the programs of one file. Equal row states are one object, and so are equal tuples of them.
+
+    `budget` counts the distinct states; whatever runs a program raises `BudgetError` when there are too many.
+    """
+
+    def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
+        self._arch = arch
+        self._cutter = cutter
+        self._states = _RowStates(budget)
+        #: By CIE; the error of a damaged one, which may have many FDEs. Equal CIEs of several sections have one graph.
+        self._graphs: dict[DwarfCie, _Graph | CfiError] = {}
+        self._graph_of = IdentityMap(self._find_graph)
+
+    def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
+        """Return what `row_machine.run` returns, and raise what it raises; damage of a CIE is named as such."""
+        graph = self._graph_of[cie]
+        if isinstance(graph, CfiError):
+            raise CfiError(f"in its CIE: {graph.reason}")
+        table = self._look_up(graph, instructions)
+        if table is not None:
+            return table
+        # Expressions, DW_CFA_set_loc, damage (the machine knows its place), or the first programs of a process.
+        table = graph.machine.run(instructions, location)
+        return table._replace(states=self._states.intern_all(table.states))
+
+    def _find_graph(self, cie: DwarfCie) -> _Graph | CfiError:
+        graph = self._graphs.get(cie)
+        if graph is None:
+            try:
+                graph = _Graph(RowMachine(cie, self._arch), self._states, self._arch.byte_order)
+            except CfiError as error:
+                graph = error
+            self._graphs[cie] = graph
+        return graph
+
+    def _look_up(self, graph: _Graph, instructions: bytes) -> UnwindTable | None:
+        """Return a program's table by way of the graph; None where the row machine has to run the whole program."""
+        chunks = self._cutter.cut(instructions)
+        if chunks is None:
+            return None
+        try:
+            path = graph.paths[tuple(map(graph.codes.__getitem__, chunks))]
+        except CfiError:
+            return None
+        advances = list(map(graph.codes.advances.__getitem__, chunks))
+        starts = tuple(accumulate(advances, initial=0))
+        if 0 in advances:
+            rows = TableBuilder()
+            for start, state in zip(starts, path.states, strict=True):
+                rows.add(start, state)
+            table = rows.table()
+            return table._replace(states=self._states.intern_tuple(table.states))
+        if path.is_change is not None:
+            starts = tuple(compress(starts, path.is_change))
+        return UnwindTable(starts, path.changes)
+
+
+class _RowStates:
+    """The distinct row states of a file, each one object, counted on the file's budget."""
+
+    def __init__(self, budget: Budget | None) -> None:
+        self._budget = budget
+        self._known: dict[RowState, RowState] = {}
+        self._tuples: TupleInterner[RowState] = TupleInterner()
+
+    def count(self) -> None:
+        """Count a distinct state of registers or of a row. Raises `BudgetError`."""
+        if self._budget is not None:
+            self._budget.hold(_STATE_SIZE, "the rows that differ from one another")
+            self._budget.spend(_STATE_STEPS, "the rows that differ from one another")
+
+    def intern(self, state: RowState) -> RowState:
+        """Return the one object that is equal to a state."""
+        return self._known.setdefault(state, state)
+
+    def intern_tuple(self, states: tuple[RowState, ...]) -> tuple[RowState, ...]:
+        """Return the one tuple of these states, which are interned."""
+        return self._tuples.intern(states)
+
+    def intern_all(self, states: tuple[RowState, ...]) -> tuple[RowState, ...]:
+        """Intern states and the tuple of them; counts those that are new."""
+        for state in states:
+            if state not in self._known:
+                self.count()
+                self._known[state] = state
+        return self.intern_tuple(tuple(map(self._known.__getitem__, states)))
+
+
+class _Node(dict[bytes, "_Node"]):
+    """A state of the machine, as a mapping from instructions to the state that follows. Missing ones are interpreted.
+
+    A dict, because a path is then one `accumulate` over `getitem`, without a Python call for each step.
+    """
+
+    __slots__ = ("graph", "row_state", "state")
+
+    def __init__(self, graph: _Graph, state: RegisterState, row_state: RowState) -> None:
+        super().__init__()
+        self.graph = graph
+        self.state = state
+        self.row_state = row_state
+
+    def __missing__(self, code: bytes) -> _Node:
+        node = self[code] = self.graph.follow(self.state, code)
+        return node
+
+
+class _Codes(dict[bytes, bytes]):
+    """Chunk -> its instructions after the advance. `advances` has the advance of each chunk read so far, in bytes."""
+
+    def __init__(self, byte_order: str, code_alignment: int) -> None:
+        super().__init__()
+        self._byte_order = byte_order
+        self._code_alignment = code_alignment
+        self.advances: dict[bytes, int] = {}
+
+    def __missing__(self, chunk: bytes) -> bytes:
+        units, code = read_chunk(chunk, self._byte_order)
+        self.advances[chunk] = units * self._code_alignment
+        self[chunk] = code
+        return code
+
+
+class _Path(NamedTuple):
+    """The states along a path: one for the function's start, and one after each chunk.
+
+    `changes` are those that differ from the state before, and `is_change` says which these are (None: all). Registers
+    that no row follows are saved, too, on AArch64 in nearly every function.
+    """
+
+    states: tuple[RowState, ...]
+    changes: tuple[RowState, ...]
+    is_change: tuple[bool, ...] | None
+
+
+class _Paths(dict[tuple[bytes, ...], _Path]):
+    """The instructions of a program's chunks -> its path. Programs differ by their advances more than by these."""
+
+    def __init__(self, start: _Node, row_states: _RowStates) -> None:
+        super().__init__()
+        self._start = start
+        self._row_states = row_states
+
+    def __missing__(self, codes: tuple[bytes, ...]) -> _Path:
+        states = tuple(map(_row_state_of, accumulate(codes, getitem, initial=self._start)))
+        is_change = (True, *map(is_not, states, states[1:]))
+        changes = self._row_states.intern_tuple(tuple(compress(states, is_change)))
+        path = self[codes] = _Path(states, changes, None if all(is_change) else is_change)
+        return path
+
+
+class _Graph:
+    """The graph of one CIE, whose factors and initial rules its edges depend on."""
+
+    def __init__(self, machine: RowMachine, row_states: _RowStates, byte_order: str) -> None:
+        self.machine = machine
+        self._row_states = row_states
+        self._nodes: dict[RegisterState, _Node] = {}
+        #: What has been read, by its bytes: the same few instructions follow many states.
+        self._instructions: dict[bytes, tuple[Instruction, ...]] = {}
+        self.codes = _Codes(byte_order, machine.cie.code_alignment)
+        self.paths = _Paths(self.node(machine.initial_state), row_states)
+
+    def follow(self, state: RegisterState, code: bytes) -> _Node:
+        """Return the node that instructions without advances lead to from a state. Raises `CfiError`, `BudgetError`."""
+        instructions = self._instructions.get(code)
+        if instructions is None:
+            instructions = self._instructions[code] = tuple(self.machine.read(code))
+        return self.node(self.machine.step(state, instructions))
+
+    def node(self, state: RegisterState) -> _Node:
+        """Return the node of a state. Raises `BudgetError`."""
+        node = self._nodes.get(state)
+        if node is None:
+            self._row_states.count()
+            node = self._nodes[state] = _Node(self, state, self._row_states.intern(state.row_state))
+        return node
