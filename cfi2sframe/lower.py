@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.programs import Program
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
-    from cfi2sframe.dwarf.unwind_table import UnwindTable
+    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState, UnwindTable
 
 
 class Target(NamedTuple):

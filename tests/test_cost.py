@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe import Options, convert, load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.dwarf.instructions import Cutter
+from cfi2sframe.dwarf.instructions import CUTTER, Cutter
 from cfi2sframe.errors import BudgetError
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound
@@ -227,8 +227,9 @@ def test_a_long_name_of_many_functions(arguments: tuple[str, ...], tmp_path: Pat
     )
 
 
-def test_a_budget_that_is_exhausted_refuses_the_file_as_a_whole() -> None:
+def test_a_budget_that_is_exhausted_refuses_the_file_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no damage of an FDE, by which others would be written without it."""
+    monkeypatch.setattr(CUTTER, "patience", 0)
     fdes = [asm.Fde(CIE, TEXT_VADDR + (1 << 20), 64), asm.Fde(CIE, TEXT_VADDR, 1 << 20, (b"\x41\x0a" * 130_000,))]
     image = load(file_of(*fdes))
     with pytest.raises(BudgetError, match=rf"take more \w+ than {len(image.data):,} bytes of input may$"):

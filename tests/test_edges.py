@@ -11,8 +11,7 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
 from cfi2sframe.dwarf.program_cache import ProgramCache
 from cfi2sframe.dwarf.row_machine import RowMachine
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
-from cfi2sframe.dwarf.unwind_table import UnwindTable
+from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState, UnwindTable
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.lower import Lowering, Skip, Target
 from cfi2sframe.reasons import SkipReason

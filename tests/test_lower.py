@@ -21,9 +21,9 @@ from cfi2sframe.dwarf.rules import (
     RegisterOffset,
     RegisterRule,
     RowState,
+    UnwindTable,
     ValueAtCfa,
 )
-from cfi2sframe.dwarf.unwind_table import UnwindTable
 from cfi2sframe.errors import RequestError
 from cfi2sframe.lower import Lowering, Skip, Target, check_target
 from cfi2sframe.reasons import SkipReason

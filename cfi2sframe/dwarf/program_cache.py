@@ -3,8 +3,7 @@
 
 Programs repeat one another in pieces: the same instructions in the same state lead to the same state. States are
 therefore nodes of a graph and instructions without advances its edges; a program is cut at its advances into a path,
-and only an edge that no program has walked before is interpreted, by the row machine. On a library of 100,000 FDEs this
-takes CYCLES_PLACEHOLDER.
+and only an edge that no program has walked before is interpreted, by the row machine.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.instructions import CUTTER, Cutter, read_chunk
 from cfi2sframe.dwarf.row_machine import RowMachine
-from cfi2sframe.dwarf.unwind_table import TableBuilder, UnwindTable
+from cfi2sframe.dwarf.rules import TableBuilder, UnwindTable
 from cfi2sframe.errors import CfiError
 from cfi2sframe.intern import IdentityMap, TupleInterner
 
@@ -44,53 +43,41 @@ class ProgramCache:
     def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
         self._arch = arch
         self._cutter = cutter
-        self._states = _RowStates(budget)
-        #: By CIE; the error of a damaged one, which may have many FDEs. Equal CIEs of several sections have one graph.
-        self._graphs: dict[DwarfCie, _Graph | CfiError] = {}
-        self._graph_of = IdentityMap(self._find_graph)
+        self._row_states = _RowStates(budget)
+        #: Equal CIEs of several sections share a machine and its graph.
+        self._machines: dict[DwarfCie, RowMachine | CfiError] = {}
+        self._machine_of = IdentityMap(self._find_machine)
+        self._graph_of = IdentityMap(self._make_graph)
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
         """Return what `row_machine.run` returns, and raise what it raises; damage of a CIE is named as such."""
-        graph = self._graph_of[cie]
-        if isinstance(graph, CfiError):
-            raise CfiError(f"in its CIE: {graph.reason}")
-        table = self._look_up(graph, instructions)
-        if table is not None:
-            return table
-        # Expressions, DW_CFA_set_loc, damage (the machine knows its place), or the first programs of a process.
-        table = graph.machine.run(instructions, location)
-        return table._replace(states=self._states.intern_all(table.states))
-
-    def _find_graph(self, cie: DwarfCie) -> _Graph | CfiError:
-        graph = self._graphs.get(cie)
-        if graph is None:
-            try:
-                graph = _Graph(RowMachine(cie, self._arch), self._states, self._arch.byte_order)
-            except CfiError as error:
-                graph = error
-            self._graphs[cie] = graph
-        return graph
-
-    def _look_up(self, graph: _Graph, instructions: bytes) -> UnwindTable | None:
-        """Return a program's table by way of the graph; None where the row machine has to run the whole program."""
+        machine = self._machine_of[cie]
+        if isinstance(machine, CfiError):
+            raise CfiError(f"in its CIE: {machine.reason}")
         chunks = self._cutter.cut(instructions)
-        if chunks is None:
-            return None
-        try:
-            path = graph.paths[tuple(map(graph.codes.__getitem__, chunks))]
-        except CfiError:
-            return None
-        advances = list(map(graph.codes.advances.__getitem__, chunks))
-        starts = tuple(accumulate(advances, initial=0))
-        if 0 in advances:
-            rows = TableBuilder()
-            for start, state in zip(starts, path.states, strict=True):
-                rows.add(start, state)
-            table = rows.table()
-            return table._replace(states=self._states.intern_tuple(table.states))
-        if path.is_change is not None:
-            starts = tuple(compress(starts, path.is_change))
-        return UnwindTable(starts, path.changes)
+        if chunks is not None:
+            try:
+                return self._graph_of[machine].table(chunks)
+            except CfiError:
+                # The machine meets the same damage, and knows its place in the string.
+                pass
+        # Also here: expressions, DW_CFA_set_loc, and the first programs of a process.
+        table = machine.run(instructions, location)
+        return table._replace(states=self._row_states.intern_all(table.states))
+
+    def _find_machine(self, cie: DwarfCie) -> RowMachine | CfiError:
+        machine = self._machines.get(cie)
+        if machine is None:
+            try:
+                machine = RowMachine(cie, self._arch)
+            except CfiError as error:
+                # Of a damaged CIE, which may have many FDEs.
+                machine = error
+            self._machines[cie] = machine
+        return machine
+
+    def _make_graph(self, machine: RowMachine) -> _Graph:
+        return _Graph(machine, self._row_states, self._arch.byte_order)
 
 
 class _RowStates:
@@ -191,23 +178,37 @@ class _Graph:
     """The graph of one CIE, whose factors and initial rules its edges depend on."""
 
     def __init__(self, machine: RowMachine, row_states: _RowStates, byte_order: str) -> None:
-        self.machine = machine
+        self._machine = machine
         self._row_states = row_states
         self._nodes: dict[RegisterState, _Node] = {}
-        #: What has been read, by its bytes: the same few instructions follow many states.
+        #: Instructions by their bytes: the same few strings follow many states.
         self._instructions: dict[bytes, tuple[Instruction, ...]] = {}
-        self.codes = _Codes(byte_order, machine.cie.code_alignment)
-        self.paths = _Paths(self.node(machine.initial_state), row_states)
+        self._codes = _Codes(byte_order, machine.cie.code_alignment)
+        self._paths = _Paths(self._node(machine.initial_state), row_states)
+
+    def table(self, chunks: list[bytes]) -> UnwindTable:
+        """Return the table of a program, given its chunks. Raises `CfiError` when it is damaged, `BudgetError`."""
+        path = self._paths[tuple(map(self._codes.__getitem__, chunks))]
+        advances = list(map(self._codes.advances.__getitem__, chunks))
+        starts = tuple(accumulate(advances, initial=0))
+        if 0 in advances:
+            rows = TableBuilder()
+            for start, state in zip(starts, path.states, strict=True):
+                rows.add(start, state)
+            table = rows.table()
+            return table._replace(states=self._row_states.intern_tuple(table.states))
+        if path.is_change is not None:
+            starts = tuple(compress(starts, path.is_change))
+        return UnwindTable(starts, path.changes)
 
     def follow(self, state: RegisterState, code: bytes) -> _Node:
-        """Return the node that instructions without advances lead to from a state. Raises `CfiError`, `BudgetError`."""
+        """Return the node that instructions without advances lead to from a state. Raises as `table` does."""
         instructions = self._instructions.get(code)
         if instructions is None:
-            instructions = self._instructions[code] = tuple(self.machine.read(code))
-        return self.node(self.machine.step(state, instructions))
+            instructions = self._instructions[code] = tuple(self._machine.read(code))
+        return self._node(self._machine.step(state, instructions))
 
-    def node(self, state: RegisterState) -> _Node:
-        """Return the node of a state. Raises `BudgetError`."""
+    def _node(self, state: RegisterState) -> _Node:
         node = self._nodes.get(state)
         if node is None:
             self._row_states.count()

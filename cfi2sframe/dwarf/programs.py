@@ -23,7 +23,7 @@ from cfi2sframe.errors import CfiError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.dwarf.unwind_table import UnwindTable
+    from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiSection
     from cfi2sframe.elf.image import ElfImage
 

@@ -22,9 +22,10 @@ from cfi2sframe.dwarf.rules import (
     RaSigning,
     RegisterOffset,
     RowState,
+    TableBuilder,
+    UnwindTable,
     ValueAtCfa,
 )
-from cfi2sframe.dwarf.unwind_table import TableBuilder, UnwindTable
 from cfi2sframe.elf.constants import EM_AARCH64
 from cfi2sframe.errors import CfiError
 

@@ -37,7 +37,7 @@ from tests.support import cfi_asm as asm
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.unwind_table import UnwindTable
+    from cfi2sframe.dwarf.rules import UnwindTable
 
 CODE_ALIGN, DATA_ALIGN = 3, -5
 RA = 200  # needs two bytes as LEB128

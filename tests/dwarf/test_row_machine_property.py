@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.unwind_table import UnwindTable
+    from cfi2sframe.dwarf.rules import UnwindTable
 
 SECTION_VADDR = 0x2000
 KINDS: st.SearchStrategy[CfiKind] = st.sampled_from(("eh_frame", "debug_frame"))

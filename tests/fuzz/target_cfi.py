@@ -23,7 +23,7 @@ from tests.support.samples import cie_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cfi2sframe.dwarf.unwind_table import UnwindTable
+    from cfi2sframe.dwarf.rules import UnwindTable
 
 _VADDR = 0x400000
 
