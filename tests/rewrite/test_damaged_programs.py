@@ -121,6 +121,9 @@ def attack(
                 continue
             rewritten += 1
             found = outcome(tmp_path / "after", out)
+            if found != wanted and not all(outcome(tmp_path / "before", data) == wanted for _ in range(20)):
+                # Whether the damaged program itself runs depends on where the kernel puts it.
+                continue
             if found != wanted:
                 write(tmp_path / f"breaks-{kind}-{number}", data)
             assert found == wanted, f"{tmp_path}/breaks-{kind}-{number}: {found}"
