@@ -168,7 +168,7 @@ def _split_to_share(
 
     An account of its own says how much that is, so that the bytes depend on nothing but the file.
     """
-    from cfi2sframe.sframe.splitting.split import split_functions
+    from cfi2sframe.sframe.splitting import split_functions
 
     def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
         return words_size(state, image.arch, is_flexible=is_flexible)

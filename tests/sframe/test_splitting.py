@@ -16,7 +16,7 @@ from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sframe.splitting.split import split_functions
+from cfi2sframe.sframe.splitting import split_functions
 from tests.support.bodies import body_of_rows
 
 RA = Rule(None, -8, deref=True)
