@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.sframe.splitting.columns import ROW_SIZE
 
@@ -26,19 +26,12 @@ _KEY_BYTES_PER_STEP: Final = 256
 _CANDIDATES: Final = "the ranges whose rows recur"
 
 
-class Candidate(NamedTuple):
-    """A range whose rows recur, without its first cut: its last cut and the number of its row list."""
-
-    last_cut: int
-    list_number: int
-
-
 class Candidates:
     """The row lists that more than one range would have, by number, and those ranges.
 
-    `ranges_at[C]` are the ranges that begin at cut C, the shortest first; `list_sizes` are the lists' bytes with their
-    attribute; `use_counts` says how many ranges have a list. Raises `BudgetError` when there are more candidates than
-    `budget` allows.
+    `ranges_at[C]` are the ranges that begin at cut C, the shortest first, as (last cut, list number); `list_sizes` are
+    the lists' bytes with their attribute; `use_counts` says how many ranges have a list. Raises `BudgetError` when
+    there are more candidates than `budget` allows.
     """
 
     def __init__(
@@ -49,7 +42,7 @@ class Candidates:
         budget: Budget,
         max_span: int = _MAX_SPAN,
     ) -> None:
-        self.ranges_at: list[list[Candidate]] = [[] for _ in columns.cut_rows]
+        self.ranges_at: list[list[tuple[int, int]]] = [[] for _ in columns.cut_rows]
         self.list_sizes: list[int] = []
         self.use_counts: list[int] = []
         #: Cuts of stretches that the section has several times, and how many times more.
@@ -83,7 +76,7 @@ class Candidates:
             for number, cut in {number: cut for cut, number in found}.items():
                 self.list_sizes[number] = attribute_size + columns.rows_size(cut, cut + span)
             for cut, number in found:
-                self.ranges_at[cut].append(Candidate(cut + span, number))
+                self.ranges_at[cut].append((cut + span, number))
             plain = [cut for cut, _ in found if cut not in columns.inner_cuts]
             inner = [cut for cut, _ in found if cut in columns.inner_cuts]
 
