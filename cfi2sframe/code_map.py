@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.overlaps import Arrangement, Piece, Pieces, Ranges, arrange
-from cfi2sframe.plt.records import CfiSpan, StubReason, StubScan
+from cfi2sframe.plt.scan_records import CfiSpan, StubReason, StubScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ def map_code(image: ElfImage, cfi: Cfi, version: int, *, with_stubs: bool = True
     arrangement = arrange(ranges, image.not_code)
     stubs = StubScan()
     if with_stubs and not image.is_relocatable:
-        from cfi2sframe.plt.scan import scan_stubs
+        from cfi2sframe.plt.scan_stubs import scan_stubs
 
         stubs = scan_stubs(image, version, _CfiAt(arrangement.pieces, cfi).span)
     taken = sorted(_taken(stubs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.plt.records import StubReason
+from cfi2sframe.plt.scan_records import StubReason
 from cfi2sframe.verification.address_set import AddressSet
 from cfi2sframe.verification.comparison import Comparison
 from cfi2sframe.verification.findings import Verification
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import Cfi, CfiEntry
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.records import StubScan
+    from cfi2sframe.plt.scan_records import StubScan
     from cfi2sframe.sframe.decode import DecodedSection
 
 
