@@ -2,8 +2,8 @@
 """A range of stubs -> runs of equal blocks. Section names and entry sizes do not count, only instructions do.
 
 A range is an optional header, blocks of one size, and an optional tail. Of the ways to cut it, the one with the fewest
-unknown bytes wins, then the one with the smallest blocks, then the one with the fewest kinds of blocks. Only one block of
-each kind is decoded; the others are compared by their constant bits.
+unknown bytes wins, then the one with the smallest blocks, then the one with the fewest kinds of blocks. Only one block
+of each kind is decoded; the others are compared by their constant bits.
 """
 
 from __future__ import annotations

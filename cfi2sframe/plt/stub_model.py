@@ -126,8 +126,8 @@ class StubArch(NamedTuple):
     `open_disassembler()` returns capstone's; `understand(instruction, offset, data)` gives an instruction's effect and
     its mask of constant bits, or None when the effect is not known; `branch_delta(data, offset, size)` the distance of
     a direct branch's target from the start of `data`; `words_read(kind, data, start_vaddr)` the addresses that a block
-    with these bytes, of a kind already decoded, reads, such as its GOT slot. Sizes are tried in the order given; 0 is no
-    header or tail. `literal_size`: so many bytes after the last jump may be data.
+    with these bytes, of a kind already decoded, reads, such as its GOT slot. Sizes are tried in the order given;
+    0 is no header or tail. `literal_size`: so many bytes after the last jump may be data.
     """
 
     open_disassembler: Callable[[], Any]
