@@ -8,7 +8,6 @@ once for each distinct state.
 from __future__ import annotations
 
 import struct
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
@@ -56,8 +55,8 @@ class BodyPlanner:
         order = arch.byte_order
         self._pack_attribute = struct.Struct(order + "HBBB").pack
         self._pack_start = tuple(struct.Struct(order + code).pack for code in _START_CODES)
-        self._default_tails = IdentityMap(partial(self._tails, self._tail_map(is_flexible=False)))
-        self._flexible_tails = IdentityMap(partial(self._tails, self._tail_map(is_flexible=True)))
+        self._default_tails = self._tails(is_flexible=False)
+        self._flexible_tails = self._tails(is_flexible=True)
 
     def plan(self, body: FunctionBody) -> PlannedBody:
         """Settle a function's widths and make its bytes. Raises `RequestError` when a word needs more than 32 bits."""
@@ -74,13 +73,14 @@ class BodyPlanner:
         parts[2::2] = (self._flexible_tails if body.is_flexible else self._default_tails)[body.states]
         return PlannedBody(fre_type, info, info2, body.repeat_size, row_count, b"".join(parts))
 
-    def _tail_map(self, *, is_flexible: bool) -> IdentityMap[FrameState, bytes]:
-        arch = self.arch
-        return IdentityMap(lambda state: encode_state(plan_state(state, arch, is_flexible=is_flexible), arch))
+    def _tails(self, *, is_flexible: bool) -> IdentityMap[tuple[FrameState, ...], list[bytes]]:
+        """Return a map from the states of rows to their tails."""
 
-    @staticmethod
-    def _tails(tail_of: IdentityMap[FrameState, bytes], states: tuple[FrameState, ...]) -> list[bytes]:
-        return list(map(tail_of.__getitem__, states))
+        def tail_of(state: FrameState) -> bytes:
+            return encode_state(plan_state(state, self.arch, is_flexible=is_flexible), self.arch)
+
+        tails = IdentityMap(tail_of)
+        return IdentityMap(lambda states: list(map(tails.__getitem__, states)))
 
     def _info_bytes(self, body: FunctionBody, fre_type: int) -> tuple[int, int]:
         pc_type = s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC

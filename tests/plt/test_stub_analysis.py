@@ -71,10 +71,10 @@ def test_lazy_stubs_and_their_first_block() -> None:
 
 
 class BndKind(NamedTuple):
-    """Stubs whose jumps have a bnd prefix: what comes before the number, behind the jump, and in .plt.bnd."""
+    """Stubs whose jumps have a bnd prefix: the bytes before the number, after the jump, and in .plt.bnd."""
 
     before: bytes
-    behind: bytes
+    after: bytes
     second: tuple[bytes, bytes]
 
 
@@ -91,7 +91,7 @@ def test_stubs_with_bnd_prefixes(kind: BndKind) -> None:
     plt = push_and_leave(b"\xf2")
     for number in range(2):
         jump = b"\xf2\xe9" + rel32(-16 * (number + 1) - pushed_at - 6)
-        plt += kind.before + b"\x68" + rel32(number) + jump + kind.behind
+        plt += kind.before + b"\x68" + rel32(number) + jump + kind.after
     second = kind.second[0] + rel32(0x3000) + kind.second[1]
     second_vaddr = PLT_VADDR + 0x100
     image = file_with((".plt", PLT_VADDR, plt), (".plt.bnd", second_vaddr, second * 2), got=bytes(64))
@@ -258,7 +258,7 @@ def test_a_damaged_stub_among_others_is_left_out_alone() -> None:
 
 
 def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
-    # The second stub's jump leads behind the first block's push.
+    # The second stub's jump leads past the first block's push.
     plt = lazy_stubs(1) + lazy_stub(1, 32)[:-4] + rel32(-32 - 16 + 6)
     scan = _plt(plt)
     assert StubReason.DEPTH_CONFLICT in {skip.reason for skip in scan.left_out}

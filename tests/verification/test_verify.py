@@ -59,7 +59,7 @@ def test_a_good_section(image: ElfImage, version: int) -> None:
 
 
 def test_rows_may_repeat(image: ElfImage) -> None:
-    """GNU as writes equal rows behind each other; that is no difference in meaning."""
+    """GNU as writes equal rows after each other; that is no difference in meaning."""
     assert said(image, with_rows("00 03 08  02 03 08  04 05 10 f0  08 04 10 f0", 4)) == []
 
 
@@ -179,7 +179,7 @@ def test_it_is_found_in_every_version(image: ElfImage, name: str, version: int) 
 
 
 def truth(arch: Arch, *instructions: asm.Instruction, augmentation: str = "zR") -> ElfImage:
-    """Return an image with one function of 0x10 bytes whose CIE has these instructions behind the usual ones."""
+    """Return an image with one function of 0x10 bytes whose CIE has these instructions after the usual ones."""
     return linked(arch, asm.Fde(cie_of(arch, *instructions, augmentation=augmentation), TEXT_VADDR, 0x10))
 
 
@@ -406,7 +406,7 @@ def test_repeating_blocks() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_last_block_that_is_cut_short(version: int) -> None:
-    """A PCMASK function may end before its last block does: what the rest of the block would have is nobody's."""
+    """A PCMASK function may end before its last block does: the rest of the block holds nowhere."""
     blocks = [asm.advance(6), asm.def_cfa_offset(16), asm.advance(10), asm.def_cfa_offset(8)]
     first = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x24, tuple(blocks * 2))
     after = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x24, 0x10, (asm.def_cfa_offset(24), asm.advance(2)))
@@ -490,7 +490,7 @@ INVARIANTS = {
     ),
     "place of rows": (GOOD._replace(fre_offset=36), ["invariant +0x10000 sfh_freoff is 36, the table's size 32"]),
     "count of rows": (GOOD._replace(fre_count=5), ["invariant +0x10000 sfh_num_fres is 5, the functions have 4 rows"]),
-    "bytes behind the rows": (
+    "bytes after the rows": (
         GOOD._replace(tail=b"\0"),
         ["invariant +0x10000 sfh_fre_len does not reach the section's end"],
     ),
@@ -533,7 +533,7 @@ INVARIANTS = {
         with_rows("00 03 08  00 03 08  04 05 10 f0  08 04 10 f0", 4),
         ["invariant +0x0 row starts do not ascend"],
     ),
-    "a row behind the end": (
+    "a row past the end": (
         with_rows(ROWS + "20 03 08", 4),
         ["invariant +0x0 the last row starts at 32, past the end at 32"],
     ),
@@ -545,7 +545,7 @@ INVARIANTS = {
         RawSection((PUSH, LEAF._replace(info=0x10))),
         ["invariant +0x40 block size 0 of a PCMASK function", "wrong +0x40 no row is in force"],
     ),
-    "a row behind the block's end": (
+    "a row past the block's end": (
         RawSection((PUSH, LEAF._replace(rows=b"\0\3\x08\x08\3\x08", row_count=2, info=0x10, repeat_size=8))),
         ["invariant +0x40 the last row starts at 8, past the end at 8"],
     ),
@@ -589,7 +589,7 @@ def test_unsorted_functions_may_overlap_in_objects() -> None:
 
 
 def test_the_signal_flag() -> None:
-    """Unwinders step back by a byte in front of calls, and must not in signal frames."""
+    """Unwinders look a return address up one byte earlier, which they must not do in signal frames."""
     signal, plain = truth(AMD64, augmentation="zRS"), truth(AMD64)
     assert said(signal, one_row("00 03 08", info=0x80)) == []
     assert said(signal, one_row("00 03 08")) == ["wrong +0x0 a signal frame that is not marked as one"]
