@@ -52,7 +52,8 @@ TESTS: Final = {
         *("sframe/test_encode.py", "golden", "sframe/test_sharing.py", "sframe/test_round_trip_property.py"),
     ),
     "sframe/decode.py": (
-        *("sframe/test_decode.py", "sframe/test_big_endian.py", "golden", "sframe/test_round_trip_property.py"),
+        *("sframe/test_decode.py", "sframe/test_sharing.py", "golden", "sframe/test_big_endian.py"),
+        "sframe/test_round_trip_property.py",
     ),
     "sframe/lookup.py": ("sframe/test_lookup.py", "sframe/test_decode.py", "verification/test_verify.py"),
     "verification/*.py": ("verification", "cli/test_verbs.py"),
@@ -402,6 +403,8 @@ def main() -> int:
         if run_tests(module, None) != "survived":
             raise SystemExit(f"{module}: its tests fail without a change")
     known = explained()
+    stale = {key for key in known if key.split()[0] in names} - {m.key for name in names for m in mutants_of(name)}
+    print(*(f"explained, but no longer a mutant: {key}" for key in sorted(stale)), sep="\n", end="\n" if stale else "")
     counts: dict[str, int] = {}
     for number, mutant in enumerate(chosen, 1):
         verdict = run_tests(mutant.module, mutant.tree())
