@@ -31,9 +31,10 @@ from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sframe.splitting.candidates import Recurring
-from cfi2sframe.sframe.splitting.partition import OWN_LIST, Programme
-from cfi2sframe.sframe.splitting.stretches import Columns, make_stretches, unroll_stubs
+from cfi2sframe.sframe.splitting.candidates import Candidates
+from cfi2sframe.sframe.splitting.columns import Columns
+from cfi2sframe.sframe.splitting.partition import Partitioner
+from cfi2sframe.sframe.splitting.stretches import make_stretches, unroll_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -153,16 +154,16 @@ def lower_bound(path: str) -> int:
     columns = Columns(lambda state, is_flexible: words_size(state, arch, is_flexible=is_flexible), least_gap=1)
     functions = unroll_stubs(conversion.section.functions)
     groups, stretches = make_stretches(functions, columns)
-    recurring = Recurring(columns, stretches, FDE_ATTRIBUTE_SIZE, Budget(1 << 40), max_reach=len(columns.cut_rows))
-    programme = Programme(columns, recurring, FDE_SIZE[3], FDE_ATTRIBUTE_SIZE)
-    costs = [FDE_SIZE[3] + size / uses for size, uses in zip(recurring.sizes, recurring.use_counts, strict=True)]
+    candidates = Candidates(columns, stretches, FDE_ATTRIBUTE_SIZE, Budget(1 << 40), max_span=len(columns.cut_rows))
+    partitioner = Partitioner(columns, candidates, FDE_SIZE[3], FDE_ATTRIBUTE_SIZE)
+    costs = [FDE_SIZE[3] + size / uses for size, uses in zip(candidates.list_sizes, candidates.use_counts, strict=True)]
     stubs = {id(body): body for group in groups if group.stretch is None for body in [functions[group.first].body]}
     total = HEADER_SIZE + FDE_SIZE[3] * sum(group.stretch is None for group in groups)
     total += sum(FDE_ATTRIBUTE_SIZE + columns.body_size(body) for body in stubs.values())
     bound = float(total)
     for stretch in stretches:
-        for first, last, number in programme.cheapest(stretch, costs):
-            if number == OWN_LIST:
+        for first, last, number in partitioner.partition(stretch, costs):
+            if number is None:
                 own = FDE_ATTRIBUTE_SIZE + columns.rows_size(first, last)
                 bound += stretch.use_count * FDE_SIZE[3] + own
             else:

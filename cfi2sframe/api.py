@@ -17,7 +17,7 @@ from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from cfi2sframe.errors import InputError
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
-from cfi2sframe.verification import Verification, verify_section
+from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage, ElfSection
@@ -80,7 +80,7 @@ def verify(
             # The raw section of an object puts every function's section at 0; keep them apart to compare.
             conversion = place_again(conversion, 0)
         section = decode_section(conversion.data, conversion.section_vaddr)
-        return verify_section(image, conversion.cfi, conversion.code_map, conversion.outcomes.skipped, section)
+        return verify_section(image, truth_of(conversion), section)
     check_options(options)
     header = section.header
     errata = (2 if _says_outermost(section) else 1) if header.start_is_pcrel else 0
@@ -89,7 +89,12 @@ def verify(
     cfi = read_programs(image, find_cfi(image, options.source))
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, header.version, with_stubs=options.with_stubs)
-    return verify_section(image, cfi, code_map, outcomes.skipped, section)
+    return verify_section(image, Truth(cfi.entries, outcomes.skipped, code_map.stubs), section)
+
+
+def truth_of(conversion: Conversion) -> Truth:
+    """Return what a section of the same version as a conversion's is verified against."""
+    return Truth(conversion.cfi.entries, conversion.outcomes.skipped, conversion.code_map.stubs)
 
 
 def _says_outermost(section: DecodedSection) -> bool:

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.overlaps import Piece, Pieces, Ranges, resolve_overlaps
-from cfi2sframe.plt.records import CfiSpan, StubReason, StubScan
+from cfi2sframe.plt.scan_records import CfiSpan, StubReason, StubScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: 
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()
     if with_stubs and not image.is_relocatable:
-        from cfi2sframe.plt.scan import scan_stubs
+        from cfi2sframe.plt.scan_stubs import scan_stubs
 
         stubs = scan_stubs(image, version, _CfiAt(pieces, entries).span)
         pieces, replaced = _without_stubs(pieces, sorted(_stub_ranges(stubs)))

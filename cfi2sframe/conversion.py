@@ -192,7 +192,7 @@ def _split(functions: Functions, target: Target, budget: Budget) -> Functions:
 
     The budget is not the image's, because the bytes must depend on nothing but the file.
     """
-    from cfi2sframe.sframe.splitting.split import split_functions
+    from cfi2sframe.sframe.splitting import split_functions
 
     def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
         return words_size(state, target.arch, is_flexible=is_flexible)

@@ -131,7 +131,7 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
 
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when it cannot even be read.
     """
-    from cfi2sframe.api import decode_existing
+    from cfi2sframe.api import decode_existing, truth_of
     from cfi2sframe.rewrite.linked import self_check
     from cfi2sframe.verification import verify_section
 
@@ -143,9 +143,7 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
 
         check_added(conversion.image, rewritten)
     # Everything old has just been found in its place, so the CFI need not be read again.
-    found = verify_section(
-        conversion.image, conversion.cfi, conversion.code_map, conversion.outcomes.skipped, decode_existing(rewritten)
-    )
+    found = verify_section(conversion.image, truth_of(conversion), decode_existing(rewritten))
     if not found.is_clean:
         first = found.differences[0]
         raise VerificationError(

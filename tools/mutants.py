@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change one thing at a time in the core of the program, and see whether its tests notice.
+"""Change one thing at a time in the code that sections and rewritten files depend on, and see whether its tests notice.
 
-A change (a mutant) is compiled in memory in a process of its own, which runs the tests of that module; no file is ever
-touched. A mutant that the tests do not notice has survived: `docs/mutants.md` explains each that is known, and any
-other is a gap in the tests.
+A change (a mutant) is compiled in memory in a process of its own, which runs the tests of that module; no file is
+changed. A mutant that no test notices has survived: `docs/mutants.md` explains each known survivor, and any other is a
+gap in the tests.
 
     tools/mutants.py [--module lower.py] [--share 1/20] [--report FILE] [--list]
 """
@@ -30,52 +30,36 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = "cfi2sframe"
 EXPLAINED: Final = ROOT / "docs" / "mutants.md"
-EDGES: Final = "test_edges.py"
-#: The tests of each module: those that end soonest first, since the first failure is enough.
+#: What every module that decides a section's rows is tested with, the tests that end soonest first.
+_ROWS: Final = ("test_edges.py", "dwarf/test_row_machine.py", "golden")
+_ENCODING: Final = (
+    "test_edges.py",
+    "sframe/test_encode.py",
+    "sframe/test_layout.py",
+    "golden",
+    "sframe/test_sharing.py",
+)
+#: The tests of each module, or of all modules that fit a pattern; the first failure is enough.
 TESTS: Final = {
-    "dwarf/row_machine.py": (
-        *(EDGES, "dwarf/test_row_machine.py", "golden", "elf/test_cfi.py", "dwarf/test_row_machine_property.py"),
-    ),
-    "dwarf/registers.py": (
-        EDGES,
-        "dwarf/test_row_machine.py",
-        "golden",
-        "test_lower.py",
-        "dwarf/test_row_machine_property.py",
-    ),
-    "dwarf/instructions.py": (
-        *(EDGES, "dwarf/test_row_machine.py", "golden", "elf/test_cfi.py", "test_conversion.py"),
-        "dwarf/test_row_machine_property.py",
-    ),
-    "lower.py": (EDGES, "test_lower.py", "golden", "test_conversion.py", "test_conversion_property.py"),
+    "dwarf/row_machine.py": (*_ROWS, "elf/test_cfi.py", "dwarf/test_row_machine_property.py"),
+    "dwarf/registers.py": (*_ROWS, "test_lower.py", "dwarf/test_row_machine_property.py"),
+    "dwarf/instructions.py": (*_ROWS, "elf/test_cfi.py", "test_conversion.py", "dwarf/test_row_machine_property.py"),
+    "lower.py": ("test_edges.py", "test_lower.py", "golden", "test_conversion.py", "test_conversion_property.py"),
     "overlaps.py": ("test_overlaps.py", "golden", "test_conversion.py", "test_conversion_property.py"),
-    "sframe/rows.py": (
-        *(
-            EDGES,
-            "sframe/test_encode.py",
-            "sframe/test_layout.py",
-            "golden",
-            "sframe/test_splitting.py",
-            "sframe/test_sharing.py",
-        ),
-        "sframe/test_round_trip_property.py",
-    ),
-    "sframe/layout.py": (
-        *(
-            EDGES,
-            "sframe/test_encode.py",
-            "sframe/test_layout.py",
-            "golden",
-            "sframe/test_sharing.py",
-            "test_conversion.py",
-        ),
-        "sframe/test_round_trip_property.py",
-    ),
+    "sframe/rows.py": (*_ENCODING, "sframe/test_splitting.py", "sframe/test_round_trip_property.py"),
+    "sframe/layout.py": (*_ENCODING, "test_conversion.py", "sframe/test_round_trip_property.py"),
     "sframe/encode.py": (
-        "sframe/test_encode.py",
-        "golden",
-        "sframe/test_sharing.py",
+        *("sframe/test_encode.py", "golden", "sframe/test_sharing.py", "sframe/test_round_trip_property.py"),
+    ),
+    "sframe/decode.py": (
+        *("sframe/test_decode.py", "sframe/test_sharing.py", "golden", "sframe/test_big_endian.py"),
         "sframe/test_round_trip_property.py",
+    ),
+    "sframe/lookup.py": ("sframe/test_lookup.py", "sframe/test_decode.py", "verification/test_verify.py"),
+    "verification/*.py": ("verification", "cli/test_verbs.py"),
+    "rewrite/*.py": (
+        *("rewrite/test_section_headers.py", "rewrite/test_refusals.py", "rewrite/test_removal_check.py"),
+        *("rewrite/test_damage.py", "rewrite/test_objects.py", "rewrite/test_end_table.py"),
     ),
 }
 #: A mutant that loops, or that fills the memory, has been noticed.
@@ -125,6 +109,25 @@ class Mutant(NamedTuple):
 # Making mutants
 
 
+def modules() -> dict[str, tuple[str, ...]]:
+    """Return the tests of each module that is changed, by its path in the package.
+
+    Raises `SystemExit` when a name or pattern of `TESTS` fits no module, or a test is not there.
+    """
+    package = ROOT / PACKAGE
+    found = {
+        path.relative_to(package).as_posix(): tests
+        for pattern, tests in TESTS.items()
+        for path in sorted(package.glob(pattern))
+        if path.name != "__init__.py"
+    }
+    missing = [pattern for pattern in TESTS if not any(package.glob(pattern))]
+    missing += [test for tests in TESTS.values() for test in tests if not (ROOT / "tests" / test).exists()]
+    if missing:
+        raise SystemExit(f"not there: {', '.join(missing)}")
+    return found
+
+
 def mutants_of(module: str) -> Iterator[Mutant]:
     """Yield every mutant of a module, in the order of its lines."""
     tree = ast.parse((ROOT / PACKAGE / module).read_text(encoding="utf-8"))
@@ -140,7 +143,7 @@ def mutants_of(module: str) -> Iterator[Mutant]:
 
 
 def _statements(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield each statement that does something at run time, and the function or class that it stands in."""
+    """Yield each statement that runs, with the function or class that contains it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
             yield from _statements(child, (*names, child.name))
@@ -159,7 +162,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _changes(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield the statement with one thing changed in what belongs to it alone."""
+    """Yield the statement with one change; statements inside it are not changed."""
     gone = _removed(statement)
     if gone is not None:
         yield gone
@@ -180,7 +183,7 @@ def _changes(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _removed(statement: ast.stmt) -> ast.stmt | None:
-    """Return what stands where a statement was; None where taking it away says nothing."""
+    """Return what replaces a removed statement; None where removing it shows nothing."""
     if isinstance(statement, ast.Raise | ast.Continue | ast.Break | ast.Expr | ast.Assign | ast.AugAssign | ast.Delete):
         return ast.Pass()
     if isinstance(statement, ast.Return) and statement.value is not None:
@@ -190,7 +193,7 @@ def _removed(statement: ast.stmt) -> ast.stmt | None:
 
 
 def _own_expressions(statement: ast.stmt) -> list[str]:
-    """Return the fields that hold values: no annotations, no targets, no statements within."""
+    """Return the fields that hold values: no annotations, targets or inner statements."""
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
         return []
     wanted = ("value", "test", "iter", "subject")
@@ -241,7 +244,7 @@ def _changed_node(node: ast.AST) -> Iterator[ast.expr]:
 
 
 class _Exchange(ast.NodeTransformer):
-    """Puts one node in the place of another."""
+    """Replaces one node by another."""
 
     def __init__(self, old: ast.AST, new: ast.AST) -> None:
         self._old, self._new = old, new
@@ -251,7 +254,7 @@ class _Exchange(ast.NodeTransformer):
 
 
 def _replaced(tree: ast.Module, old: ast.stmt, new: ast.stmt) -> ast.Module:
-    """Return the tree with one statement exchanged; all others are shared."""
+    """Return the tree with one statement replaced; all others are shared."""
 
     def rebuilt(node: ast.AST) -> ast.AST:
         if node is old:
@@ -271,7 +274,7 @@ def _replaced(tree: ast.Module, old: ast.stmt, new: ast.stmt) -> ast.Module:
 
 
 def _headline(statement: ast.stmt) -> str:
-    """Return a statement without the ones that it holds, on one line."""
+    """Return a statement without the ones inside it, on one line."""
     copied = copy.copy(statement)
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         if isinstance(getattr(copied, name, None), list):
@@ -284,7 +287,7 @@ def _headline(statement: ast.stmt) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Has one module made of a given tree."""
+    """Loads one module from a given tree."""
 
     def __init__(self, name: str, tree: ast.Module) -> None:
         self._name, self._tree = name, tree
@@ -336,13 +339,13 @@ def _run_here(module: str, tree: ast.Module | None) -> int:
         name = f"{PACKAGE}.{module.removesuffix('.py').replace('/', '.')}"
         sys.meta_path.insert(0, _Finder(name, tree))
     options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=no", "-m", "not slow"]
-    # hypothesis is loaded already, by intention.
+    # hypothesis was loaded on purpose.
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    return int(pytest.main([*options, *(str(ROOT / "tests" / test) for test in TESTS[module])]))
+    return int(pytest.main([*options, *(str(ROOT / "tests" / test) for test in modules()[module])]))
 
 
 def _prepare() -> None:
-    """Load once what every process wants, but nothing of the package; make random tests repeatable and short."""
+    """Load once what every process needs, except the package; make random tests repeatable and short."""
     import hypothesis
     import pytest
 
@@ -365,15 +368,15 @@ def _prepare() -> None:
 
 
 def explained() -> set[str]:
-    """Return the keys of the survivors that the document explains: its list items up to their colons."""
+    """Return the keys of the survivors that the document explains: its list items, up to their colons."""
     text = EXPLAINED.read_text(encoding="utf-8") if EXPLAINED.exists() else ""
     return set(re.findall(r"^- (\S+ \S+: `[^`]+` -> `[^`]+`(?: \(no\. \d+\))?)", text, re.MULTILINE))
 
 
-def _chosen(modules: Sequence[str], share: str) -> list[Mutant]:
+def _chosen(names: Sequence[str], share: str) -> list[Mutant]:
     """Return the mutants to run, spread evenly over each module: every Mth, from the Nth on, for a share of N/M."""
     first, every = (int(number) for number in share.split("/"))
-    return [mutant for module in modules for mutant in list(mutants_of(module))[first - 1 :: every]]
+    return [mutant for name in names for mutant in list(mutants_of(name))[first - 1 :: every]]
 
 
 def _is_wanted(key: str, texts: Sequence[str] | None) -> bool:
@@ -383,23 +386,25 @@ def _is_wanted(key: str, texts: Sequence[str] | None) -> bool:
 def main() -> int:
     """Run the mutants; return 1 when one survives that nothing explains."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--module", action="append", choices=sorted(TESTS), help="only this module")
+    parser.add_argument("--module", action="append", choices=sorted(modules()), help="only this module")
     parser.add_argument("--share", default="1/1", metavar="N/M", help="every Mth mutant, from the Nth on")
     parser.add_argument("--grep", action="append", metavar="TEXT", help="only mutants whose key holds one of these")
     parser.add_argument("--report", metavar="FILE", help="append a line of JSON per mutant")
     parser.add_argument("--trust", action="store_true", help="do not first run the tests on the modules as they are")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     arguments = parser.parse_args()
-    modules = arguments.module or list(TESTS)
-    chosen = [mutant for mutant in _chosen(modules, arguments.share) if _is_wanted(mutant.key, arguments.grep)]
+    names = arguments.module or list(modules())
+    chosen = [mutant for mutant in _chosen(names, arguments.share) if _is_wanted(mutant.key, arguments.grep)]
     if arguments.list:
         print(*(mutant.key for mutant in chosen), sep="\n")
         return 0
     _prepare()
     for module in () if arguments.trust else sorted({mutant.module for mutant in chosen}):
         if run_tests(module, None) != "survived":
-            raise SystemExit(f"{module}: its tests fail as it is")
+            raise SystemExit(f"{module}: its tests fail without a change")
     known = explained()
+    stale = {key for key in known if key.split()[0] in names} - {m.key for name in names for m in mutants_of(name)}
+    print(*(f"explained, but no longer a mutant: {key}" for key in sorted(stale)), sep="\n", end="\n" if stale else "")
     counts: dict[str, int] = {}
     for number, mutant in enumerate(chosen, 1):
         verdict = run_tests(mutant.module, mutant.tree())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.plt.model import Block, Effect, Flow, StubArch
+from cfi2sframe.plt.stub_model import Block, Effect, Flow, StubArch
 
 if TYPE_CHECKING:
     from typing import Any
@@ -100,7 +100,7 @@ AARCH64_STUBS: Final = StubArch(
     words_read,
     block_sizes=(16, 24, 32),
     header_sizes=(0, 32, 48),
-    # The trampoline of lazy TLS descriptors stands behind the last stub.
+    # The trampoline of lazy TLS descriptors follows the last stub.
     tail_sizes=(0, 32),
     literal_size=0,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.plt.model import Block, Effect, Flow, StubArch
+from cfi2sframe.plt.stub_model import Block, Effect, Flow, StubArch
 
 if TYPE_CHECKING:
     from typing import Any

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stack state at every instruction of all stubs, by following the flow from their entries.
 
-An entry is where code outside may come in: the first instruction of a block, and each behind the end of the flow (the
-second half of a lazy stub, which its GOT slot leads to). There the frame is as at the entry of a function. A block
-that other stubs jump to is entered by them alone, with the state that they have. What no flow reaches (padding, and the
-endless loop behind a call that does not come back) keeps the state of what precedes it: it is never executed.
+Code outside the stubs may enter at the first instruction of a block and at each instruction after the end of the flow
+(the second half of a lazy stub, which its GOT slot leads to). The frame there is as at the entry of a function. A block
+that other stubs jump to is entered by them only, with their state. Instructions that no flow reaches (padding, and the
+endless loop after a call that does not return) keep the state of what precedes them: they are never executed.
 
-Blocks of a run are one: a state that reaches one of them counts for all.
+The blocks of a run are treated as one: a state that reaches one of them holds in all.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.model import Effect, Flow, Problem
-from cfi2sframe.plt.records import StubReason
+from cfi2sframe.plt.scan_records import StubReason
+from cfi2sframe.plt.stub_model import Effect, Flow, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cfi2sframe.plt.model import StubArch, Unit
+    from cfi2sframe.plt.stub_model import StubArch, Unit
 
-#: No stub holds more words on the stack, or jumps to more places.
+#: Limits that real stubs do not reach: words on the stack, targets of a jump, states at an instruction.
 _MAX_WORDS: Final = 8
 _MAX_TARGETS: Final = 64
 _MAX_STATES: Final = 8
 
 
 class Frame(NamedTuple):
-    """CFA = SP + `depth`; RA is saved at CFA + `ra_offset` (None: it is where it was at entry)."""
+    """CFA = SP + `depth`; RA is saved at CFA + `ra_offset` (None: where it was at entry)."""
 
     depth: int
     ra_offset: int | None = None
@@ -61,8 +61,8 @@ def follow(
 ) -> tuple[UnitFrames, ...]:
     """Return the frames of all units, given in ascending order.
 
-    `entry` is the frame at the entry of a function. `first_entry(unit)` is asked for the frame at the entry of a first
-    block that no stub jumps to; it answers None where nothing says who enters it.
+    `entry` is the frame at the entry of a function. `first_entry(unit)` returns the frame at the entry of a first block
+    that no stub jumps to, or None where it is not known what enters it.
     """
     return _Flow(units, stubs, entry, first_entry).run()
 
@@ -79,7 +79,7 @@ class _Flow:
         self.index_at = [{insn.offset: index for index, insn in enumerate(unit.block.instructions)} for unit in units]
         self.problems: dict[int, Problem] = {}
         self.node_problems: dict[_Node, Problem] = {}
-        #: Where each direct jump or call leads to; None: out of the stubs.
+        #: Where each direct jump or call leads; None: out of the stubs.
         self.targets: dict[_Node, tuple[_Node | None, ...]] = {}
         self.states: dict[_Node, set[_State]] = {}
         self.work: list[tuple[_Node, _State]] = []
@@ -106,7 +106,7 @@ class _Flow:
         return tuple(self._frames_of(number) for number in range(len(self.units)))
 
     def _is_first_block(self, unit: Unit) -> bool:
-        """Whether a block pushes and leaves for the dynamic loader: stubs need it, nobody calls it by name."""
+        """Whether a block pushes and leaves for the dynamic loader: only stubs enter it, no symbol names it."""
         effects = [insn.effect for insn in unit.block.instructions]
         return (
             unit.block_count == 1
@@ -116,7 +116,7 @@ class _Flow:
         )
 
     def _jumped_to(self) -> set[_Node]:
-        """Return where stubs lead to; a block that leads to its own start alone is entered from outside, too."""
+        """Return the targets of stubs; a block whose own start only it jumps to is entered from outside as well."""
         return {
             node
             for source, targets in self.targets.items()
@@ -160,7 +160,9 @@ class _Flow:
     def _reach(self, node: _Node, state: _State) -> None:
         if node.insn >= len(self.units[node.unit].block.instructions):
             self._fail(
-                _Node(node.unit, node.insn - 1), StubReason.UNKNOWN_INSTRUCTION, "control runs on behind the block"
+                _Node(node.unit, node.insn - 1),
+                StubReason.UNKNOWN_INSTRUCTION,
+                "control runs past its end",
             )
             return
         known = self.states.setdefault(node, set())
@@ -189,14 +191,14 @@ class _Flow:
                     self._fail(node, StubReason.CALL_OUTSIDE, "call")
                 self._go(node, _State(_push(after.frame, 8), (*after.words, following)))
             case Flow.RETURN:
-                # Into the caller's code when nothing was pushed, or to where an overwritten word leads.
+                # Otherwise to the caller, when nothing was pushed, or to the address in an overwritten word.
                 if after.words and after.words[-1] is not None:
                     self._reach(after.words[-1], _State(_push(after.frame, -8), after.words[:-1]))
             case Flow.LEAVE:
                 pass
 
     def _apply(self, effect: Effect, node: _Node, state: _State) -> _State | None:
-        """Return the state behind an instruction, before its flow; None when there is none."""
+        """Return the state after an instruction, before its flow; None when there is none."""
         frame, words = state
         if effect.overwrites_top:
             if not words:
@@ -249,7 +251,7 @@ class _Flow:
 
 
 def _push(frame: Frame, size: int) -> Frame:
-    """Move SP; what is saved relative to the CFA stays."""
+    """Move SP; offsets from the CFA do not change."""
     return Frame(frame.depth + size, frame.ra_offset)
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instructions of s390x stubs do to the frame: the caller's save area takes what they store."""
+"""What the instructions of s390x stubs do to the frame: nothing, as long as stores stay in the caller's save area."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.plt.model import Block, Effect, Flow, StubArch
+from cfi2sframe.plt.stub_model import Block, Effect, Flow, StubArch
 
 if TYPE_CHECKING:
     from typing import Any
@@ -62,7 +62,7 @@ def _understand(code: bytes, offset: int) -> Effect | None:
 
 
 def _store(base: int, displacement: int, size: int, index: int) -> Effect | None:
-    """Return the effect of a store: none, if it goes into the caller's save area."""
+    """Return the effect of a store: none within the caller's save area."""
     if base != _SP or index or displacement + size > _SAVE_AREA_SIZE:
         return None
     return Effect()

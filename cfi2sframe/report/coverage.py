@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.lower import Skip
-from cfi2sframe.plt.records import StubReason
+from cfi2sframe.plt.scan_records import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SFrame: the logical section, its layout, its bytes, and an independent way back from the bytes."""
+"""The SFrame format: model, layout, encoder, and an independent decoder with look-up and dump."""

@@ -33,7 +33,7 @@ SFRAME_ABI_S390X_ENDIAN_BIG: Final = 4
 HEADER_SIZE: Final = 28
 #: Bytes of a function record in the function table.
 FDE_SIZE: Final = {SFRAME_VERSION_1: 17, SFRAME_VERSION_2: 20, SFRAME_VERSION_3: 16}
-#: Bytes of version 3's attribute in front of a function's rows.
+#: Bytes of version 3's attribute, which precedes a function's rows.
 FDE_ATTRIBUTE_SIZE: Final = 5
 
 SFRAME_FRE_TYPE_ADDR1: Final = 0
@@ -77,16 +77,16 @@ FRE_WORDS_SIZES: Final = tuple(
     for info in range(256)
 )
 
-#: Rows of lists that begin with one another which a reader has to decode again, in a section of any size.
+#: Rows that a reader must be ready to decode more than once, because lists overlap, in a section of any size.
 _ROWS_DECODED_AGAIN: Final = 20_000
 #: No row is smaller: a start and an info byte.
 _LEAST_ROW_SIZE: Final = 2
 
 
 def max_decoded_rows(rows_size: int) -> int:
-    """Return how many rows all distinct lists of a section may have, whose rows take `rows_size` bytes.
+    """Return how many rows all distinct lists of a section may have, given the bytes of its rows.
 
-    A reader that keeps its promise about time and memory decodes no more; the writer shares less where a section would
-    have more. Lists that do not overlap are always within the bound, whatever their number.
+    The decoder refuses more, because its time and memory are bounded by the section's size; the writer shares less
+    where a section would have more. Lists that do not overlap never exceed the bound.
     """
     return _ROWS_DECODED_AGAIN + rows_size // _LEAST_ROW_SIZE

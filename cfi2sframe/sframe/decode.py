@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes -> a decoded section: an independent reader of versions 1 to 3 in both byte orders.
 
-Shares nothing with the encoder but constants and the rule algebra, and trusts nothing that it reads.
+Shares only constants and the model with the encoder, and trusts nothing that it reads.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.records import Buffer
 
 WHERE: Final = ".sframe"
-_WORD_FORMS: Final = "bhi"
+_START_CODES: Final = "BHI"
+_WORD_CODES: Final = "bhi"
+_ADDRESS_MASK: Final = (1 << 64) - 1
 
 
 class Header(NamedTuple):
-    """The header's fields as stored; `byte_order` as the magic shows it. Offsets count from the end of the header."""
+    """The header's fields as stored. `byte_order` follows from the magic; offsets count from the end of the header."""
 
     byte_order: Literal["<", ">"]
     version: int
@@ -50,7 +52,7 @@ class Header(NamedTuple):
 
 
 class DecodedRow(NamedTuple):
-    """A row: what it means, and its info byte and data words as stored (words signed)."""
+    """A row: its meaning, and its info byte and data words as stored (words signed)."""
 
     row: FrameRow
     info: int
@@ -59,12 +61,13 @@ class DecodedRow(NamedTuple):
 
 
 class DecodedFunction(NamedTuple):
-    """A function's FDE. `fre_offset` counts in the FRE sub-section; in version 3 it is the attribute's.
+    """A function's FDE and rows. `index` is its number in the function table.
 
+    `fre_offset` is an offset in the FRE sub-section: of the rows, in version 3 of the attribute before them.
     `rows_size` is the bytes of the rows, without the attribute.
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: int  # type: ignore[assignment]  # hides tuple.index
     start_vaddr: int
     size: int
     fre_offset: int
@@ -89,12 +92,12 @@ class DecodedSection(NamedTuple):
 
 
 def decode_section(data: Buffer, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
-    """Decode a section that lies at `section_vaddr`.
+    """Decode a section that is loaded at `section_vaddr`.
 
     `is_object`: it comes from a relocatable object, with relocations applied. There, starts count from their own field
-    in every version, whatever the flags say: assemblers write them so, and linkers take them so.
+    in every version, whatever the flags say: assemblers write and linkers read them so.
 
-    Raises `SFrameError` with the offset of whatever leaves its bounds or has no meaning.
+    Raises `SFrameError` with the offset of the first thing that exceeds its bounds or has no meaning.
     """
     return _Decoder(bytes(data), section_vaddr, is_object=is_object).run()
 
@@ -117,10 +120,38 @@ def decode_header(data: bytes) -> Header:
     return Header(order, *struct.unpack_from(order + "BBBbbBIIIII", data, 2))
 
 
+class _Fde(NamedTuple):
+    """Fields of a function's FDE, in version 3 also of its attribute; `rows_offset` is where its rows begin."""
+
+    start: int
+    size: int
+    fre_offset: int
+    row_count: int
+    info: int
+    info2: int
+    repeat_size: int
+    rows_offset: int
+
+
+class _RowList(NamedTuple):
+    rows: tuple[DecodedRow, ...]
+    size: int
+
+
+class _Tail(NamedTuple):
+    """The meaning of a row's info byte and data words, and the words as stored."""
+
+    state: FrameState
+    word_size: int
+    words: tuple[int, ...]
+
+
 class _Decoder:
+    """Decodes one section. Row lists that functions share, and rows and tails of equal bytes, are decoded once."""
+
     def __init__(self, data: bytes, section_vaddr: int, *, is_object: bool) -> None:
         self.data = data
-        self.vaddr = section_vaddr
+        self.section_vaddr = section_vaddr
         self.header = decode_header(data)
         self.start_is_pcrel = self.header.start_is_pcrel or is_object
         arch = arch_of_abi(self.header.abi_id)
@@ -128,150 +159,165 @@ class _Decoder:
             raise SFrameError(f"ABI {self.header.abi_id} is unknown", WHERE, 4)
         self.arch = arch
         self.order = self.header.byte_order
-        self.header_end = s.HEADER_SIZE + self.header.auxhdr_size
-        self.fre_start = self.header_end + self.header.fre_offset
+        header_end = s.HEADER_SIZE + self.header.auxhdr_size
+        self.table_offset = header_end + self.header.fde_offset
+        self.fre_start = header_end + self.header.fre_offset
         self.fre_end = self.fre_start + self.header.fre_size
         self.rows_left = s.max_decoded_rows(self.header.fre_size)
-        self.tails: tuple[dict[bytes, tuple[FrameState, int, tuple[int, ...]]], ...] = ({}, {})
-        self.memo: dict[tuple[int, ...], tuple[tuple[DecodedRow, ...], int]] = {}
+        self.fixed_ra = _fixed_rule(self.header.fixed_ra_offset)
+        self.fixed_fp = _fixed_rule(self.header.fixed_fp_offset)
+        #: By (offset, number of rows, FRE type, FDE type).
+        self.row_lists: dict[tuple[int, int, int, int], _RowList] = {}
+        #: By (FRE type, FDE type), then by the row's bytes.
+        self.known_rows: dict[tuple[int, int], dict[bytes, DecodedRow]] = {}
+        #: By FDE type, then by the bytes of info byte and data words.
+        self.known_tails: tuple[dict[bytes, _Tail], ...] = ({}, {})
 
     def run(self) -> DecodedSection:
-        header = self.header
+        header, table = self.header, self.table_offset
         record_size = s.FDE_SIZE[header.version]
-        table = self.header_end + header.fde_offset
         if table + record_size * header.fde_count > len(self.data):
             raise SFrameError(f"{header.fde_count} functions leave the section", WHERE, table)
         if self.fre_end > len(self.data):
             raise SFrameError(f"the rows' {header.fre_size} bytes leave the section", WHERE, self.fre_start)
         functions = tuple(self.function(index, table + index * record_size) for index in range(header.fde_count))
-        return DecodedSection(header, self.arch, self.vaddr, len(self.data), functions)
+        return DecodedSection(header, self.arch, self.section_vaddr, len(self.data), functions)
 
     def unpack(self, form: str, offset: int) -> tuple[int, ...]:
         return struct.unpack_from(self.order + form, self.data, offset)
 
+    def fde(self, offset: int) -> _Fde:
+        """Read the record of the function table at an offset, in version 3 with its attribute."""
+        if self.header.version == s.SFRAME_VERSION_1:
+            start, size, fre_offset, count, info = self.unpack("iIIIB", offset)
+            return _Fde(start, size, fre_offset, count, info, 0, 0, self.fre_start + fre_offset)
+        if self.header.version == s.SFRAME_VERSION_2:
+            start, size, fre_offset, count, info, repeat_size = self.unpack("iIIIBB", offset)
+            return _Fde(start, size, fre_offset, count, info, 0, repeat_size, self.fre_start + fre_offset)
+        start, size, fre_offset = self.unpack("qII", offset)
+        attribute = self.fre_start + fre_offset
+        rows_offset = attribute + s.FDE_ATTRIBUTE_SIZE
+        if rows_offset > self.fre_end:
+            raise SFrameError("the function's attribute leaves the rows", WHERE, offset)
+        count, info, info2, repeat_size = self.unpack("HBBB", attribute)
+        return _Fde(start, size, fre_offset, count, info, info2, repeat_size, rows_offset)
+
     def function(self, index: int, offset: int) -> DecodedFunction:
-        version = self.header.version
-        info2 = repeat_size = 0
-        if version >= s.SFRAME_VERSION_3:
-            start, size, fre_offset = self.unpack("qII", offset)
-            attribute = self.fre_start + fre_offset
-            if attribute + s.FDE_ATTRIBUTE_SIZE > self.fre_end:
-                raise SFrameError("the function's attribute leaves the rows", WHERE, offset)
-            count, info, info2, repeat_size = self.unpack("HBBB", attribute)
-            rows_offset = attribute + s.FDE_ATTRIBUTE_SIZE
-        else:
-            if version == s.SFRAME_VERSION_2:
-                start, size, fre_offset, count, info, repeat_size = self.unpack("iIIIBB", offset)
-            else:
-                start, size, fre_offset, count, info = self.unpack("iIIIB", offset)
-            rows_offset = self.fre_start + fre_offset
-        base = self.vaddr + (offset if self.start_is_pcrel else 0)
-        fde_type = info2 & s.FDE_INFO2_TYPE_MASK
+        """Decode function number `index`, whose record is at an offset, with its rows."""
+        fde = self.fde(offset)
+        fde_type = fde.info2 & s.FDE_INFO2_TYPE_MASK
         if fde_type > s.SFRAME_FDE_TYPE_FLEX:
             raise SFrameError(f"FDE type {fde_type} is unknown", WHERE, offset)
-        fre_type = info & s.FDE_INFO_FRE_TYPE_MASK
+        fre_type = fde.info & s.FDE_INFO_FRE_TYPE_MASK
         if fre_type >= len(s.FRE_START_SIZE):
             raise SFrameError(f"FRE type {fre_type} is unknown", WHERE, offset)
-        rows, end = self.rows(rows_offset, count, fre_type, fde_type)
+        rows, rows_size = self.rows(fde.rows_offset, fde.row_count, fre_type, fde_type)
+        base = self.section_vaddr + (offset if self.start_is_pcrel else 0)
         return DecodedFunction(
-            index,
-            (base + start) & 0xFFFFFFFFFFFFFFFF,
-            size,
-            fre_offset,
-            fre_type,
-            bool(info >> s.FDE_INFO_PCTYPE_SHIFT & 1),
-            repeat_size,
-            bool(info & s.FDE_INFO_PAUTH_KEY_B),
-            version >= s.SFRAME_VERSION_3 and bool(info & s.FDE_INFO_SIGNAL),
-            fde_type == s.SFRAME_FDE_TYPE_FLEX,
-            rows,
-            end - rows_offset,
+            index=index,
+            start_vaddr=(base + fde.start) & _ADDRESS_MASK,
+            size=fde.size,
+            fre_offset=fde.fre_offset,
+            fre_type=fre_type,
+            is_pcmask=bool(fde.info >> s.FDE_INFO_PCTYPE_SHIFT & 1),
+            repeat_size=fde.repeat_size,
+            uses_b_key=bool(fde.info & s.FDE_INFO_PAUTH_KEY_B),
+            is_signal_frame=self.header.version >= s.SFRAME_VERSION_3 and bool(fde.info & s.FDE_INFO_SIGNAL),
+            is_flexible=fde_type == s.SFRAME_FDE_TYPE_FLEX,
+            rows=rows,
+            rows_size=rows_size,
         )
 
-    def rows(self, offset: int, count: int, fre_type: int, fde_type: int) -> tuple[tuple[DecodedRow, ...], int]:
-        """Decode `count` rows; functions that share row bytes share the result."""
+    def rows(self, offset: int, count: int, fre_type: int, fde_type: int) -> _RowList:
+        """Decode the `count` rows at an offset; functions that share row bytes share the result."""
         key = (offset, count, fre_type, fde_type)
-        found = self.memo.get(key)
+        found = self.row_lists.get(key)
         if found is None:
-            found = self.memo[key] = self.new_rows(offset, count, fre_type, fde_type)
+            found = self.row_lists[key] = self.new_rows(offset, count, fre_type, fde_type)
             self.rows_left -= count
             if self.rows_left < 0:
-                # Honest sections share whole lists or their beginnings; this one makes its reader work for nothing.
+                # Sections share whole lists or their beginnings; one that overlaps them at will costs time only.
                 raise SFrameError("the functions' row lists overlap one another over and over", WHERE, offset)
         return found
 
-    def new_rows(self, offset: int, count: int, fre_type: int, fde_type: int) -> tuple[tuple[DecodedRow, ...], int]:
+    def new_rows(self, offset: int, count: int, fre_type: int, fde_type: int) -> _RowList:
         data, limit = self.data, self.fre_end
+        known = self.known_rows.setdefault((fre_type, fde_type), {})
         start_size = s.FRE_START_SIZE[fre_type]
-        read_start = struct.Struct(self.order + "BHI"[fre_type]).unpack_from
-        known = self.tails[fde_type]
-        make = tuple.__new__
         decoded: list[DecodedRow] = []
         position = offset
         for _ in range(count):
-            words_offset = position + start_size + 1
-            if words_offset > limit:
+            info_offset = position + start_size
+            if info_offset >= limit:
                 raise SFrameError("a row leaves the rows' bytes", WHERE, position)
-            info = data[words_offset - 1]
-            end = words_offset + s.FRE_WORDS_SIZES[info]
+            end = info_offset + 1 + s.FRE_WORDS_SIZES[data[info_offset]]
             if end > limit:
                 raise SFrameError("a row's data words leave the rows' bytes", WHERE, position)
-            # What follows the start recurs all over a section: its meaning is worked out once.
-            tail = data[words_offset - 1 : end]
-            meaning = known.get(tail)
-            if meaning is None:
-                meaning = known[tail] = self.meaning(tail, fde_type, position)
-            state, word_size, words = meaning
-            row = make(FrameRow, (read_start(data, position)[0], state))
-            decoded.append(make(DecodedRow, (row, info, word_size, words)))
+            row_bytes = data[position:end]
+            row = known.get(row_bytes)
+            if row is None:
+                row = known[row_bytes] = self.row(row_bytes, fre_type, fde_type, position)
+            decoded.append(row)
             position = end
-        return tuple(decoded), position
+        return _RowList(tuple(decoded), position - offset)
 
-    def meaning(self, tail: bytes, fde_type: int, offset: int) -> tuple[FrameState, int, tuple[int, ...]]:
-        """Return what a row's info byte and data words say, the words' size, and the words."""
-        info = tail[0]
+    def row(self, data: bytes, fre_type: int, fde_type: int, offset: int) -> DecodedRow:
+        """Decode a row; `offset` is where it is, for messages."""
+        (start_delta,) = struct.unpack_from(self.order + _START_CODES[fre_type], data)
+        tail_bytes = data[s.FRE_START_SIZE[fre_type] :]
+        known = self.known_tails[fde_type]
+        tail = known.get(tail_bytes)
+        if tail is None:
+            tail = known[tail_bytes] = self.tail(tail_bytes, fde_type, offset)
+        return DecodedRow(FrameRow(start_delta, tail.state), tail_bytes[0], tail.word_size, tail.words)
+
+    def tail(self, data: bytes, fde_type: int, offset: int) -> _Tail:
+        """Decode a row's info byte and data words; `offset` is the row's, for messages."""
+        info = data[0]
         count = info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK
         size_code = info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK
-        if size_code == len(_WORD_FORMS):
+        if size_code == len(_WORD_CODES):
             raise SFrameError("data word size 3 is unknown", WHERE, offset)
-        words = struct.unpack_from(f"{self.order}{count}{_WORD_FORMS[size_code]}", tail, 1)
-        rules = self.flexible(words, 1 << size_code) if fde_type else self.default(words, info)
-        if rules is None:
-            raise SFrameError(f"a row's {count} data words have no meaning", WHERE, offset)
-        cfa, ra, fp = rules
-        return FrameState(cfa, ra, fp, bool(info & s.FRE_INFO_MANGLED_RA)), 1 << size_code, words
-
-    def fixed(self, offset: int) -> Rule | None:
-        return Rule(None, offset, deref=True) if offset else None
-
-    def cfa_offset(self, word: int) -> int:
-        return word * self.arch.cfa_offset_scale + self.arch.cfa_offset_bias
-
-    def default(self, words: tuple[int, ...], info: int) -> tuple[Rule | None, Rule | None, Rule | None] | None:
-        """Default rows (version 3, 3.1): CFA; RA unless it is fixed; FP unless that is fixed."""
+        words = struct.unpack_from(f"{self.order}{count}{_WORD_CODES[size_code]}", data, 1)
+        word_size = 1 << size_code
         if not words:
-            return None, None, None
+            state: FrameState | None = FrameState(None)
+        elif fde_type == s.SFRAME_FDE_TYPE_FLEX:
+            state = self.flexible_state(words, word_size)
+        else:
+            state = self.default_state(words, info)
+        if state is None:
+            raise SFrameError(f"a row's {count} data words have no meaning", WHERE, offset)
+        return _Tail(state._replace(mangled_ra=bool(info & s.FRE_INFO_MANGLED_RA)), word_size, words)
+
+    def default_state(self, words: tuple[int, ...], info: int) -> FrameState | None:
+        """Interpret a default row (version 3, 3.1): CFA, RA unless it is fixed, FP unless it is fixed.
+
+        None: there are more words.
+        """
         base = self.arch.sp_register if info & s.FRE_INFO_CFA_BASE_SP else self.arch.fp_register
         cfa = Rule(base, self.cfa_offset(words[0]), deref=False)
         rest = list(words[1:])
-        ra, fp = self.fixed(self.header.fixed_ra_offset), self.fixed(self.header.fixed_fp_offset)
+        ra, fp = self.fixed_ra, self.fixed_fp
         if rest and ra is None:
             ra = self.saved(rest.pop(0))
         if rest and fp is None:
             fp = self.saved(rest.pop(0))
-        return None if rest else (cfa, ra, fp)
+        return None if rest else FrameState(cfa, ra, fp)
 
     def saved(self, word: int) -> Rule | None:
+        """Interpret the word of a saved RA or FP; s390x has a padding word, and registers in odd words."""
         if self.arch.pads_ra and word & 1:
             return Rule((word & 0xFFFFFFFF) >> 1, 0, deref=False)
         if self.arch.pads_ra and word == 0:
             return None
         return Rule(None, word, deref=True)
 
-    def flexible(self, words: tuple[int, ...], word_size: int) -> tuple[Rule | None, Rule | None, Rule | None] | None:
-        """Flexible rows (version 3, 3.2): a (control, offset) pair each, or a lone 0, for CFA, RA and FP."""
-        if not words:
-            return None, None, None
+    def flexible_state(self, words: tuple[int, ...], word_size: int) -> FrameState | None:
+        """Interpret a flexible row (version 3, 3.2): for each of CFA, RA, FP a control word and an offset, or one 0.
+
+        None: the words are not such a sequence.
+        """
         mask = (1 << 8 * word_size) - 1
         rules: list[Rule | None] = []
         rest = list(words)
@@ -284,13 +330,17 @@ class _Decoder:
                 return None
             register = control >> s.FLEX_REG_SHIFT if control & s.FLEX_REG_P else None
             rules.append(Rule(register, rest.pop(0), bool(control & s.FLEX_DEREF_P)))
-        if len(rules) > 3 or rules[0] is None or rules[0].register is None:
+        if len(rules) > 3:
             return None
-        cfa = rules[0]._replace(offset=self.cfa_offset(rules[0].offset))
-        ra = rules[1] if len(rules) > 1 else None
-        fp = rules[2] if len(rules) > 2 else None
-        return (
-            cfa,
-            ra or self.fixed(self.header.fixed_ra_offset),
-            fp or self.fixed(self.header.fixed_fp_offset),
-        )
+        cfa, ra, fp = (*rules, None, None)[:3]
+        if cfa is None or cfa.register is None:
+            return None
+        return FrameState(cfa._replace(offset=self.cfa_offset(cfa.offset)), ra or self.fixed_ra, fp or self.fixed_fp)
+
+    def cfa_offset(self, word: int) -> int:
+        return word * self.arch.cfa_offset_scale + self.arch.cfa_offset_bias
+
+
+def _fixed_rule(offset: int) -> Rule | None:
+    """Return the rule of a register that every frame saves at the same offset from the CFA; 0: none does."""
+    return Rule(None, offset, deref=True) if offset else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decoded section as text, in the form of `readelf --sframe` (newest), or as plain data for JSON."""
+"""A decoded section as text, in the form of the newest `readelf --sframe`, or as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
-    from cfi2sframe.sframe.model import Rule
+    from cfi2sframe.sframe.model import FrameState, Rule
 
 _FLAG_NAMES = (
     (s.SFRAME_F_FDE_SORTED, "SFRAME_F_FDE_SORTED"),
@@ -22,12 +22,12 @@ _FLAG_NAMES = (
     (s.SFRAME_F_FDE_FUNC_START_PCREL, "SFRAME_F_FDE_FUNC_START_PCREL"),
 )
 
-#: Work on a row of a dump.
+#: Microseconds of work on a row of a dump.
 _ROW_STEPS: Final = 3
 
 
 def check_size(decoded: DecodedSection, budget: Budget) -> None:
-    """Count the rows that a dump prints. Raises `BudgetError`: any number of functions may have the same ones."""
+    """Count the rows that a dump prints. Raises `BudgetError`: many functions may share the same rows."""
     budget.spend(_ROW_STEPS * sum(len(function.rows) for function in decoded.functions), "the rows to print")
 
 
@@ -40,7 +40,7 @@ def dump_text(
 ) -> Iterator[str]:
     """Yield the lines of the dump.
 
-    `show_address` maps an address to the one shown (of an object: the offset in its section).
+    `show_address` maps an address to the one shown (in objects: the offset in its section).
     """
     header = decoded.header
     yield f"Contents of the SFrame section {name}:"
@@ -110,7 +110,7 @@ def row_texts(row: DecodedRow, decoded: DecodedSection) -> tuple[str, str, str]:
 
 def _saved_text(rule: Rule | None, decoded: DecodedSection) -> str:
     if rule is not None and rule.register is not None and decoded.header.version < s.SFRAME_VERSION_3:
-        # The number of the register is all that s390x has room for here.
+        # s390x stores the register's number and nothing else.
         return f"r{rule.register}"
     return _rule_text(rule, decoded.arch)
 
@@ -119,7 +119,7 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
     if rule is None:
         return "u"
     if rule.register is None:
-        # The load is left unsaid: an offset from the CFA is always where the value is saved.
+        # readelf shows no load here: an offset from the CFA is always where the value is saved.
         return f"c{rule.offset:+d}"
     base = {arch.sp_register: "sp", arch.fp_register: "fp"}.get(rule.register, f"r{rule.register}")
     text = f"{base}{rule.offset:+d}"
@@ -138,15 +138,14 @@ def dump_data(decoded: DecodedSection, show_address: Callable[[int], int] = _sam
 
 
 def dump_json(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> Iterator[str]:
-    """Return pieces of what `json.dumps(dump_data(...), indent=2)` returns.
+    """Yield the text of `json.dumps(dump_data(...), indent=2)` in pieces.
 
-    Any number of functions may have the same rows, so what they say but for their starts is made once.
+    Functions may share rows, and rows differ mostly in their starts, so the rest of a row is formatted once.
     """
-    known: dict[tuple[int, int], str] = {}
+    known: dict[tuple[FrameState, int, tuple[int, ...]], str] = {}
 
     def row_text(row: DecodedRow) -> tuple[str]:
-        # Rows that say the same share these, and the section keeps them alive.
-        key = (id(row.row.state), id(row.words))
+        key = (row.row.state, row.word_size, row.words)
         rest = known.get(key)
         if rest is None:
             rest = known[key] = _json(_row_data(row, decoded.arch), 8).partition(",")[2]
@@ -161,12 +160,12 @@ def dump_json(decoded: DecodedSection, show_address: Callable[[int], int] = _sam
 
 
 def _json(data: dict[str, Any], indent: int) -> str:
-    """Return an object as JSON, its lines but for the first behind as many spaces."""
+    """Return an object as JSON; its lines except the first are indented by as many spaces."""
     return json.dumps(data, indent=2).replace("\n", "\n" + " " * indent)
 
 
 def _json_list(whole: str, items: Iterable[Iterable[str]], indent: int) -> Iterator[str]:
-    """Yield the text of an object whose last value is an empty list, with items, given in pieces, in that list."""
+    """Yield an object's text, whose last value is an empty list, with items in that list; items come in pieces."""
     end = "[]\n" + " " * indent + "}"
     separator = "[\n"
     yield whole.removesuffix(end)

@@ -27,7 +27,7 @@ def encode_section(plan: SectionPlan) -> bytes:
 
 
 def _function_table(plan: SectionPlan, order: str) -> bytearray:
-    """Return the records of all functions, made byte for byte of columns: nothing is done for each record."""
+    """Return the records of all functions, a column of bytes at a time: no Python code runs per record."""
     columns: list[Sequence[int]] = [plan.start_fields, plan.sizes, plan.fre_offsets]
     if plan.version < s.SFRAME_VERSION_3:
         columns += [[body.row_count for body in plan.function_bodies], [body.info for body in plan.function_bodies]]

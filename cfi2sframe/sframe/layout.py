@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything in a section goes: a logical section becomes a plan in which every order and offset is settled."""
+"""A logical section -> a plan, in which every width, order and offset is settled."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from operator import sub
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.errors import RequestError
+from cfi2sframe.intern import distinct
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.rows import BodyPlanner, PlannedBody
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import Section
 
 
 class PlannedFunction(NamedTuple):
-    """A record of the function table: `start_field` as stored, `fre_offset` counted in the FRE sub-section."""
+    """A record of the function table: `start_field` as stored, `fre_offset` in the FRE sub-section."""
 
     start_field: int
     size: int
@@ -30,8 +31,8 @@ class PlannedFunction(NamedTuple):
 class SectionPlan(NamedTuple):
     """A section ready to be written.
 
-    The function table as columns: `start_fields` as stored, `sizes` in bytes, `fre_offsets` counted in the FRE
-    sub-section, `function_bodies`. `bodies` are in the order of their bytes, each once, whoever shares it.
+    The function table is columns: `start_fields` as stored, `sizes` in bytes, `fre_offsets` in the FRE sub-section,
+    `function_bodies`. `bodies` are those that are stored, each once, in the order of their bytes.
     """
 
     version: int
@@ -59,29 +60,24 @@ class SectionPlan(NamedTuple):
 def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: bool = False) -> SectionPlan:
     """Settle every width, order and offset.
 
-    `section_vaddr` is the section's address, which function starts are relative to. `share`: functions whose rows
+    `section_vaddr` is the section's address, which function starts are relative to. With `share`, functions whose rows
     (version 3: attribute and rows) are equal refer to one copy; in versions 1 and 2 also to the beginning of a longer
     list. Raises `RequestError` when a start does not fit the version's field, or the section outgrows its 32-bit
     offsets.
     """
-    # Programs that recur come as one object: identity will do, and saves hashing every row. What belongs to each
-    # distinct body stands in lists by its number: in large sections, dictionaries are all over the memory.
-    keys = list(map(id, section.bodies))
-    distinct = dict(zip(keys, section.bodies, strict=True))
-    numbers = list(map(dict(zip(distinct, count(), strict=False)).__getitem__, keys))
-    plans = list(map(BodyPlanner(arch, section.version).plan, distinct.values()))
+    distinct_bodies, numbers = distinct(section.bodies)
+    plans = list(map(BodyPlanner(arch, section.version).plan, distinct_bodies))
     function_bodies = tuple(map(plans.__getitem__, numbers))
-    stored = share_rows(plans, section.version) if share else plans
-    # In the order in which the functions refer to them.
-    bodies = tuple({id(body): body for body in stored}.values()) if share else function_bodies
+    if share:
+        # In the order in which functions first refer to them.
+        bodies, body_numbers = distinct(share_rows(plans, section.version))
+        references: Iterable[int] = map(body_numbers.__getitem__, numbers)
+    else:
+        bodies, references = list(function_bodies), range(len(function_bodies))
     ends = list(accumulate([len(body.data) for body in bodies], initial=0))
     if ends[-1] >= 1 << 32:
         raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
-    fre_offsets = tuple(ends[:-1])
-    if share:
-        offset_of = dict(zip(map(id, bodies), fre_offsets, strict=True))
-        offsets = list(map(offset_of.__getitem__, map(id, stored)))
-        fre_offsets = tuple(map(offsets.__getitem__, numbers))
+    fre_offsets = tuple(map(ends.__getitem__, references))
     row_counts = [body.row_count for body in plans]
     return SectionPlan(
         section.version,
@@ -91,14 +87,14 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
         section.sizes,
         fre_offsets,
         function_bodies,
-        bodies,
+        tuple(bodies),
         sum(map(row_counts.__getitem__, numbers)),
         ends[-1],
     )
 
 
 def move_plan(plan: SectionPlan, section: Section, section_vaddr: int) -> SectionPlan:
-    """Return a section's plan for another address: only function starts depend on it.
+    """Return a section's plan for another address; only function starts change.
 
     Raises `RequestError` when a start does not fit the version's field.
     """
@@ -113,7 +109,7 @@ def _start_fields(section: Section, section_vaddr: int) -> tuple[int, ...]:
     fields = tuple(map(sub, section.starts, count(field_vaddr, step)))
     if not fields or (-limit <= min(fields) and max(fields) < limit):
         return fields
-    # Addresses wrap at 64 bits, and so does the distance from the lowest to the highest.
+    # Addresses wrap at 64 bits, and so do distances.
     fields = tuple((field + (1 << 63)) % (1 << 64) - (1 << 63) for field in fields)
     for start_vaddr, field in zip(section.starts, fields, strict=True):
         if not -limit <= field < limit:
@@ -127,18 +123,17 @@ def _start_fields(section: Section, section_vaddr: int) -> tuple[int, ...]:
 def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
     """Return for each plan the one whose bytes it refers to: its own, an equal one, or a longer one.
 
-    Readers find as many rows as the function has, so what follows them does not matter; in version 3 the attribute in
-    front of the rows has their number, so only equal bodies can be shared there. Longer ones are shared as far as
-    readers go (`constants.max_decoded_rows`).
+    Readers decode as many rows as the function's record says, so a body may be the beginning of a longer one. In
+    version 3 the number of rows is in the attribute before them, so only equal bodies can share bytes. Longer bodies
+    are shared up to the number of rows that readers accept (`constants.max_decoded_rows`).
     """
     if version >= s.SFRAME_VERSION_3:
         equal: dict[bytes, PlannedBody] = {}
         return [equal.setdefault(plan.data, plan) for plan in plans]
-    # Rows are read from their beginning, so equal beginnings are equal rows, whatever follows.
     first: dict[tuple[int, bytes], PlannedBody] = {}
     for plan in plans:
         first.setdefault((plan.fre_type, plan.data), plan)
-    # In sorted order, whatever begins with a list follows it directly.
+    # In sorted order, a body is followed by the longer ones that begin with it.
     ordered = sorted(first)
     stored = dict(first)
     for key, following in zip(reversed(ordered[:-1]), reversed(ordered[1:]), strict=True):
@@ -149,10 +144,9 @@ def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
 
 
 def _share_less(lists: dict[tuple[int, bytes], PlannedBody], stored: dict[tuple[int, bytes], PlannedBody]) -> None:
-    """Store more of the lists by themselves until readers accept how many rows all of them have together.
+    """Store more of the row lists by themselves until readers accept the number of rows of all lists together.
 
-    Each byte that is stored raises the bound by as much, whichever list it belongs to: long ones make the fewest
-    changes.
+    Each byte that is stored raises the bound equally, so the longest lists need the fewest changes.
     """
     row_count = sum([plan.row_count for plan in lists.values()])
     size = sum(map(len, {plan.data for plan in stored.values()}))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """The function that holds a PC, and the row in force there (None: its rows start later)."""
+    """The function that holds a PC, and the row for it (None: the function's rows start later)."""
 
     function: DecodedFunction
     row: DecodedRow | None
@@ -42,10 +42,10 @@ class Lookup:
 
 
 def row_at(function: DecodedFunction, pc: int, version: int) -> DecodedRow | None:
-    """Return the row of a function for an address inside it.
+    """Return the row of a function for an address inside it, or None where its rows start later.
 
-    PCINC: the last row whose start is not past the PC's distance from the function's start. PCMASK: the same with
-    the distance from the start of the repeating block; version 1 knows no block size and masks the PC instead.
+    PCINC: the last row that starts at or before the PC's distance from the function's start. PCMASK: the same with the
+    distance from the start of the repeating block; version 1 stores no block size and masks the PC instead.
     """
     rows = function.rows
     if function.is_pcmask:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logical SFrame section: what every version says, without a width, an order or an offset.
+"""The logical SFrame section: what all versions can express, without widths, byte order or offsets.
 
-All of SFrame's rules are one small algebra, `Rule`: a base (a DWARF register, or the CFA), an offset, and maybe a load.
-Default rows say a few of them, flexible rows (version 3) nearly all.
+A rule of SFrame is a `Rule`: a base (a DWARF register or the CFA), an offset, and optionally a load. Default rows can
+express a few of them, flexible rows (version 3) nearly all.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Rule(NamedTuple):
 
 
 class FrameState(NamedTuple):
-    """Where CFA, RA and FP of the caller are.
+    """How to recover the caller's CFA, RA and FP.
 
-    `cfa` is None in the outermost frame: RA is undefined there, nothing else counts. `ra` and `fp` are None where the
-    caller's value still is in its own register.
+    `cfa` is None in the outermost frame, where RA is undefined and nothing else counts. `ra` and `fp` are None where
+    the caller's value is still in its own register. `mangled_ra`: the saved RA is signed (AArch64).
     """
 
     cfa: Rule | None
@@ -38,7 +38,7 @@ class FrameState(NamedTuple):
     mangled_ra: bool = False
 
 
-#: RA is undefined: the stack ends here.
+#: RA is undefined: unwinding ends here.
 OUTERMOST: Final = FrameState(None)
 
 
@@ -49,12 +49,20 @@ class FrameRow(NamedTuple):
     state: FrameState
 
 
-class FunctionBody(NamedTuple):
-    """All that an SFrame FDE says of a function but its place. Functions with equal bodies may share bytes.
+class Attributes(NamedTuple):
+    """What an FDE says of all rows of its function. Only functions with equal attributes can be joined."""
 
-    Rows as columns: `states[N]` holds from `starts[N]` (bytes from the function's start) to the next start or the
+    is_flexible: bool
+    is_signal_frame: bool
+    uses_b_key: bool
+
+
+class FunctionBody(NamedTuple):
+    """Everything that an SFrame FDE says of a function except its start and size; functions may share bodies.
+
+    Rows are columns: `states[N]` holds from `starts[N]` (bytes from the function's start) to the next start or the
     function's end. `repeat_size` is 0 for PCINC; otherwise the FDE is PCMASK: the rows describe a block of that many
-    bytes that repeats, and their starts count from each block's start.
+    bytes that repeats, and their starts count from the start of each block.
     """
 
     starts: tuple[int, ...]
@@ -79,9 +87,22 @@ class FunctionBody(NamedTuple):
         kept = (0, *(start - start_delta for start in starts[first + 1 : last]))
         return self._replace(starts=kept, states=self.states[first:last])
 
+    @property
+    def attributes(self) -> Attributes:
+        """What holds for all rows."""
+        return Attributes(self.is_flexible, self.is_signal_frame, self.uses_b_key)
+
+    def with_attributes(self, attributes: Attributes) -> FunctionBody:
+        """Return the same rows with other attributes."""
+        return self._replace(
+            is_flexible=attributes.is_flexible,
+            is_signal_frame=attributes.is_signal_frame,
+            uses_b_key=attributes.uses_b_key,
+        )
+
 
 class Function(NamedTuple):
-    """A code range `[start_vaddr, start_vaddr + size)` and what SFrame says of it."""
+    """A code range `[start_vaddr, start_vaddr + size)` and its rows."""
 
     start_vaddr: int
     size: int
@@ -89,10 +110,11 @@ class Function(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The logical section: version, flags that are not about layout, and its functions in the order of the table.
+    """The logical section: version, flags that do not follow from the layout, functions in the order of the table.
 
-    Functions as columns: `bodies[N]` is what SFrame says of `[starts[N], starts[N] + sizes[N])`. `abi_id` is
-    `sfh_abi_arch`. `start_is_pcrel` and `is_sorted` are the flags of those names.
+    Functions are columns: `bodies[N]` describes the addresses `[starts[N], starts[N] + sizes[N])`. `abi_id` is
+    `sfh_abi_arch`. `is_sorted`, `start_is_pcrel` and `all_keep_frame_pointer` are the flags SFRAME_F_FDE_SORTED,
+    SFRAME_F_FDE_FUNC_START_PCREL and SFRAME_F_FRAME_POINTER.
     """
 
     version: int
@@ -110,7 +132,7 @@ class Section(NamedTuple):
         return tuple(map(Function, self.starts, self.sizes, self.bodies))
 
     def with_functions(self, functions: Iterable[Function]) -> Section:
-        """Return the section with other functions."""
+        """Return the section with these functions in place of its own."""
         records = tuple(functions)
         return self._replace(
             starts=tuple([function.start_vaddr for function in records]),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function's rows -> bytes: the smallest FRE type that holds its last start, the smallest data words for each row.
 
-Rows differ by their starts and little else, so what follows a start is made once for each state.
+A row is its start and a tail: an info byte and data words. Rows differ mostly in their starts, so tails are encoded
+once for each distinct state.
 """
 
 from __future__ import annotations
@@ -10,24 +11,21 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import FrameState, FunctionBody
 
 _WORD_SIZES: Final = (1, 2, 4)
 _WORD_CODES: Final = ("b", "h", "i")
 _START_CODES: Final = ("B", "H", "I")
-#: Makes a record of a tuple without a call in between.
-_make: Final = tuple.__new__
 
 
 class PlannedState(NamedTuple):
-    """A row but for its start: the info byte, and words as stored, signed, of `1 << size_code` bytes."""
+    """A row without its start: the info byte, and words as stored, signed, of `1 << size_code` bytes."""
 
     info: int
     size_code: int
@@ -35,7 +33,7 @@ class PlannedState(NamedTuple):
 
 
 class PlannedBody(NamedTuple):
-    """A function's rows as bytes, in version 3 behind their attribute; and what its record says of them.
+    """A function's rows as bytes, in version 3 after their attribute, and the fields that its record needs.
 
     `fre_type`, `info` and `info2` are the fields of the record (version 3: of the attribute) of those names.
     """
@@ -48,18 +46,6 @@ class PlannedBody(NamedTuple):
     data: bytes
 
 
-class _Starts(dict[int, bytes]):
-    """Row starts as bytes, each made once."""
-
-    def __init__(self, form: str) -> None:
-        super().__init__()
-        self.pack = struct.Struct(form).pack
-
-    def __missing__(self, start: int) -> bytes:
-        data = self[start] = self.pack(start)
-        return data
-
-
 class BodyPlanner:
     """Plans and encodes the functions of one section."""
 
@@ -67,50 +53,34 @@ class BodyPlanner:
         self.arch = arch
         self.version = version
         order = arch.byte_order
-        self.pack_attribute = struct.Struct(order + "HBBB").pack
-        # Starts of four bytes are too many to keep, and rare.
-        self.start_bytes: tuple[Callable[[int], bytes], ...] = (
-            _Starts(order + _START_CODES[0]).__getitem__,
-            _Starts(order + _START_CODES[1]).__getitem__,
-            struct.Struct(order + _START_CODES[2]).pack,
-        )
-        # By identity, for speed; `kept` keeps what is identified alive.
-        self.default: dict[int, bytes] = {}
-        self.flexible: dict[int, bytes] = {}
-        self.sequences: dict[tuple[int, bool], list[bytes]] = {}
-        self.kept: list[object] = []
-        self.infos: dict[tuple[int, bool, bool, bool, int], tuple[int, int]] = {}
+        self._pack_attribute = struct.Struct(order + "HBBB").pack
+        self._pack_start = tuple(struct.Struct(order + code).pack for code in _START_CODES)
+        self._default_tails = self._tails(is_flexible=False)
+        self._flexible_tails = self._tails(is_flexible=True)
 
     def plan(self, body: FunctionBody) -> PlannedBody:
         """Settle a function's widths and make its bytes. Raises `RequestError` when a word needs more than 32 bits."""
-        starts, states, is_flexible, is_signal_frame, uses_b_key, repeat_size = body
+        starts = body.starts
         last_start = starts[-1] if starts else 0
         fre_type = 0 if last_start < 0x100 else 1 if last_start < 0x10000 else 2
-        tails = self.sequences.get((id(states), is_flexible))
-        if tails is None:
-            tails = self._tails(states, is_flexible=is_flexible)
-        known_info = self.infos.get((fre_type, is_flexible, is_signal_frame, uses_b_key, repeat_size))
-        info, info2 = self._info_bytes(body, fre_type) if known_info is None else known_info
+        info, info2 = self._info_bytes(body, fre_type)
         row_count = len(starts)
-        # Starts and what follows them by turns, in version 3 behind the attribute.
+        # [attribute] start tail start tail ...
         parts = [b""] * (2 * row_count + 1)
         if self.version >= s.SFRAME_VERSION_3:
-            parts[0] = self.pack_attribute(row_count, info, info2, repeat_size)
-        parts[1::2] = map(self.start_bytes[fre_type], starts)
-        parts[2::2] = tails
-        return _make(PlannedBody, (fre_type, info, info2, repeat_size, row_count, b"".join(parts)))
+            parts[0] = self._pack_attribute(row_count, info, info2, body.repeat_size)
+        parts[1::2] = map(self._pack_start[fre_type], starts)
+        parts[2::2] = (self._flexible_tails if body.is_flexible else self._default_tails)[body.states]
+        return PlannedBody(fre_type, info, info2, body.repeat_size, row_count, b"".join(parts))
 
-    def _tails(self, states: tuple[FrameState, ...], *, is_flexible: bool) -> list[bytes]:
-        """Return what follows the row starts; functions whose rows say the same come with the same tuple of states."""
-        known = self.flexible if is_flexible else self.default
-        tails = self.sequences[id(states), is_flexible] = []
-        self.kept.append(states)
-        for state in states:
-            tail = known.get(id(state))
-            if tail is None:
-                tail = known[id(state)] = encode_state(plan_state(state, self.arch, is_flexible=is_flexible), self.arch)
-            tails.append(tail)
-        return tails
+    def _tails(self, *, is_flexible: bool) -> IdentityMap[tuple[FrameState, ...], list[bytes]]:
+        """Return a map from the states of rows to their tails."""
+
+        def tail_of(state: FrameState) -> bytes:
+            return encode_state(plan_state(state, self.arch, is_flexible=is_flexible), self.arch)
+
+        tails = IdentityMap(tail_of)
+        return IdentityMap(lambda states: list(map(tails.__getitem__, states)))
 
     def _info_bytes(self, body: FunctionBody, fre_type: int) -> tuple[int, int]:
         pc_type = s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC
@@ -119,13 +89,11 @@ class BodyPlanner:
             info |= s.FDE_INFO_PAUTH_KEY_B
         if body.is_signal_frame and self.version >= s.SFRAME_VERSION_3:
             info |= s.FDE_INFO_SIGNAL
-        info2 = s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
-        self.infos[(fre_type, *body[2:])] = info, info2
-        return info, info2
+        return info, s.SFRAME_FDE_TYPE_FLEX if body.is_flexible else s.SFRAME_FDE_TYPE_DEFAULT
 
 
 def plan_state(state: FrameState, arch: Arch, *, is_flexible: bool) -> PlannedState:
-    """Choose a row's words and their size. Raises `RequestError` when a word needs more than 32 bits."""
+    """Return a row without its start, in the smallest words. Raises `RequestError` when one needs more than 32 bits."""
     words, code = _words(state, arch, is_flexible=is_flexible)
     info = len(words) << s.FRE_INFO_COUNT_SHIFT | code << s.FRE_INFO_SIZE_SHIFT
     if not is_flexible and state.cfa is not None and state.cfa.register == arch.sp_register:
@@ -136,13 +104,13 @@ def plan_state(state: FrameState, arch: Arch, *, is_flexible: bool) -> PlannedSt
 
 
 def encode_state(state: PlannedState, arch: Arch) -> bytes:
-    """Return what follows a row's start: its info byte and data words."""
+    """Return a row's tail: its info byte and data words."""
     form = f"{arch.byte_order}B{len(state.words)}{_WORD_CODES[state.size_code]}"
     return struct.pack(form, state.info, *state.words)
 
 
 def words_size(state: FrameState, arch: Arch, *, is_flexible: bool) -> int:
-    """Return the bytes that a row's data words take."""
+    """Return the bytes of a row's data words. Raises `RequestError` when a word needs more than 32 bits."""
     words, code = _words(state, arch, is_flexible=is_flexible)
     return len(words) << code
 
@@ -188,7 +156,7 @@ def _default_words(state: FrameState, arch: Arch) -> tuple[int, ...]:
 
 
 def _saved_word(rule: Rule | None) -> int:
-    """Return the word for a saved RA or FP; 0 is the padding, an odd one names a register (s390x, version 2)."""
+    """Return the word for a saved RA or FP: 0 is padding, an odd word is a register's number (s390x, version 2)."""
     if rule is None:
         return 0
     return rule.offset if rule.register is None else rule.register << 1 | 1
@@ -197,8 +165,8 @@ def _saved_word(rule: Rule | None) -> int:
 def _flexible_words(state: FrameState, arch: Arch) -> tuple[tuple[int, ...], int]:
     """Return the words of a flexible row, as signed numbers of their size, and the size's code.
 
-    Version 3, "Flexible FDE Type Interpretation": pairs of an unsigned control word and a signed offset. An RA that is
-    where the ABI has it takes no word, or the padding word when FP follows.
+    Version 3, "Flexible FDE Type Interpretation": pairs of an unsigned control word and a signed offset. An RA at the
+    ABI's fixed offset needs no word, or the padding word when FP follows.
     """
     if state.cfa is None:
         return (), 0

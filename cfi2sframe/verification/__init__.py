@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A section against the CFI it was made from: rows (`compare`, `judge`) and what readers insist on (`invariants`)."""
+"""Holds a section against the CFI it was made from and against what readers require; the door is `verify_section`.
 
-from cfi2sframe.verification.compare import verify_section
+Two independent ways lead to an answer for each address: DWARF's rows, and the bytes of the section, decoded again.
+Nothing here knows how the section was encoded.
+"""
+
+from cfi2sframe.verification.findings import Difference, Verification
 from cfi2sframe.verification.invariants import check_invariants
-from cfi2sframe.verification.records import Difference, Verification
-from cfi2sframe.verification.row_difference import judge
+from cfi2sframe.verification.verify import Truth, verify_section
 
-__all__ = ["Difference", "Verification", "check_invariants", "judge", "verify_section"]
+__all__ = ["Difference", "Truth", "Verification", "check_invariants", "verify_section"]

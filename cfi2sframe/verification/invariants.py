@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the strictest readers require of a section, whatever its rows say."""
+"""What the strictest readers require of a section, apart from what its rows mean."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe import constants as s
-from cfi2sframe.verification.records import Difference
+from cfi2sframe.verification.findings import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
 
 
 def check_invariants(decoded: DecodedSection, image: ElfImage | None = None) -> list[Difference]:
-    """Check what the strictest readers require of a section; of unsorted ones (objects) what linkers require."""
+    """Check what the strictest readers require; for unsorted sections (of objects), what linkers require."""
     return [*_check_header(decoded), *_check_against(decoded, image), *_check_functions(decoded, image)]
 
 
@@ -60,7 +61,7 @@ def _check_header(decoded: DecodedSection) -> Iterator[Difference]:
 
 
 def _check_against(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
-    """Check what depends on the file that the section belongs to."""
+    """Check what depends on the file of the section."""
     if image is None:
         return
     if decoded.arch != image.arch:
@@ -71,7 +72,7 @@ def _check_against(decoded: DecodedSection, image: ElfImage | None) -> Iterator[
 
 
 def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
-    lists: dict[int, _RowStarts] = {}
+    row_starts = IdentityMap(_row_starts)
     previous_end: int | None = None
     previous_start = -1
     for function in decoded.functions:
@@ -82,27 +83,23 @@ def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterato
             elif previous_end is not None and start < previous_end:
                 yield Difference("invariant", start, "overlaps the function before it")
             previous_start, previous_end = start, start + function.size
-        # A range of CFI may leave its section; where others interrupt it, a part of it starts out there.
+        # An FDE may reach past its section, and a part of it may start there where others interrupt it.
         if image is not None and not image.may_execute(start):
             yield Difference("invariant", start, "starts outside the executable sections and segments")
-        # Any number of functions may have the same rows.
-        rows = lists.get(id(function.rows))
-        if rows is None:
-            rows = lists[id(function.rows)] = _row_starts(function)
-        for message in _check_rows(function, rows, decoded.header.version):
+        for message in _check_rows(function, row_starts[function.rows], decoded.header.version):
             yield Difference("invariant", start, message)
 
 
 class _RowStarts(NamedTuple):
-    """What matters of the starts of rows."""
+    """The first and last start of a row list, and whether its starts ascend."""
 
     first: int
     last: int
     ascend: bool
 
 
-def _row_starts(function: DecodedFunction) -> _RowStarts:
-    deltas = [row.row.start_delta for row in function.rows] or [0]
+def _row_starts(rows: tuple[DecodedRow, ...]) -> _RowStarts:
+    deltas = [row.row.start_delta for row in rows] or [0]
     return _RowStarts(deltas[0], deltas[-1], all(a < b for a, b in pairwise(deltas)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which FDEs hold at which addresses, where they overlap: found by one sweep over their edges."""
+"""Which FDEs hold an address where FDEs overlap: one sweep over their edges."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.programs import CfiEntry
 
-#: FDEs of one address that a row may agree with. Linkers leave two or three; a file may claim thousands, and to ask
-#: all of them at each of their edges would cost the square of their number.
+#: FDEs of one address that a row is compared with. Linkers produce two or three; a hostile file may have thousands,
+#: and comparing all of them at each of their edges would be quadratic.
 MAX_CANDIDATES: Final = 16
 
 
 class Holding(NamedTuple):
-    """Addresses `[start_vaddr, end_vaddr)` and the FDEs that all of them belong to.
+    """Addresses `[start_vaddr, end_vaddr)` and the FDEs that hold all of them.
 
-    `entries` begins with the FDE that starts last, the first of those in the section's order: the one that unwinders
-    find. The others follow in that order, up to `MAX_CANDIDATES`. `may_be_absent`: one of all the FDEs here, also of
-    those that are not among `entries`, cannot be said in SFrame.
+    `entries` begins with the one that unwinders find: the FDE that starts last, and of several such the first in the
+    section. At most `MAX_CANDIDATES` are there. `may_be_absent`: SFrame cannot express one of the FDEs here, which may
+    be one that is not among `entries`.
     """
 
     start_vaddr: int
@@ -40,7 +40,7 @@ def find_holdings(entries: Sequence[CfiEntry], skipped: Container[int]) -> Itera
     starts = [entry.fde.pc_begin_vaddr for entry in entries]
     ends = [start + entry.fde.pc_range for start, entry in zip(starts, entries, strict=True)]
     by_end = sorted(range(len(entries)), key=ends.__getitem__)
-    # (start, -number) of those that hold: the one that unwinders find comes last.
+    # (start, -number) of the FDEs that hold this edge; the one that unwinders find comes last.
     holding: list[tuple[int, int]] = []
     opened = closed = skip_count = 0
     for edge, next_edge in pairwise(sorted({*starts, *ends})):

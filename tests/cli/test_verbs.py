@@ -152,7 +152,7 @@ def test_verify_of_an_existing_section(tmp_path: Path) -> None:
     path = with_section(tmp_path / "in", GOOD)
     assert run("verify", "--existing", path) == (0, b"", ())
     with_section(path, GOOD._replace(functions=(PUSH._replace(size=16),)))
-    message = f"{path}: 0x20000: missing: no SFrame FDE, though it can be said\n"
+    message = f"{path}: 0x20000: missing: no SFrame FDE, though this version can express it\n"
     assert run("verify", "--existing", path) == (1, message.encode(), ())
 
 

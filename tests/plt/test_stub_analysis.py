@@ -15,9 +15,9 @@ from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
-from cfi2sframe.plt.decode import Decoder
-from cfi2sframe.plt.records import CfiSpan, StubReason
-from cfi2sframe.plt.scan import scan_stubs
+from cfi2sframe.plt.block_decoder import BlockDecoder
+from cfi2sframe.plt.scan_records import CfiSpan, StubReason
+from cfi2sframe.plt.scan_stubs import scan_stubs
 from tests.support import elf_asm
 from tests.support.stubs import handmade
 from tests.support.stubs.emulate import measure
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.records import StubScan, StubSkip
+    from cfi2sframe.plt.scan_records import StubScan, StubSkip
 
 LAZY_ROWS: Final = [(0, 8), (11, 16)]
 FIRST_ROWS: Final = [(0, 16), (6, 24)]
@@ -71,10 +71,10 @@ def test_lazy_stubs_and_their_first_block() -> None:
 
 
 class BndKind(NamedTuple):
-    """Stubs whose jumps have a bnd prefix: what comes before the number, behind the jump, and in .plt.bnd."""
+    """Stubs whose jumps have a bnd prefix: the bytes before the number, after the jump, and in .plt.bnd."""
 
     before: bytes
-    behind: bytes
+    after: bytes
     second: tuple[bytes, bytes]
 
 
@@ -91,7 +91,7 @@ def test_stubs_with_bnd_prefixes(kind: BndKind) -> None:
     plt = push_and_leave(b"\xf2")
     for number in range(2):
         jump = b"\xf2\xe9" + rel32(-16 * (number + 1) - pushed_at - 6)
-        plt += kind.before + b"\x68" + rel32(number) + jump + kind.behind
+        plt += kind.before + b"\x68" + rel32(number) + jump + kind.after
     second = kind.second[0] + rel32(0x3000) + kind.second[1]
     second_vaddr = PLT_VADDR + 0x100
     image = file_with((".plt", PLT_VADDR, plt), (".plt.bnd", second_vaddr, second * 2), got=bytes(64))
@@ -159,7 +159,7 @@ def test_objects_have_no_stubs_and_no_capstone_is_imported() -> None:
     program = (
         "import sys\n"
         "from tests.support.stubs.handmade import file_with, no_cfi\n"
-        "from cfi2sframe.plt.scan import scan_stubs\n"
+        "from cfi2sframe.plt.scan_stubs import scan_stubs\n"
         "assert not scan_stubs(file_with(('.text', 0x1000, bytes(16))), 3, no_cfi).functions\n"
         "assert 'capstone' not in sys.modules\n"
     )
@@ -258,7 +258,7 @@ def test_a_damaged_stub_among_others_is_left_out_alone() -> None:
 
 
 def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
-    # The second stub's jump leads behind the first block's push.
+    # The second stub's jump leads past the first block's push.
     plt = lazy_stubs(1) + lazy_stub(1, 32)[:-4] + rel32(-32 - 16 + 6)
     scan = _plt(plt)
     assert StubReason.DEPTH_CONFLICT in {skip.reason for skip in scan.left_out}
@@ -433,13 +433,13 @@ def test_version_1_is_right_wherever_it_is_used(pushed_at: int, start: int) -> N
 
 def test_ten_thousand_stubs_are_decided_on_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
-    original = Decoder.block
+    original = BlockDecoder.block
 
-    def block(self: Decoder, data: bytes) -> object:
+    def block(self: BlockDecoder, data: bytes) -> object:
         decoded.append(data)
         return original(self, data)
 
-    monkeypatch.setattr(Decoder, "block", block)
+    monkeypatch.setattr(BlockDecoder, "block", block)
     scan = _lazy_cfi(file_with((".plt", PLT_VADDR, lazy_stubs(10_000))))
     assert summary(scan.functions)[1] == (PLT_VADDR + 16, 160_000, 16, LAZY_ROWS)
     assert len(set(decoded)) < 50

@@ -16,7 +16,7 @@ FP16 = Rule(None, -16, deref=True)
 
 
 def bytes_of(text: str) -> bytes:
-    """Return the bytes of a listing: hexadecimal digits, with a comment behind each `#`."""
+    """Return the bytes of a listing: hexadecimal digits, with comments after `#`."""
     return bytes.fromhex("".join(line.split("#")[0] for line in text.splitlines()))
 
 

@@ -205,7 +205,7 @@ def test_offsets_and_counts_add_up() -> None:
         # From the section's start.
         (1, 0, [0x1000, 0x2000]),
         (1, 0x1800, [-0x800, 0x800]),
-        # From the field itself: behind the header of 28 bytes, a record further each.
+        # From the field itself: after the header of 28 bytes, each a record later.
         (2, 0, [0x1000 - 28, 0x2000 - 48]),
         (3, 0, [0x1000 - 28, 0x2000 - 44]),
         (3, 0x1800, [0x1000 - 0x1800 - 28, 0x2000 - 0x1800 - 44]),

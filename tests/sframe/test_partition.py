@@ -13,9 +13,10 @@ from cfi2sframe.arch import AMD64
 from cfi2sframe.budget import Budget
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule
 from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sframe.splitting.candidates import Recurring
-from cfi2sframe.sframe.splitting.partition import OWN_LIST, Programme
-from cfi2sframe.sframe.splitting.stretches import Columns, make_stretches
+from cfi2sframe.sframe.splitting.candidates import Candidates
+from cfi2sframe.sframe.splitting.columns import Columns
+from cfi2sframe.sframe.splitting.partition import Partitioner
+from cfi2sframe.sframe.splitting.stretches import make_stretches
 from tests.support.bodies import body_of_rows
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def functions(draw: st.DrawFn) -> list[Function]:
     bodies: dict[tuple[tuple[int, int], ...], FunctionBody] = {}
     made: list[Function] = []
     begin = 0x1000
-    # Distances at which starts of one byte do no longer do are among them.
+    # Some of the distances are too large for starts of one byte.
     gaps = st.sampled_from([1, 2, 4, 100, 200])
     for _ in range(draw(st.integers(1, 4))):
         rows, delta = [(0, draw(st.integers(0, 2)))], 0
@@ -64,18 +65,18 @@ def functions(draw: st.DrawFn) -> list[Function]:
     ]
 
 
-def cost_of(ranges: list[Range], programme: Programme, stretch: Stretch, costs: list[float]) -> float:
+def cost_of(ranges: list[Range], partitioner: Partitioner, stretch: Stretch, costs: list[float]) -> float:
     """Return what ranges of a stretch cost, by the definition."""
     total = 0.0
     for first, last, number in ranges:
-        if number == OWN_LIST:
-            total += RECORD_SIZE * stretch.use_count + ATTRIBUTE_SIZE + programme.columns.rows_size(first, last)
+        if number is None:
+            total += RECORD_SIZE * stretch.use_count + ATTRIBUTE_SIZE + partitioner.columns.rows_size(first, last)
         else:
             total += costs[number] * stretch.use_count
     return total
 
 
-def least_cost(programme: Programme, stretch: Stretch, costs: list[float]) -> float:
+def least_cost(partitioner: Partitioner, stretch: Stretch, costs: list[float]) -> float:
     """Try all ways to cut a stretch; return what the cheapest one costs."""
     own = RECORD_SIZE * stretch.use_count + ATTRIBUTE_SIZE
     inner = range(stretch.first_cut + 1, stretch.last_cut)
@@ -84,8 +85,10 @@ def least_cost(programme: Programme, stretch: Stretch, costs: list[float]) -> fl
         for cuts in combinations(inner, count):
             total = 0.0
             for first, last in pairwise((stretch.first_cut, *cuts, stretch.last_cut)):
-                ways: list[float] = [own + programme.columns.rows_size(first, last)]
-                ways += [costs[n] * stretch.use_count for to, n in programme.recurring.options[first] if to == last]
+                ways: list[float] = [own + partitioner.columns.rows_size(first, last)]
+                ways += [
+                    costs[n] * stretch.use_count for to, n in partitioner.candidates.ranges_at[first] if to == last
+                ]
                 total += min(ways)
             least = min(least, total)
     return least
@@ -95,15 +98,15 @@ def least_cost(programme: Programme, stretch: Stretch, costs: list[float]) -> fl
 def test_no_other_ranges_are_cheaper(drawn: list[Function], data: st.DataObject) -> None:
     columns = Columns(size_of, 1)
     _, stretches = make_stretches(drawn, columns)
-    recurring = Recurring(columns, stretches, ATTRIBUTE_SIZE, Budget(1 << 20))
-    programme = Programme(columns, recurring, RECORD_SIZE, ATTRIBUTE_SIZE)
+    candidates = Candidates(columns, stretches, ATTRIBUTE_SIZE, Budget(1 << 20))
+    partitioner = Partitioner(columns, candidates, RECORD_SIZE, ATTRIBUTE_SIZE)
     # Eighths, so that sums are exact.
-    costs = [data.draw(st.integers(8, 400)) / 8 for _ in recurring.sizes]
+    costs = [data.draw(st.integers(8, 400)) / 8 for _ in candidates.list_sizes]
     for stretch in stretches:
         if stretch.last_cut - stretch.first_cut > MAX_CUTS:
             continue
-        chosen = programme.cheapest(stretch, costs)
+        chosen = partitioner.partition(stretch, costs)
         places = [stretch.first_cut, *(each.last_cut for each in chosen)]
         assert [(each.first_cut, each.last_cut) for each in chosen] == list(pairwise(places))
         assert places[-1] == stretch.last_cut
-        assert cost_of(chosen, programme, stretch, costs) == least_cost(programme, stretch, costs)
+        assert cost_of(chosen, partitioner, stretch, costs) == least_cost(partitioner, stretch, costs)

@@ -183,7 +183,7 @@ def flexible_width(stored: tuple[int, ...], size: int) -> int:
 
 @given(sections())
 def test_sizes_add_up(drawn: tuple[Section, Arch, int]) -> None:
-    """The section is a header, the function table and the rows, with nothing between, before or behind."""
+    """The section is a header, the function table and the rows, and nothing else."""
     section, arch, vaddr = drawn
     data = encode(section, arch, vaddr)
     decoded = decode_section(data, vaddr)

@@ -16,7 +16,7 @@ from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sframe.splitting.split import split_functions
+from cfi2sframe.sframe.splitting import split_functions
 from tests.support.bodies import body_of_rows
 
 RA = Rule(None, -8, deref=True)
@@ -113,7 +113,7 @@ def test_functions_are_joined_over_no_gap_and_over_no_difference() -> None:
 
 
 def test_a_cut_inside_a_row_begins_with_that_row() -> None:
-    """What stands alone elsewhere recurs behind a function that ends with its first state."""
+    """A function recurs after one that ends with its first state, where the two share that row."""
     alone = body((0, 8), (5, 16), (9, 24), (14, 32), (21, 300), (27, 16), (33, 24), (39, 32), (46, 300), (51, 8))
     before = Function(0x3000, 310, body((0, 300), (40, 24), (90, 16), (300, 8)))
     functions = (Function(0x1000, 60, alone), Function(0x2000, 61, alone), before, Function(0x3000 + 310, 62, alone))

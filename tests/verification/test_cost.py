@@ -141,7 +141,7 @@ def test_rows_of_a_function_over_many_fdes() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_blocks_compare_like_the_first_of_them(version: int) -> None:
-    """Where the truth changes, blocks are looked at anew; rows behind a block's end hold nowhere."""
+    """Where the truth changes, blocks are compared again; rows past a block's end hold nowhere."""
     fde = asm.Fde(CIE, TEXT_VADDR, 1 << 20, (asm.advance(40), asm.def_cfa_offset(16)))
     rows = b"\x00\x03\x08" + b"\x08\x03\x10" + b"\x20\x03\x10" * (version > 1)
     function = RawFunction(TEXT_VADDR, 1 << 20, rows, 2 + (version > 1), 0x10, 0, 16 if version > 1 else 0)

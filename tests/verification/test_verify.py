@@ -59,7 +59,7 @@ def test_a_good_section(image: ElfImage, version: int) -> None:
 
 
 def test_rows_may_repeat(image: ElfImage) -> None:
-    """GNU as writes equal rows behind each other; that is no difference in meaning."""
+    """GNU as writes equal rows after each other; that is no difference in meaning."""
     assert said(image, with_rows("00 03 08  02 03 08  04 05 10 f0  08 04 10 f0", 4)) == []
 
 
@@ -103,7 +103,7 @@ WRONG = {
     "signed": Wrong(with_rows("00 83 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 RA is none, the row says signed"]),
     "outermost": Wrong(
         with_rows("00 00  04 05 10 f0  08 04 10 f0"),
-        ["wrong +0x0 the row says outermost frame, but RA is defined"],
+        ["wrong +0x0 the row is an outermost frame, but RA is defined"],
     ),
     "a row too late": Wrong(
         with_rows("00 03 08  05 05 10 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row says rsp+8"]
@@ -117,8 +117,12 @@ WRONG = {
         with_rows("04 05 10 f0  08 04 10 f0", 2),
         ["invariant +0x0 the first row starts at 4", "wrong +0x0 no row is in force"],
     ),
-    "a function missing": Wrong(RawSection((PUSH,)), ["missing +0x40 no SFrame FDE, though it can be said"]),
-    "the first function missing": Wrong(RawSection((LEAF,)), ["missing +0x0 no SFrame FDE, though it can be said"]),
+    "a function missing": Wrong(
+        RawSection((PUSH,)), ["missing +0x40 no SFrame FDE, though this version can express it"]
+    ),
+    "the first function missing": Wrong(
+        RawSection((LEAF,)), ["missing +0x0 no SFrame FDE, though this version can express it"]
+    ),
     "a function extra": Wrong(
         RawSection((PUSH, LEAF, RawFunction(TEXT_VADDR + 0x60, 8))), ["extra +0x60 no CFI for 8 bytes of a function"]
     ),
@@ -129,7 +133,7 @@ WRONG = {
         RawSection((PUSH._replace(size=0x24), LEAF)), ["extra +0x20 no CFI for 4 bytes of a function"]
     ),
     "a function too short": Wrong(
-        RawSection((PUSH._replace(size=0x1F), LEAF)), ["missing +0x0 no SFrame FDE, though it can be said"]
+        RawSection((PUSH._replace(size=0x1F), LEAF)), ["missing +0x0 no SFrame FDE, though this version can express it"]
     ),
     "a function too early": Wrong(
         RawSection((PUSH, LEAF._replace(start=TEXT_VADDR + 0x3F, size=0x11))),
@@ -137,7 +141,7 @@ WRONG = {
     ),
     "a function too late": Wrong(
         RawSection((PUSH, LEAF._replace(start=TEXT_VADDR + 0x41, size=0xF))),
-        ["missing +0x40 no SFrame FDE, though it can be said"],
+        ["missing +0x40 no SFrame FDE, though this version can express it"],
     ),
     "one function over two": Wrong(
         RawSection((PUSH._replace(size=0x50),)),
@@ -175,7 +179,7 @@ def test_it_is_found_in_every_version(image: ElfImage, name: str, version: int) 
 
 
 def truth(arch: Arch, *instructions: asm.Instruction, augmentation: str = "zR") -> ElfImage:
-    """Return an image with one function of 0x10 bytes whose CIE has these instructions behind the usual ones."""
+    """Return an image with one function of 0x10 bytes whose CIE has these instructions after the usual ones."""
     return linked(arch, asm.Fde(cie_of(arch, *instructions, augmentation=augmentation), TEXT_VADDR, 0x10))
 
 
@@ -195,7 +199,7 @@ BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 0
     ("instruction", "row", "info2", "found"),
     [
         (asm.undefined(16), "00 00", 0, []),
-        (asm.undefined(16), "00 03 08", 0, ["wrong +0x0 RA is undefined, but the row goes on to a caller"]),
+        (asm.undefined(16), "00 03 08", 0, ["wrong +0x0 RA is undefined, but the row has a caller"]),
         (asm.same_value(16), "00 03 08", 0, ["wrong +0x0 RA is same value, the row says *(c-8)"]),
         (asm.register(16, 2), "00 08 39 08 11 00", 1, []),
         (asm.register(16, 2), "00 03 08", 0, ["wrong +0x0 RA is rcx, the row says *(c-8)"]),
@@ -304,7 +308,7 @@ def test_what_cannot_be_said_is_rightly_absent(image: ElfImage) -> None:
     result = check(image, RawSection((PUSH,), version=2))
     assert (result.differences, result.left_out_count, result.function_count) == ((), 1, 2)
     # Version 3 can say it, so it has to.
-    assert said(image, RawSection((PUSH,))) == ["missing +0x40 no SFrame FDE, though it can be said"]
+    assert said(image, RawSection((PUSH,))) == ["missing +0x40 no SFrame FDE, though this version can express it"]
 
 
 def test_papering_over_is_found() -> None:
@@ -350,7 +354,7 @@ def test_what_cannot_be_said_may_take_bytes_from_others() -> None:
     parts = (RawFunction(TEXT_VADDR, 8), RawFunction(TEXT_VADDR + 16, 16))
     result = check(image, RawSection(parts))
     assert (result.differences, result.left_out_count) == ((), 1)
-    assert said(image, RawSection(parts[:1])) == ["missing +0x0 no SFrame FDE, though it can be said"]
+    assert said(image, RawSection(parts[:1])) == ["missing +0x0 no SFrame FDE, though this version can express it"]
 
 
 def test_a_part_may_start_outside_of_its_section() -> None:
@@ -383,7 +387,9 @@ def test_split_functions() -> None:
     late = parts[1]._replace(rows=bytes.fromhex("00 05 10 f0 03 04 10 f0"))
     assert said(image, RawSection((parts[0], late))) == ["wrong +0x8 CFA is rbp+16, the row says rsp+16"]
     gap = parts[1]._replace(start=TEXT_VADDR + 7, size=0x19, rows=bytes.fromhex("00 05 10 f0 01 04 10 f0"))
-    assert said(image, RawSection((parts[0], gap))) == ["missing +0x0 no SFrame FDE, though it can be said"]
+    assert said(image, RawSection((parts[0], gap))) == [
+        "missing +0x0 no SFrame FDE, though this version can express it"
+    ]
 
 
 def test_repeating_blocks() -> None:
@@ -400,7 +406,7 @@ def test_repeating_blocks() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_last_block_that_is_cut_short(version: int) -> None:
-    """A PCMASK function may end before its last block does: what the rest of the block would have is nobody's."""
+    """A PCMASK function may end before its last block does: the rest of the block holds nowhere."""
     blocks = [asm.advance(6), asm.def_cfa_offset(16), asm.advance(10), asm.def_cfa_offset(8)]
     first = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x24, tuple(blocks * 2))
     after = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x24, 0x10, (asm.def_cfa_offset(24), asm.advance(2)))
@@ -484,7 +490,7 @@ INVARIANTS = {
     ),
     "place of rows": (GOOD._replace(fre_offset=36), ["invariant +0x10000 sfh_freoff is 36, the table's size 32"]),
     "count of rows": (GOOD._replace(fre_count=5), ["invariant +0x10000 sfh_num_fres is 5, the functions have 4 rows"]),
-    "bytes behind the rows": (
+    "bytes after the rows": (
         GOOD._replace(tail=b"\0"),
         ["invariant +0x10000 sfh_fre_len does not reach the section's end"],
     ),
@@ -527,7 +533,7 @@ INVARIANTS = {
         with_rows("00 03 08  00 03 08  04 05 10 f0  08 04 10 f0", 4),
         ["invariant +0x0 row starts do not ascend"],
     ),
-    "a row behind the end": (
+    "a row past the end": (
         with_rows(ROWS + "20 03 08", 4),
         ["invariant +0x0 the last row starts at 32, past the end at 32"],
     ),
@@ -539,7 +545,7 @@ INVARIANTS = {
         RawSection((PUSH, LEAF._replace(info=0x10))),
         ["invariant +0x40 block size 0 of a PCMASK function", "wrong +0x40 no row is in force"],
     ),
-    "a row behind the block's end": (
+    "a row past the block's end": (
         RawSection((PUSH, LEAF._replace(rows=b"\0\3\x08\x08\3\x08", row_count=2, info=0x10, repeat_size=8))),
         ["invariant +0x40 the last row starts at 8, past the end at 8"],
     ),
@@ -583,11 +589,11 @@ def test_unsorted_functions_may_overlap_in_objects() -> None:
 
 
 def test_the_signal_flag() -> None:
-    """Unwinders step back by a byte in front of calls, and must not in signal frames."""
+    """Unwinders look a return address up one byte earlier, which they must not do in signal frames."""
     signal, plain = truth(AMD64, augmentation="zRS"), truth(AMD64)
     assert said(signal, one_row("00 03 08", info=0x80)) == []
     assert said(signal, one_row("00 03 08")) == ["wrong +0x0 a signal frame that is not marked as one"]
-    assert said(plain, one_row("00 03 08", info=0x80)) == ["wrong +0x0 marked as a signal frame, which it is not"]
+    assert said(plain, one_row("00 03 08", info=0x80)) == ["wrong +0x0 marked as a signal frame"]
     assert said(signal, one_row("00 03 08", version=2)) == []
 
 
@@ -606,7 +612,7 @@ def test_another_return_column() -> None:
     cie = cie_of(AMD64)._replace(ra_register=3, instructions=(asm.def_cfa(7, 8), asm.offset(3, 1)))
     other = linked(AMD64, push_fp(AMD64), asm.Fde(cie, TEXT_VADDR + 0x40, 0x10))
     assert said(other, RawSection((PUSH,))) == []
-    assert said(other, GOOD) == ["wrong +0x40 the return address is in column 3, rows speak of rip"]
+    assert said(other, GOOD) == ["wrong +0x40 the return address is in column 3, rows have rip"]
 
 
 def test_the_key_of_an_unsigned_ra_is_no_difference() -> None:

@@ -1,77 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cheapest way to put ranges one behind the other over a stretch of code, by dynamic programming."""
+"""The cheapest ranges that make up each stretch, by dynamic programming over its cuts."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from cfi2sframe.sframe.splitting.candidates import Recurring
-    from cfi2sframe.sframe.splitting.stretches import Columns, Stretch
+from cfi2sframe.sframe import constants as s
+from cfi2sframe.sframe.splitting.candidates import Candidates
 
-#: The list of a range whose rows recur nowhere.
-OWN_LIST: Final = -1
-_NEVER: Final = float("inf")
-#: The last row of a range whose starts take one byte, and two.
-_REACH_1: Final = 0xFF
-_REACH_2: Final = 0xFFFF
+if TYPE_CHECKING:
+    from cfi2sframe.budget import Budget
+    from cfi2sframe.sframe.splitting.columns import Columns
+    from cfi2sframe.sframe.splitting.stretches import Stretch
+
+#: Rounds in which all stretches are partitioned by the average cost of a use, before each is improved by itself.
+_ROUNDS: Final = 2
+_INFINITE: Final = float("inf")
+#: The largest row start, counted from the range's start, that fits start fields of one byte, and of two.
+_MAX_START_1: Final = 0xFF
+_MAX_START_2: Final = 0xFFFF
 
 
 class Range(NamedTuple):
-    """A range between two cuts, and the number of its list (`OWN_LIST`: one that recurs nowhere)."""
+    """A range between two cuts, and the number of its row list (None: no other range has these rows)."""
 
     first_cut: int
     last_cut: int
-    list_number: int
+    list_number: int | None
 
 
-class Programme:
-    """Finds the cheapest ranges of stretches for given costs of the lists that recur.
+class Partitioner:
+    """Finds the cheapest ranges of stretches, given the cost of each row list that recurs.
 
-    Costs are bytes. A list of its own costs each row by itself, so that the best beginning of a range that ends at
-    some cut is the same for all later cuts too, until the distance needs wider starts: one look at each cut will do.
+    Costs are bytes. A row list of a range's own costs the sum of its rows, so that for ranges that end at some cut, the
+    best beginning stays the best for all later cuts, until a start no longer fits its field. The cheapest open
+    beginnings are kept in a queue for each width of starts, and each cut is visited once.
     """
 
-    def __init__(self, columns: Columns, recurring: Recurring, record_size: int, attribute_size: int) -> None:
+    def __init__(self, columns: Columns, candidates: Candidates, record_size: int, attribute_size: int) -> None:
         self.columns = columns
-        self.recurring = recurring
+        self.candidates = candidates
         self.record_size = record_size
         self.attribute_size = attribute_size
 
-    def cheapest(self, stretch: Stretch, costs: list[float]) -> list[Range]:
-        """Return the cheapest ranges of a stretch; `costs` are those of one use of each list, with its record."""
-        columns, options = self.columns, self.recurring.options
-        words_ends, deltas = columns.words_ends, columns.deltas
+    def partition(self, stretch: Stretch, list_costs: list[float]) -> list[Range]:
+        """Return the cheapest ranges of a stretch; `list_costs[N]` is one use of list N, its record included."""
+        columns, ranges_at = self.columns, self.candidates.ranges_at
+        tail_ends, deltas = columns.tail_ends, columns.deltas
         cut_rows, cut_ends, cut_deltas = columns.cut_rows, columns.cut_ends, columns.cut_deltas
         base, last_cut, use_count = stretch
         last = last_cut - base
         fixed = self.record_size * use_count + self.attribute_size
-        best: list[float] = [0.0] + [_NEVER] * last
-        how: list[tuple[int, int]] = [(0, OWN_LIST)] * (last + 1)
-        # Ranges not ended yet, with starts of one and of two bytes: cost but for the rows' ends, and beginning. Each
-        # is dearer than those before it, and may become the cheapest when these begin too far back.
+        # The cost of the ranges from the stretch's start to each cut, and the last of these ranges. Cuts count from
+        # the stretch's first one.
+        costs: list[float] = [0.0] + [_INFINITE] * last
+        last_ranges: list[tuple[int, int | None]] = [(0, None)] * (last + 1)
+        # (cost without the rows up to a later end, first cut) of ranges that may still become the cheapest, with starts
+        # of one byte and of two. Costs ascend in a queue; the first is dropped once its starts no longer fit.
         open_1: deque[tuple[float, int]] = deque()
         open_2: deque[tuple[float, int]] = deque()
         for here in range(last + 1):
             cut = base + here
-            cost = best[here]
+            cost = costs[here]
             if here:
                 end = cut_ends[cut]
-                last_row = deltas[end - 1]
-                while open_1 and last_row - cut_deltas[base + open_1[0][1]] > _REACH_1:
+                last_start = deltas[end - 1]
+                while open_1 and last_start - cut_deltas[base + open_1[0][1]] > _MAX_START_1:
                     open_1.popleft()
-                while open_2 and last_row - cut_deltas[base + open_2[0][1]] > _REACH_2:
+                while open_2 and last_start - cut_deltas[base + open_2[0][1]] > _MAX_START_2:
                     open_2.popleft()
-                own = fixed + words_ends[end] + end
+                own = fixed + tail_ends[end] + end
                 if open_1 and open_1[0][0] + own < cost:
-                    cost, how[here] = open_1[0][0] + own, (open_1[0][1], OWN_LIST)
+                    cost, last_ranges[here] = open_1[0][0] + own, (open_1[0][1], None)
                 own += end
                 if open_2 and open_2[0][0] + own < cost:
-                    cost, how[here] = open_2[0][0] + own, (open_2[0][1], OWN_LIST)
-                best[here] = cost
+                    cost, last_ranges[here] = open_2[0][0] + own, (open_2[0][1], None)
+                costs[here] = cost
             row = cut_rows[cut]
-            opened = cost - words_ends[row] - row
+            opened = cost - tail_ends[row] - row
             while open_1 and opened <= open_1[-1][0]:
                 open_1.pop()
             open_1.append((opened, here))
@@ -79,36 +86,87 @@ class Programme:
             while open_2 and opened <= open_2[-1][0]:
                 open_2.pop()
             open_2.append((opened, here))
-            for to, number in options[cut]:
-                total = cost + use_count * costs[number]
-                if total < best[to - base]:
-                    best[to - base] = total
-                    how[to - base] = (here, number)
-        # Far from one another, a few rows may be cheapest with starts of four bytes.
-        if deltas[cut_ends[last_cut] - 1] > _REACH_2 and fixed + columns.rows_size(base, last_cut) < best[last]:
-            return [Range(base, last_cut, OWN_LIST)]
-        return _way_back(base, last, how)
+            for range_end, number in ranges_at[cut]:
+                total = cost + use_count * list_costs[number]
+                if total < costs[range_end - base]:
+                    costs[range_end - base] = total
+                    last_ranges[range_end - base] = (here, number)
+        # A few rows that are far apart may be cheapest in one range with starts of four bytes.
+        if deltas[cut_ends[last_cut] - 1] > _MAX_START_2 and fixed + columns.rows_size(base, last_cut) < costs[last]:
+            return [Range(base, last_cut, None)]
+        return _trace_back(base, last, last_ranges)
 
-    def is_cheaper(self, some: list[Range], others: list[Range], use_count: int, list_uses: list[int]) -> bool:
-        """Whether some ranges of a stretch cost less than others, given the uses of each list elsewhere."""
-        return self._true_cost(some, use_count, list_uses) < self._true_cost(others, use_count, list_uses)
-
-    def _true_cost(self, ranges: list[Range], use_count: int, list_uses: list[int]) -> int:
-        """Return what ranges cost: their records, and the lists that nobody else uses, each once."""
+    def cost(self, ranges: list[Range], use_count: int, other_uses: list[int]) -> int:
+        """Return the bytes of ranges of a stretch: their records, and each row list that nothing else uses once."""
         own_size = sum(
-            self.attribute_size + self.columns.rows_size(first, last)
-            for first, last, number in ranges
-            if number == OWN_LIST
+            self.attribute_size + self.columns.rows_size(each.first_cut, each.last_cut)
+            for each in ranges
+            if each.list_number is None
         )
-        numbers = {number for _, _, number in ranges if number != OWN_LIST and not list_uses[number]}
-        new_size = sum(map(self.recurring.sizes.__getitem__, numbers))
+        new_lists = {
+            each.list_number for each in ranges if each.list_number is not None and not other_uses[each.list_number]
+        }
+        new_size = sum(self.candidates.list_sizes[number] for number in new_lists)
         return use_count * self.record_size * len(ranges) + own_size + new_size
 
 
-def _way_back(base: int, last: int, how: list[tuple[int, int]]) -> list[Range]:
+def _trace_back(base: int, last: int, last_ranges: list[tuple[int, int | None]]) -> list[Range]:
     ranges: list[Range] = []
     while last:
-        first, number = how[last]
+        first, number = last_ranges[last]
         ranges.append(Range(base + first, base + last, number))
         last = first
     return ranges[::-1]
+
+
+def choose_ranges(columns: Columns, stretches: list[Stretch], version: int, budget: Budget) -> list[list[Range]]:
+    """Choose the ranges of each stretch so that records and row lists together are small.
+
+    What a use of a row list costs depends on how many other ranges use it, which is what is to be found. So all
+    stretches are partitioned by average costs first, as if all candidates were chosen, then as the first round chose
+    them. Then each stretch is partitioned once more while all others stay as they are: a list that another stretch uses
+    costs nothing but its record there. Raises `BudgetError` when there are more candidates than `budget` allows.
+    """
+    record_size = s.FDE_SIZE[version]
+    attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
+    candidates = Candidates(columns, stretches, attribute_size, budget)
+    partitioner = Partitioner(columns, candidates, record_size, attribute_size)
+    choices: list[list[Range]] = []
+    uses = candidates.use_counts
+    for _ in range(_ROUNDS):
+        costs = [record_size + size / max(count, 1) for size, count in zip(candidates.list_sizes, uses, strict=True)]
+        choices = [partitioner.partition(stretch, costs) for stretch in stretches]
+        uses = [0] * len(costs)
+        for stretch, ranges in zip(stretches, choices, strict=True):
+            for number in _lists_of(ranges):
+                uses[number] += stretch.use_count
+    _improve(partitioner, stretches, choices, uses)
+    return choices
+
+
+def _improve(partitioner: Partitioner, stretches: list[Stretch], choices: list[list[Range]], uses: list[int]) -> None:
+    """Partition each stretch once more, given the row lists that all others use."""
+    record_size, sizes = partitioner.record_size, partitioner.candidates.list_sizes
+    costs: list[float] = [record_size + (0 if count else size) for size, count in zip(sizes, uses, strict=True)]
+    for index, stretch in enumerate(stretches):
+        ranges = choices[index]
+        for number in _lists_of(ranges):
+            uses[number] -= stretch.use_count
+        unused = [number for number in _lists_of(ranges) if not uses[number]]
+        for number in unused:
+            costs[number] = record_size + sizes[number] / stretch.use_count
+        better = partitioner.partition(stretch, costs)
+        if better != ranges and (
+            partitioner.cost(better, stretch.use_count, uses) < partitioner.cost(ranges, stretch.use_count, uses)
+        ):
+            for number in unused:
+                costs[number] = record_size + sizes[number]
+            choices[index] = better
+        for number in _lists_of(choices[index]):
+            uses[number] += stretch.use_count
+            costs[number] = record_size
+
+
+def _lists_of(ranges: list[Range]) -> list[int]:
+    """Return the numbers of the row lists of ranges that recur."""
+    return [each.list_number for each in ranges if each.list_number is not None]

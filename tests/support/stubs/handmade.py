@@ -9,7 +9,7 @@ from cfi2sframe import load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
 from cfi2sframe.elf.constants import ET_DYN, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR
-from cfi2sframe.plt.records import CfiSpan
+from cfi2sframe.plt.scan_records import CfiSpan
 from tests.support import elf_asm
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derived frames held against the CFI that covers the stubs, at every byte of every block."""
+"""Whether the CFI that covers stubs agrees with the frames derived from their instructions, at every byte."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.expression import describe
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset, RowState
-from cfi2sframe.plt.model import Problem
-from cfi2sframe.plt.records import StubReason
+from cfi2sframe.plt.scan_records import StubReason
+from cfi2sframe.plt.stub_model import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.plt.expression import Evaluator
     from cfi2sframe.plt.flow import Frame
-    from cfi2sframe.plt.records import CfiAt
+    from cfi2sframe.plt.scan_records import CfiAt
+    from cfi2sframe.plt.sp_distance import SpDistances
 
 
 def contradiction(
-    evaluator: Evaluator, start_vaddr: int, size: int, frame_at: Sequence[Frame], cfi_at: CfiAt
+    evaluator: SpDistances, start_vaddr: int, size: int, frame_at: Sequence[Frame], cfi_at: CfiAt
 ) -> Problem | None:
-    """Return where CFI says something else than the derived frames, or None when it nowhere does.
+    """Return where CFI contradicts the derived frames, or None.
 
     `frame_at` has the frame at each byte of the block that repeats over the `size` bytes from `start_vaddr` on. Where
-    there is no CFI, nothing is contradicted.
+    there is no CFI, there is no contradiction.
     """
     pc = start_vaddr
     end = start_vaddr + size
@@ -34,7 +34,7 @@ def contradiction(
         span = cfi_at(pc)
         stop = min(max(span.end_vaddr, pc + 1), end)
         if span.state is not None:
-            problem = _compare_span(evaluator, span.state, (start_vaddr, pc, stop), frame_at)
+            problem = _compare_span(evaluator, span.state, start_vaddr, range(pc, stop), frame_at)
             if problem is not None:
                 return problem
         pc = stop
@@ -42,34 +42,33 @@ def contradiction(
 
 
 def _compare_span(
-    evaluator: Evaluator, state: RowState, place: tuple[int, int, int], frame_at: Sequence[Frame]
+    evaluator: SpDistances, state: RowState, start_vaddr: int, span: range, frame_at: Sequence[Frame]
 ) -> Problem | None:
-    start_vaddr, pc, stop = place
-    arch = evaluator.arch
+    """Compare a DWARF row that is in force in `span` with the frames of blocks from `start_vaddr` on."""
+    pc, arch = span.start, evaluator.arch
     period = len(frame_at)
     if isinstance(state.cfa, CfaExpression):
         distance = evaluator.evaluate(state.cfa.expression, pc)
         if distance is None:
             text = describe(state.cfa.expression, arch.byte_order)
             return Problem(StubReason.CFI_EXPRESSION, text, pc - start_vaddr)
-        # What holds for one period of PC and block holds for all.
-        period = lcm(period, distance.pc_modulus) if distance.pc_modulus else stop - pc
-    for vaddr in _first(pc, stop, period):
+        # One period of both PC and block is enough.
+        period = lcm(period, distance.pc_modulus) if distance.pc_modulus else len(span)
+    for vaddr in span[:period]:
         frame = frame_at[(vaddr - start_vaddr) % len(frame_at)]
         depth = depth_of(evaluator, state, vaddr)
         if depth != frame.depth or not _agrees_on_registers(arch, state, frame):
-            said = "CFI has no CFA based on SP" if depth is None else f"CFI has CFA=SP{depth:+d}"
-            if depth == frame.depth:
-                said = "CFI has another rule for RA or FP"
-            return Problem(StubReason.CFI_DIFFERS, f"{said}, the code SP{frame.depth:+d}", vaddr - start_vaddr)
+            if depth is None:
+                cfi_rule = "CFI has no CFA based on SP"
+            elif depth == frame.depth:
+                cfi_rule = "CFI has another rule for RA or FP"
+            else:
+                cfi_rule = f"CFI has CFA=SP{depth:+d}"
+            return Problem(StubReason.CFI_DIFFERS, f"{cfi_rule}, the code SP{frame.depth:+d}", vaddr - start_vaddr)
     return None
 
 
-def _first(pc: int, stop: int, period: int) -> Iterator[int]:
-    return iter(range(pc, min(stop, pc + period)))
-
-
-def depth_of(evaluator: Evaluator, state: RowState, pc_vaddr: int) -> int | None:
+def depth_of(evaluator: SpDistances, state: RowState, pc_vaddr: int) -> int | None:
     """Return the CFA's distance from SP at a PC, or None when CFI does not base it on SP."""
     match state.cfa:
         case RegisterOffset(register, offset) if register == evaluator.arch.sp_register:
@@ -81,7 +80,7 @@ def depth_of(evaluator: Evaluator, state: RowState, pc_vaddr: int) -> int | None
 
 
 def _agrees_on_registers(arch: Arch, state: RowState, frame: Frame) -> bool:
-    # A register that was saved and not changed is in both places: CFI may name either.
+    # A register that was saved and not changed has its value in both places: CFI may name either.
     unchanged = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
     if arch.fixed_ra_offset:
         ra_agrees = state.ra == AtCfa(arch.fixed_ra_offset)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who enters a block that pushes for the dynamic loader and that no stub jumps to.
+"""The frame at the entry of a first block: one that pushes for the dynamic loader and that no stub jumps to.
 
-It may be a first block to which GOT slots lead before they are bound, or the trampoline of lazy TLS descriptors: both
-are entered like functions. CFI knows, too. Otherwise (as with the first block of a row without stubs, which some
-linkers leave behind) nothing enters it, and no frame can be given.
+GOT slots may lead to it before they are bound, or it may be the trampoline of lazy TLS descriptors; both are entered
+like functions. Otherwise its CFI tells. Some linkers emit a first block without stubs: nothing enters that, and it has
+no frame.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf import constants as c
+from cfi2sframe.plt.cfi_agreement import depth_of
 from cfi2sframe.plt.flow import Frame
-from cfi2sframe.plt.reconcile import depth_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.expression import Evaluator
-    from cfi2sframe.plt.model import StubArch, Unit
-    from cfi2sframe.plt.records import CfiAt
+    from cfi2sframe.plt.scan_records import CfiAt
+    from cfi2sframe.plt.sp_distance import SpDistances
+    from cfi2sframe.plt.stub_model import StubArch, Unit
 
 #: The tag by which the dynamic section names the trampoline of lazy TLS descriptors.
 _DT_TLSDESC_PLT: Final = 0x6FFFFEF6
@@ -38,8 +38,8 @@ def dynamic_entries(image: ElfImage) -> dict[int, int]:
     return {}
 
 
-class Entries:
-    """Looks for what enters the first blocks of a file; GOT slots are read when they are first asked for."""
+class FirstBlockEntries:
+    """Finds what enters the first blocks of a file; GOT slots are read when they are first needed."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Entries:
         stubs: StubArch,
         entry: Frame,
         cfi_at: CfiAt,
-        evaluator: Evaluator,
+        evaluator: SpDistances,
     ) -> None:
         self.image = image
         self.evaluator = evaluator
@@ -58,7 +58,7 @@ class Entries:
         self.cfi_at = cfi_at
 
     def of_first_block(self, unit: Unit) -> Frame | None:
-        """Return the frame at the entry of a first block, or None when nothing says who enters it."""
+        """Return the frame at the entry of a first block, or None when it is not known what enters it."""
         state = self.cfi_at(unit.start_vaddr).state
         if state is not None:
             depth = depth_of(self.evaluator, state, unit.start_vaddr)
@@ -67,10 +67,10 @@ class Entries:
 
     @cached_property
     def _pointed_to(self) -> frozenset[int]:
-        """The addresses that the GOT slots of stubs hold, and the trampoline of TLS descriptors."""
+        """The addresses in the GOT slots of stubs, and that of the trampoline of TLS descriptors."""
         found = {dynamic_entries(self.image).get(_DT_TLSDESC_PLT, 0)}
         for unit in self.units:
-            # All slots of a row are bound alike: its first stub speaks for the others.
+            # All slots of a row are bound alike, so the first stub is enough.
             first = unit.data[: unit.block_size]
             for vaddr in self.stubs.words_read(unit.block, first, unit.start_vaddr):
                 word = self.image.bytes_at(vaddr, 8)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A range of stubs -> runs of equal blocks: names and entry sizes are not asked, instructions decide.
+"""A range of stubs -> runs of equal blocks. Section names and entry sizes do not count, only instructions do.
 
-A range is a header of another shape (or none), blocks of one size, and maybe a tail of another shape. Of the ways to
-cut it, the one that leaves the fewest bytes unknown wins, then the one with the smallest blocks, then the one with the
-fewest kinds of blocks. Only one block of each kind is decoded; the others are compared by their constant bits.
+A range is an optional header, blocks of one size, and an optional tail. Of the ways to cut it, the one with the fewest
+unknown bytes wins, then the one with the smallest blocks, then the one with the fewest kinds of blocks. Only one block
+of each kind is decoded; the others are compared by their constant bits.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.model import Block, Problem, StubRange, Unit
-from cfi2sframe.plt.records import StubReason, StubSkip
+from cfi2sframe.plt.scan_records import StubReason, StubSkip
+from cfi2sframe.plt.stub_model import Block, Problem, StubRange, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.plt.decode import Decoder
+    from cfi2sframe.plt.block_decoder import BlockDecoder
 
-#: Stubs of one range come in few kinds; what needs more is no row of stubs.
+#: The most kinds of blocks, and runs of them, in one range; real stubs have fewer.
 _MAX_KINDS: Final = 4
 _MAX_RUNS: Final = 32
-#: Unknown blocks among known ones are left out one by one, up to this number and a quarter of all.
+#: Up to this number of unknown blocks, and a quarter of all, are left out one by one.
 _MAX_UNKNOWN_BLOCKS: Final = 8
-#: Of what is no row of stubs, the first unknown instruction is looked for in as many bytes.
+#: Where nothing fits, the first unknown instruction is looked for in so many bytes.
 _MAX_SHOWN_SIZE: Final = 4096
 _MAX_INSTRUCTION_SIZE: Final = 16
 
@@ -53,8 +53,8 @@ class _Run(NamedTuple):
     block: Block | Problem
 
 
-def cut_range(stubs: StubRange, decoder: Decoder) -> Cut:
-    """Cut a range into runs of equal blocks; all of it is left out when no way of cutting it makes sense."""
+def cut_range(stubs: StubRange, decoder: BlockDecoder) -> Cut:
+    """Cut a range into runs of equal blocks; where no way of cutting it fits, all of it is left out."""
     best: Cut | None = None
     best_rank: tuple[int, int, int] | None = None
     for shape in _shapes(len(stubs.data), decoder):
@@ -77,7 +77,7 @@ def cut_range(stubs: StubRange, decoder: Decoder) -> Cut:
     return Cut((), (_skip(stubs, 0, len(stubs.data), problem),))
 
 
-def _shapes(size: int, decoder: Decoder) -> Iterator[_Shape]:
+def _shapes(size: int, decoder: BlockDecoder) -> Iterator[_Shape]:
     sizes = decoder.stubs
     for block_size in sizes.block_sizes:
         for tail_size in sizes.tail_sizes:
@@ -87,8 +87,8 @@ def _shapes(size: int, decoder: Decoder) -> Iterator[_Shape]:
                     yield _Shape(header_size, block_size, rest // block_size, tail_size)
 
 
-def _cut_as(stubs: StubRange, shape: _Shape, decoder: Decoder) -> Cut | None:
-    """Cut a range in one way, or return None when that makes no sense of it."""
+def _cut_as(stubs: StubRange, shape: _Shape, decoder: BlockDecoder) -> Cut | None:
+    """Cut a range in one way, or return None when it does not fit."""
     units: list[Unit] = []
     left_out: list[StubSkip] = []
 
@@ -120,22 +120,22 @@ def _cut_as(stubs: StubRange, shape: _Shape, decoder: Decoder) -> Cut | None:
     return Cut(tuple(units), tuple(left_out)) if units else None
 
 
-def _whole(decoder: Decoder, data: bytes) -> Block | Problem:
-    """Decode a block that control cannot fall out of."""
+def _whole(decoder: BlockDecoder, data: bytes) -> Block | Problem:
+    """Decode a block whose control flow may not run past its end."""
     block = decoder.block(data)
     if isinstance(block, Block) and not block.ends_flow:
-        return Problem(StubReason.UNKNOWN_INSTRUCTION, "control runs on behind the block", len(data))
+        return Problem(StubReason.UNKNOWN_INSTRUCTION, "control runs past its end", len(data))
     return block
 
 
 def _is_one_piece(block: Block) -> bool:
-    """Whether a block is entered at its start alone, but for its own jumps: otherwise it has stubs in it."""
+    """Whether a block is entered only at its start and by its own jumps; otherwise it contains stubs."""
     own_targets = {insn.effect.target_delta for insn in block.instructions}
     return all(block.instructions[number].offset in own_targets for number in block.entries[1:])
 
 
-def _runs(data: bytes, shape: _Shape, decoder: Decoder) -> list[_Run] | None:
-    """Sort the blocks into kinds and return runs of the same kind, or None when they are no row of stubs."""
+def _runs(data: bytes, shape: _Shape, decoder: BlockDecoder) -> list[_Run] | None:
+    """Sort the blocks into kinds and return runs of the same kind, or None when they are not a row of stubs."""
     size, count = shape.block_size, shape.block_count
     kind_of: list[int] = [-1] * count
     kinds: list[Block | Problem] = []

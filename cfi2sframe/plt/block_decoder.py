@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of a block -> instructions with their effects; the only user of capstone, imported with the first block."""
+"""Bytes of a block -> instructions with their effects. The only user of capstone, which the first block imports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.errors import InputError
 from cfi2sframe.plt.aarch64 import AARCH64_STUBS
 from cfi2sframe.plt.amd64 import AMD64_STUBS
-from cfi2sframe.plt.model import ENDS_FLOW, Block, Effect, Flow, Instruction, Problem, StubArch
-from cfi2sframe.plt.records import StubReason
 from cfi2sframe.plt.s390x import S390X_STUBS
+from cfi2sframe.plt.scan_records import StubReason
+from cfi2sframe.plt.stub_model import ENDS_FLOW, Block, Effect, Flow, Instruction, Problem, StubArch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from cfi2sframe.budget import Budget
 
-#: Instructions that capstone decodes in one go, each of which it gives two kilobytes; and bytes that have them.
+#: Instructions per call of capstone, which allocates two kilobytes for each; and bytes that hold as many.
 _PIECE_COUNT: Final = 256
 _PIECE_SIZE: Final = 16 * _PIECE_COUNT
-#: Work on an instruction.
+#: Microseconds of work on an instruction.
 _INSTRUCTION_STEPS: Final = 20
 
 _STUB_ARCHES: Final[dict[Arch, StubArch]] = {
@@ -33,10 +33,10 @@ _STUB_ARCHES: Final[dict[Arch, StubArch]] = {
 }
 
 
-class Decoder:
+class BlockDecoder:
     """Decodes blocks of one architecture, each distinct one once; `budget` counts their instructions.
 
-    What decodes raises `BudgetError`, and `InputError` where capstone cannot be loaded.
+    Decoding raises `BudgetError`, and `InputError` where capstone cannot be loaded.
     """
 
     def __init__(self, arch: Arch, budget: Budget) -> None:
@@ -46,14 +46,14 @@ class Decoder:
         self._known: dict[bytes, Block | Problem] = {}
 
     def block(self, data: bytes) -> Block | Problem:
-        """Decode a block that begins and ends with an instruction, or say what is not known of it."""
+        """Decode a block of whole instructions, or return the first problem in it."""
         found = self._known.get(data)
         if found is None:
             found = self._known[data] = self._decode(data)
         return found
 
     def way_to_jump(self, data: bytes) -> tuple[Instruction, ...] | None:
-        """Decode up to the first instruction that ends the flow; None when something before it is not known."""
+        """Decode up to the first instruction that ends the flow; None when one before it is not known."""
         instructions: list[Instruction] = []
         for insn in self._disassemble(data):
             understood = self.stubs.understand(insn, insn.address, data)
@@ -74,7 +74,7 @@ class Decoder:
         return self._disassembler
 
     def _disassemble(self, data: bytes) -> Iterator[Any]:
-        """Yield the instructions up to the first bytes that are none."""
+        """Yield the instructions up to the first bytes that are not one."""
         position = 0
         while position < len(data):
             piece = data[position : position + _PIECE_SIZE]
@@ -108,7 +108,7 @@ class Decoder:
         return Block(data, bytes(mask), tuple(instructions))
 
     def _is_literal(self, instructions: list[Instruction], rest_size: int) -> bool:
-        """Whether the rest of a block is data: as much as a stub has, behind its last jump."""
+        """Whether the rest of a block is data: of the size that stubs have, after the last jump."""
         return (
             rest_size == self.stubs.literal_size
             and bool(instructions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a linked file has its stubs: in sections whose names say so, or where its dynamic relocations lead to."""
+"""Where a linked file has its stubs: in sections of certain names, or where its dynamic relocations lead to."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.errors import ElfError
-from cfi2sframe.plt.locate import find_in_segments
-from cfi2sframe.plt.model import StubRange
-from cfi2sframe.plt.records import StubReason, StubSkip
+from cfi2sframe.plt.scan_records import StubReason, StubSkip
+from cfi2sframe.plt.stub_model import StubRange
+from cfi2sframe.plt.without_sections import find_in_segments
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.decode import Decoder
-    from cfi2sframe.plt.expression import Evaluator
-    from cfi2sframe.plt.records import CfiAt
+    from cfi2sframe.plt.block_decoder import BlockDecoder
+    from cfi2sframe.plt.scan_records import CfiAt
+    from cfi2sframe.plt.sp_distance import SpDistances
 
-#: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and their kin.
+#: .plt, .plt.sec, .plt.got, .plt.bnd, .iplt and the like.
 _NAME_PREFIXES: Final = (".plt", ".iplt")
 
 
 def find_stubs(
-    image: ElfImage, cfi_at: CfiAt, decoder: Decoder, evaluator: Evaluator
+    image: ElfImage, cfi_at: CfiAt, decoder: BlockDecoder, evaluator: SpDistances
 ) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
     """Return the ranges of stubs in ascending order without overlap, and those that cannot be read.
 
-    `cfi_at`, the decoder and the evaluator serve files without section headers alone.
+    `cfi_at`, the decoder and the evaluator are used for files without section headers only. Raises `BudgetError`.
     """
     if image.is_relocatable:
         return (), ()
@@ -44,7 +44,7 @@ def find_stubs(
         end_vaddr = section.end_vaddr
         try:
             data = b"" if section.type == SHT_NOBITS else image.section_bytes(section)
-            # Any number of sections may have the same bytes of the file.
+            # Sections may overlap in the file.
             image.budget.spend(len(data), "the PLT stubs")
             image.budget.hold(len(data), "the PLT stubs")
         except ElfError:

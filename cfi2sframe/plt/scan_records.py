@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stub analysis is given and what it returns; its inner records are in `model`, which only it loads."""
+"""What the stub analysis is given and what it returns; its inner records are in `stub_model`, which only it loads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StubReason(Enum):
 
 
 class StubSkip(NamedTuple):
-    """A range of stubs that is left out: `size` bytes at `start_vaddr`, the reason, and what exactly is the matter.
+    """A range of stubs that is left out: `size` bytes at `start_vaddr`, the reason, and its details.
 
     `section_name` is the stub section's, or `segment N` in a file without section headers.
     """
@@ -45,18 +45,18 @@ class StubSkip(NamedTuple):
 
 
 class StubScan(NamedTuple):
-    """What became of the stubs: functions in ascending order without overlap, and what is left out."""
+    """The functions of stubs in ascending order, without overlaps, and the ranges that are left out."""
 
     functions: tuple[Function, ...] = ()
     left_out: tuple[StubSkip, ...] = ()
 
 
 class CfiSpan(NamedTuple):
-    """What CFI says at an address: `state` (None: no CFI there) holds from that address to `end_vaddr`."""
+    """The CFI in force at an address: `state` (None: no CFI) holds from that address to `end_vaddr`."""
 
     end_vaddr: int
     state: RowState | None
 
 
-#: Returns the CFI in force at an address. The span may end early; it must end behind the address.
+#: Returns the CFI in force at an address. The span may end early, but after the address.
 CfiAt = Callable[[int], CfiSpan]

@@ -9,7 +9,7 @@ Kind = Literal["wrong", "missing", "extra", "invariant"]
 
 
 class Difference(NamedTuple):
-    """Where a section does not say what it should.
+    """Where a section differs from what it should contain.
 
     `vaddr` is an address in the code; for `invariant`, the function's start or the section's address.
     """
@@ -20,7 +20,11 @@ class Difference(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """The outcome: how much was compared, what the version cannot say and is rightly absent, and every difference."""
+    """The result: how much was compared, how many FDEs this version cannot express, and all differences.
+
+    `function_count` FDEs were compared at `point_count` addresses. The `left_out_count` FDEs are absent for a reason,
+    which is no difference.
+    """
 
     function_count: int
     point_count: int
@@ -29,5 +33,5 @@ class Verification(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no differences."""
         return not self.differences

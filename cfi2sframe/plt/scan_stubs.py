@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stubs of a linked file -> SFrame functions, or the reason why not. The one module that others call."""
+"""Stubs of a linked file -> SFrame functions, or the reason why not: the door to this package."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.blocks import cut_range
-from cfi2sframe.plt.decode import Decoder
-from cfi2sframe.plt.entry import Entries
-from cfi2sframe.plt.expression import Evaluator
-from cfi2sframe.plt.find import find_stubs
+from cfi2sframe.plt.block_decoder import BlockDecoder
+from cfi2sframe.plt.block_runs import cut_range
+from cfi2sframe.plt.cfi_agreement import contradiction
+from cfi2sframe.plt.first_block import FirstBlockEntries
 from cfi2sframe.plt.flow import Frame, UnitFrames, follow
-from cfi2sframe.plt.model import Problem, Unit
-from cfi2sframe.plt.reconcile import contradiction
-from cfi2sframe.plt.records import StubReason, StubScan, StubSkip
+from cfi2sframe.plt.scan_records import StubReason, StubScan, StubSkip
+from cfi2sframe.plt.sp_distance import SpDistances
+from cfi2sframe.plt.stub_model import Problem, Unit
+from cfi2sframe.plt.stub_ranges import find_stubs
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.records import CfiAt
+    from cfi2sframe.plt.scan_records import CfiAt
 
-#: Work on a distance in a block that version 1's mask test is tried at.
+#: Microseconds of work on a distance at which version 1's mask test is tried.
 _MASK_STEPS: Final = 4
 
 
 def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
     """Describe the PLT stubs of a linked file for a version of SFrame; objects have none.
 
-    `cfi_at` gives the CFI in force at an address, for comparison: where it says something else than the instructions,
-    the stubs are left out. Addresses are the file's own. capstone is imported only when there are stubs.
+    `cfi_at` returns the CFI in force at an address; stubs whose CFI contradicts their instructions are left out.
+    Addresses are the file's own. capstone is imported only when there are stubs.
     Raises `BudgetError` when stubs and the expressions over them are out of proportion to the file.
     """
-    decoder, evaluator = Decoder(image.arch, image.budget), Evaluator(image.arch, image.budget)
+    decoder, evaluator = BlockDecoder(image.arch, image.budget), SpDistances(image.arch, image.budget)
     ranges, unread = find_stubs(image, cfi_at, decoder, evaluator)
     if not ranges:
         return StubScan((), unread)
@@ -43,7 +43,7 @@ def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
     units = tuple(unit for cut in cuts for unit in cut.units)
     left_out = [*unread, *(skip for cut in cuts for skip in cut.left_out)]
     entry = Frame(-image.arch.fixed_ra_offset - image.arch.sp_offset_from_cfa)
-    entries = Entries(image, units, decoder.stubs, entry, cfi_at, evaluator)
+    entries = FirstBlockEntries(image, units, decoder.stubs, entry, cfi_at, evaluator)
     all_frames = follow(units, decoder.stubs, entry, entries.of_first_block)
     functions: list[Function] = []
     last_range = ""
@@ -62,7 +62,7 @@ def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
 
 
 class _Piece(NamedTuple):
-    """Part of a unit (all of it, if blocks repeat) with the frame at each byte of its block, or the problem with it."""
+    """A part of a unit (all of it, if blocks repeat) with the frame at each byte of its block, or a problem."""
 
     unit: Unit
     start_vaddr: int
@@ -71,7 +71,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(unit: Unit, frames: UnitFrames) -> Iterator[_Piece]:
-    """Cut a single block where instructions have no frame; a run of blocks has frames everywhere or is left out."""
+    """Cut a single block where instructions have no frame; a run of blocks is left out unless all have one."""
     size = unit.block_size * unit.block_count
     problem = frames.problem
     if problem is None and unit.block_count > 1:
@@ -107,7 +107,7 @@ def _unknown_piece(unit: Unit, offset: int, size: int, cause: Problem) -> _Piece
     return _Piece(unit, unit.start_vaddr + offset, size, cause._replace(offset=cause.offset - offset))
 
 
-def _describe(evaluator: Evaluator, version: int, piece: _Piece, cfi_at: CfiAt) -> tuple[Function, ...] | StubSkip:
+def _describe(evaluator: SpDistances, version: int, piece: _Piece, cfi_at: CfiAt) -> tuple[Function, ...] | StubSkip:
     problem: Problem | None
     if isinstance(piece.frame_at, Problem):
         problem = piece.frame_at
@@ -124,7 +124,7 @@ def _describe(evaluator: Evaluator, version: int, piece: _Piece, cfi_at: CfiAt) 
 
 
 def _functions(
-    evaluator: Evaluator, version: int, piece: _Piece, frame_at: tuple[Frame, ...]
+    evaluator: SpDistances, version: int, piece: _Piece, frame_at: tuple[Frame, ...]
 ) -> tuple[Function, ...] | Problem:
     unit, start, block_size = piece.unit, piece.start_vaddr, piece.unit.block_size
     arch = evaluator.arch
@@ -137,17 +137,17 @@ def _functions(
         wrong = first_wrong_mask(body.starts, start, block_size)
         if wrong is not None:
             return Problem(StubReason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}", wrong[1])
-    # The specification takes PC modulo the block size, libsframe the distance from the function's start: they agree on
-    # aligned starts alone. So the function starts with the first aligned address, in the middle of a block.
-    ahead = -start % block_size if len(body.starts) > 1 else 0
-    if ahead == 0:
+    # The specification uses PC modulo the block size, libsframe the distance from the function's start: they agree only
+    # on aligned starts. So the PCMASK function starts at the first aligned address, in the middle of a block.
+    prefix_size = -start % block_size if len(body.starts) > 1 else 0
+    if prefix_size == 0:
         return (Function(start, piece.size, body._replace(repeat_size=block_size)),)
     if unit.block_count == 1:
         return (Function(start, piece.size, body),)
-    turned = _body(arch, frame_at[ahead:] + frame_at[:ahead])
+    turned = _body(arch, frame_at[prefix_size:] + frame_at[:prefix_size])
     return (
-        Function(start, ahead, _body(arch, frame_at[:ahead])),
-        Function(start + ahead, piece.size - ahead, turned._replace(repeat_size=block_size)),
+        Function(start, prefix_size, _body(arch, frame_at[:prefix_size])),
+        Function(start + prefix_size, piece.size - prefix_size, turned._replace(repeat_size=block_size)),
     )
 
 
@@ -157,11 +157,11 @@ def _body(arch: Arch, frame_at: tuple[Frame, ...]) -> FunctionBody:
 
 
 def first_wrong_mask(starts: tuple[int, ...], start_vaddr: int, block_size: int) -> tuple[int, int] | None:
-    """Return the row start and the distance in a block at which version 1's mask test goes wrong, or None.
+    """Return the row start and the distance in a block at which version 1's mask test fails, or None.
 
-    Version 1 knows no block size: the last row holds whose start, as a mask of the PC, leaves at least that start
-    (`PC & start >= start`). Whether the PC is the address or its distance from the function's start must not matter.
-    The test is tried on as many blocks as differ in the bits of the starts.
+    Version 1 stores no block size: a reader picks the last row with `PC & start >= start`. That has to be the right
+    row whether PC is the address or its distance from the function's start. The test is tried on as many blocks as
+    differ in the bits of the starts.
     """
     bits = 1 << max(starts).bit_length()
     for distance in range(block_size * bits):
@@ -182,7 +182,7 @@ def _state(arch: Arch, frame: Frame) -> FrameState:
 
 
 def _continues(last: Function, function: Function) -> bool:
-    """Whether a PCMASK function goes on in the next one with equal rows."""
+    """Whether a PCMASK function continues in the next one, with equal rows."""
     return bool(
         last.body.repeat_size and last.body == function.body and last.start_vaddr + last.size == function.start_vaddr
     )

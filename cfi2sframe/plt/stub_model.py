@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of the stub analysis."""
+"""Records that the modules of the stub analysis share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fie
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.plt.records import StubReason  # noqa: TC001 - part of a NamedTuple's fields
+from cfi2sframe.plt.scan_records import StubReason  # noqa: TC001 - part of a NamedTuple's fields
 
 if TYPE_CHECKING:
     from typing import Any
 
 
 class StubRange(NamedTuple):
-    """Bytes that are taken for stubs: a section's, or a part of a segment."""
+    """Bytes that are expected to be stubs: a section, or a part of a segment."""
 
     name: str
     start_vaddr: int
@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
 
 class Flow(IntEnum):
-    """Where the processor goes after an instruction."""
+    """Where control flow continues after an instruction."""
 
     NEXT = 0
     JUMP = 1
@@ -38,22 +38,22 @@ class Flow(IntEnum):
     CALL = 2
     """To `Instruction.target_delta`, with the next instruction's address on the stack (AMD64)."""
     LEAVE = 3
-    """To where a register or a memory word says, or into a trap."""
+    """To an address in a register or in memory, or into a trap."""
     RETURN = 4
     """To the address on top of the stack (AMD64)."""
 
 
-#: Behind these an instruction is reached by jumps alone.
+#: An instruction after these is reached only by jumps.
 ENDS_FLOW = frozenset({Flow.JUMP, Flow.LEAVE, Flow.RETURN})
 
 
 class Effect(NamedTuple):
-    """What an instruction does to the frame. `push_size` bytes are pushed (negative: popped) before the flow goes on.
+    """What an instruction does to the frame. `push_size` bytes are pushed (negative: popped) before the flow continues.
 
     `ra_at` is the offset from the new SP at which the return address was saved (AArch64). `overwrites_top`: the word
-    on top of the stack gets another value. `is_padding`: it fills up and is not meant to be executed.
-    `reads_relative`: a word is read whose distance from the next instruction is the field that the mask leaves out
-    (AMD64).
+    on top of the stack gets another value. `is_padding`: not meant to be executed. `target_delta`: where a direct jump
+    or call leads, counted from the block's start. `reads_relative`: reads a word whose distance from the next
+    instruction is in the bits that the mask leaves out (AMD64).
     """
 
     flow: Flow = Flow.NEXT
@@ -74,7 +74,7 @@ class Instruction(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A decoded block. `mask` has the bits set in which blocks of the same kind do not differ."""
+    """A decoded block. The bits of `mask` are set where blocks of the same kind are equal."""
 
     data: bytes
     mask: bytes
@@ -82,13 +82,13 @@ class Block(NamedTuple):
 
     @property
     def ends_flow(self) -> bool:
-        """Whether nothing but padding follows its last jump, so that control never runs into the next block."""
+        """Whether only padding follows the last jump: control never runs into the next block."""
         last = next((i for i in reversed(self.instructions) if not i.effect.is_padding), None)
         return last is not None and last.effect.flow in ENDS_FLOW
 
     @property
     def entries(self) -> tuple[int, ...]:
-        """The numbers of the instructions that nothing before them runs into: the first, and each behind a jump."""
+        """The numbers of the instructions that the one before does not lead to: the first, each after a jump."""
         found = []
         previous = Flow.LEAVE
         for number, insn in enumerate(self.instructions):
@@ -121,13 +121,13 @@ class Unit(NamedTuple):
 
 
 class StubArch(NamedTuple):
-    """What the analysis has to know of an architecture.
+    """What the analysis needs to know of an architecture.
 
     `open_disassembler()` returns capstone's; `understand(instruction, offset, data)` gives an instruction's effect and
     its mask of constant bits, or None when the effect is not known; `branch_delta(data, offset, size)` the distance of
     a direct branch's target from the start of `data`; `words_read(kind, data, start_vaddr)` the addresses that a block
-    with these bytes, of a kind already decoded, takes words from, such as its GOT slot. Sizes are tried in the order
-    given. `literal_size`: as many bytes behind the last jump may be data.
+    with these bytes, of a kind already decoded, reads, such as its GOT slot. Sizes are tried in the order given;
+    0 is no header or tail. `literal_size`: so many bytes after the last jump may be data.
     """
 
     open_disassembler: Callable[[], Any]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DWARF expressions of stubs evaluated to numbers (DWARF 5, 2.5): CFA as a distance from SP, at one PC.
 
-Nothing is known of the stack pointer but its name, and of the address spaces nothing at all: an expression that loads,
-branches or needs another register has no value here.
+The value of SP is unknown and memory is not modelled, so an expression that loads, branches or needs another register
+has no value here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.expression import Operation
 
 _WORD_MASK: Final = (1 << 64) - 1
-#: RIP's DWARF number; other ABIs have no register that holds the PC.
+#: RIP's DWARF number; other ABIs number no register that holds the PC.
 _AMD64_PC: Final = 16
 
 
 class Distance(NamedTuple):
-    """CFA = SP + `depth`. The same holds at any PC that is congruent modulo `pc_modulus`; 0: at this PC alone."""
+    """CFA = SP + `depth`, also at any PC that is congruent modulo `pc_modulus`; 0: at this PC only."""
 
     depth: int
     pc_modulus: int
@@ -42,7 +42,7 @@ class _FromSp(NamedTuple):
 
 
 class _FromPc(NamedTuple):
-    """PC + offset, not yet a number: with `and` it may become one that depends on the PC's low bits alone."""
+    """PC + offset, not yet a number: an `and` may reduce it to the PC's low bits."""
 
     offset: int
     base: str = "pc"
@@ -78,7 +78,7 @@ _CONSTANTS: Final = frozenset(
 )
 
 
-class Evaluator:
+class SpDistances:
     """Evaluates the expressions of one file, each of which is parsed once."""
 
     def __init__(self, arch: Arch, budget: Budget) -> None:
@@ -87,9 +87,9 @@ class Evaluator:
         self._operations: dict[bytes, tuple[Operation, ...] | None] = {}
 
     def evaluate(self, expression: bytes, pc_vaddr: int) -> Distance | None:
-        """Return the CFA that an expression gives at a PC as its distance from SP, or None when it has no such value.
+        """Return an expression's value at a PC as its distance from SP, or None when it has no such value.
 
-        Raises `BudgetError`: it may have to be evaluated at each byte of the stubs.
+        Raises `BudgetError`: expressions may be evaluated at each byte of the stubs.
         """
         operations = self._parsed(expression)
         if operations is None:
@@ -105,7 +105,7 @@ class Evaluator:
         return Distance(_signed(top.offset), machine.pc_modulus)
 
     def _parsed(self, expression: bytes) -> tuple[Operation, ...] | None:
-        """Return the operations of an expression, None where it is damaged."""
+        """Return the operations of an expression, or None where it is damaged."""
         if expression not in self._operations:
             operations: tuple[Operation, ...] | None = None
             with suppress(CfiError):
@@ -123,7 +123,7 @@ class _Machine:
         self.pc_modulus = 1
 
     def step(self, opcode: int, operands: tuple[int, ...]) -> bool:
-        """Apply one operation; False when it has no meaning here."""
+        """Apply one operation; return False when it cannot be evaluated."""
         stack = self.stack
         if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31:
             return self._push_register(opcode - d.DW_OP_breg0, operands[0])
@@ -183,7 +183,7 @@ class _Machine:
         return True
 
     def _without_pc(self, value: _Value) -> _Value:
-        """Turn an address into a number; from then on the result is one of this PC alone."""
+        """Turn an address into a number; after that the result holds at this PC only."""
         if isinstance(value, _FromPc):
             self.pc_modulus = 0
             return (self.pc_vaddr + value.offset) & _WORD_MASK

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stubs of a file without section headers.
 
-GOT slots of lazy binding hold an address among the stubs: the second half of a stub, or the first block. Either leads
-to the first block. Without such slots, CFI whose CFA depends on the PC leads there. From the first block on, rows of
-equal blocks are taken as long as each of them reads a slot that the dynamic loader fills, or jumps to the first block.
+GOT slots of lazy binding hold an address among the stubs: the second half of a stub, which jumps to the first block, or
+the first block itself. Without such slots, CFI whose CFA depends on the PC leads there. From the first block on, rows
+of equal blocks are stubs as long as each block reads a slot that the dynamic loader fills, or jumps to the first block.
 """
 
 from __future__ import annotations
@@ -13,37 +13,39 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.rules import CfaExpression
 from cfi2sframe.elf import constants as c
-from cfi2sframe.plt.entry import dynamic_entries
-from cfi2sframe.plt.model import Block, Flow, StubRange
+from cfi2sframe.plt.first_block import dynamic_entries
+from cfi2sframe.plt.stub_model import Block, Flow, StubRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.decode import Decoder
-    from cfi2sframe.plt.expression import Evaluator
-    from cfi2sframe.plt.records import CfiAt
+    from cfi2sframe.plt.block_decoder import BlockDecoder
+    from cfi2sframe.plt.scan_records import CfiAt
+    from cfi2sframe.plt.sp_distance import SpDistances
 
 _RELA: Final = 24
-#: More than any block; what is decoded to find the first jump.
+#: More than any block: the bytes that are decoded to find the first jump.
 _LOOK_AHEAD: Final = 64
-#: Linkers align the rows of stubs that follow one another.
+#: Linkers align each row of stubs.
 _ALIGNMENT: Final = 16
-#: Work on a block of a row, which is tried with blocks of all sizes.
+#: Microseconds of work on a block of a row, for all block sizes that are tried.
 _BLOCK_STEPS: Final = 10
 
 
 class _Slots(NamedTuple):
-    """GOT words by address: those that relocations fill, and the code addresses that the ones of lazy binding hold.
+    """The addresses of GOT words that relocations fill, and the code addresses in those of lazy binding.
 
-    The words of the dynamic loader at the start of the GOT, which the first block reads, have no relocation.
+    The dynamic loader's own words at the start of the GOT, which the first block reads, have no relocation.
     """
 
     vaddrs: frozenset[int]
     code_vaddrs: tuple[int, ...]
 
 
-def find_in_segments(image: ElfImage, cfi_at: CfiAt, decoder: Decoder, evaluator: Evaluator) -> tuple[StubRange, ...]:
+def find_in_segments(
+    image: ElfImage, cfi_at: CfiAt, decoder: BlockDecoder, evaluator: SpDistances
+) -> tuple[StubRange, ...]:
     """Return the rows of stubs of a file without section headers, in ascending order."""
     slots = _read_slots(image)
     first = _first_block(image, slots, cfi_at, decoder, evaluator)
@@ -69,20 +71,22 @@ def _read_slots(image: ElfImage) -> _Slots:
     return _Slots(frozenset(vaddrs), tuple(sorted(set(code))))
 
 
-def _first_block(image: ElfImage, slots: _Slots, cfi_at: CfiAt, decoder: Decoder, evaluator: Evaluator) -> int | None:
+def _first_block(
+    image: ElfImage, slots: _Slots, cfi_at: CfiAt, decoder: BlockDecoder, evaluator: SpDistances
+) -> int | None:
     """Return the address of the first block, which other stubs jump to, or None when nothing leads there."""
     for vaddr in slots.code_vaddrs[:1] or _depends_on_pc(image, cfi_at, evaluator):
         first = _jump_target(image, vaddr, decoder)
         if first is None and slots.code_vaddrs:
-            # No stub's second half, then: the slots hold the first block itself.
+            # Not the second half of a stub: the slots hold the first block itself.
             first = vaddr
         if first is not None and image.code_range_of(first) is not None:
             return first
     return None
 
 
-def _jump_target(image: ElfImage, vaddr: int, decoder: Decoder) -> int | None:
-    """Return where the code at an address goes with its first direct jump, past indirect ones."""
+def _jump_target(image: ElfImage, vaddr: int, decoder: BlockDecoder) -> int | None:
+    """Return the target of the first direct jump of the code at an address, past indirect jumps."""
     position = vaddr
     while position < vaddr + _LOOK_AHEAD:
         way = decoder.way_to_jump(_bytes_to_end(image, position, _LOOK_AHEAD))
@@ -99,8 +103,8 @@ def _jump_target(image: ElfImage, vaddr: int, decoder: Decoder) -> int | None:
     return None
 
 
-def _depends_on_pc(image: ElfImage, cfi_at: CfiAt, evaluator: Evaluator) -> Iterator[int]:
-    """Yield the addresses from which on CFI gives a CFA that depends on the PC."""
+def _depends_on_pc(image: ElfImage, cfi_at: CfiAt, evaluator: SpDistances) -> Iterator[int]:
+    """Yield the addresses where CFI starts to give a CFA that depends on the PC."""
     for code in image.code_ranges:
         pc = code.start_vaddr
         while pc < code.end_vaddr:
@@ -123,7 +127,7 @@ def _bytes_to_end(image: ElfImage, vaddr: int, size: int) -> bytes:
 class _Rows:
     """Rows of equal blocks from the first block on."""
 
-    def __init__(self, image: ElfImage, slots: _Slots, first_vaddr: int, decoder: Decoder) -> None:
+    def __init__(self, image: ElfImage, slots: _Slots, first_vaddr: int, decoder: BlockDecoder) -> None:
         self.image = image
         self.slots = slots
         self.first_vaddr = first_vaddr

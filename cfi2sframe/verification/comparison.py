@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all parts of one verification share: the section, what has been found so far, and how rows are compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi2sframe.dwarf.expression import Shapes
+from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.verification.findings import Difference
+from cfi2sframe.verification.row_difference import attribute_difference, row_difference
+from cfi2sframe.verification.row_edges import RowEdges
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from cfi2sframe.dwarf.programs import CfiEntry
+    from cfi2sframe.dwarf.rules import RowState
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
+    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.verification.findings import Kind
+
+
+class Comparison:
+    """One section against one image. Collects differences, addresses compared, FDEs that are absent for a reason."""
+
+    def __init__(self, image: ElfImage, decoded: DecodedSection, skipped: Container[int]) -> None:
+        #: Numbers of the FDEs that the section's version cannot express.
+        self.skipped = skipped
+        self.arch = image.arch
+        self.budget = image.budget
+        self.version = decoded.header.version
+        self.lookup = Lookup(decoded)
+        self.edges = RowEdges(self.lookup, image.budget)
+        self.differences: list[Difference] = []
+        self.point_count = 0
+        self.left_out_count = 0
+        self._shapes = Shapes(image.byte_order)
+
+    def report(self, kind: Kind, vaddr: int, message: str) -> None:
+        """Add a difference."""
+        self.differences.append(Difference(kind, vaddr, message))
+
+    def row_difference(self, truth: RowState, state: FrameState | None) -> str | None:
+        """Return how a state of the section differs from a row of the DWARF table, or None."""
+        return row_difference(truth, state, self.arch, self._shapes)
+
+    def compare_attributes(self, entries: Sequence[CfiEntry], function: DecodedFunction, *, signs_ra: bool) -> None:
+        """Compare what an FDE says of all its rows: RA's column, signal frame, key of a signed RA.
+
+        Where several FDEs hold the function's addresses, one of them has to agree. `signs_ra`: the rows that were
+        compared say that RA is signed; without that, the key has no effect.
+        """
+        problems = [
+            attribute_difference(entry.fde.cie, function, self.arch, self.version, signs_ra=signs_ra)
+            for entry in entries
+        ]
+        if None not in problems:
+            vaddr = max(entries[0].fde.pc_begin_vaddr, function.start_vaddr)
+            for problem in problems:
+                if problem is not None:
+                    self.report("wrong", vaddr, problem)

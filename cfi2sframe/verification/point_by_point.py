@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FDEs against the section at every edge of either: FDEs that overlap, or that are left out, cut or split."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from cfi2sframe.verification.overlapping_fdes import find_holdings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cfi2sframe.dwarf.programs import CfiEntry
+    from cfi2sframe.dwarf.rules import RowState
+    from cfi2sframe.sframe.decode import DecodedFunction
+    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.verification.address_set import AddressSet
+    from cfi2sframe.verification.comparison import Comparison
+    from cfi2sframe.verification.overlapping_fdes import Holding
+
+
+def compare_points(
+    comparison: Comparison, entries: Sequence[CfiEntry], begin: int, end: int, ignored: AddressSet
+) -> None:
+    """Compare FDEs, sorted by start, that together hold `[begin, end)`; addresses in `ignored` are not compared."""
+    edges = sorted(comparison.edges.between(begin, end))
+    absent: list[int] = []
+    missing: list[int] = []
+    for holding in find_holdings(entries, comparison.skipped):
+        gaps = _compare_holding(comparison, holding, edges, ignored)
+        absent += gaps
+        # Where FDEs overlap and SFrame cannot express one of them, the section may be right to have none.
+        missing += () if holding.may_be_absent else gaps
+    for entry in entries:
+        fde = entry.fde
+        if _has_any(missing, fde.pc_begin_vaddr, fde.pc_range):
+            comparison.report("missing", fde.pc_begin_vaddr, "no SFrame FDE, though this version can express it")
+        elif entry.number in comparison.skipped and _has_any(absent, fde.pc_begin_vaddr, fde.pc_range):
+            comparison.left_out_count += 1
+
+
+def _compare_holding(comparison: Comparison, holding: Holding, edges: Sequence[int], ignored: AddressSet) -> list[int]:
+    """Compare the addresses that the same FDEs hold; return those that no function of the section holds."""
+    begin, end, entries = holding.start_vaddr, holding.end_vaddr, holding.entries
+    points = {begin, *edges[bisect_right(edges, begin) : bisect_left(edges, end)]}
+    for entry in entries if comparison.edges.has_blocks else entries[:1]:
+        points.update(_row_starts_in(entry, begin, end))
+    points |= comparison.edges.in_blocks(points, end)
+    absent: list[int] = []
+    #: By number, the functions found, and whether their rows here say that RA is signed.
+    found_functions: dict[int, tuple[DecodedFunction, bool]] = {}
+    for pc, next_pc in pairwise((*sorted(points), end)):
+        if pc in ignored:
+            continue
+        comparison.point_count += 1
+        found = comparison.lookup.find(pc)
+        if found is None:
+            absent.append(pc)
+            continue
+        state = None if found.row is None else found.row.row.state
+        function, signs_ra = found_functions.get(found.function.index, (found.function, False))
+        found_functions[function.index] = function, signs_ra or (state is not None and state.mangled_ra)
+        _compare_state(comparison, entries, state, pc, next_pc)
+    for function, signs_ra in found_functions.values():
+        comparison.compare_attributes(entries, function, signs_ra=signs_ra)
+    return absent
+
+
+def _compare_state(
+    comparison: Comparison, entries: Sequence[CfiEntry], state: FrameState | None, pc: int, end: int
+) -> None:
+    """Compare a state that the section has for `[pc, end)` with FDEs, the first of which has one row there.
+
+    It is wrong where none of them agrees: with several FDEs over one address, any of them may be the truth.
+    """
+    while pc < end:
+        problems: list[str] = []
+        for entry in entries:
+            problem = comparison.row_difference(_state_in_force(entry, pc), state)
+            if problem is None:
+                break
+            problems.append(problem)
+        else:
+            for problem in problems:
+                comparison.report("wrong", pc, problem)
+            return
+        if entry is entries[0]:
+            return
+        pc = next(_row_starts_in(entry, pc, end), end)
+
+
+def _has_any(points: Sequence[int], begin: int, size: int) -> bool:
+    """Whether one of ascending points lies in a range."""
+    index = bisect_left(points, begin)
+    return index < len(points) and points[index] < begin + size
+
+
+def _row_starts_in(entry: CfiEntry, after: int, end: int) -> Iterator[int]:
+    """Yield the addresses after `after` and before `end` where rows of an FDE start."""
+    begin, starts = entry.fde.pc_begin_vaddr, entry.program.table.starts
+    for index in range(bisect_right(starts, after - begin), len(starts)):
+        if begin + starts[index] >= end:
+            return
+        yield begin + starts[index]
+
+
+def _state_in_force(entry: CfiEntry, pc: int) -> RowState:
+    table = entry.program.table
+    return table.states[bisect_right(table.starts, pc - entry.fde.pc_begin_vaddr) - 1]

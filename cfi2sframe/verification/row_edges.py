@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The addresses at which a section's answer may change: where its functions and their rows start and end.
+
+PCMASK functions may claim billions of blocks, so their rows are not listed with the others. Between two addresses where
+neither the truth nor the function changes, what they say repeats after `period` bytes: a block or two will do.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from functools import reduce
+from itertools import pairwise
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.intern import IdentityMap
+from cfi2sframe.sframe.constants import SFRAME_VERSION_1
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cfi2sframe.budget import Budget
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
+    from cfi2sframe.sframe.lookup import Lookup
+
+#: What exhausts the budget, in its message.
+COMPARED: Final = "the rows to compare"
+#: Microseconds of work on an edge of a row, and on a place in a block.
+_EDGE_STEPS: Final = 4
+_PLACE_STEPS: Final = 8
+#: Rows of version 1 that a look-up tries in a microsecond.
+_ROWS_PER_STEP: Final = 8
+
+
+class RowEdges:
+    """Edges of the functions of one section. Raises `BudgetError`: many functions may share the same rows."""
+
+    def __init__(self, lookup: Lookup, budget: Budget) -> None:
+        self._lookup = lookup
+        self._budget = budget
+        self._row_starts = IdentityMap(_row_starts)
+        self._start_bits = IdentityMap(_start_bits)
+        #: Whether the section has PCMASK functions.
+        self.has_blocks = any(function.is_pcmask for function in lookup.functions)
+
+    def between(self, begin: int, end: int) -> set[int]:
+        """Return the edges in `[begin, end)`, without those of the rows of PCMASK functions."""
+        starts = self._lookup.starts
+        first = max(0, bisect_right(starts, begin) - 1)
+        last = bisect_left(starts, end)
+        found: set[int] = set()
+        for index in range(first, last):
+            # A look-up finds the function that starts last, even where the one before it has not ended.
+            limit = min(end, starts[index + 1]) if index + 1 < last else end
+            found.update(self._edges_of(self._lookup.functions[index], begin, limit))
+        return {edge for edge in found if begin <= edge < end}
+
+    def _edges_of(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
+        start, size = function.start_vaddr, function.size
+        yield start
+        yield start + size
+        if function.is_pcmask:
+            return
+        deltas = self._row_starts[function.rows]
+        first, last = bisect_left(deltas, begin - start), bisect_left(deltas, min(end, start + size) - start)
+        self._budget.spend(_EDGE_STEPS * (last - first), COMPARED)
+        for delta in deltas[first:last]:
+            yield start + delta
+
+    def period(self, function: DecodedFunction) -> int:
+        """Return the bytes after which the rows of a function repeat; 1 where they do not."""
+        if not function.is_pcmask:
+            return 1
+        if self._lookup.version == SFRAME_VERSION_1:
+            return 1 << self._start_bits[function.rows].bit_length()
+        return function.repeat_size or 1
+
+    def in_blocks(self, points: Iterable[int], end: int) -> set[int]:
+        """Return where rows of PCMASK functions start between the points, and from the last one up to `end`.
+
+        The points include all places where the truth or the function changes.
+        """
+        if not self.has_blocks:
+            return set()
+        found: set[int] = set()
+        for begin, next_point in pairwise((*sorted(points), end)):
+            holder = self._lookup.holder_of(begin)
+            if holder is not None and holder.is_pcmask:
+                found.update(self._in_period(holder, begin, min(next_point, begin + self.period(holder))))
+        return found
+
+    def _in_period(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
+        if self._lookup.version == SFRAME_VERSION_1:
+            # A row holds where the PC has all bits of its start: only multiples of the lowest bit can be edges.
+            bits = self._start_bits[function.rows]
+            step = bits & -bits
+            if not step:
+                return
+            places = range(-(-(begin + 1) // step) * step, end, step)
+            self._budget.spend(len(places) * (_PLACE_STEPS + len(function.rows) // _ROWS_PER_STEP), COMPARED)
+            yield from places
+            return
+        size = function.repeat_size
+        if not size:
+            return
+        # Rows that start past the block's end are never found.
+        starts = self._row_starts[function.rows]
+        starts = starts[: bisect_left(starts, size)]
+        self._budget.spend(_PLACE_STEPS * len(starts), COMPARED)
+        first = begin - (begin - function.start_vaddr) % size
+        for block in (first, first + size):
+            for start in starts:
+                if begin < block + start < end:
+                    yield block + start
+
+
+def _row_starts(rows: tuple[DecodedRow, ...]) -> list[int]:
+    """Return the starts of rows, ascending."""
+    return sorted({row.row.start_delta for row in rows})
+
+
+def _start_bits(rows: tuple[DecodedRow, ...]) -> int:
+    """Return the bits that the starts of rows have, as version 1 masks a PC with them."""
+    return reduce(or_, (row.row.start_delta for row in rows), 0)

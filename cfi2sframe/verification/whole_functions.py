@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An FDE that overlaps no other against the function of the same range: nearly all FDEs of nearly all files.
+
+Equal programs meet equal row lists again and again, so each pair is compared once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.intern import IdentityMap
+from cfi2sframe.sframe.lookup import row_at
+from cfi2sframe.verification.row_edges import COMPARED
+
+if TYPE_CHECKING:
+    from cfi2sframe.dwarf.programs import CfiEntry
+    from cfi2sframe.dwarf.rules import RowState, UnwindTable
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
+    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.verification.comparison import Comparison
+
+#: Microseconds of work on an address where two rows are compared.
+_POINT_STEPS: Final = 4
+#: Bytes of memory of a difference.
+_DIFFERENCE_SIZE: Final = 250
+
+
+class _Result(NamedTuple):
+    """The number of addresses compared, and (delta from the function's start, message) of each difference."""
+
+    point_count: int
+    problems: tuple[tuple[int, str], ...]
+
+
+class WholeFunctions:
+    """Compares FDEs with functions of the same range."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+        self._signs_ra = IdentityMap(_signs_ra)
+        #: Whether a row of the DWARF table agrees with a state of the section.
+        self._agrees = IdentityMap(self._agrees_with)
+        #: By row list, then by (number of the program, size of the function).
+        self._results = IdentityMap(_no_results)
+
+    def function_of(self, entry: CfiEntry) -> DecodedFunction | None:
+        """Return the first function that starts where an FDE does, if it is a PCINC function of the FDE's range."""
+        lookup, begin = self._comparison.lookup, entry.fde.pc_begin_vaddr
+        index = bisect_left(lookup.starts, begin)
+        if index == len(lookup.starts):
+            return None
+        function = lookup.functions[index]
+        has_range = function.start_vaddr == begin and function.size == entry.fde.pc_range
+        return function if has_range and not function.is_pcmask else None
+
+    def compare(self, entry: CfiEntry, function: DecodedFunction) -> None:
+        """Compare an FDE with the function of the same range."""
+        results = self._results[function.rows]
+        key = (entry.program.number, entry.fde.pc_range)
+        result = results.get(key)
+        if result is None:
+            result = results[key] = self._compare_rows(entry, function)
+        comparison = self._comparison
+        comparison.point_count += result.point_count
+        comparison.budget.hold(_DIFFERENCE_SIZE * len(result.problems), "the differences")
+        for delta, message in result.problems:
+            comparison.report("wrong", entry.fde.pc_begin_vaddr + delta, message)
+        comparison.compare_attributes((entry,), function, signs_ra=self._signs_ra[function.rows])
+
+    def _compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> _Result:
+        table, size = entry.program.table, entry.fde.pc_range
+        if self._is_same_throughout(table, function.rows):
+            return _Result(len(table.starts), ())
+        comparison = self._comparison
+        comparison.budget.spend(_POINT_STEPS * (len(table.starts) + len(function.rows)), COMPARED)
+        deltas = {*table.starts, *(row.row.start_delta for row in function.rows)}
+        points = sorted(delta for delta in deltas if delta < size)
+        problems: list[tuple[int, str]] = []
+        for delta in points:
+            truth = table.states[bisect_right(table.starts, delta) - 1]
+            row = row_at(function, function.start_vaddr + delta, comparison.version)
+            problem = comparison.row_difference(truth, None if row is None else row.row.state)
+            if problem is not None:
+                problems.append((delta, problem))
+        return _Result(len(points), tuple(problems))
+
+    def _is_same_throughout(self, table: UnwindTable, rows: tuple[DecodedRow, ...]) -> bool:
+        """Whether rows of both sides start at the same places and agree: nearly always so, and quick to see."""
+        if len(table.starts) != len(rows):
+            return False
+        agrees = self._agrees
+        for start, state, decoded in zip(table.starts, table.states, rows, strict=True):
+            row = decoded.row
+            if start != row.start_delta or not agrees[state][row.state]:
+                return False
+        return True
+
+    def _agrees_with(self, truth: RowState) -> IdentityMap[FrameState, bool]:
+        return IdentityMap(lambda state: self._comparison.row_difference(truth, state) is None)
+
+
+def _signs_ra(rows: tuple[DecodedRow, ...]) -> bool:
+    return any(row.row.state.mangled_ra for row in rows)
+
+
+def _no_results(_rows: tuple[DecodedRow, ...]) -> dict[tuple[int, int], _Result]:
+    return {}
