@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.render.text import printable
+from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     from cfi2sframe.report.size.tables import Cell, Kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.render.text import printable
+from cfi2sframe.printable import printable
 from cfi2sframe.report.size.records import MAKERS, CfiSizes, Parts
 from cfi2sframe.report.size.tables import verdict
 from cfi2sframe.sframe.constants import VERSIONS

@@ -6,10 +6,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.printable import printable
 from cfi2sframe.render.cells import cell_text, is_number
 from cfi2sframe.render.charts import Bar, Bin, Group, Piece, bar_chart, column_chart, legend
 from cfi2sframe.render.style import STYLE
-from cfi2sframe.render.text import printable
 from cfi2sframe.report.size import tables
 from cfi2sframe.report.size.records import MAKERS
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -13,13 +15,6 @@ if TYPE_CHECKING:
 
 #: Columns of section names; a longer one moves what follows it in its own line alone.
 _MAX_NAME_WIDTH: Final = 80
-
-
-def printable(text: str) -> str:
-    """Escape what a terminal would act on or a line could not hold."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def describe_left_out(item: LeftOut, coverage: Coverage) -> str:

@@ -16,13 +16,13 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.cli.progress import Progress
+from cfi2sframe.printable import printable
 from cfi2sframe.render.cells import cell_text
 from cfi2sframe.render.csv import write_comparison, write_report
 from cfi2sframe.render.html import comparison_page, human, ratio_bins, report_page
 from cfi2sframe.render.json import comparison_data, report_data
 from cfi2sframe.render.markdown import escape, render_markdown
 from cfi2sframe.render.table import render_tables
-from cfi2sframe.render.text import printable
 from cfi2sframe.report.size.measure import measure
 from cfi2sframe.report.size.records import Comparison, Failure, FileSizes, SizeReport
 from cfi2sframe.report.size.tables import comparison_tables, report_tables
