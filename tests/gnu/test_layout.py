@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.report.size.records import Layout
+    from cfi2sframe.report.size.records import SectionSizes
     from tests.support.oracle.tools import Binutils
 
 pytestmark = pytest.mark.oracle
@@ -86,7 +86,7 @@ def _real_size(image: ElfImage) -> int:
     return sum(sizes) - 28 * (len(sizes) - 1) if sizes else 0
 
 
-def _predicted(image: ElfImage, version: int) -> Layout:
+def _predicted(image: ElfImage, version: int) -> SectionSizes:
     layout = measure(image).version(version).gnu
     assert layout is not None
     return layout
