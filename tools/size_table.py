@@ -189,7 +189,7 @@ def _version_rows(every: list[Installation], version: int) -> Iterator[tuple[str
 def _maker_rows(every: list[Installation], version: int, maker: Maker) -> Iterator[tuple[str, ...]]:
     name = f"version {version} by {MAKER_NAMES[maker]}"
     yield _row(name, every, lambda i: _layout(_total(i, version), maker))
-    yield _row("files where that is more", every, lambda i: _larger(i, version, maker))
+    yield _row("files where it is larger than its CFI", every, lambda i: _larger(i, version, maker))
 
 
 def _row(name: str, every: list[Installation], cell: Callable[[Installation], str]) -> tuple[str, ...]:
