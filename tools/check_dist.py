@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the archives twice, in surroundings that differ in all that must not matter, and compare their bytes.
 
-The second build is of a copy of the files that git tracks, which shows stray files in this tree, too. Exit status 1: the
-archives differ, or one of them cannot be built.
+The second build is of a copy of the files that git tracks, which shows stray files in this tree, too. Exit status 1:
+the archives differ, or one of them cannot be built.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The predicted section of GNU as and ld is the real one, byte for byte.
+"""The predicted section of GNU as and ld has the size of the real one, to the byte.
 
-Sources that spell `.eh_frame` out in bytes do not count, nor those that write plain instructions with `.cfi_escape`:
-the bytes do not tell such an instruction from a directive, and the assembler treats them differently.
+Sources with `.eh_frame` in bytes are left out, and those that write plain instructions with `.cfi_escape`: in an
+object such an instruction looks like that of a directive, but the assembler treats them differently.
 """
 
 from __future__ import annotations

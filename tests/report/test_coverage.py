@@ -32,7 +32,7 @@ def functions(**counts: int) -> FunctionCounts:
     ],
 )
 def test_percent(counts: dict[str, int], percent: float) -> None:
-    """Of the functions with code of their own; what is dropped has none, and stubs are described otherwise."""
+    """Only functions with code of their own count: neither dropped FDEs nor those of stubs."""
     assert functions(**counts).percent == pytest.approx(percent)
 
 

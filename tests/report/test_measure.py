@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured of one file, and that it adds up."""
+"""The sizes of one file: they are right, and they add up."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_gnu_lays_every_function_out() -> None:
         assert section.rows_per_function == {"3": 5}
 
 
-def test_gnu_repeats_rows_that_say_the_same() -> None:
+def test_gnu_repeats_equal_rows() -> None:
     instructions = (asm.advance(4), asm.def_cfa_offset(8), asm.advance(4), asm.offset(3, 2))
     fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, FUNCTION_SIZE, instructions)
     sizes = measure(load(linked_file(AMD64, (fde,))))
@@ -73,7 +73,7 @@ def test_left_out_by_reason() -> None:
         assert version.gnu.left_out_count == 1
 
 
-def test_a_file_that_no_version_can_say() -> None:
+def test_a_file_that_no_version_can_describe() -> None:
     sizes = measure(load(linked_file(AMD64, (unsayable(TEXT_VADDR),))))
     check_file(sizes)
     section = sizes.section(3)

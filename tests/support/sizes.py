@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.report.size.records import MAKERS, FileSizes, SizeReport
-from cfi2sframe.report.size.totals import add_up
+from cfi2sframe.report.size.measure import measure
+from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes, SizeReport
+from cfi2sframe.report.size.totals import add_up, build_comparison
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 
 if TYPE_CHECKING:
-    from cfi2sframe.report.size.records import SectionSizes
+    from cfi2sframe.report.size.records import Comparison, SectionSizes
 
 FUNCTION_SIZE = 32
 
@@ -28,7 +30,7 @@ def library(function_count: int, *, more: tuple[asm.Entry, ...] = ()) -> bytes:
 
 
 def unsayable(start: int) -> asm.Fde:
-    """A function whose CFA is an expression that no version can say."""
+    """A function whose CFA is an expression that no version can express."""
     return asm.Fde(cie_of(AMD64), start, FUNCTION_SIZE, (asm.def_cfa_expression(bytes((0x77, 40, 0x06, 0x23, 8))),))
 
 
@@ -42,8 +44,41 @@ def aarch64_object() -> bytes:
     return object_file(AARCH64_LE, {".text": (push_fp(AARCH64_LE, 0),)})
 
 
+FAILURES = [Failure("bad.so", "truncated"), Failure("script.o", "no call frame information", is_expected=True)]
+
+
+def measured(name: str, data: bytes) -> FileSizes:
+    """The sizes of a file with these bytes, with three functions in each list."""
+    return measure(load(data, name), function_count=3)
+
+
+def sample_files() -> list[FileSizes | Failure]:
+    """Six files, one of them without a section in version 1 and one with an odd name, and two failures."""
+    return [
+        measured("lib/small.so", library(2)),
+        measured("lib/large.so", library(40)),
+        measured("lib/<odd> & \x1b[31mred|.so", library(3, more=(unsayable(TEXT_VADDR + 0x200),))),
+        measured("lib/s390x.so", s390x_library()),
+        measured("a.o", aarch64_object()),
+        measured("nothing.so", linked_file(AMD64, (unsayable(TEXT_VADDR),))),
+        *FAILURES,
+    ]
+
+
+def sample_comparison() -> Comparison:
+    """A comparison in which files grew, shrank, were added and were removed."""
+    old = [measured("a.so", library(2)), measured("b.so", library(9)), measured("gone.so", library(1))]
+    new: list[FileSizes | Failure] = [
+        measured("a.so", library(5)),
+        measured("b.so", library(8)),
+        measured("new.so", library(1)),
+        *FAILURES,
+    ]
+    return build_comparison(old, new, version=3)
+
+
 def check_section(section: SectionSizes, version: int) -> None:
-    """Sections are the sum of their parts, and histograms of what they count."""
+    """A section is the sum of its parts, and each histogram adds up to its total."""
     parts = section.parts
     assert section.size == sum(parts)
     assert min(parts) >= 0
@@ -57,7 +92,7 @@ def check_section(section: SectionSizes, version: int) -> None:
 
 
 def check_file(file: FileSizes) -> None:
-    """Every section of a file adds up, and so do its reasons."""
+    """Every section of a file adds up, and so do the reasons of what is left out."""
     for version in file.versions:
         assert (version.cfi2sframe is None) == (version.gnu is None) == bool(version.refusal)
         for maker in MAKERS:
@@ -70,7 +105,7 @@ def check_file(file: FileSizes) -> None:
 
 
 def check_report(report: SizeReport) -> None:
-    """A tree is the sum of its files, listed or not, and every field of it."""
+    """Every field of a report is the sum over its files, listed or not."""
     for file in report.files:
         check_file(file)
     assert report.totals.file_count == len(report.files) + report.omitted_count
