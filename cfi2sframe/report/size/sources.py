@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Sources of this size and more are followed by a collection of reference cycles; after small ones it is not worth it.
 _COLLECT_FROM: Final = 1 << 20
-#: Parts of the messages about files that have nothing to measure.
+#: What is said of files that have nothing to measure.
 _NOTHING_THERE: Final = (
     "no call frame information",
     "neither an object, an executable nor a library",
@@ -106,7 +106,7 @@ def _size_of(source: Source) -> int:
 def _by_executor(sources: Sequence[Source], request: Request, executor: Executor) -> Iterator[Measured]:
     from concurrent.futures import BrokenExecutor, CancelledError, as_completed
 
-    # The largest first, so that none of them is left to the end.
+    # No process ends with the longest task.
     ordered = sorted(sources, key=lambda source: -source.size)
     tasks = {}
     for source in ordered:
@@ -117,7 +117,7 @@ def _by_executor(sources: Sequence[Source], request: Request, executor: Executor
     for task in as_completed(list(tasks)):
         source = tasks.pop(task)
         try:
-            # `measure_source` raises nothing, so an exception comes from the executor.
+            # What is run raises nothing; what arrives nevertheless is the executor's.
             error = task.exception()
         except CancelledError as cancelled:
             error = cancelled
