@@ -17,7 +17,7 @@ from cfi2sframe.render.cells import cell_text, is_number, tone_of
 from cfi2sframe.render.charts import Bar, BarGroup, Bin, Segment, bar_chart, column_chart, legend
 from cfi2sframe.report.size import tables
 from cfi2sframe.report.size.records import MAKERS
-from cfi2sframe.report.size.totals import LAST_TENTH, ratio_bins
+from cfi2sframe.report.size.totals import ratio_bins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +40,6 @@ _CHARTED_FILES: Final = 20
 _MAX_TABLE_ROWS: Final = 25
 #: Distributions with fewer bins label each of them, others every second.
 _MAX_LABELS: Final = 8
-_PRODUCT: Final = "cfi2sframe"
 
 _REASONS_TEXT: Final = (
     "Valid call frame information that a version has no words for. A function that cannot be described is left out of "
@@ -185,7 +184,7 @@ def _versions_section(totals: Totals) -> Iterator[str]:
             few = "" if version.file_count == totals.file_count else f" ({_plural(version.file_count, 'file')})"
             bars = tuple(
                 Bar(_segments(version.section(maker)), f"{human(version.section(maker).size)} {name}")
-                for maker, name in zip(MAKERS, (_PRODUCT, "GNU"), strict=True)
+                for maker, name in zip(MAKERS, ("cfi2sframe", "GNU"), strict=True)
             )
             groups.append(BarGroup(f"Version {version.version}{few}", bars))
     yield from bar_chart(
@@ -218,6 +217,7 @@ def _segments(section: SectionSizes) -> tuple[Segment, ...]:
 
 def _files_section(report: SizeReport) -> Iterator[str]:
     charted = report.files[:_CHARTED_FILES]
+    skipped = len(_common_folder(charted))
     yield "<section><h2>File by file</h2>\n"
     if len(charted) < report.totals.file_count:
         listed = f"bars for {len(charted):,}, and a line in the table for {len(report.files):,}"
@@ -230,7 +230,7 @@ def _files_section(report: SizeReport) -> Iterator[str]:
         "Call frame information against SFrame, file by file",
         "For each file a bar of its .eh_frame and .eh_frame_hdr, and one for each SFrame version that cfi2sframe can "
         "write. The table of files that follows has the numbers.",
-        [_file_group(file, len(_common_folder(charted))) for file in charted],
+        [_file_group(file, skipped) for file in charted],
     )
     yield from _table(tables.files_table(report), first=-1)
     yield "</section>\n"
@@ -262,27 +262,23 @@ def _distribution_section(report: SizeReport) -> Iterator[str]:
     yield f"<section><h2>Ratios of version {report.version} to CFI + hdr</h2>\n"
     listed = _plural(len(report.files), "listed file")
     yield f"<p>Where the {listed} lie. Left of the dashed line SFrame is the smaller of the two.</p>\n"
-    yield legend([(f"v{report.version}", _PRODUCT), ("gnu", "GNU as + ld")])
-    bins = [Bin(f"{tenths / 10:.1f}{'+' * (tenths == LAST_TENTH)}", counts) for tenths, counts in ratios]
+    yield legend(list(zip((f"v{report.version}", "gnu"), tables.MAKER_NAMES.values(), strict=True)))
     one = 10 - ratios[0].tenths
-    is_crowded = len(bins) > _MAX_LABELS
+    is_crowded = len(ratios) > _MAX_LABELS
     yield from column_chart(
         "ratios",
         "Distribution of the ratios over the files",
         "Columns count the files of each tenth of the ratio, for cfi2sframe and for GNU as and ld. The table that "
         "follows has the numbers.",
-        [item._replace(label="") if is_crowded and (number - one) % 2 else item for number, item in enumerate(bins)],
+        [
+            Bin("" if is_crowded and (number - one) % 2 else item.label, item.counts)
+            for number, item in enumerate(ratios)
+        ],
         (f"v{report.version}", "gnu"),
         one,
         "files",
     )
-    table = tables.Table(
-        "Files by their ratio",
-        (tables.Column("ratio from", "text"), tables.Column(_PRODUCT), tables.Column("GNU as + ld")),
-        tuple((label, *counts) for label, counts in bins),
-        total=("total", *(sum(column) for column in zip(*(counts for _, counts in bins), strict=True))),
-    )
-    yield from _details("Table of this chart", table)
+    yield from _details("Table of this chart", tables.ratios_table(report))
     yield "</section>\n"
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.report.size.records import MAKERS, ROWS_CLASSES, Change, by_count, quotient
+from cfi2sframe.report.size.totals import ratio_bins
 from cfi2sframe.sframe.constants import VERSIONS
 
 if TYPE_CHECKING:
@@ -261,6 +262,17 @@ def _file_row(file: FileSizes, version: int) -> tuple[Cell, ...]:
         None if chosen is None else chosen.function_count,
         None if chosen is None else chosen.left_out_count,
         file.name,
+    )
+
+
+def ratios_table(report: SizeReport) -> Table:
+    """Return the distribution of the listed files over their ratios."""
+    bins = ratio_bins(report.files, report.version)
+    return Table(
+        "Files by their ratio",
+        (Column("ratio from", "text"), *(Column(MAKER_NAMES[maker]) for maker in MAKERS)),
+        tuple((item.label, *item.counts) for item in bins),
+        total=("total", *(sum(column) for column in zip(*(item.counts for item in bins), strict=True))),
     )
 
 

@@ -34,7 +34,7 @@ Key = TypeVar("Key")
 Result = FileSizes | Failure
 
 #: The last bin of a distribution of ratios, in tenths: it has every ratio from there on.
-LAST_TENTH: Final = 15
+_LAST_TENTH: Final = 15
 
 #: What files can be sorted by, in descending order; "name" leaves the order to their names.
 ORDERS: Final[dict[str, Callable[[FileSizes, int], float]]] = {
@@ -191,16 +191,21 @@ class RatioBin(NamedTuple):
     tenths: int
     counts: tuple[int, ...]
 
+    @property
+    def label(self) -> str:
+        """The least ratio of the bin, with a plus sign in the last."""
+        return f"{self.tenths / 10:.1f}{'+' * (self.tenths == _LAST_TENTH)}"
+
 
 def ratio_bins(files: Iterable[FileSizes], version: int) -> list[RatioBin]:
     """Distribute the files over ratios by tenths; without the empty bins at either end, but always with 1.0."""
-    counts = {tenths: [0] * len(MAKERS) for tenths in range(LAST_TENTH + 1)}
+    counts = {tenths: [0] * len(MAKERS) for tenths in range(_LAST_TENTH + 1)}
     for file in files:
         for series, maker in enumerate(MAKERS):
             ratio = file.ratio(version, maker)
             if ratio is not None:
                 # Rounded, since 0.29 * 100 is not quite 29.
-                counts[min(int(round(ratio * 100, 6)) // 10, LAST_TENTH)][series] += 1
+                counts[min(int(round(ratio * 100, 6)) // 10, _LAST_TENTH)][series] += 1
     used = [tenths for tenths, each in counts.items() if any(each)]
     if not used:
         return []
