@@ -18,6 +18,7 @@ from cfi2sframe.dwarf.pointer import fixed_size
 from cfi2sframe.errors import CfiError
 from cfi2sframe.gnu.directives import GasState, GiveUp, Translation
 from cfi2sframe.gnu.rows import GasFunction, GasRow, GasTarget, words_size
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.constants import V3_MAX_FRES
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class GasModel:
 
     def __init__(self, gas: GasTarget) -> None:
         self.gas = gas
-        self._starts: dict[DwarfCie, _GasNode | None] = {}
+        self._starts: IdentityMap[DwarfCie, _GasNode | None] = IdentityMap(self._start)
         self._nodes: dict[GasState, _GasNode] = {}
         self._sizes: dict[tuple[GasRow, bool], int] = {}
 
@@ -68,7 +69,7 @@ class GasModel:
 
     def _rows(self, cie: DwarfCie, chunks: Chunks) -> tuple[list[GasRow], bool] | None:
         """Return the rows and whether they are flexible; None when the assembler drops the function."""
-        node = self._start(cie)
+        node = self._starts[cie]
         rows: list[GasRow] = []
         for chunk in chunks:
             if node is None:
@@ -95,12 +96,9 @@ class GasModel:
 
     def _start(self, cie: DwarfCie) -> _GasNode | None:
         """Return the state after the CIE's initial instructions; None when the assembler drops all of its functions."""
-        if cie not in self._starts:
-            node = None
-            if cie.ra_register == self.gas.arch.ra_register:
-                node = self._execute(GasState(), cie.instructions, cie)
-            self._starts[cie] = node
-        return self._starts[cie]
+        if cie.ra_register != self.gas.arch.ra_register:
+            return None
+        return self._execute(GasState(), cie.instructions, cie)
 
     def _follow(
         self, node: _GasNode, chunk: tuple[bool, bytes], cie: DwarfCie
