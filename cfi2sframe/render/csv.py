@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Size reports as CSV (RFC 4180): one line per file, plain numbers, an empty cell for None.
 
-Spreadsheets evaluate text that looks like a formula, and names come from files that nobody has checked: such text is
-written with an apostrophe before it.
+Spreadsheets evaluate text that looks like a formula, and names come from untrusted files: such text is written with an
+apostrophe before it.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _MAX_TABLE_ROWS: Final = 25
 _MAX_LABELS: Final = 8
 
 _REASONS_TEXT: Final = (
-    "Valid call frame information that a version has no words for. A function that cannot be described is left out of "
+    "Valid call frame information that a version cannot express. A function that cannot be described is left out of "
     "the section; it is never described wrongly."
 )
 
@@ -168,7 +168,7 @@ def human(size: int) -> str:
 
 def _versions_section(totals: Totals) -> Iterator[str]:
     yield "<section><h2>What each version costs</h2>\n"
-    yield "<p>All files together: what they have today, and what a section of each version takes.</p>\n"
+    yield "<p>All files together: the sections that they have today, and the sections of each version.</p>\n"
     yield legend(
         [
             ("cfi", "CFI"),
@@ -261,7 +261,7 @@ def _distribution_section(report: SizeReport) -> Iterator[str]:
         return
     yield f"<section><h2>Ratios of version {report.version} to CFI + hdr</h2>\n"
     listed = _plural(len(report.files), "listed file")
-    yield f"<p>Where the {listed} lie. Left of the dashed line SFrame is the smaller of the two.</p>\n"
+    yield f"<p>The ratios of {listed}. Left of the dashed line SFrame is the smaller of the two.</p>\n"
     yield legend(list(zip((f"v{report.version}", "gnu"), tables.MAKER_NAMES.values(), strict=True)))
     one = 10 - ratios[0].tenths
     is_crowded = len(ratios) > _MAX_LABELS

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts of conversions (`coverage`) and of section sizes (`size`): records, and what is computed of them."""
+"""Accounts of conversions (`coverage`) and of section sizes (`size`): records, and computations on them."""

@@ -51,7 +51,7 @@ class StubLeftOut(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """A damaged FDE at `offset` of the CFI section `where`, and what is wrong with it."""
+    """A damaged FDE at `offset` of the CFI section `where`, and the damage."""
 
     where: str
     offset: int

@@ -42,7 +42,7 @@ CASES: Final = [
     for path in sorted((SOURCES / target).iterdir())
     if path.suffix in (".s", ".c", ".cc") and not re.search(r"\.section\s+\.eh_frame", path.read_text())
 ]
-# Instructions for which there are directives, in bytes; and one that 2.40 takes for another ABI's.
+# Instructions that have directives, in bytes; and one that 2.40 reads as another ABI's.
 ESCAPED: Final = {
     "def-cfa-sf.s": ("2.40", "2.44", "newest"),
     "offset-extended.s": ("2.40", "2.44", "newest"),
@@ -51,7 +51,7 @@ ESCAPED: Final = {
     "val-offset-sf.s": ("2.40", "2.44"),
     "window-save-opcode.s": ("2.40",),
 }
-# What those assemblers say when they give up on a whole object.
+# The message of those assemblers when they reject a whole object.
 FATAL: Final = "SFrame unsupported offset value"
 
 

@@ -156,7 +156,7 @@ def test_names_are_harmless_in_text_and_pages(name: str) -> None:
         lines = list(render_markdown(tables))
         assert all(line.isprintable() for line in lines)
         plain = [re.sub(r"\\.", "", line) for line in lines]
-        # What is left of a row without what is escaped: cells, no markup, nothing that becomes a link by itself.
+        # A row without its escaped characters has cells only: no markup, and nothing that becomes a link by itself.
         assert not any(re.search(r"[`\[\]<>$&]|://|www\.", line) for line in plain)
         for number, line in enumerate(lines):
             if line.startswith("|"):

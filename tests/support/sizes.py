@@ -92,7 +92,7 @@ def check_section(section: SectionSizes, version: int) -> None:
 
 
 def check_file(file: FileSizes) -> None:
-    """Every section of a file adds up, and so do the reasons of what is left out."""
+    """Every section of a file adds up, and so do the reasons for functions left out."""
     for version in file.versions:
         assert (version.cfi2sframe is None) == (version.gnu is None) == bool(version.refusal)
         for maker in MAKERS:

@@ -280,7 +280,7 @@ def named_functions_tables(report: SizeReport) -> tuple[Table, Table]:
     """Return the functions that are largest in SFrame, and those that exceed their FDE by most."""
     functions = report.functions
     larger = (
-        f"{functions.larger_count:,} of {functions.described_count:,} described functions take more bytes in "
+        f"{functions.larger_count:,} of {functions.described_count:,} described functions are larger in "
         f"version {report.version} than their FDE."
     )
     columns = (
