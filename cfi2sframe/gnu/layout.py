@@ -9,15 +9,14 @@ or `.eh_frame` in bytes, counts as if it used directives, and every object count
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.gnu.assembler import Chunks, GasModel, cut
 from cfi2sframe.gnu.rows import GasFunction, GasTarget
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import DropReason
+from cfi2sframe.rewrite.reread.view import holder_of, united
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
@@ -106,15 +105,12 @@ def start_size(function_size: int) -> int:
 def _assembled_entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator[CfiEntry]:
     """Yield the FDEs that came from an assembler: not those of ld for its PLT, nor of code that ld discarded."""
     dropped = code_map.arrangement.dropped
-    plt = sorted((p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name))
-    plt_starts = [start for start, _ in plt]
-    # Sections may overlap: the furthest end of those that start at or before an address decides.
-    plt_ends = list(accumulate((end for _, end in plt), max))
+    plt = united((p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name))
     for number, entry in enumerate(cfi.entries):
-        before = bisect_right(plt_starts, entry.fde.pc_begin_vaddr)
-        is_for_plt = before > 0 and entry.fde.pc_begin_vaddr < plt_ends[before - 1]
-        if not is_for_plt and dropped.get(number) is not DropReason.DISCARDED:
-            yield entry
+        start = entry.fde.pc_begin_vaddr
+        if dropped.get(number) is DropReason.DISCARDED or holder_of(plt, (start, start + 1)) is not None:
+            continue
+        yield entry
 
 
 def _plt_functions(image: ElfImage, version: int) -> Iterator[GnuFunction]:
