@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the archives twice, in surroundings that differ in all that must not matter, and compare their bytes.
 
-The second time they are built from a copy of the files that git knows, so that a stray file in this tree is noticed,
-too. Exit status 1: they differ, or one of them cannot be built.
+The second build is of a copy of the files that git tracks, which shows stray files in this tree, too. Exit status 1:
+the archives differ, or one of them cannot be built.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dist import ROOT, source_date
 
-#: What is unlike the usual: time zone, language, hash order; and the umask.
+#: Unusual surroundings: time zone, language, hash order; and the umask.
 SURROUNDINGS = {"TZ": "Pacific/Kiritimati", "LC_ALL": "C", "LANG": "tr_TR.UTF-8", "PYTHONHASHSEED": "7"}
 UMASK = 0o077
 

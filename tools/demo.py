@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Show a conversion from start to end: a real program of this machine, its section, the proof, and a look inside.
+"""Show a conversion from start to end: convert a program of this machine, verify it, and look into its section.
 
 demo.py [FILE]      (default: python3, bash or sh of this machine)  -> build/demo/NAME.sframe
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 CANDIDATES = ("/usr/bin/python3", "/bin/bash", "/bin/sh", sys.executable)
-#: Functions that many people have seen, of python, bash and dash.
+#: Well-known functions of python, bash and dash.
 WELL_KNOWN = ("Py_RunMain", "Py_BytesMain", "Py_NewInterpreter", "main", "execute_command", "parse_command")
 MAX_COVERAGE_LINES = 40
 
@@ -74,7 +74,7 @@ def run(*arguments: str | Path) -> tuple[str, float]:
 
 
 def show(text: str, limit: int = 12) -> None:
-    """Print a command's output, shortened, without the program's name in front."""
+    """Print a command's output, shortened, without the program's name before each line."""
     lines = text.splitlines()
     for line in lines[:limit]:
         print(f"  {line.removeprefix('cfi2sframe: ')}")
@@ -101,7 +101,7 @@ def pick_function(
 
 
 def show_side_by_side(image: ElfImage, path: Path) -> None:
-    """Print one function's rows as DWARF has them and as the section just written has them."""
+    """Print the rows of one function, DWARF's beside those of the section just written."""
     section = decode(path.read_bytes(), default_section_vaddr(image))
     arch = image.arch
     entries = read_programs(image, find_cfi(image)).entries
@@ -110,7 +110,7 @@ def show_side_by_side(image: ElfImage, path: Path) -> None:
     heading(f"4. One function, {name}: DWARF's rows and SFrame's")
     count = len(entry.fde.instructions)
     print(f"  {entry.fde.pc_range:,} bytes from 0x{start:x}. {count} bytes of instructions to interpret")
-    print(f"  became {function.rows_size} bytes of rows to search: a start, and an offset each for CFA and FP.")
+    print(f"  became {function.rows_size} bytes of rows to search: each has a start, and offsets for CFA and FP.")
     print()
     print(f"  {'PC':<10}{'DWARF CFI (.eh_frame)':<38}SFrame version {section.header.version}")
     print(f"  {'':<10}{'CFA':<12}{'FP':<14}{'RA':<12}{'CFA':<10}{'FP':<10}RA")
@@ -152,7 +152,7 @@ def main() -> int:
 
     heading("Next")
     print(f"  cfi2sframe dump --raw {shown} --section-address 0x{default_section_vaddr(image):x}   all of its rows")
-    print(f"  cfi2sframe --sframe-version 2 {program} -o v2.sframe   the version that GNU ld 2.41 to 2.45 takes")
+    print(f"  cfi2sframe --sframe-version 2 {program} -o v2.sframe   the version for GNU ld 2.41 to 2.45")
     return 0
 
 

@@ -28,9 +28,9 @@ from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.files import Unusable, find_sources, open_source
 from cfi2sframe.render.markdown import markdown_table
-from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes
+from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes, quotient
 from cfi2sframe.report.size.sources import Measured, Request, measure_source, split_found
-from cfi2sframe.report.size.tables import MAKER_NAMES, Column, Table, quotient
+from cfi2sframe.report.size.tables import MAKER_NAMES, Column, Table
 from cfi2sframe.report.size.totals import build_report
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
 
@@ -189,7 +189,7 @@ def _version_rows(every: list[Installation], version: int) -> Iterator[tuple[str
 def _maker_rows(every: list[Installation], version: int, maker: Maker) -> Iterator[tuple[str, ...]]:
     name = f"version {version} by {MAKER_NAMES[maker]}"
     yield _row(name, every, lambda i: _layout(_total(i, version), maker))
-    yield _row("files where that is more", every, lambda i: _larger(i, version, maker))
+    yield _row("files where it is larger than its CFI", every, lambda i: _larger(i, version, maker))
 
 
 def _row(name: str, every: list[Installation], cell: Callable[[Installation], str]) -> tuple[str, ...]:
@@ -211,15 +211,13 @@ def _minutes(seconds: float) -> str:
 def _left_out(total: VersionTotal) -> str:
     if not total.file_count:
         return "not defined"
-    layout = total.cfi2sframe
-    share = quotient(layout.left_out_count, layout.left_out_count + layout.function_count, 100)
-    return f"{layout.left_out_count:,} ({share or 0:.3f} %)"
+    return f"{total.cfi2sframe.left_out_count:,} ({total.left_out_percent or 0:.3f} %)"
 
 
 def _layout(total: VersionTotal, maker: Maker) -> str:
     if not total.file_count:
         return ""
-    return f"{_size(total.layout(maker).size)} ({total.ratio(maker) or 0:.2f})"
+    return f"{_size(total.section(maker).size)} ({total.ratio(maker) or 0:.2f})"
 
 
 def _larger(installation: Installation, version: int, maker: Maker) -> str:

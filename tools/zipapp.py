@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the program as one file: zipapp.py FILE. For build roots that have a Python and no pip.
 
-Inside are the package and pyelftools, which are Python alone. capstone, which has native code, is the system's
-(python3-capstone in Debian); without it the program says so when it meets PLT stubs, and --no-plt goes on.
+It holds the package and pyelftools, which are pure Python. capstone, which has native code, has to be installed
+(python3-capstone in Debian); without it, files with PLT stubs are refused unless --no-plt is given.
 Called by another name (a link named ld, cfi2sframe-ld, cfi2sframe-cc), the file is the linker wrapper.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 SHEBANG = b"#!/usr/bin/env python3\n"
-#: Zip archives know no time before this one.
+#: The earliest time that zip archives can express: 1 January 1980.
 EARLIEST = 315532800
 MAIN = """\
 # SPDX-License-Identifier: Apache-2.0
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 
 
 def files() -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file inside."""
+    """Yield the name and the content of each file in the archive."""
     yield "__main__.py", MAIN.encode()
     yield "LICENSE", (ROOT / "LICENSE").read_bytes()
     for path in (ROOT / "cfi2sframe").rglob("*"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from cfi2sframe.cli.common import EXIT_OF_PROBLEM
-from cfi2sframe.render.text import printable
+from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.errors import RequestError, reason_of
-from cfi2sframe.render.text import printable
+from cfi2sframe.printable import printable
 
 #: The exit status that a file's failure asks for.
 EXIT_OF_PROBLEM: Final[dict[Problem, int]] = {

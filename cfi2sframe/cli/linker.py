@@ -200,7 +200,7 @@ def _is_set(variable: str) -> bool:
 
 def _say(kind: str, text: str, status: int, file: str = "") -> int:
     """Print a message in the GNU manner and return `status`."""
-    from cfi2sframe.render.text import printable
+    from cfi2sframe.printable import printable
 
     place = f"{printable(file)}: " if file else ""
     try:

@@ -200,8 +200,7 @@ def _render(report: SizeReport | Comparison, arguments: argparse.Namespace, out:
     elif arguments.format == "html":
         from cfi2sframe.render.html import comparison_page, report_page
 
-        lines = report_page(report) if isinstance(report, SizeReport) else comparison_page(report)
-        out.writelines(lines)
+        out.write(report_page(report) if isinstance(report, SizeReport) else comparison_page(report))
     else:
         from cfi2sframe.report.size.tables import comparison_tables, report_tables
 

@@ -18,7 +18,7 @@ from cfi2sframe.cli.common import (
 )
 from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, SFrameError
-from cfi2sframe.render.text import printable
+from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse

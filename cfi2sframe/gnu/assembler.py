@@ -2,11 +2,11 @@
 """How many bytes GNU as would spend on a function's rows, from its call frame instructions.
 
 A model of sizes, not a converter. The assembler starts a row at each advance that is followed by a directive on CFA,
-RA or FP, whether or not it changes anything; it adds whatever state it is in as the last row; and it gives up on a
-function at directives that its version does not know to say. Binutils 2.40 wrote version 1, 2.41 to 2.45 version 2,
-2.46 and later version 3; `Gas` says in what they differ.
+RA or FP, whether or not the directive changes anything; it appends its last state as the last row; and it drops a
+function at directives that its version cannot express. Binutils 2.40 wrote version 1, 2.41 to 2.45 version 2, 2.46 and
+later version 3; `GasTarget` and `directives` have the differences.
 
-States are nodes of a graph and instruction chunks its edges, as in `dwarf.machine`: an edge is walked once.
+States are the nodes of a graph and instruction chunks its edges, so that each edge is walked once for a whole file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from cfi2sframe.dwarf.instructions import ADVANCES, CUTTER, read_chunk, read_ins
 from cfi2sframe.dwarf.pointer import fixed_size
 from cfi2sframe.errors import CfiError
 from cfi2sframe.gnu.directives import GasState, GiveUp, Translation
-from cfi2sframe.gnu.rows import Gas, GasFunction, GasRow, words_size
+from cfi2sframe.gnu.rows import GasFunction, GasRow, GasTarget, words_size
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.constants import V3_MAX_FRES
 
 if TYPE_CHECKING:
@@ -30,28 +31,29 @@ if TYPE_CHECKING:
 Chunks = list[tuple[bool, bytes]]
 
 
-class _Node:
+class _GasNode:
     __slots__ = ("edges", "state")
 
     def __init__(self, state: GasState) -> None:
         self.state = state
-        self.edges: dict[tuple[bool, bytes], tuple[_Node | None, GasRow | None]] = {}
+        #: By chunk: the next state, None when the assembler drops the function; and the row that the chunk completes.
+        self.edges: dict[tuple[bool, bytes], tuple[_GasNode | None, GasRow | None]] = {}
 
 
 class GasModel:
     """Assembles the programs of one file for one SFrame version."""
 
-    def __init__(self, gas: Gas) -> None:
+    def __init__(self, gas: GasTarget) -> None:
         self.gas = gas
-        self._starts: dict[DwarfCie, _Node | None] = {}
-        self._nodes: dict[GasState, _Node] = {}
+        self._starts: IdentityMap[DwarfCie, _GasNode | None] = IdentityMap(self._start)
+        self._nodes: dict[GasState, _GasNode] = {}
         self._sizes: dict[tuple[GasRow, bool], int] = {}
 
     def assemble(self, cie: DwarfCie, chunks: Chunks | None) -> GasFunction | None:
-        """Return the function with these instructions (see `cut`), or None when the assembler would leave it out."""
+        """Return the function with these instructions (see `cut`), or None when the assembler drops it."""
         rows = None if chunks is None else self._rows(cie, chunks)
         if rows is None:
-            # Version 3 keeps signal frames without rows, which says that the stack ends there.
+            # Version 3 keeps signal frames without rows, which tell a tracer that the stack ends there.
             is_kept = self.gas.version >= 3 and cie.is_signal_frame
             return GasFunction(0, is_flexible=False, word_sizes=()) if is_kept else None
         kept, is_flexible = rows
@@ -67,8 +69,8 @@ class GasModel:
         return GasFunction(len(kept), is_flexible, tuple(sorted(counts.items())))
 
     def _rows(self, cie: DwarfCie, chunks: Chunks) -> tuple[list[GasRow], bool] | None:
-        """Return the rows and whether they are flexible; None when the assembler gives up."""
-        node = self._start(cie)
+        """Return the rows and whether they are flexible; None when the assembler drops the function."""
+        node = self._starts[cie]
         rows: list[GasRow] = []
         for chunk in chunks:
             if node is None:
@@ -93,30 +95,28 @@ class GasModel:
             return False
         return any(row.fp.where == "stack" and row.ra.where != "stack" for row in rows)
 
-    def _start(self, cie: DwarfCie) -> _Node | None:
-        if cie not in self._starts:
-            node = None
-            if cie.ra_register == self.gas.arch.ra_register:
-                try:
-                    node = self._node(Translation(self.gas, cie, GasState()).run(cie.instructions))
-                except (GiveUp, CfiError):
-                    node = None
-            self._starts[cie] = node
-        return self._starts[cie]
+    def _start(self, cie: DwarfCie) -> _GasNode | None:
+        """Return the state after the CIE's initial instructions; None when the assembler drops all of its functions."""
+        if cie.ra_register != self.gas.arch.ra_register:
+            return None
+        return self._execute(GasState(), cie.instructions, cie)
 
-    def _node(self, state: GasState) -> _Node:
-        node = self._nodes.get(state)
-        if node is None:
-            node = self._nodes[state] = _Node(state)
-        return node
-
-    def _follow(self, node: _Node, chunk: tuple[bool, bytes], cie: DwarfCie) -> tuple[_Node | None, GasRow | None]:
+    def _follow(
+        self, node: _GasNode, chunk: tuple[bool, bytes], cie: DwarfCie
+    ) -> tuple[_GasNode | None, GasRow | None]:
         advances, code = chunk
         emitted, state = _advance(node.state) if advances else (None, node.state)
+        return self._execute(state, code, cie), emitted
+
+    def _execute(self, state: GasState, code: bytes, cie: DwarfCie) -> _GasNode | None:
         try:
-            return self._node(Translation(self.gas, cie, state).run(code)), emitted
+            after = Translation(self.gas, cie, state).run(code)
         except (GiveUp, CfiError):
-            return None, emitted
+            return None
+        node = self._nodes.get(after)
+        if node is None:
+            node = self._nodes[after] = _GasNode(after)
+        return node
 
 
 def cut(cie: DwarfCie, instructions: bytes, arch: Arch) -> Chunks | None:
@@ -143,7 +143,7 @@ def cut(cie: DwarfCie, instructions: bytes, arch: Arch) -> Chunks | None:
 
 
 def _advance(state: GasState) -> tuple[GasRow | None, GasState]:
-    """Return the row that an advance completes, if any, and the state behind it."""
+    """Return the row that an advance completes, if any, and the state after the advance."""
     if state.row is None:
         return None, state._replace(row=GasRow())
     if state.is_new:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GNU as makes of call frame instructions: how each changes the row in the making, and where it gives up."""
+"""Call frame instructions as GNU as carries them out: how each changes the current row, and which drop the function."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
 from cfi2sframe.errors import CfiError
-from cfi2sframe.gnu.rows import NOWHERE, Gas, GasRow, Saved
+from cfi2sframe.gnu.rows import NOWHERE, GasRow, GasTarget, Saved
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.entries import DwarfCie
@@ -18,14 +18,15 @@ _DW_OP_DEREF: Final = 0x06
 
 
 class GiveUp(Exception):  # noqa: N818 - control flow between two modules, never an error
-    """The assembler emits nothing for this function."""
+    """The assembler drops the function: it writes no SFrame FDE for it."""
 
 
 class GasState(NamedTuple):
-    """The assembler between two instructions.
+    """The assembler's state between two instructions.
 
-    `row` is the one in the making (None before the first), `is_new` while no directive has touched it; `last` the row
-    emitted last, `first` the one emitted first; `flexible` whether a directive has asked for flexible rows.
+    `row` is the current row, None before the first; `is_new` is true until a directive changes it. `first` and `last`
+    are the rows emitted first and last, `remembered` is that of `.cfi_remember_state`. `flexible`: some directive needs
+    flexible rows.
     """
 
     row: GasRow | None = None
@@ -37,9 +38,9 @@ class GasState(NamedTuple):
 
 
 class Translation:
-    """Carries instructions without an advance out on a state."""
+    """Carries out one chunk of instructions, which has no advance, on a state."""
 
-    def __init__(self, gas: Gas, cie: DwarfCie, state: GasState) -> None:
+    def __init__(self, gas: GasTarget, cie: DwarfCie, state: GasState) -> None:
         self.gas = gas
         self.arch = gas.arch
         self.cie = cie
@@ -48,7 +49,7 @@ class Translation:
         self.position = 0
 
     def run(self, code: bytes) -> GasState:
-        """Return the state behind the instructions. Raises `GiveUp`, or `CfiError` when they are damaged."""
+        """Return the state after the instructions. Raises `GiveUp`, or `CfiError` when they are damaged."""
         self.code, self.position = code, 0
         while self.position < len(code):
             opcode = code[self.position]
@@ -73,9 +74,6 @@ class Translation:
         value, self.position = read_sleb(self.code, self.position)
         return value
 
-    def _factored_sleb(self) -> int:
-        return self._sleb() * self.cie.data_alignment
-
     def _factored(self, *, is_signed: bool) -> int:
         return (self._sleb() if is_signed else self._uleb()) * self.cie.data_alignment
 
@@ -86,7 +84,7 @@ class Translation:
 
     @property
     def row(self) -> GasRow:
-        """The row in the making; an empty one before the first."""
+        """The current row; an empty one before the first."""
         return self.state.row or GasRow()
 
     def _set(self, row: GasRow) -> None:
@@ -100,12 +98,14 @@ class Translation:
                 pass
             case d.DW_CFA_def_cfa | d.DW_CFA_def_cfa_sf:
                 register = self._uleb()
-                self._def_cfa(register, self._uleb() if opcode == d.DW_CFA_def_cfa else self._factored_sleb())
+                self._def_cfa(register, self._uleb() if opcode == d.DW_CFA_def_cfa else self._factored(is_signed=True))
             case d.DW_CFA_def_cfa_register:
                 last = self.state.last
                 self._def_cfa(self._uleb(), self.row.cfa_offset if last is None else last.cfa_offset)
             case d.DW_CFA_def_cfa_offset | d.DW_CFA_def_cfa_offset_sf:
-                self._def_cfa_offset(self._uleb() if opcode == d.DW_CFA_def_cfa_offset else self._factored_sleb())
+                self._def_cfa_offset(
+                    self._uleb() if opcode == d.DW_CFA_def_cfa_offset else self._factored(is_signed=True)
+                )
             case d.DW_CFA_offset_extended | d.DW_CFA_offset_extended_sf:
                 register = self._uleb()
                 self._offset(register, self._factored(is_signed=opcode == d.DW_CFA_offset_extended_sf))
@@ -165,7 +165,7 @@ class Translation:
                 self._set(row._replace(ra=NOWHERE))
 
     def _move_ra(self, offset: int) -> None:
-        """RA is on the stack, and not where the ABI has it: before version 3 nobody looked."""
+        """Put RA on the stack where the ABI does not have it; before version 3 the assembler ignores that."""
         if self.gas.has_flexible_rows:
             self.state = self.state._replace(flexible=True)
             self._set(self.row._replace(ra=Saved("stack", offset), ra_is_undefined=False))
@@ -173,7 +173,7 @@ class Translation:
     def _restore(self, register: int) -> None:
         row, source = self.row, self.state.first or self.row
         if register == self.arch.fp_register:
-            # The register of the rule stays: only place and offset come back.
+            # The assembler restores kind and offset of the rule, and leaves its register.
             self._set(row._replace(fp=source.fp._replace(register=row.fp.register)))
         elif register == self.arch.ra_register and self.gas.tracks_ra:
             ra = source.ra._replace(register=row.ra.register)
@@ -206,11 +206,11 @@ class Translation:
                 self._set(row._replace(ra=saved, ra_is_undefined=False))
         elif arch.pads_ra and self.gas.version == 2:
             self._register_as_offset(register, source)
-        elif self.gas.version < 2 or self._must_follow(register):
+        elif self.gas.version < 2 or self._needs_rule(register):
             raise GiveUp
 
-    def _must_follow(self, register: int) -> bool:
-        """Whether the assembler gives up when a register is in another one: it does not look at all of them."""
+    def _needs_rule(self, register: int) -> bool:
+        """Whether the assembler drops a function that has this register in another one; it ignores most registers."""
         arch = self.arch
         if register == arch.ra_register:
             return self.gas.tracks_ra or self.gas.version >= 3
@@ -249,7 +249,7 @@ class Translation:
         if register == arch.sp_register and looks_at_sp and offset != arch.sp_offset_from_cfa:
             raise GiveUp
 
-    # What assembly has no directive for
+    # Instructions without a directive, which assembly spells with .cfi_escape
 
     def _escape(self, opcode: int) -> None:
         if self.gas.version < 3:

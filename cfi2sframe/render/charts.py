@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Charts as inline SVG without a script.
 
-Horizontal places are percentages and sizes of letters are pixels, so that a chart is as wide as its page and its text
-stays readable on a phone. Each chart has a title and a description; the numbers are in a table besides.
+Horizontal coordinates are percentages and font sizes are pixels: a chart is as wide as its page, and its text stays
+readable on a phone. Each chart has a title and a description; a table on the page repeats the numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: How far to the right bars reach, in percent; behind them stand their values.
+#: The length of the longest bar in percent of the width; its label follows it.
 _BAR_REACH: Final = 70.0
 _BAR_HEIGHT: Final = 14
 _BAR_STEP: Final = 18
@@ -24,21 +24,21 @@ _COLUMNS_TOP: Final = 18
 _COLUMNS_BOTTOM: Final = 38
 
 
-class Piece(NamedTuple):
-    """A piece of a bar: its class in the style sheet, and its value."""
+class Segment(NamedTuple):
+    """A segment of a bar: its class in the style sheet, and its value."""
 
     style: str
     value: float
 
 
 class Bar(NamedTuple):
-    """A bar of pieces, and the text behind it."""
+    """A bar of segments, and the text after it."""
 
-    pieces: tuple[Piece, ...]
+    segments: tuple[Segment, ...]
     label: str
 
 
-class Group(NamedTuple):
+class BarGroup(NamedTuple):
     """Bars under a common name."""
 
     name: str
@@ -46,15 +46,16 @@ class Group(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """A class of a distribution, with a count per series; its label stands below where it is not empty."""
+    """A class of a distribution: a label below it, which may be empty, and a count for each series."""
 
     label: str
     counts: tuple[int, ...]
 
 
-def bar_chart(identity: str, title: str, description: str, groups: Sequence[Group]) -> Iterator[str]:
+def bar_chart(identity: str, title: str, description: str, groups: Sequence[BarGroup]) -> Iterator[str]:
     """Yield groups of horizontal bars on one scale."""
-    widest = max((sum(p.value for p in bar.pieces) for group in groups for bar in group.bars), default=0) or 1
+    bars = [bar for group in groups for bar in group.bars]
+    widest = max((sum(segment.value for segment in bar.segments) for bar in bars), default=0) or 1
     height = sum(_NAME_HEIGHT + _BAR_STEP * len(group.bars) + _GROUP_GAP for group in groups)
     yield from _open(identity, title, description, height)
     y = 0
@@ -70,10 +71,10 @@ def bar_chart(identity: str, title: str, description: str, groups: Sequence[Grou
 
 def _bar(bar: Bar, y: int, widest: float) -> Iterator[str]:
     x = 0.0
-    for style, value in bar.pieces:
+    for style, value in bar.segments:
         width = _BAR_REACH * value / widest
         if value > 0:
-            # What is there is seen, however small.
+            # A segment is visible however small it is.
             yield (
                 f'<rect class="{style}" x="{x:.3f}%" y="{y}" width="{max(width, 0.15):.3f}%" height="{_BAR_HEIGHT}"/>\n'
             )
@@ -84,7 +85,7 @@ def _bar(bar: Bar, y: int, widest: float) -> Iterator[str]:
 def column_chart(
     identity: str, title: str, description: str, bins: Sequence[Bin], styles: Sequence[str], mark: int | None, unit: str
 ) -> Iterator[str]:
-    """Yield a distribution: a column per class and series, with a line in front of class number `mark`."""
+    """Yield a distribution: a column per class and series, with a line before class number `mark`."""
     height = _COLUMNS_TOP + _COLUMNS_HEIGHT + _COLUMNS_BOTTOM
     base = _COLUMNS_TOP + _COLUMNS_HEIGHT
     most = max((max(item.counts) for item in bins), default=0) or 1
@@ -117,7 +118,7 @@ def _open(identity: str, title: str, description: str, height: int) -> Iterator[
 
 
 def _shorten(name: str, length: int = 46) -> str:
-    """Keep a name's end, which tells files apart, within a phone's width."""
+    """Shorten a name to a phone's width; its end is kept, which distinguishes files."""
     return name if len(name) <= length else "\N{HORIZONTAL ELLIPSIS}" + name[-length + 1 :]
 
 

@@ -1,31 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Size reports as JSON-ready data; `docs/size-report.schema.json` describes it."""
+"""Size reports as data for JSON, which `docs/size-report.schema.json` describes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from cfi2sframe.report.size.tables import quotient, verdict
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from cfi2sframe.report.size.records import (
         CfiSizes,
         Comparison,
-        Failure,
         FileSizes,
-        Functions,
         FunctionSize,
-        Layout,
+        NamedFunctions,
         Pair,
+        SectionSizes,
         SizeReport,
         Totals,
         VersionSizes,
         VersionTotal,
     )
 
-#: Raised whenever a field changes its meaning or goes away; new fields do not raise it.
+#: Raised whenever a field changes its meaning or is removed; new fields do not raise it.
 SCHEMA_VERSION: Final = 1
 
 
@@ -39,7 +34,7 @@ def report_data(report: SizeReport) -> dict[str, Any]:
         "files": [file_data(file) for file in report.files],
         "omitted_files": report.omitted_count,
         "functions": _functions(report.functions),
-        "failures": [_failure(failure) for failure in report.failures],
+        "failures": [failure._asdict() for failure in report.failures],
     }
 
 
@@ -53,14 +48,14 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
         "totals": {"old": totals_data(old), "new": totals_data(new)},
         "files": [_pair(pair, comparison.version) for pair in comparison.pairs],
         "omitted_files": comparison.omitted_count,
-        "failures": [_failure(failure) for failure in comparison.failures],
+        "failures": [failure._asdict() for failure in comparison.failures],
     }
 
 
 def _pair(pair: Pair, version: int) -> dict[str, Any]:
     return {
         "name": pair.name,
-        "verdict": verdict(pair, version),
+        "verdict": pair.verdict(version),
         "change": pair.change(version),
         "old": None if pair.old is None else file_data(pair.old),
         "new": None if pair.new is None else file_data(pair.new),
@@ -95,46 +90,37 @@ def file_data(file: FileSizes) -> dict[str, Any]:
 def _version(version: VersionSizes | VersionTotal, sizes: CfiSizes) -> dict[str, Any]:
     return {
         "version": version.version,
-        "cfi2sframe": _layout(version.cfi2sframe, sizes),
-        "gnu": _layout(version.gnu, sizes),
+        "cfi2sframe": _section(version.cfi2sframe, sizes),
+        "gnu": _section(version.gnu, sizes),
         "left_out": dict(version.left_out),
     }
 
 
-def _layout(layout: Layout | None, sizes: CfiSizes) -> dict[str, Any] | None:
-    if layout is None:
+def _section(section: SectionSizes | None, sizes: CfiSizes) -> dict[str, Any] | None:
+    if section is None:
         return None
     return {
-        "size": layout.size,
-        "parts": layout.parts._asdict(),
+        "size": section.size,
+        "parts": section.parts._asdict(),
         "functions": {
-            "total": layout.function_count,
-            "default": layout.default_count,
-            "flexible": layout.flexible_count,
-            "pcmask": layout.pcmask_count,
-            "left_out": layout.left_out_count,
+            "total": section.function_count,
+            "default": section.default_count,
+            "flexible": section.flexible_count,
+            "pcmask": section.pcmask_count,
+            "left_out": section.left_out_count,
         },
         "rows": {
-            "total": layout.row_count,
-            "stored": layout.stored_row_count,
-            "per_function": quotient(layout.row_count, layout.function_count),
-            "by_size": _text_keys(layout.row_sizes),
-            "functions_by_rows": dict(layout.rows_per_function),
+            "total": section.row_count,
+            "stored": section.stored_row_count,
+            "per_function": section.mean_row_count,
+            "by_size": {str(size): count for size, count in section.row_sizes.items()},
+            "functions_by_rows": dict(section.rows_per_function),
         },
-        "ratios": {
-            "to_cfi": quotient(layout.size, sizes.cfi),
-            "to_cfi_and_hdr": quotient(layout.size, sizes.base),
-            "to_text": quotient(layout.size, sizes.text),
-            "to_file": quotient(layout.size, sizes.file),
-        },
+        "ratios": sizes.ratios(section.size)._asdict(),
     }
 
 
-def _text_keys(counts: Mapping[int, int]) -> dict[str, int]:
-    return {str(key): count for key, count in counts.items()}
-
-
-def _functions(functions: Functions) -> dict[str, Any]:
+def _functions(functions: NamedFunctions) -> dict[str, Any]:
     return {
         "described": functions.described_count,
         "larger_than_fde": functions.larger_count,
@@ -145,7 +131,3 @@ def _functions(functions: Functions) -> dict[str, Any]:
 
 def _function(function: FunctionSize) -> dict[str, Any]:
     return function._asdict() | {"excess": function.excess}
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    return failure._asdict()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables in Markdown (the dialect with tables that GitHub, GitLab and Pandoc share)."""
+"""Tables in Markdown, in the dialect that GitHub, GitLab and Pandoc share."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape what Markdown would take for markup, for mathematics, or for a link that needs no markup."""
+    """Escape what Markdown would take for markup, mathematics or a bare link."""
     escaped = "".join(f"\\{c}" if c in r"\`*_[]<>|#&~$" else c for c in text)
     return escaped.replace("://", r"\://").replace("www.", r"www\.")

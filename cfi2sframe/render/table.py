@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for a terminal: aligned, with thousands separators, in colour where that is asked for."""
+"""Tables for a terminal: aligned, with thousands separators, in colour on request."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.render.cells import cell_text, is_number
+from cfi2sframe.render.cells import cell_text, is_number, tone_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 _BOLD: Final = "\033[1m"
 _DIM: Final = "\033[2m"
-_GREEN: Final = "\033[32m"
-_YELLOW: Final = "\033[33m"
+#: Green and yellow.
+_TONES: Final = {"better": "\033[32m", "worse": "\033[33m", None: ""}
 _RESET: Final = "\033[0m"
 _GAP: Final = "  "
 
 
 def render_tables(tables: Iterable[Table], *, colour: bool = False) -> Iterator[str]:
-    """Yield the lines of all tables, an empty one between two."""
+    """Yield the lines of all tables, with an empty line between two."""
     for number, table in enumerate(tables):
         if number:
             yield ""
@@ -36,7 +36,7 @@ def _render(table: Table, *, colour: bool) -> Iterator[str]:
     yield _paint(table.title, _BOLD, colour=colour)
     yield _paint(_line(heading, columns, widths), _DIM, colour=colour)
     for row, texts in zip(table.rows, body, strict=False):
-        paints = [_colour_of(cell, column) if colour else "" for cell, column in zip(row, columns, strict=True)]
+        paints = [_TONES[tone_of(cell, column)] if colour else "" for cell, column in zip(row, columns, strict=True)]
         yield _line(texts, columns, widths, paints)
     if table.total:
         yield _paint(_line(body[-1], columns, widths), _BOLD, colour=colour)
@@ -61,23 +61,12 @@ def _line(
 
 
 def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns of a text."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
 
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def _colour_of(cell: Cell, column: Column) -> str:
-    """Return the colour of a ratio or a change: green where SFrame is the smaller one."""
-    if isinstance(cell, str) or cell is None:
-        return ""
-    if column.kind == "ratio" and "rows" not in column.name:
-        return _GREEN if cell <= 1 else _YELLOW
-    if column.kind == "change" and cell:
-        return _GREEN if cell < 0 else _YELLOW
-    return ""
 
 
 def _paint(text: str, paint: str, *, colour: bool) -> str:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts as text for people."""
+"""Coverage accounts as text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -11,19 +13,12 @@ if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage, LeftOut, StubLeftOut
 
 
-#: Columns of section names; a longer one moves what follows it in its own line alone.
+#: The widest column for section names; a longer name shifts the rest of its own line only.
 _MAX_NAME_WIDTH: Final = 80
 
 
-def printable(text: str) -> str:
-    """Escape what a terminal would act on or a line could not hold."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
 def describe_left_out(item: LeftOut, coverage: Coverage) -> str:
-    """Return one left-out function as a sentence without its file."""
+    """Return one left-out function as a sentence that does not name the file."""
     place = f"0x{item.address:x}"
     if coverage.is_object and item.section != ".text":
         place = f"{printable(item.section)}+{place}"
@@ -33,7 +28,7 @@ def describe_left_out(item: LeftOut, coverage: Coverage) -> str:
 
 
 def describe_stub(item: StubLeftOut) -> str:
-    """Return stubs that are left out as a sentence without their file."""
+    """Return stubs that are left out as a sentence that does not name the file."""
     detail = f" ({item.detail})" if item.detail else ""
     place = f"at 0x{item.address:x} in {printable(item.section)}"
     return f"{item.size:,} bytes of PLT stubs {place}: {item.reason.value}{detail}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts of conversions as records, and those records as text and data."""
+"""Accounts of conversions (`coverage`) and of section sizes (`size`): records, and computations on them."""

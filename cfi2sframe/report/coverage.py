@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of one conversion: which functions and bytes are described, which are not, and why.
+"""The account of one conversion: which functions and bytes the section describes, which it does not, and why.
 
-Every executable byte and every FDE is counted once: `Coverage` says how the sums add up.
+Every FDE and every executable byte is counted exactly once; the sums are those of `FunctionCounts` and `ByteCounts`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     from cfi2sframe.reasons import SkipReason
 
 SCHEMA_VERSION: Final = 1
-#: Characters that are made ready for people within a microsecond.
+#: Characters of names that one step of the budget, about a microsecond, can render.
 _TEXT_PER_STEP: Final = 8
 
 
 class LeftOut(NamedTuple):
-    """A function that the SFrame version cannot say.
+    """A function that the SFrame version cannot express.
 
-    `address` and `row_address` (of the row that cannot be said) are absolute; in an object, offsets in `section`.
+    `row_address` is that of the first row that it cannot express. It and `address` are absolute; in an object, both are
+    offsets in `section`. `size` counts bytes; `detail` is the rule in question.
     """
 
     name: str
@@ -40,7 +41,7 @@ class LeftOut(NamedTuple):
 
 
 class StubLeftOut(NamedTuple):
-    """PLT stubs that are not described: where, how many bytes, and why."""
+    """PLT stubs that the section does not describe. `address` is absolute, `size` counts bytes."""
 
     section: str
     address: int
@@ -50,7 +51,7 @@ class StubLeftOut(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """A damaged FDE: its place in the CFI, and what is wrong."""
+    """A damaged FDE at `offset` of the CFI section `where`, and the damage."""
 
     where: str
     offset: int
@@ -58,18 +59,18 @@ class Damaged(NamedTuple):
 
 
 class ByteCounts(NamedTuple):
-    """Executable bytes by what becomes of them; they add up to `total`."""
+    """Executable bytes by what describes them. `total` is the sum of the others; no CFI covers `uncovered`."""
 
-    total: int
-    default: int
-    flexible: int
-    stubs: int
-    left_out: int
-    uncovered: int
+    total: int = 0
+    default: int = 0
+    flexible: int = 0
+    stubs: int = 0
+    left_out: int = 0
+    uncovered: int = 0
 
     @property
     def described(self) -> int:
-        """Bytes that the section describes."""
+        """The bytes that the section describes."""
         return self.default + self.flexible + self.stubs
 
 
@@ -83,9 +84,10 @@ class SectionBytes(NamedTuple):
 class FunctionCounts(NamedTuple):
     """FDEs by what becomes of them. `fdes` = default + flexible + left_out + replaced + dropped + damaged.
 
-    `replaced`: PLT stubs, which are described by their instructions. `overlapping` are those of the first three that
-    lost a part of their range to other FDEs. `records` are the functions in the section, `stub_records` of them for
-    stubs: more than the FDEs described where one is cut or split, fewer where level 2 joins neighbours.
+    `replaced` FDEs are of PLT stubs, which are described by their instructions; `dropped` ones have no code of their
+    own. `overlapping` counts those of the first three that lost a part of their range to other FDEs. `records` are the
+    functions in the section, `stub_records` of them for stubs: they are more than the FDEs described when one is cut or
+    split, and fewer when level 2 joins neighbours.
     """
 
     fdes: int
@@ -101,18 +103,18 @@ class FunctionCounts(NamedTuple):
 
     @property
     def described(self) -> int:
-        """FDEs that the section describes."""
+        """The FDEs that the section describes."""
         return self.default + self.flexible
 
     @property
     def percent(self) -> float:
-        """The share of FDEs with code of their own that the section describes; 100 where there are none."""
+        """The share of FDEs with code of their own that the section describes; 100 without such FDEs."""
         wanted = self.described + self.left_out + self.damaged
         return 100.0 * self.described / wanted if wanted else 100.0
 
 
 class Sizes(NamedTuple):
-    """Section sizes in bytes."""
+    """Sizes in bytes: the CFI that was read, its search table, and the SFrame section."""
 
     cfi: int
     eh_frame_hdr: int
@@ -120,13 +122,17 @@ class Sizes(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """`.sframe` to the CFI with its search table; None without CFI."""
+        """The size of `.sframe` to that of the CFI with its search table; None without CFI."""
         whole = self.cfi + self.eh_frame_hdr
         return self.sframe / whole if whole else None
 
 
 class Coverage(NamedTuple):
-    """The whole account of a file."""
+    """The whole account of a conversion.
+
+    `source` names the CFI section that was read, `section_vaddr` is the address that the section was made for, `errata`
+    is None except in version 2. `reasons` and `dropped` count functions and FDEs by reason, as sentences.
+    """
 
     file: str
     is_object: bool
@@ -148,7 +154,7 @@ class Coverage(NamedTuple):
 
 
 def account(conversion: Conversion) -> Coverage:
-    """Make the account of a conversion.
+    """Return the account of a conversion.
 
     Raises `BudgetError` when its text is out of proportion to the file: thousands of functions may share one long name.
     """
@@ -170,9 +176,7 @@ def account(conversion: Conversion) -> Coverage:
         source=conversion.cfi.sections[0].name if conversion.cfi.sections else "",
         section_vaddr=conversion.section_vaddr,
         functions=_count_functions(conversion),
-        bytes=ByteCounts(*(sum(column) for column in zip(*(s.counts for s in sections), strict=True)))
-        if sections
-        else ByteCounts(0, 0, 0, 0, 0, 0),
+        bytes=ByteCounts(*map(sum, zip(*(section.counts for section in sections), strict=True))),
         sizes=Sizes(
             sum(len(section.data) for section in conversion.cfi.sections),
             sum(section.size for section in image.sections_named(".eh_frame_hdr")),
@@ -220,7 +224,7 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
 
 
 def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
-    """Lay the pieces over the executable ranges, each byte once."""
+    """Count the bytes of every executable range by what describes them."""
     kinds = ("default", "flexible", "stubs", "left_out")
     counts: list[dict[str, int]] = [dict.fromkeys(kinds, 0) for _ in conversion.image.code_ranges]
     for number, start, end in zip(*conversion.code_map.pieces, strict=True):
@@ -232,7 +236,7 @@ def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
         for index, size in _shares(conversion.image, stub.start_vaddr, stub.start_vaddr + stub.size):
             counts[index]["stubs"] += size
     for skip in conversion.code_map.stubs.left_out:
-        # Elsewhere the CFI has the say, or nobody has.
+        # The bytes of other stubs that are left out count as their FDEs do, or as uncovered.
         if skip.reason is StubReason.CFI_DIFFERS:
             for index, size in _shares(conversion.image, skip.start_vaddr, skip.start_vaddr + skip.size):
                 counts[index]["left_out"] += size

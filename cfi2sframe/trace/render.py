@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.errors import BudgetError
-from cfi2sframe.render.text import printable
+from cfi2sframe.printable import printable
 from cfi2sframe.trace.demangle import Demangler
 from cfi2sframe.trace.frame import Ending
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # cfi2sframe_add(TARGET... [OPTIONS OPTION...])
 #
-# Puts an SFrame section into executables, shared libraries and modules each time they have been linked. OPTIONS go to
-# cfi2sframe, such as --sframe-version 2 or --strict. The program is found in PATH, or named by CFI2SFRAME_EXECUTABLE.
+# Puts an SFrame section into executables, shared libraries and modules after each link. OPTIONS are options of cfi2sframe,
+# such as --sframe-version 2 or --strict. CFI2SFRAME_EXECUTABLE names the program; by default it is looked up in PATH.
 include_guard(GLOBAL)
 
-find_program(CFI2SFRAME_EXECUTABLE cfi2sframe DOC "Makes SFrame sections from the CFI of ELF files")
+find_program(CFI2SFRAME_EXECUTABLE cfi2sframe DOC "Converts the CFI of ELF files to SFrame sections")
 
 function(cfi2sframe_add)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "OPTIONS")

@@ -1,10 +1,10 @@
-# ruff: noqa: INP001 - a module to be found on PYTHONPATH, not a package
+# ruff: noqa: INP001 - a module on PYTHONPATH, not a package
 # SPDX-License-Identifier: Apache-2.0
-"""An executor for `cfi2sframe --executor cfi2sframe_dask:executor`: the files are converted by a Dask cluster.
+"""An executor for `cfi2sframe --executor cfi2sframe_dask:executor`: a Dask cluster converts the files.
 
-The cluster is the one that CFI2SFRAME_DASK_SCHEDULER names (`tcp://host:8786`, or the path of a scheduler file that
-ends in .json); without it, processes of this machine, which end with the run. Workers need cfi2sframe installed and the
-files under the same absolute paths.
+CFI2SFRAME_DASK_SCHEDULER names the cluster (`tcp://host:8786`, or the path of a scheduler file that ends in .json).
+Without it, the executor starts processes on this machine, which end with the run. Workers need cfi2sframe installed and
+the files under the same absolute paths.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SCHEDULER = "CFI2SFRAME_DASK_SCHEDULER"
 
 
 class DaskExecutor(Executor):
-    """Dask's own executor, which leaves the cluster alone, and the cluster's end."""
+    """Dask's own executor, which does not shut a cluster down, and the cluster if it was started for this run."""
 
     def __init__(self, client: Client, owned: Any) -> None:  # noqa: ANN401 - Dask has many kinds of clusters
         self._client = client
         self._owned = owned
-        # A task that writes files is no pure function: equal tasks are to run each time.
+        # A task that writes files is no pure function: equal tasks must run each time.
         self._executor = client.get_executor(pure=False)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -39,7 +39,7 @@ class DaskExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - as its base
-        """End the run; and the cluster, if it was started for it."""
+        """End the run, and the cluster if it was started for this run."""
         self._executor.shutdown(wait=wait and not cancel_futures)
         self._client.close()
         if self._owned is not None:

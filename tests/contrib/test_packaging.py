@@ -86,6 +86,7 @@ BILL_SCHEMA = {
         }
     },
 }
+OBJECT = ROOT / "testdata" / "golden" / "amd64-push-rbp.o"
 BUILT = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "testdata", "fuzz"
 )
@@ -156,6 +157,23 @@ def test_the_sdist_is_whole(archives: tuple[Path, Path, Path]) -> None:
         "data/share/man/man1/cfi2sframe.1",
     } <= names
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
+
+
+def test_templates_are_packaged(archives: tuple[Path, Path, Path]) -> None:
+    """What is no Python module is in both archives."""
+    wanted = {f"cfi2sframe/{path.relative_to(ROOT / 'cfi2sframe')}" for path in data_files()}
+    with tarfile.open(archives[0]) as archive:
+        assert wanted <= {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(archives[1]) as wheel:
+        assert wanted <= set(wheel.namelist())
+
+
+def data_files() -> list[Path]:
+    """Return the files of the package that are no modules."""
+    paths = (ROOT / "cfi2sframe" / "render").iterdir()
+    found = [path for path in paths if path.suffix in (".css", ".html")]
+    assert len(found) == 2
+    return found
 
 
 def test_the_bill_of_materials(archives: tuple[Path, Path, Path]) -> None:
@@ -274,6 +292,19 @@ def test_what_is_installed_works(installed: Path, tmp_path: Path) -> None:
         assert (installed / "share" / name).is_file()
 
 
+def test_what_is_installed_makes_pages(installed: Path) -> None:
+    check_page(run(installed / "bin" / "cfi2sframe", "size", "--format", "html", OBJECT).out)
+
+
+def check_page(page: str) -> None:
+    """A report as HTML has its frame and its style sheet, without their lines for the licence."""
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.endswith("</html>\n")
+    assert "@media print" in page
+    assert "SPDX" not in page
+    assert OBJECT.name in page
+
+
 def test_the_tests_know_all_programs(installed: Path) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == PROGRAMS
@@ -303,9 +334,13 @@ def test_zipapp_alone(zipapp: Path, tmp_path: Path) -> None:
     result = attempt(*without_site(zipapp, "/bin/ls", "-o", tmp_path / "ls.sframe"))
     assert result.status == 3
     assert "capstone, which cannot be loaded; --no-plt" in result.err
-    words = ("--no-plt", "--strict", ROOT / "testdata" / "golden" / "amd64-push-rbp.o", "-o", tmp_path / "out.sframe")
+    words = ("--no-plt", "--strict", OBJECT, "-o", tmp_path / "out.sframe")
     run(*without_site(zipapp, *words))
     assert (tmp_path / "out.sframe").stat().st_size > 28
+
+
+def test_zipapp_makes_pages(zipapp: Path) -> None:
+    check_page(run(*without_site(zipapp, "size", "--format", "html", OBJECT)).out)
 
 
 def test_zipapp_with_the_system_s_capstone(zipapp: Path, tmp_path: Path) -> None:

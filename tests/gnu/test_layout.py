@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The predicted section of GNU as and ld is the real one, byte for byte.
+"""The predicted section of GNU as and ld has the size of the real one, to the byte.
 
-Sources that spell `.eh_frame` out in bytes do not count, nor those that write plain instructions with `.cfi_escape`:
-the bytes do not tell such an instruction from a directive, and the assembler treats them differently.
+Sources with `.eh_frame` in bytes are left out, and those that write plain instructions with `.cfi_escape`: in an
+object such an instruction looks like that of a directive, but the assembler treats them differently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.report.size.records import Layout
+    from cfi2sframe.report.size.records import SectionSizes
     from tests.support.oracle.tools import Binutils
 
 pytestmark = pytest.mark.oracle
@@ -42,7 +42,7 @@ CASES: Final = [
     for path in sorted((SOURCES / target).iterdir())
     if path.suffix in (".s", ".c", ".cc") and not re.search(r"\.section\s+\.eh_frame", path.read_text())
 ]
-# Instructions for which there are directives, in bytes; and one that 2.40 takes for another ABI's.
+# Instructions that have directives, in bytes; and one that 2.40 reads as another ABI's.
 ESCAPED: Final = {
     "def-cfa-sf.s": ("2.40", "2.44", "newest"),
     "offset-extended.s": ("2.40", "2.44", "newest"),
@@ -51,7 +51,7 @@ ESCAPED: Final = {
     "val-offset-sf.s": ("2.40", "2.44"),
     "window-save-opcode.s": ("2.40",),
 }
-# What those assemblers say when they give up on a whole object.
+# The message of those assemblers when they reject a whole object.
 FATAL: Final = "SFrame unsupported offset value"
 
 
@@ -86,7 +86,7 @@ def _real_size(image: ElfImage) -> int:
     return sum(sizes) - 28 * (len(sizes) - 1) if sizes else 0
 
 
-def _predicted(image: ElfImage, version: int) -> Layout:
+def _predicted(image: ElfImage, version: int) -> SectionSizes:
     layout = measure(image).version(version).gnu
     assert layout is not None
     return layout

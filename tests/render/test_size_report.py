@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports add up, whatever they list; and every format says the same."""
+"""Every format of a size report has the same numbers, and names in it are harmless."""
 
 from __future__ import annotations
 
@@ -13,126 +13,38 @@ from typing import Any
 
 import pytest
 
-from cfi2sframe import load
-from cfi2sframe.arch import AMD64
 from cfi2sframe.cli.progress import Progress
+from cfi2sframe.printable import printable
 from cfi2sframe.render.cells import cell_text
 from cfi2sframe.render.csv import write_comparison, write_report
-from cfi2sframe.render.html import comparison_page, human, ratio_bins, report_page
+from cfi2sframe.render.html import comparison_page, human, report_page
 from cfi2sframe.render.json import comparison_data, report_data
 from cfi2sframe.render.markdown import escape, render_markdown
 from cfi2sframe.render.table import render_tables
-from cfi2sframe.render.text import printable
-from cfi2sframe.report.size.measure import measure
 from cfi2sframe.report.size.records import Comparison, Failure, FileSizes, SizeReport
 from cfi2sframe.report.size.tables import comparison_tables, report_tables
-from cfi2sframe.report.size.totals import ORDERS, build_comparison, build_report
-from tests.support import cfi_asm as asm
-from tests.support.samples import TEXT_VADDR, linked_file
-from tests.support.sizes import aarch64_object, check_report, library, s390x_library, unsayable
+from cfi2sframe.report.size.totals import build_comparison, build_report
+from tests.support.sizes import check_report, library, measured, sample_comparison, sample_files
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs/size-report.schema.json"
-FAILURES = [Failure("bad.so", "truncated"), Failure("script.o", "no call frame information", is_expected=True)]
-
-
-def _measured(name: str, data: bytes) -> FileSizes:
-    return measure(load(data, name), function_count=3)
-
-
-def _files() -> list[FileSizes | Failure]:
-    return [
-        _measured("lib/small.so", library(2)),
-        _measured("lib/large.so", library(40)),
-        _measured("lib/<odd> & \x1b[31mred|.so", library(3, more=(unsayable(TEXT_VADDR + 0x200),))),
-        _measured("lib/s390x.so", s390x_library()),
-        _measured("a.o", aarch64_object()),
-        _measured("nothing.so", linked_file(AMD64, (unsayable(TEXT_VADDR),))),
-        *FAILURES,
-    ]
 
 
 @pytest.fixture(name="report", scope="module")
 def _report() -> SizeReport:
-    return build_report(_files(), version=3, function_count=3)
+    return build_report(sample_files(), version=3, function_count=3)
 
 
 @pytest.fixture(name="comparison", scope="module")
 def _comparison() -> Comparison:
-    old = [_measured("a.so", library(2)), _measured("b.so", library(9)), _measured("gone.so", library(1))]
-    new: list[FileSizes | Failure] = [
-        _measured("a.so", library(5)),
-        _measured("b.so", library(8)),
-        _measured("new.so", library(1)),
-        *FAILURES,
-    ]
-    return build_comparison(old, new, version=3)
-
-
-def test_sums(report: SizeReport) -> None:
-    check_report(report)
-    assert [total.file_count for total in report.totals.versions] == [5, 6, 6]
-
-
-def test_top_does_not_change_the_sums(report: SizeReport) -> None:
-    cut = build_report(_files(), version=3, top=2, function_count=3)
-    check_report(cut)
-    assert (cut.totals, cut.functions, cut.omitted_count) == (report.totals, report.functions, 4)
-    assert cut.files == report.files[:2]
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_orders(order: str) -> None:
-    report = build_report(_files(), version=2, order=order)
-    keys = [ORDERS[order](file, 2) for file in report.files]
-    assert keys == sorted(keys, reverse=True)
-    assert order != "name" or [f.name for f in report.files] == sorted(f.name for f in report.files)
-    assert order == "name" or keys[0] > 0
-
-
-def test_functions_of_all_files(report: SizeReport) -> None:
-    costs = [function.sframe_size for function in report.functions.costliest]
-    assert len(costs) == 3
-    assert costs == sorted(costs, reverse=True)
-    assert report.functions.described_count == sum(file.functions.described_count for file in report.files)
+    return sample_comparison()
 
 
 def test_nothing_at_all() -> None:
     report = build_report([], version=3)
     check_report(report)
     assert list(render_tables(report_tables(report))) == []
-    assert "</html>" in "".join(report_page(report))
+    assert "</html>" in report_page(report)
     json.dumps(report_data(report), allow_nan=False)
-
-
-# Comparing
-
-
-def test_pairs(comparison: Comparison) -> None:
-    data = comparison_data(comparison)
-    verdicts = {pair["name"]: (pair["verdict"], pair["change"] > 0) for pair in data["files"]}
-    assert verdicts["a.so"] == ("grew", True)
-    assert verdicts["b.so"] == ("shrank", False)
-    assert verdicts["gone.so"] == ("removed", False)
-    assert verdicts["new.so"] == ("added", True)
-    changes = [abs(pair.change(3)) for pair in comparison.pairs]
-    assert changes == sorted(changes, reverse=True)
-    old, new = comparison.totals
-    change = new.version(3).cfi2sframe.size - old.version(3).cfi2sframe.size
-    assert sum(pair.change(3) for pair in comparison.pairs) == change
-    assert [failure.name for failure in comparison.failures] == ["new: bad.so", "new: script.o"]
-
-
-def test_two_files_of_different_names_are_a_pair() -> None:
-    comparison = build_comparison([_measured("a-1.so", library(2))], [_measured("a-2.so", library(2))], version=3)
-    (pair,) = comparison.pairs
-    assert (pair.name, pair.change(3)) == ("a-2.so", 0)
-
-
-def test_members_of_the_same_name_stay_apart() -> None:
-    twice = [_measured("x.a(m.o)", library(1)), _measured("x.a(m.o)", library(2))]
-    comparison = build_comparison(twice, twice, version=3)
-    assert [pair.name for pair in comparison.pairs] == ["x.a(m.o)", "x.a(m.o)#2"]
-    assert comparison.totals[0].file_count == 2
 
 
 # Formats
@@ -207,12 +119,12 @@ HOSTILE = (
 
 
 def _hostile(name: str) -> tuple[SizeReport, Comparison]:
-    named = _measured("a.so", library(2))._replace(name=name)
+    named = measured("a.so", library(2))._replace(name=name)
     function = named.functions.costliest[0]._replace(name=name, file=name)
     named = named._replace(functions=named.functions._replace(costliest=(function,), larger=(function,)))
     results: list[FileSizes | Failure] = [named, Failure(name, name)]
     report = build_report(results, version=3, function_count=3)
-    return report, build_comparison([named, _measured("b.so", library(1))], results, version=3)
+    return report, build_comparison([named, measured("b.so", library(1))], results, version=3)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -231,7 +143,7 @@ def test_names_are_harmless_in_csv(name: str) -> None:
 
 def test_changes_stay_numbers_in_csv() -> None:
     out = io.StringIO()
-    write_comparison(build_comparison([_measured("a", library(9))], [_measured("a", library(2))], version=3), out)
+    write_comparison(build_comparison([measured("a", library(9))], [measured("a", library(2))], version=3), out)
     (line,) = csv.DictReader(io.StringIO(out.getvalue()))
     assert int(line["change"]) < 0
 
@@ -244,15 +156,14 @@ def test_names_are_harmless_in_text_and_pages(name: str) -> None:
         lines = list(render_markdown(tables))
         assert all(line.isprintable() for line in lines)
         plain = [re.sub(r"\\.", "", line) for line in lines]
-        # What is left of a row without what is escaped: cells, no markup, nothing that becomes a link by itself.
+        # A row without its escaped characters has cells only: no markup, and nothing that becomes a link by itself.
         assert not any(re.search(r"[`\[\]<>$&]|://|www\.", line) for line in plain)
         for number, line in enumerate(lines):
             if line.startswith("|"):
                 assert plain[number].count("|") in {len(table.columns) + 1 for table in tables}
     for page in (report_page(report), comparison_page(comparison)):
-        text = "".join(page)
-        assert text.replace("\n", "").isprintable()
-        assert not re.search(r"<script|<img|</title></svg><|<[^>]*alert", text)
+        assert page.replace("\n", "").isprintable()
+        assert not re.search(r"<script|<img|</title></svg><|<[^>]*alert", page)
 
 
 def test_terminal_tables_align(report: SizeReport) -> None:
@@ -286,7 +197,7 @@ def test_markdown(report: SizeReport) -> None:
 
 
 class _Page(HTMLParser):
-    """Collects what a page consists of, and insists on balanced elements."""
+    """Collects the elements of a page, which must be balanced."""
 
     VOID = frozenset({"meta", "rect", "line"})
 
@@ -320,7 +231,7 @@ def _parse(page: str) -> _Page:
 
 
 def _check_page(page: _Page) -> None:
-    """Nothing from elsewhere and no script; what screen readers need is there, and identities are unique."""
+    """A page has no external content and no script, has what screen readers need, and its identifiers are unique."""
     names = [tag for tag, _ in page.tags]
     assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & set(names)
     for _, attributes in page.tags:
@@ -342,7 +253,7 @@ def _check_page(page: _Page) -> None:
 
 
 def test_html_of_reports(report: SizeReport) -> None:
-    text = "".join(report_page(report))
+    text = report_page(report)
     page = _parse(text)
     _check_page(page)
     assert sum(tag == "svg" for tag, _ in page.tags) == 3
@@ -356,7 +267,7 @@ def test_html_of_reports(report: SizeReport) -> None:
 
 
 def test_html_of_comparisons(comparison: Comparison) -> None:
-    page = _parse("".join(comparison_page(comparison)))
+    page = _parse(comparison_page(comparison))
     _check_page(page)
     words = " ".join(page.text)
     for name in ("grew", "shrank", "added", "removed", "new: bad.so"):
@@ -364,18 +275,11 @@ def test_html_of_comparisons(comparison: Comparison) -> None:
 
 
 def test_bars_stay_inside(report: SizeReport) -> None:
-    page = _parse("".join(report_page(report)))
+    page = _parse(report_page(report))
     for tag, attributes in page.tags:
         if tag == "rect":
             x, width = (float((attributes[name] or "").rstrip("%")) for name in ("x", "width"))
             assert 0 <= x <= x + width <= 100.01
-
-
-def test_the_distribution_counts_every_file(report: SizeReport) -> None:
-    bins = ratio_bins(report.files, 3)
-    assert [sum(counts) for counts in zip(*(item.counts for item in bins), strict=True)] == [6, 6]
-    assert "1.0" in [item.label for item in bins]
-    assert ratio_bins([], 3) == []
 
 
 def test_comparison_tables(comparison: Comparison) -> None:
@@ -409,20 +313,3 @@ def test_progress() -> None:
     assert progress.line(30.0) == "[######..................] 1 of 1,000 files, 0.1/s, 1:00 left"
     progress.add(300)
     assert progress.line(40.0) == "[" + "#" * 24 + "] 2 of 1,000 files, 0.1/s"
-
-
-def test_damaged_and_odd_inputs_are_lines(tmp_path: Path) -> None:
-    from cfi2sframe.files import find_sources
-    from cfi2sframe.report.size.sources import Request, measure_all, split_found
-
-    (tmp_path / "a.so").write_bytes(library(2))
-    (tmp_path / "b.so").write_bytes(library(2)[:300])
-    (tmp_path / "c.so").write_bytes(asm.elf_file(AMD64.elf_machine, ()))
-    sources, failures = split_found(find_sources([str(tmp_path), str(tmp_path / "missing")]))
-    for jobs in (1, 2):
-        results = [result for measured in measure_all(sources, Request(), jobs) for result in measured.results]
-        assert len(results) == 3
-        report = build_report([*failures, *results], version=3)
-        check_report(report)
-        assert len(report.files) == 1
-        assert [failure.is_expected for failure in report.failures] == [False, True, False]

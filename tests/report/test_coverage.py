@@ -9,7 +9,7 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.render.text import coverage_lines, printable, summary
+from cfi2sframe.render.text import coverage_lines, summary
 from cfi2sframe.report.coverage import ByteCounts, FunctionCounts, Sizes, coverage_data
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
@@ -32,21 +32,13 @@ def functions(**counts: int) -> FunctionCounts:
     ],
 )
 def test_percent(counts: dict[str, int], percent: float) -> None:
-    """Of the functions with code of their own; what is dropped has none, and stubs are described otherwise."""
+    """Only functions with code of their own count: neither dropped FDEs nor those of stubs."""
     assert functions(**counts).percent == pytest.approx(percent)
 
 
 def test_ratio() -> None:
     assert Sizes(cfi=60, eh_frame_hdr=40, sframe=80).ratio == pytest.approx(0.8)
     assert Sizes(cfi=0, eh_frame_hdr=0, sframe=80).ratio is None
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("plain", "plain"), ("a\nb\tc", "a\\nb\\tc"), ("\x1b[2J", "\\x1b[2J"), ("\u202e", "\\u202e"), ("ä", "ä")],
-)
-def test_printable(text: str, shown: str) -> None:
-    assert printable(text) == shown
 
 
 def test_bytes_by_section() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured of one file, and that it adds up."""
+"""The sizes of one file: they are right, and they add up."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ def test_written_size_is_that_of_the_conversion() -> None:
     sizes = measure(image)
     check_file(sizes)
     for version in (1, 2, 3):
-        layout = sizes.layout(version)
-        assert layout is not None
-        assert layout.size == len(convert(image, Options(version=version)).data)
-        assert (layout.function_count, layout.default_count, layout.row_count) == (5, 5, 15)
+        section = sizes.section(version)
+        assert section is not None
+        assert section.size == len(convert(image, Options(version=version)).data)
+        assert (section.function_count, section.default_count, section.row_count) == (5, 5, 15)
 
 
 def test_gnu_lays_every_function_out() -> None:
     sizes = measure(load(library(5)))
     # Rows: sp+8 (3 bytes), sp+16 with FP (4), fp+16 with FP (4), for each function.
     for version, table in ((1, 17), (2, 20), (3, 21)):
-        layout = sizes.layout(version, "gnu")
-        assert layout is not None
-        assert layout.size == 28 + 5 * (table + 3 + 4 + 4)
-        assert layout.row_sizes == {3: 5, 4: 10}
-        assert layout.rows_per_function == {"3": 5}
+        section = sizes.section(version, "gnu")
+        assert section is not None
+        assert section.size == 28 + 5 * (table + 3 + 4 + 4)
+        assert section.row_sizes == {3: 5, 4: 10}
+        assert section.rows_per_function == {"3": 5}
 
 
-def test_gnu_repeats_rows_that_say_the_same() -> None:
+def test_gnu_repeats_equal_rows() -> None:
     instructions = (asm.advance(4), asm.def_cfa_offset(8), asm.advance(4), asm.offset(3, 2))
     fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, FUNCTION_SIZE, instructions)
     sizes = measure(load(linked_file(AMD64, (fde,))))
-    ours, gnu = sizes.layout(3), sizes.layout(3, "gnu")
+    ours, gnu = sizes.section(3), sizes.section(3, "gnu")
     assert ours is not None
     assert gnu is not None
     assert (ours.row_count, gnu.row_count) == (1, 3)
@@ -73,22 +73,22 @@ def test_left_out_by_reason() -> None:
         assert version.gnu.left_out_count == 1
 
 
-def test_a_file_that_no_version_can_say() -> None:
+def test_a_file_that_no_version_can_describe() -> None:
     sizes = measure(load(linked_file(AMD64, (unsayable(TEXT_VADDR),))))
     check_file(sizes)
-    layout = sizes.layout(3)
-    assert layout is not None
-    assert (layout.size, layout.function_count, layout.left_out_count) == (0, 0, 1)
+    section = sizes.section(3)
+    assert section is not None
+    assert (section.size, section.function_count, section.left_out_count) == (0, 0, 1)
     assert sizes.ratio(3) == 0
 
 
 def test_a_version_that_does_not_define_the_abi() -> None:
     sizes = measure(load(s390x_library()))
     check_file(sizes)
-    assert sizes.layout(1) is None
+    assert sizes.section(1) is None
     assert sizes.ratio(1) is None
     assert "version 1 does not define s390x" in sizes.version(1).refusal
-    assert sizes.layout(2) is not None
+    assert sizes.section(2) is not None
 
 
 def test_an_object() -> None:

@@ -82,7 +82,7 @@ def test_table(script: Any, tree: Path) -> None:
     assert cells["version 3 by cfi2sframe -O2"].endswith(f"({ratio:.2f})")
     larger = [row[1] for row in script.summary_table({"one": one}).rows if "files where" in row[0]]
     expected = [
-        str(sum(layout.size > file.sizes.base for file in files.values() if (layout := file.layout(version, maker))))
+        str(sum(section.size > file.sizes.base for file in files.values() if (section := file.section(version, maker))))
         for version in (1, 2, 3)
         for maker in ("cfi2sframe", "gnu")
     ]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure one image: what it has, and what SFrame would cost in every version, by cfi2sframe and by GNU tools.
+"""Measure one image: its sections, and the SFrame section of every version by cfi2sframe and by GNU tools.
 
-Reports are made of the records in `size_records`; this module is the only one that fills them from a file.
+The only module that fills the records of `report.size.records` from a file.
 """
 
 from __future__ import annotations
@@ -14,58 +14,60 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.errors import RequestError
-from cfi2sframe.gnu.layout import gnu_layouts
+from cfi2sframe.gnu.layout import gnu_sections
+from cfi2sframe.intern import distinct
 from cfi2sframe.report.size.records import (
-    ROWS_CLASSES,
     CfiSizes,
     FileSizes,
-    Functions,
     FunctionSize,
-    Layout,
+    NamedFunctions,
     Parts,
+    SectionSizes,
     VersionSizes,
+    by_count,
+    in_class_order,
     rows_class,
 )
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.elf.image import ElfImage, ElfSection
+    from cfi2sframe.gnu.layout import GnuSection
     from cfi2sframe.sframe.rows import PlannedBody
 
-NO_FUNCTIONS: Final = Functions(0, 0, (), ())
+NO_FUNCTIONS: Final = NamedFunctions(0, 0, (), ())
 
 
 def measure(image: ElfImage, *, function_count: int = 0, function_version: int = s.SFRAME_VERSION_3) -> FileSizes:
     """Measure a file in every version.
 
-    `function_count` functions are named per list, as the version `function_version` writes them.
+    Each list of functions has up to `function_count` names, with their sizes in version `function_version`.
     Raises `InputError` when the file's CFI cannot be used.
     """
     versions = []
     source, cfi_size, fde_count = "", 0, 0
     functions = NO_FUNCTIONS
-    gnu: dict[int, Layout] = {}
+    gnu: dict[int, GnuSection] = {}
     for version in s.VERSIONS:
         try:
             conversion = convert_image(image, Options(version=version))
         except RequestError as error:
             versions.append(VersionSizes(version, None, None, {}, str(error)))
             continue
-        gnu = gnu or gnu_layouts(image, conversion.cfi, conversion.code_map)
+        gnu = gnu or gnu_sections(image, conversion.cfi, conversion.code_map)
         source = conversion.cfi.sections[0].name
         cfi_size = sum(len(section.data) for section in conversion.cfi.sections)
         fde_count = len(conversion.cfi.entries) + len(conversion.cfi.damaged)
-        reasons = Counter(skip.reason.value for _, skip in conversion.left_out)
         versions.append(
             VersionSizes(
                 version,
-                written_layout(conversion),
-                gnu[version],
-                dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+                written_sizes(conversion),
+                predicted_sizes(gnu[version], version),
+                by_count(Counter(skip.reason.value for _, skip in conversion.left_out)),
             )
         )
         if version == function_version:
@@ -102,79 +104,128 @@ def _sframe_section(image: ElfImage) -> ElfSection | None:
 
 
 def _version_of(image: ElfImage, section: ElfSection) -> int | None:
-    """Return the version that a section's preamble names; None when it is no SFrame section."""
+    """Return the version in a section's preamble; None when it is not an SFrame section."""
     preamble = image.section_bytes(section)[:3]
     if len(preamble) == 3 and struct.unpack(image.byte_order + "H", preamble[:2])[0] == s.SFRAME_MAGIC:
         return preamble[2]
     return None
 
 
-# The section as cfi2sframe writes it
+# Sections
 
 
-def written_layout(conversion: Conversion) -> Layout:
-    """Return the layout of a conversion's section."""
+def written_sizes(conversion: Conversion) -> SectionSizes:
+    """Return the sizes of a conversion's section."""
     plan = conversion.plan
     kinds: Counter[str] = Counter()
     for body in conversion.section.bodies:
         kinds["pcmask" if body.repeat_size else "flexible" if body.is_flexible else "default"] += 1
-    row_sizes = _row_sizes(plan.bodies, plan.version)
-    parts = Parts()
-    if conversion.data:
-        attributes = s.FDE_ATTRIBUTE_SIZE * len(plan.bodies) if plan.version >= s.SFRAME_VERSION_3 else 0
-        table = s.FDE_SIZE[plan.version] * len(plan.sizes)
-        parts = Parts(s.HEADER_SIZE, table, attributes, sum(size * n for size, n in row_sizes.items()))
-        parts = parts._replace(padding=len(conversion.data) - parts.total)
-    per_function = Counter(rows_class(body.row_count) for body in plan.function_bodies)
-    return Layout(
-        parts,
-        kinds["default"],
-        kinds["flexible"],
-        kinds["pcmask"],
+    sizes = _section_sizes(
+        plan.version,
+        kinds,
+        row_counts=Counter(body.row_count for body in plan.function_bodies),
+        row_sizes=_stored_row_sizes(plan.bodies, plan.version),
+        attribute_count=len(plan.bodies),
         left_out_count=len(conversion.left_out),
-        row_count=sum(body.row_count for body in plan.function_bodies),
-        row_sizes=dict(sorted(row_sizes.items())),
-        rows_per_function={name: n for name in ROWS_CLASSES if (n := per_function[name])},
     )
+    # Without functions nothing is written, not even a header.
+    return sizes if conversion.data else sizes._replace(parts=Parts())
 
 
-def _row_sizes(bodies: tuple[PlannedBody, ...], version: int) -> Counter[int]:
-    """Count the rows of all bodies by their size."""
+def _stored_row_sizes(bodies: tuple[PlannedBody, ...], version: int) -> Counter[int]:
+    """Count the rows of all bodies by their size in bytes."""
     result: Counter[int] = Counter()
     attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
-    repeats = Counter(map(id, bodies))
-    for body in {id(body): body for body in bodies}.values():
+    different, numbers = distinct(bodies)
+    repeats = Counter(numbers)
+    for number, body in enumerate(different):
         start_size = s.FRE_START_SIZE[body.fre_type]
-        position, repeat = attribute_size, repeats[id(body)]
+        position = attribute_size
         while position < len(body.data):
             size = start_size + 1 + s.FRE_WORDS_SIZES[body.data[position + start_size]]
-            result[size] += repeat
+            result[size] += repeats[number]
             position += size
     return result
+
+
+def predicted_sizes(section: GnuSection, version: int) -> SectionSizes:
+    """Return the sizes of the section that GNU as and ld would make."""
+    kinds: Counter[str] = Counter()
+    row_counts: Counter[int] = Counter()
+    row_sizes: Counter[int] = Counter()
+    for function, count in section.functions.items():
+        kinds["pcmask" if function.is_pcmask else "flexible" if function.gas.is_flexible else "default"] += count
+        row_counts[function.gas.row_count] += count
+        for size, number in function.row_sizes:
+            row_sizes[size] += number * count
+    sizes = _section_sizes(
+        version,
+        kinds,
+        row_counts=row_counts,
+        row_sizes=row_sizes,
+        attribute_count=kinds.total(),
+        left_out_count=section.left_out_count,
+    )
+    return sizes._replace(parts=sizes.parts._replace(padding=-sizes.size % section.alignment))
+
+
+def _section_sizes(
+    version: int,
+    kinds: Counter[str],
+    *,
+    row_counts: Counter[int],
+    row_sizes: Counter[int],
+    attribute_count: int,
+    left_out_count: int,
+) -> SectionSizes:
+    """Return the sizes of a section without padding.
+
+    `kinds` counts its functions, `row_counts` the functions of each number of rows, `row_sizes` the stored rows of each
+    size in bytes.
+    """
+    per_function: Counter[str] = Counter()
+    for row_count, number in row_counts.items():
+        per_function[rows_class(row_count)] += number
+    return SectionSizes(
+        Parts(
+            header=s.HEADER_SIZE,
+            function_table=s.FDE_SIZE[version] * kinds.total(),
+            attributes=s.FDE_ATTRIBUTE_SIZE * attribute_count if version >= s.SFRAME_VERSION_3 else 0,
+            rows=sum(size * number for size, number in row_sizes.items()),
+        ),
+        default_count=kinds["default"],
+        flexible_count=kinds["flexible"],
+        pcmask_count=kinds["pcmask"],
+        left_out_count=left_out_count,
+        row_count=sum(row_count * number for row_count, number in row_counts.items()),
+        row_sizes=dict(sorted(row_sizes.items())),
+        rows_per_function=in_class_order(per_function),
+    )
 
 
 # Functions
 
 
-def function_sizes(conversion: Conversion, count: int) -> Functions:
-    """Return the functions that cost most, and those that cost most beyond their FDE; `count` of each."""
-    costs: Counter[int] = Counter()
+def function_sizes(conversion: Conversion, count: int) -> NamedFunctions:
+    """Return the functions that are largest in SFrame, and those that exceed their FDE by most; `count` of each."""
+    sizes: Counter[int] = Counter()
     record_size = s.FDE_SIZE[conversion.plan.version]
-    for function, number in zip(conversion.plan.functions, conversion.function_entries, strict=True):
+    for body, number in zip(conversion.plan.function_bodies, conversion.function_entries, strict=True):
         if number is not None:
-            costs[number] += record_size + len(function.body.data)
-    excesses: dict[int, int] = {}
-    for number, cost in costs.items():
-        excess = cost - fde_size(conversion.cfi.entries[number], conversion.image.byte_order)
-        if excess > 0:
-            excesses[number] = excess
+            sizes[number] += record_size + len(body.data)
+    byte_order = conversion.image.byte_order
+    excesses = {
+        number: excess
+        for number, size in sizes.items()
+        if (excess := size - fde_size(conversion.cfi.entries[number], byte_order)) > 0
+    }
     if not count:
-        return Functions(len(costs), len(excesses), (), ())
-    costliest = heapq.nlargest(count, costs, key=lambda number: (costs[number], -number))
+        return NamedFunctions(len(sizes), len(excesses), (), ())
+    largest = heapq.nlargest(count, sizes, key=lambda number: (sizes[number], -number))
     larger = heapq.nlargest(count, excesses, key=lambda number: (excesses[number], -number))
-    named = {function[0]: function[1] for function in _name(conversion, {*costliest, *larger}, costs)}
-    return Functions(
-        len(costs), len(excesses), tuple(named[number] for number in costliest), tuple(named[n] for n in larger)
+    named = _named(conversion, {*largest, *larger}, sizes)
+    return NamedFunctions(
+        len(sizes), len(excesses), tuple(map(named.__getitem__, largest)), tuple(map(named.__getitem__, larger))
     )
 
 
@@ -188,22 +239,21 @@ def fde_size(entry: CfiEntry, byte_order: str) -> int:
     return 12 + long_length
 
 
-def _name(conversion: Conversion, numbers: set[int], costs: Counter[int]) -> Iterator[tuple[int, FunctionSize]]:
-    image, entries = conversion.image, conversion.cfi.entries
-    names = image.names_of(entries[number].fde.pc_begin_vaddr for number in numbers)
-    for number in numbers:
-        entry = entries[number]
-        begin = entry.fde.pc_begin_vaddr
-        place = image.place(begin)
-        yield (
-            number,
-            FunctionSize(
-                image.name,
-                names.get(begin, ""),
-                place.section_name,
-                place.offset,
-                entry.fde.pc_range,
-                fde_size(entry, image.byte_order),
-                costs[number],
-            ),
+def _named(conversion: Conversion, numbers: Iterable[int], sizes: Counter[int]) -> dict[int, FunctionSize]:
+    """Return the functions of these FDEs by their numbers, with their names and places."""
+    image = conversion.image
+    entries = {number: conversion.cfi.entries[number] for number in numbers}
+    names = image.names_of(entry.fde.pc_begin_vaddr for entry in entries.values())
+    named = {}
+    for number, entry in entries.items():
+        place = image.place(entry.fde.pc_begin_vaddr)
+        named[number] = FunctionSize(
+            image.name,
+            names.get(entry.fde.pc_begin_vaddr, ""),
+            place.section_name,
+            place.offset,
+            entry.fde.pc_range,
+            fde_size(entry, image.byte_order),
+            sizes[number],
         )
+    return named

@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of a size report. Every format is rendered from them, and every total is a sum of them.
 
-Sizes count bytes. A part that is not there has size 0; what a version cannot have at all is None.
+Sizes count bytes. The size of a part that does not exist is 0; what a version does not define is None.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
-
-from cfi2sframe.sframe.constants import VERSIONS
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 _BOUNDS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 _OPEN_CLASS: Final = "65+"
 #: The classes in which functions are counted by their rows.
 ROWS_CLASSES: Final = ("0", "1", "2", "3", "4", "5-6", "7-8", "9-12", "13-16", "17-32", "33-64", _OPEN_CLASS)
 
-Key = TypeVar("Key")
-
+#: Who lays a section out.
 Maker = Literal["cfi2sframe", "gnu"]
 MAKERS: Final[tuple[Maker, ...]] = ("cfi2sframe", "gnu")
 
@@ -29,8 +26,23 @@ def rows_class(row_count: int) -> str:
     return next((name for name, bound in zip(ROWS_CLASSES, _BOUNDS, strict=False) if row_count <= bound), _OPEN_CLASS)
 
 
+def in_class_order(rows_per_function: Mapping[str, int]) -> dict[str, int]:
+    """Return counts by class of row count, in the order of `ROWS_CLASSES` and without those of 0."""
+    return {name: count for name in ROWS_CLASSES if (count := rows_per_function.get(name))}
+
+
+def by_count(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts in descending order, equal ones in the order of their names."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def quotient(part: float, whole: float, scale: float = 1.0) -> float | None:
+    """Return scale * part / whole, or None when `whole` is 0."""
+    return scale * part / whole if whole else None
+
+
 class Parts(NamedTuple):
-    """Where a section's bytes go; they add up to the section. `attributes` are version 3's."""
+    """The bytes of a section by part; they add up to its size. Only version 3 has `attributes`."""
 
     header: int = 0
     function_table: int = 0
@@ -44,12 +56,13 @@ class Parts(NamedTuple):
         return sum(self)
 
 
-class Layout(NamedTuple):
-    """A section of one version; of size 0 where no function can be said.
+class SectionSizes(NamedTuple):
+    """A section of one version; of size 0 when it would have no function.
 
-    Functions in it are `default_count` + `flexible_count` + `pcmask_count`. `row_sizes` counts the stored rows by their
-    size, so that they add up to `parts.rows`; `rows_per_function` counts functions by the class of their row count (see
-    `ROWS_CLASSES`). `row_count` counts the rows of every function, also where functions share the stored ones.
+    It has `default_count` + `flexible_count` + `pcmask_count` functions; `left_out_count` have no record. `row_sizes`
+    counts the stored rows by their size in bytes, which add up to `parts.rows`; `rows_per_function` counts functions by
+    the class of their row count (see `ROWS_CLASSES`). `row_count` counts the rows of every function, also those that
+    functions share.
     """
 
     parts: Parts
@@ -68,19 +81,34 @@ class Layout(NamedTuple):
 
     @property
     def function_count(self) -> int:
-        """The functions in the section."""
+        """The number of functions in the section."""
         return self.default_count + self.flexible_count + self.pcmask_count
 
     @property
     def stored_row_count(self) -> int:
-        """The rows that take up bytes."""
+        """The number of rows in the section's bytes, where shared rows are stored once."""
         return sum(self.row_sizes.values())
+
+    @property
+    def mean_row_count(self) -> float | None:
+        """Rows per function; None without functions."""
+        return quotient(self.row_count, self.function_count)
+
+
+class Ratios(NamedTuple):
+    """A section's size to the sizes of what a file has; None for what it does not have."""
+
+    to_cfi: float | None
+    to_cfi_and_hdr: float | None
+    to_text: float | None
+    to_file: float | None
 
 
 class CfiSizes(NamedTuple):
-    """What a file has today. `cfi` is the part that was read: `.eh_frame`, or `.debug_frame` where there is none.
+    """Sizes of a file and of some of its sections.
 
-    `sframe` is the section that the file holds already.
+    `cfi` is the section that was read: `.eh_frame`, or `.debug_frame` in a file without. `sframe` is the section that
+    the file already has.
     """
 
     file: int = 0
@@ -92,31 +120,35 @@ class CfiSizes(NamedTuple):
 
     @property
     def base(self) -> int:
-        """What an SFrame section is compared with: the CFI and its search table."""
+        """The size that an SFrame section is compared with: the CFI and its search table."""
         return self.cfi + self.eh_frame_hdr
+
+    def ratios(self, size: int) -> Ratios:
+        """Return the ratios of a section of `size` bytes."""
+        return Ratios(*(quotient(size, whole) for whole in (self.cfi, self.base, self.text, self.file)))
 
 
 class VersionSizes(NamedTuple):
-    """One file in one SFrame version. Layouts are None, and `refusal` says why, where the version cannot be had.
+    """One file in one SFrame version. When the version does not define its ABI, both are None and `refusal` says why.
 
-    `left_out` counts the functions that cfi2sframe leaves out by reason.
+    `left_out` counts the functions that cfi2sframe leaves out, by reason.
     """
 
     version: int
-    cfi2sframe: Layout | None
-    gnu: Layout | None
+    cfi2sframe: SectionSizes | None
+    gnu: SectionSizes | None
     left_out: dict[str, int]
     refusal: str = ""
 
-    def layout(self, maker: Maker) -> Layout | None:
-        """Return the layout by its maker."""
+    def section(self, maker: Maker) -> SectionSizes | None:
+        """Return the section as `maker` lays it out."""
         return self.cfi2sframe if maker == "cfi2sframe" else self.gnu
 
 
 class FunctionSize(NamedTuple):
-    """What one function costs: its FDE without its CIE, and its SFrame records and rows.
+    """The bytes of one function: its FDE without its CIE, and its SFrame records and rows.
 
-    Rows that other functions share count in full. `address` is absolute, in an object an offset in `section`.
+    Rows that other functions share count in full. `address` is absolute; in an object, it is an offset in `section`.
     """
 
     file: str
@@ -129,14 +161,14 @@ class FunctionSize(NamedTuple):
 
     @property
     def excess(self) -> int:
-        """Bytes that SFrame takes beyond the FDE."""
+        """By how many bytes the function is larger in SFrame than its FDE."""
         return self.sframe_size - self.cfi_size
 
 
-class Functions(NamedTuple):
-    """The functions that a report names: the costliest, and those that cost most beyond their FDE.
+class NamedFunctions(NamedTuple):
+    """The functions that a report names: the largest in SFrame, and those that exceed their FDE by most.
 
-    `described_count` functions were looked at, and for `larger_count` of them SFrame is larger than the FDE.
+    Of `described_count` functions, `larger_count` are larger in SFrame than their FDE.
     """
 
     described_count: int
@@ -146,7 +178,10 @@ class Functions(NamedTuple):
 
 
 class FileSizes(NamedTuple):
-    """One file: what it has, and what each version would be. `source` names the CFI section that was read."""
+    """One file: its sections, and what each version would be. `source` names the CFI section that was read.
+
+    `sframe_version` is that of the section that the file already has, None without.
+    """
 
     name: str
     arch: str
@@ -156,24 +191,24 @@ class FileSizes(NamedTuple):
     sframe_version: int | None
     fde_count: int
     versions: tuple[VersionSizes, ...]
-    functions: Functions
+    functions: NamedFunctions
 
     def version(self, number: int) -> VersionSizes:
         """Return one version's sizes."""
         return next(v for v in self.versions if v.version == number)
 
-    def layout(self, number: int, maker: Maker = "cfi2sframe") -> Layout | None:
-        """Return one layout."""
-        return self.version(number).layout(maker)
+    def section(self, number: int, maker: Maker = "cfi2sframe") -> SectionSizes | None:
+        """Return the section of a version, None when the version does not define the file's ABI."""
+        return self.version(number).section(maker)
 
     def ratio(self, number: int, maker: Maker = "cfi2sframe") -> float | None:
-        """Return a layout's size to the CFI with its search table, or None where there is no such layout."""
-        layout = self.layout(number, maker)
-        return layout.size / self.sizes.base if layout is not None and self.sizes.base else None
+        """Return a section's size to the CFI with its search table, or None when either does not exist."""
+        section = self.section(number, maker)
+        return None if section is None else quotient(section.size, self.sizes.base)
 
 
 class Failure(NamedTuple):
-    """A file that could not be measured, and why. `is_expected`: there is nothing in it to measure."""
+    """A file that could not be measured, and why. `is_expected`: the file has nothing to measure."""
 
     name: str
     reason: str
@@ -181,26 +216,37 @@ class Failure(NamedTuple):
 
 
 class VersionTotal(NamedTuple):
-    """The sum of one version over the files that can have it; `sizes` sums what these files have today."""
+    """The sums of one version over the files whose ABI it defines; `sizes` are those of the same files."""
 
     version: int
     file_count: int
     sizes: CfiSizes
-    cfi2sframe: Layout
-    gnu: Layout
+    cfi2sframe: SectionSizes
+    gnu: SectionSizes
     left_out: dict[str, int]
 
-    def layout(self, maker: Maker) -> Layout:
-        """Return the sum by its maker."""
+    def section(self, maker: Maker) -> SectionSizes:
+        """Return the sum of the sections as `maker` lays them out."""
         return self.cfi2sframe if maker == "cfi2sframe" else self.gnu
 
     def ratio(self, maker: Maker = "cfi2sframe") -> float | None:
-        """Return the size to the CFI with its search table."""
-        return self.layout(maker).size / self.sizes.base if self.sizes.base else None
+        """Return the size to the CFI with its search table, None without CFI."""
+        return quotient(self.section(maker).size, self.sizes.base)
+
+    @property
+    def growth_percent(self) -> float | None:
+        """The sections that cfi2sframe writes, in percent of the files."""
+        return quotient(self.cfi2sframe.size, self.sizes.file, 100)
+
+    @property
+    def left_out_percent(self) -> float | None:
+        """The functions that cfi2sframe leaves out, in percent of all functions."""
+        left_out = self.cfi2sframe.left_out_count
+        return quotient(left_out, left_out + self.cfi2sframe.function_count, 100)
 
 
 class Totals(NamedTuple):
-    """The sum over all files that could be measured."""
+    """The sums over all files that could be measured."""
 
     file_count: int
     sizes: CfiSizes
@@ -212,93 +258,67 @@ class Totals(NamedTuple):
         return next(v for v in self.versions if v.version == number)
 
 
-def add_layouts(layouts: Iterable[Layout]) -> Layout:
-    """Add layouts up, field by field."""
-    every = tuple(layouts)
-    per_function = add_counts(layout.rows_per_function for layout in every)
-    return Layout(
-        Parts(*(sum(column) for column in zip(Parts(), *(layout.parts for layout in every), strict=True))),
-        default_count=sum(layout.default_count for layout in every),
-        flexible_count=sum(layout.flexible_count for layout in every),
-        pcmask_count=sum(layout.pcmask_count for layout in every),
-        left_out_count=sum(layout.left_out_count for layout in every),
-        row_count=sum(layout.row_count for layout in every),
-        row_sizes=dict(sorted(add_counts(layout.row_sizes for layout in every).items())),
-        rows_per_function={name: n for name in ROWS_CLASSES if (n := per_function.get(name))},
-    )
-
-
-def add_counts(parts: Iterable[Mapping[Key, int]]) -> dict[Key, int]:
-    """Add counts up by their keys."""
-    result: dict[Key, int] = {}
-    for part in parts:
-        for key, number in part.items():
-            result[key] = result.get(key, 0) + number
-    return result
-
-
-def add_sizes(sizes: Iterable[CfiSizes]) -> CfiSizes:
-    """Add up what files have."""
-    columns = list(zip(*sizes, strict=True))
-    return CfiSizes(*map(sum, columns)) if columns else CfiSizes()
-
-
-def add_up(files: Iterable[FileSizes]) -> Totals:
-    """Add files up."""
-    every = tuple(files)
-    return Totals(
-        len(every),
-        add_sizes(file.sizes for file in every),
-        sum(file.fde_count for file in every),
-        tuple(_add_version(every, version) for version in VERSIONS),
-    )
-
-
-def _add_version(files: tuple[FileSizes, ...], version: int) -> VersionTotal:
-    having = [(file, sizes) for file in files if (sizes := file.version(version)).cfi2sframe is not None]
-    left_out = add_counts(sizes.left_out for _, sizes in having)
-    return VersionTotal(
-        version,
-        len(having),
-        add_sizes(file.sizes for file, _ in having),
-        add_layouts(sizes.cfi2sframe for _, sizes in having if sizes.cfi2sframe is not None),
-        add_layouts(sizes.gnu for _, sizes in having if sizes.gnu is not None),
-        dict(sorted(left_out.items(), key=lambda item: (-item[1], item[0]))),
-    )
-
-
 class SizeReport(NamedTuple):
-    """A whole report: what every format shows.
+    """A whole report.
 
-    `files` are sorted, and cut to the number that was asked for; `omitted_count` more were measured, and `totals` and
-    `functions` count them too. `version` is the one that `functions` and the order are about.
+    `files` are sorted and cut to the number that was asked for; `omitted_count` more were measured, which `totals` and
+    `functions` include. `version` is the one that the order of the files and `functions` are about.
     """
 
     version: int
     files: tuple[FileSizes, ...]
     omitted_count: int
     totals: Totals
-    functions: Functions
+    functions: NamedFunctions
     failures: tuple[Failure, ...]
 
 
+class Change(NamedTuple):
+    """A number before and after."""
+
+    old: int
+    new: int
+
+    @property
+    def difference(self) -> int:
+        """By how much the number grew."""
+        return self.new - self.old
+
+    @property
+    def percent(self) -> float | None:
+        """By how many percent the number grew; None from 0."""
+        return quotient(self.difference, self.old, 100)
+
+
 class Pair(NamedTuple):
-    """A file before and after; None where there is none."""
+    """A file before and after; None when it does not exist there."""
 
     name: str
     old: FileSizes | None
     new: FileSizes | None
 
-    def sizes(self, version: int, maker: Maker = "cfi2sframe") -> tuple[int, int]:
-        """Return the section's size before and after, 0 where there is none."""
-        layouts = [None if file is None else file.layout(version, maker) for file in (self.old, self.new)]
-        old, new = (0 if layout is None else layout.size for layout in layouts)
-        return old, new
+    def sizes(self, version: int, maker: Maker = "cfi2sframe") -> Change:
+        """Return the section's size before and after, 0 without a section."""
+        sections = [None if file is None else file.section(version, maker) for file in (self.old, self.new)]
+        return Change(*(0 if section is None else section.size for section in sections))
 
     def change(self, version: int) -> int:
         """Return by how many bytes the section grew."""
-        old, new = self.sizes(version)
-        return new - old
+        return self.sizes(version).difference
+
+    @property
+    def base(self) -> Change:
+        """The size of the CFI and its search table before and after, 0 without a file."""
+        return Change(*(0 if file is None else file.sizes.base for file in (self.old, self.new)))
+
+    def verdict(self, version: int) -> str:
+        """Return what became of the file, in one word."""
+        if self.old is None:
+            return "added"
+        if self.new is None:
+            return "removed"
+        change = self.change(version)
+        return "grew" if change > 0 else "shrank" if change < 0 else "same"
 
 
 class Comparison(NamedTuple):
@@ -309,3 +329,12 @@ class Comparison(NamedTuple):
     omitted_count: int
     totals: tuple[Totals, Totals]
     failures: tuple[Failure, ...]
+
+    def section_change(self, version: int, maker: Maker) -> Change:
+        """Return the size of all sections of a version before and after."""
+        return Change(*(totals.version(version).section(maker).size for totals in self.totals))
+
+    @property
+    def base(self) -> Change:
+        """The size of all CFI and search tables before and after."""
+        return Change(*(totals.sizes.base for totals in self.totals))

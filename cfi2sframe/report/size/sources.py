@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure many sources, in one process or in several. One file is in a process's memory at a time."""
+"""Measure many sources, in one process or several, each with one file in its memory at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
 
-#: Behind larger sources the memory of what refers to itself is given back; behind small ones it is not worth the time.
+#: Sources of this size and more are followed by a collection of reference cycles; after small ones it is not worth it.
 _COLLECT_FROM: Final = 1 << 20
 #: What is said of files that have nothing to measure.
 _NOTHING_THERE: Final = (
@@ -31,21 +31,21 @@ _NOTHING_THERE: Final = (
 
 
 class Request(NamedTuple):
-    """What to find out about each file."""
+    """What to measure of each file: see `measure`."""
 
     function_count: int = 0
     function_version: int = 3
 
 
 class Measured(NamedTuple):
-    """What became of a source."""
+    """A source, and a result for each file in it."""
 
     source: Source
     results: tuple[FileSizes | Failure, ...]
 
 
 def measure_source(source: Source, request: Request) -> Measured:
-    """Measure all that is in a source. Raises nothing but interrupts."""
+    """Measure every file in a source. Raises nothing but interrupts: failures are results."""
     results: list[FileSizes | Failure] = []
     try:
         for image in open_source(source):
@@ -69,7 +69,7 @@ def _measure(image: ElfImage | Unusable, request: Request) -> FileSizes | Failur
 
 
 def _caught(error: Exception) -> str:
-    """Return what is to be said of an error that is not about the input; it may have left the memory full."""
+    """Return the reason of an unexpected error, which may have left the memory full."""
     gc.collect()
     return reason_of(error)
 
@@ -81,10 +81,10 @@ def _failure(name: str, reason: str) -> Failure:
 def measure_all(
     sources: Sequence[Source], request: Request, jobs: int, executor: Executor | None = None
 ) -> Generator[Measured, None, None]:
-    """Measure sources and yield each as it is done: with several processes, the largest first.
+    """Measure sources and yield each when it is done; several processes start with the largest.
 
-    Without an executor, copies of this process measure them, which end when the generator is closed. Whoever made the
-    executor ends it.
+    Without an executor, copies of this process measure them, which end when the generator is closed. The caller shuts
+    its executor down.
     """
     if executor is not None:
         yield from _by_executor(sources, request, executor)
@@ -131,7 +131,7 @@ def _by_executor(sources: Sequence[Source], request: Request, executor: Executor
 
 
 def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[Failure]]:
-    """Part what can be opened from what cannot."""
+    """Separate the sources that can be opened from the failures."""
     sources: list[Source] = []
     failures: list[Failure] = []
     for item in found:

@@ -1,44 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Size reports as tables of typed cells: what to show and in which order. How a cell looks is a renderer's business."""
+"""Size reports as tables of typed cells: what to show, in which order. Renderers decide how a cell looks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.report.size.records import MAKERS, ROWS_CLASSES
+from cfi2sframe.report.size.records import MAKERS, ROWS_CLASSES, Change, by_count, quotient
+from cfi2sframe.report.size.totals import ratio_bins
 from cfi2sframe.sframe.constants import VERSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from cfi2sframe.report.size.records import (
         Comparison,
         Failure,
         FileSizes,
         FunctionSize,
-        Layout,
         Maker,
-        Pair,
+        SectionSizes,
         SizeReport,
         Totals,
     )
 
 Cell = str | int | float | None
-#: How a column's cells read: text, a whole number, a signed change, a ratio with two decimals, or a share in percent.
+#: What a column's cells are: text, whole numbers, signed changes, ratios, or shares in percent.
 Kind = Literal["text", "number", "change", "ratio", "percent"]
 
 MAKER_NAMES: Final[dict[Maker, str]] = {"cfi2sframe": "cfi2sframe", "gnu": "GNU as + ld"}
 
 
 class Column(NamedTuple):
-    """A column's heading and the kind of its cells."""
+    """The heading of a column, and the kind of its cells."""
 
     name: str
     kind: Kind = "number"
 
 
 class Table(NamedTuple):
-    """Rows of cells under headings. `total` is a last row that adds up the others, `note` a sentence below."""
+    """Rows of cells under headings. `total` is a last row with the sums, `note` a sentence below the table."""
 
     title: str
     columns: tuple[Column, ...]
@@ -48,7 +49,7 @@ class Table(NamedTuple):
 
 
 def report_tables(report: SizeReport) -> Iterator[Table]:
-    """Yield the tables of a report; those that would be empty are left out."""
+    """Yield the tables of a report, except those without rows."""
     totals = report.totals
     tables = (
         versions_table(totals),
@@ -72,37 +73,32 @@ def comparison_tables(comparison: Comparison) -> Iterator[Table]:
         yield failures_table(comparison.failures)
 
 
-def quotient(part: float, whole: float, scale: float = 1.0) -> float | None:
-    """Return part / whole, or None where there is nothing to divide by."""
-    return scale * part / whole if whole else None
-
-
-def _layouts(totals: Totals) -> Iterator[tuple[int, Maker, Layout]]:
+def _sections(totals: Totals) -> Iterator[tuple[int, Maker, SectionSizes]]:
     for total in totals.versions:
         if total.file_count:
             for maker in MAKERS:
-                yield total.version, maker, total.layout(maker)
+                yield total.version, maker, total.section(maker)
 
 
 # Sums
 
 
 def versions_table(totals: Totals) -> Table:
-    """Return the sizes by version, and what they are to what the files have today."""
+    """Return the sizes by version, and their ratios to what the files have today."""
     rows = []
-    for version, maker, layout in _layouts(totals):
+    for version, maker, section in _sections(totals):
         total = totals.version(version)
-        sizes = total.sizes
+        ratios = total.sizes.ratios(section.size)
         rows.append(
             (
                 version,
                 MAKER_NAMES[maker],
                 total.file_count,
-                layout.size,
-                quotient(layout.size, sizes.cfi),
-                quotient(layout.size, sizes.base),
-                quotient(layout.size, sizes.text, 100),
-                quotient(layout.size, sizes.file, 100),
+                section.size,
+                ratios.to_cfi,
+                ratios.to_cfi_and_hdr,
+                quotient(section.size, total.sizes.text, 100),
+                quotient(section.size, total.sizes.file, 100),
             )
         )
     return Table(
@@ -123,7 +119,7 @@ def versions_table(totals: Totals) -> Table:
 
 
 def parts_table(totals: Totals) -> Table:
-    """Return where each section's bytes go."""
+    """Return the bytes of each section by part."""
     return Table(
         "Where the bytes go",
         (
@@ -131,12 +127,14 @@ def parts_table(totals: Totals) -> Table:
             Column("laid out by", "text"),
             *(Column(name) for name in ("header", "function table", "attributes", "rows", "padding", ".sframe")),
         ),
-        tuple((version, MAKER_NAMES[maker], *layout.parts, layout.size) for version, maker, layout in _layouts(totals)),
+        tuple(
+            (version, MAKER_NAMES[maker], *section.parts, section.size) for version, maker, section in _sections(totals)
+        ),
     )
 
 
 def functions_table(totals: Totals) -> Table:
-    """Return what the sections say: functions by kind, and rows."""
+    """Return the numbers of functions, by kind, and of rows."""
     return Table(
         "Functions and rows",
         (
@@ -149,62 +147,66 @@ def functions_table(totals: Totals) -> Table:
             (
                 version,
                 MAKER_NAMES[maker],
-                layout.function_count,
-                layout.default_count,
-                layout.flexible_count,
-                layout.pcmask_count,
-                layout.left_out_count,
-                layout.row_count,
-                layout.stored_row_count,
-                quotient(layout.row_count, layout.function_count),
+                section.function_count,
+                section.default_count,
+                section.flexible_count,
+                section.pcmask_count,
+                section.left_out_count,
+                section.row_count,
+                section.stored_row_count,
+                section.mean_row_count,
             )
-            for version, maker, layout in _layouts(totals)
+            for version, maker, section in _sections(totals)
         ),
         note="Functions include those for PLT stubs; stored rows are fewer where functions share them.",
     )
 
 
-def _by_version(title: str, first: Column, totals: Totals, keys: Sequence[tuple[str, str | int]], field: str) -> Table:
-    """Return one count of every layout, side by side."""
-    layouts = list(_layouts(totals))
-    counts: list[dict[str | int, int]] = [getattr(layout, field) for _, _, layout in layouts]
+def _by_version(
+    title: str, first: Column, totals: Totals, keys: Sequence[str], counts_of: Callable[[SectionSizes], dict[str, int]]
+) -> Table:
+    """Return one of the counts of every section, side by side."""
+    sections = list(_sections(totals))
+    counts = [counts_of(section) for _, _, section in sections]
     names = {"cfi2sframe": "v{}", "gnu": "v{} GNU"}
     return Table(
         title,
-        (first, *(Column(names[maker].format(version)) for version, maker, _ in layouts)),
-        tuple((label, *(count.get(key, 0) for count in counts)) for label, key in keys),
+        (first, *(Column(names[maker].format(version)) for version, maker, _ in sections)),
+        tuple((key, *(count.get(key, 0) for count in counts)) for key in keys),
         total=("total", *(sum(count.values()) for count in counts)) if keys else None,
     )
 
 
 def row_sizes_table(totals: Totals) -> Table:
-    """Return how many rows take how many bytes."""
-    sizes = sorted({size for _, _, layout in _layouts(totals) for size in layout.row_sizes})
-    keys = [(str(size), size) for size in sizes]
-    return _by_version("Stored rows by their bytes", Column("bytes", "text"), totals, keys, "row_sizes")
+    """Return the stored rows by their size."""
+    sizes = sorted({size for _, _, section in _sections(totals) for size in section.row_sizes})
+
+    def counts_of(section: SectionSizes) -> dict[str, int]:
+        return {str(size): count for size, count in section.row_sizes.items()}
+
+    column = Column("bytes", "text")
+    return _by_version("Stored rows by their bytes", column, totals, [str(size) for size in sizes], counts_of)
 
 
 def rows_table(totals: Totals) -> Table:
-    """Return how many functions have how many rows."""
-    used = {name for _, _, layout in _layouts(totals) for name in layout.rows_per_function}
-    keys = [(name, name) for name in ROWS_CLASSES if name in used]
-    return _by_version("Functions by their rows", Column("rows", "text"), totals, keys, "rows_per_function")
+    """Return the functions by the number of their rows."""
+    used = {name for _, _, section in _sections(totals) for name in section.rows_per_function}
+    keys = [name for name in ROWS_CLASSES if name in used]
+    column = Column("rows", "text")
+    return _by_version("Functions by their rows", column, totals, keys, lambda section: section.rows_per_function)
 
 
 def left_out_table(totals: Totals) -> Table:
-    """Return why cfi2sframe leaves functions out."""
+    """Return the functions that cfi2sframe leaves out, by reason."""
     versions = [total for total in totals.versions if total.file_count]
-    worst: dict[str, int] = {}
+    largest: dict[str, int] = {}
     for total in versions:
         for reason, count in total.left_out.items():
-            worst[reason] = max(count, worst.get(reason, 0))
+            largest[reason] = max(count, largest.get(reason, 0))
     return Table(
         "Left out, and why",
         (Column("reason", "text"), *(Column(f"v{total.version}") for total in versions)),
-        tuple(
-            (reason, *(total.left_out.get(reason, 0) for total in versions))
-            for reason in sorted(worst, key=lambda reason: (-worst[reason], reason))
-        ),
+        tuple((reason, *(total.left_out.get(reason, 0) for total in versions)) for reason in by_count(largest)),
         total=("total", *(sum(total.left_out.values()) for total in versions)),
     )
 
@@ -213,7 +215,7 @@ def left_out_table(totals: Totals) -> Table:
 
 
 def files_table(report: SizeReport) -> Table:
-    """Return the files with their sizes in every version; the sums are those of all files, listed or not."""
+    """Return the files with their sizes in every version; the sums include the files that are not listed."""
     totals = report.totals
     version = totals.version(report.version)
     note = "" if not report.omitted_count else f"{report.omitted_count:,} more files count in the total."
@@ -234,7 +236,7 @@ def files_table(report: SizeReport) -> Table:
             totals.sizes.cfi,
             totals.sizes.eh_frame_hdr,
             totals.sizes.sframe,
-            *(totals.version(number).layout(maker).size for maker in MAKERS for number in VERSIONS),
+            *(totals.version(number).section(maker).size for maker in MAKERS for number in VERSIONS),
             version.ratio(),
             version.ratio("gnu"),
             version.cfi2sframe.function_count,
@@ -247,14 +249,14 @@ def files_table(report: SizeReport) -> Table:
 
 def _file_row(file: FileSizes, version: int) -> tuple[Cell, ...]:
     sizes = file.sizes
-    layouts = [file.layout(number, maker) for maker in MAKERS for number in VERSIONS]
-    chosen = file.layout(version)
+    sections = [file.section(number, maker) for maker in MAKERS for number in VERSIONS]
+    chosen = file.section(version)
     return (
         sizes.text,
         sizes.cfi,
         sizes.eh_frame_hdr,
         sizes.sframe,
-        *(None if layout is None else layout.size for layout in layouts),
+        *(None if section is None else section.size for section in sections),
         file.ratio(version),
         file.ratio(version, "gnu"),
         None if chosen is None else chosen.function_count,
@@ -263,11 +265,22 @@ def _file_row(file: FileSizes, version: int) -> tuple[Cell, ...]:
     )
 
 
+def ratios_table(report: SizeReport) -> Table:
+    """Return the distribution of the listed files over their ratios."""
+    bins = ratio_bins(report.files, report.version)
+    return Table(
+        "Files by their ratio",
+        (Column("ratio from", "text"), *(Column(MAKER_NAMES[maker]) for maker in MAKERS)),
+        tuple((item.label, *item.counts) for item in bins),
+        total=("total", *(sum(column) for column in zip(*(item.counts for item in bins), strict=True))),
+    )
+
+
 def named_functions_tables(report: SizeReport) -> tuple[Table, Table]:
-    """Return the functions that cost most, and those that cost most beyond their FDE."""
+    """Return the functions that are largest in SFrame, and those that exceed their FDE by most."""
     functions = report.functions
     larger = (
-        f"{functions.larger_count:,} of {functions.described_count:,} described functions take more bytes in "
+        f"{functions.larger_count:,} of {functions.described_count:,} described functions are larger in "
         f"version {report.version} than their FDE."
     )
     columns = (
@@ -296,13 +309,10 @@ def _function_row(function: FunctionSize) -> tuple[Cell, ...]:
 
 
 def failures_table(failures: Sequence[Failure]) -> Table:
-    """Return what could not be measured: each file that should have been, and the others as a number by reason."""
+    """Return what could not be measured: unexpected failures file by file, the others as numbers by reason."""
     rows: list[tuple[Cell, ...]] = [(1, f.reason, f.name) for f in failures if not f.is_expected]
-    expected: dict[str, int] = {}
-    for failure in failures:
-        if failure.is_expected:
-            expected[failure.reason] = expected.get(failure.reason, 0) + 1
-    rows += [(count, reason, "") for reason, count in sorted(expected.items(), key=lambda item: (-item[1], item[0]))]
+    expected = by_count(Counter(failure.reason for failure in failures if failure.is_expected))
+    rows += [(count, reason, "") for reason, count in expected.items()]
     columns = (Column("files"), Column("reason", "text"), Column("file", "text"))
     return Table("Not measured", columns, tuple(rows), total=(len(failures), "", ""))
 
@@ -313,57 +323,45 @@ def failures_table(failures: Sequence[Failure]) -> Table:
 def changes_table(comparison: Comparison) -> Table:
     """Return the sums before and after."""
     old, new = comparison.totals
-    rows: list[tuple[Cell, ...]] = [
-        _change_row("files", old.file_count, new.file_count),
-        _change_row("functions (FDEs)", old.fde_count, new.fde_count),
-        _change_row(".text", old.sizes.text, new.sizes.text),
-        _change_row("CFI + hdr", old.sizes.base, new.sizes.base),
-        _change_row(".sframe in the files", old.sizes.sframe, new.sizes.sframe),
+    changes = [
+        ("files", Change(old.file_count, new.file_count)),
+        ("functions (FDEs)", Change(old.fde_count, new.fde_count)),
+        (".text", Change(old.sizes.text, new.sizes.text)),
+        ("CFI + hdr", comparison.base),
+        (".sframe in the files", Change(old.sizes.sframe, new.sizes.sframe)),
+        *(
+            (f"version {version}, {MAKER_NAMES[maker]}", comparison.section_change(version, maker))
+            for version in VERSIONS
+            for maker in MAKERS
+        ),
     ]
-    for version in VERSIONS:
-        for maker in MAKERS:
-            before, after = (totals.version(version).layout(maker).size for totals in (old, new))
-            rows.append(_change_row(f"version {version}, {MAKER_NAMES[maker]}", before, after))
-    return Table("Before and after", (Column("", "text"), *_CHANGE_COLUMNS), tuple(rows))
+    rows = tuple((label, *_change_cells(change)) for label, change in changes)
+    return Table("Before and after", (Column("", "text"), *_CHANGE_COLUMNS), rows)
 
 
 _CHANGE_COLUMNS: Final = (Column("old"), Column("new"), Column("change", "change"), Column("change in %", "percent"))
 
 
-def _change_row(label: str, old: int, new: int) -> tuple[Cell, ...]:
-    return label, old, new, new - old, quotient(new - old, old, 100)
+def _change_cells(change: Change) -> tuple[Cell, ...]:
+    return change.old, change.new, change.difference, change.percent
 
 
 def pairs_table(comparison: Comparison) -> Table:
-    """Return what grew and what shrank, the largest change first."""
+    """Return the files that grew and those that shrank, the largest change first."""
     version = comparison.version
-    old, new = (totals.version(version).layout("cfi2sframe").size for totals in comparison.totals)
     note = "" if not comparison.omitted_count else f"{comparison.omitted_count:,} more files count in the total."
     return Table(
         f"Files, version {version}",
         (*_CHANGE_COLUMNS, Column("CFI + hdr", "change"), Column("", "text"), Column("file", "text")),
-        tuple(_pair_row(pair, version) for pair in comparison.pairs),
+        tuple(
+            (*_change_cells(pair.sizes(version)), pair.base.difference, pair.verdict(version), pair.name)
+            for pair in comparison.pairs
+        ),
         total=(
-            *_change_row("", old, new)[1:],
-            comparison.totals[1].sizes.base - comparison.totals[0].sizes.base,
+            *_change_cells(comparison.section_change(version, "cfi2sframe")),
+            comparison.base.difference,
             "",
             f"{len(comparison.pairs) + comparison.omitted_count:,} files",
         ),
         note=note,
     )
-
-
-def _pair_row(pair: Pair, version: int) -> tuple[Cell, ...]:
-    old, new = pair.sizes(version)
-    base_change = (pair.new.sizes.base if pair.new else 0) - (pair.old.sizes.base if pair.old else 0)
-    return *_change_row("", old, new)[1:], base_change, verdict(pair, version), pair.name
-
-
-def verdict(pair: Pair, version: int) -> str:
-    """Return what became of a file in one word."""
-    if pair.old is None:
-        return "added"
-    if pair.new is None:
-        return "removed"
-    change = pair.change(version)
-    return "grew" if change > 0 else "shrank" if change < 0 else "same"

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names and texts that come from files, made safe to print."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Return a text with every character escaped that a terminal would act on or that would break a line."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
