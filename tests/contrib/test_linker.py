@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.cli.linker import kind_of
-from cfi2sframe.cli.linker_words import is_for_driver, output_of, split
+from cfi2sframe.cli.linker_words import is_for_driver, output_of
 from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, need, run
 from tests.contrib.test_builds import linker_folder
 from tests.support.walk import check_walks
@@ -61,10 +61,6 @@ def test_output_of_response_files(tmp_path: Path) -> None:
     (tmp_path / "flags").write_text("-Wl,--gc-sections")
     assert is_for_driver([f"@{tmp_path}/flags"])
     assert not is_for_driver(["-Wall", "x.o"])
-
-
-def test_split() -> None:
-    assert list(split("a  'b c'\td\\ e \"f'g\" '' h\\\ni \"j\\\"k\"")) == ["a", "b c", "d e", "f'g", "", "h\ni", 'j"k']
 
 
 @pytest.mark.parametrize(
