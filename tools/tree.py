@@ -208,7 +208,9 @@ def convert(path: Path) -> Outcome:
     match = PLACEMENT.search(done.stderr)
     if done.returncode == 0 and match:
         return Outcome(path, match[1], "")
-    lines = [line for line in done.stderr.splitlines() if ": error: " in line or "nothing can be said" in line]
+    lines = [
+        line for line in done.stderr.splitlines() if ": error: " in line or "describe none of the functions" in line
+    ]
     return Outcome(path, "", (lines or done.stderr.splitlines() or ["no message"])[-1].split(": ", 2)[-1])
 
 

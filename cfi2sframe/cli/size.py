@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from contextlib import closing, nullcontext
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.cli.common import ended_by_signals, fail, parser_of, process_count, say
+from cfi2sframe.cli.common import count_from_one, fail, parser_of, process_count, say
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="the version that order, functions and changes are about (default 3)",
     )
     parser.add_argument(
-        "-j", "--jobs", type=_jobs, metavar="N", help="processes (default: one per processor that may be used)"
+        "-j", "--jobs", type=count_from_one, metavar="N", help="processes (default: one per processor that may be used)"
     )
     parser.add_argument(
         "--executor",
@@ -81,15 +81,8 @@ def _count(text: str) -> int:
     return value
 
 
-def _jobs(text: str) -> int:
-    value = _count(text)
-    if not value:
-        raise argparse.ArgumentTypeError("at least one process is needed")
-    return value
-
-
 def execute(arguments: argparse.Namespace) -> int:
-    """Measure and report; what cannot be read is a line of the report and does not stop the others."""
+    """Measure and report; a file that cannot be read is a line of the report and does not stop the others."""
     if bool(arguments.paths) == bool(arguments.compare):
         say("error", "name what to measure, or two things to compare, and not both")
         return EXIT_USAGE
@@ -109,9 +102,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _say_failures(report: SizeReport | Comparison) -> int:
-    """Name what should have been measured, and return the exit status.
+    """Report what could not be measured, and return the exit status.
 
-    In a tree some files have nothing to measure, but not all of them.
+    Some files of a tree may have nothing to measure, but not all of them.
     """
     from cfi2sframe.report.size.records import SizeReport
 
@@ -148,16 +141,14 @@ def _compare(arguments: argparse.Namespace) -> Comparison:
 
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
     from cfi2sframe.cli.progress import with_progress
-    from cfi2sframe.jobs.pool import named_executor
+    from cfi2sframe.pool import named_executor
     from cfi2sframe.report.size.sources import Request, measure_all, split_found
 
     sources, failures = split_found(found)
     request = Request(arguments.functions, arguments.sframe_version)
     results: list[Result] = list(failures)
     count = process_count(arguments)
-    executing = named_executor(arguments.executor, count) if arguments.executor else nullcontext(None)
-    # A request to end reaches the processes, too.
-    with ended_by_signals(), executing as executor:
+    with named_executor(arguments.executor, count) as executor:
         measured = measure_all(sources, request, count, executor)
         with closing(measured):
             for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
@@ -171,7 +162,7 @@ def _write(report: SizeReport | Comparison, arguments: argparse.Namespace) -> No
         return
     import io
 
-    from cfi2sframe.cli.output import write_output
+    from cfi2sframe.files.write import write_output
 
     text = io.StringIO()
     _render(report, arguments, text)

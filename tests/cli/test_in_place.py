@@ -123,7 +123,7 @@ def test_checking(folder: Path) -> None:
     assert (status, err) == (3, ())
     assert out.decode().splitlines() == [
         f"{folder}/0.o: already right",
-        f"{folder}/1.o: refuse: a different .sframe section is there already; replacing it has to be asked for",
+        f"{folder}/1.o: refuse: the file already has a different .sframe section (use --replace)",
         f"{folder}/2.o: skip: not an ELF file",
         f"{folder}/3.o: would convert: .sframe: as a section with relocations",
         f"{folder}/4.o: would convert: .sframe: as a section with relocations",
@@ -320,7 +320,7 @@ def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytes
         looked_at.append(name)
         raise OSError(name)
 
-    monkeypatch.setattr("cfi2sframe.jobs.job.load_open", note)
+    monkeypatch.setattr("cfi2sframe.jobs.job.image_of", note)
     assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
     assert looked_at == []
     assert "5 unchanged (5 by the stamp)" in run("--in-place", "-r", folder, "--stamp", stamp, "-v").err[0]

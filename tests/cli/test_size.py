@@ -169,7 +169,7 @@ class _Losing:
 
 def test_an_executor_that_loses_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--executor", f"{__name__}:_Losing"]) == EXIT_UNUSABLE
-    assert "what measured it was lost (OSError: no route)" in capsys.readouterr().out
+    assert "the executor lost it (OSError: no route)" in capsys.readouterr().out
 
 
 class _Broken(_Losing):
@@ -182,4 +182,4 @@ class _Broken(_Losing):
 
 def test_an_executor_that_is_broken(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--executor", f"{__name__}:_Broken"]) == EXIT_UNUSABLE
-    assert capsys.readouterr().err.count("error: the process that measured it died") == 2
+    assert capsys.readouterr().err.count("error: the executor lost it (BrokenExecutor: )") == 2

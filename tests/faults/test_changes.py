@@ -141,7 +141,7 @@ def test_a_second_run_that_wants_something_else(folder: Path, faults: Faults) ->
         faults.word.touch()
         _, err = first.communicate(timeout=TIMEOUT_SECONDS)
     assert first.returncode == 3
-    assert b"a different .sframe section is there already" in err
+    assert b"the file already has a different .sframe section" in err
     assert contents(folder) == left
 
 

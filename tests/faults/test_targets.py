@@ -183,7 +183,7 @@ def test_a_converted_file_is_not_overwritten_by_what_is_said_of_it(source: Path,
     (source.parent / "link.o").symlink_to("in.o")
     for name in ("in.o", "link.o"):
         done = run(source.parent, "--in-place", "in.o", option, name)
-        message = f"cfi2sframe: error: {option} {name} would overwrite a file that is to be converted\n"
+        message = f"cfi2sframe: error: {option} {name} would overwrite an input or the output\n"
         assert done == (2, b"", message)
     assert source.read_bytes() == DATA
 

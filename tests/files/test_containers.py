@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files import Source, Unusable, find_relative, find_sources, open_source
 from tests.support.package_files import ar, cpio, deb, rpm, tar, tar_header, tar_padded
 from tests.support.sizes import aarch64_object, library
@@ -260,8 +261,11 @@ def test_a_file_in_a_folder_is_exchanged_after_it_was_listed(kind: str, tmp_path
         file.symlink_to(_write(tmp_path / "other", ELF))
     else:
         os.mkfifo(file)
-    reason = {"link": "Too many levels of symbolic links", "fifo": "not a regular file any more"}[kind]
-    assert list(open_source(source)) == [Unusable(str(file), reason)]
+    unusable = {
+        "link": Unusable(str(file), "Too many levels of symbolic links"),
+        "fifo": Unusable(str(file), "no longer a regular file", ErrorKind.CHANGED),
+    }
+    assert list(open_source(source)) == [unusable[kind]]
 
 
 def test_a_file_that_goes_away(tmp_path: Path) -> None:
