@@ -127,7 +127,7 @@ class _Clock:
 @contextlib.contextmanager
 def _without_the_rest(clock: _Clock) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for module, name in ((conversion, "convert_image"), (emit, "emit"), (emit, "check"), (job_module, "load")):
+        for module, name in ((conversion, "convert_image"), (emit, "emit"), (emit, "check"), (job_module, "image_of")):
             stack.enter_context(patch.object(module, name, clock.wrap(getattr(module, name))))
         yield
 
