@@ -20,7 +20,9 @@ from cfi2sframe.render.text import printable
 #: The exit status of several files is that of the worst; from good to bad.
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
 #: The error where the address of a section cannot be chosen.
-ADDRESS_BELONGS_TO_RAW: Final = "--section-address belongs to raw bytes; in a file the section's place decides"
+ADDRESS_BELONGS_TO_RAW: Final = (
+    "--section-address belongs to raw bytes; in a file the address follows from the section's place"
+)
 
 #: The first two bytes of a section in either byte order; what does not begin so is not read to its end.
 _SECTION_MAGICS: Final = (b"\xe2\xde", b"\xde\xe2")
@@ -177,8 +179,8 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(0, 1, 2),
         metavar="{0,1,2}",
-        help="the errata of version 2 that readers know (default 2; 1 brings PC-relative starts, "
-        "2 rows that say RA is undefined)",
+        help="the errata of version 2 that readers know (default 2; 1 adds PC-relative starts, "
+        "2 adds rows with an undefined RA)",
     )
     parser.add_argument(
         "--from",
@@ -192,15 +194,15 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(0, 1, 2),
         metavar="{0,1,2}",
-        help="-O0: every function has rows of its own; -O1: functions with equal rows share them; -O2: functions are "
-        "also split so that prologues and epilogues share theirs (default 1, but 0 for big-endian files, whose rows "
-        "some readers cannot share; objects are always at 0, since linkers cannot)",
+        help="-O0: every function has its own rows; -O1: functions with equal rows share them; -O2: functions are "
+        "also split so that prologues and epilogues share rows (default 1, but 0 for big-endian files, because some "
+        "readers do not support shared rows there; objects are always at 0, because linkers do not support them)",
     )
     parser.add_argument(
         "--no-plt",
         dest="with_stubs",
         action="store_false",
-        help="leave PLT stubs to what the CFI says of them; else they are described by their instructions",
+        help="describe PLT stubs by the CFI instead of by their instructions",
     )
     parser.add_argument(
         "--section-address",

@@ -30,9 +30,9 @@ def make_parser() -> argparse.ArgumentParser:
         "convert",
         f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
         f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
-        "Write the SFrame section that says what the DWARF CFI of IN says: as raw bytes, or in a copy of IN; or put\n"
-        "it into each FILE that does not hold it already. @LIST stands for the arguments in the file LIST, unless a\n"
-        "file is itself named @LIST.",
+        "Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into\n"
+        "each FILE that does not have it already. @LIST stands for the arguments in the file LIST, unless a file is\n"
+        "itself named @LIST.",
         "examples:\n"
         f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
         f"  {PROGRAM} --in-place program                 a program that carries its section\n"
@@ -49,7 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--frame-pointer",
         action="store_true",
-        help="set SFRAME_F_FRAME_POINTER: you know that every function keeps one (versions 1 and 2)",
+        help="set SFRAME_F_FRAME_POINTER: you know that every function keeps a frame pointer (versions 1 and 2)",
     )
     _add_demands(parser)
     return parser
@@ -74,12 +74,12 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--files-from",
         metavar="LIST",
-        help="convert the files named in LIST too, each name ended by a NUL byte; - is standard input",
+        help="also convert the files named in LIST, each name terminated by a NUL byte; - is standard input",
     )
     parser.add_argument(
         "--skip-non-elf",
         action="store_true",
-        help="pass over files with nothing to convert: no ELF files, of another kind or machine, without CFI",
+        help="skip files with nothing to convert: no ELF file, another type or machine, no CFI",
     )
     parser.add_argument(
         "-j",
@@ -91,10 +91,10 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         metavar="MODULE:CALLABLE",
-        help="run on what this factory of concurrent.futures executors makes; it is called with max_workers=N",
+        help="run on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
     )
     parser.add_argument(
-        "--stamp", metavar="FILE", help="remember in FILE which files are right, and do not look into them next time"
+        "--stamp", metavar="FILE", help="record in FILE which files are right, and do not read them next time"
     )
 
 
@@ -106,7 +106,7 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
         "ends in .sframe or .bin, else elf)",
     )
     parser.add_argument(
-        "--replace", action="store_true", help="a different .sframe section that is there already gives way"
+        "--replace", action="store_true", help="replace a different .sframe section that the file already has"
     )
     parser.add_argument(
         "--section-type",
@@ -118,11 +118,11 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
         "--header-table",
         choices=("start", "end"),
         default="start",
-        help="end: where a linked file has no room for more program headers, they may go to its end; strip must have "
-        "run before (default start: such a file is refused)",
+        help="end: if a linked file has no room for more program headers, move them to its end; strip must have "
+        "run before (default start: refuse such a file)",
     )
     parser.add_argument(
-        "--no-verify", action="store_true", help="do not read the written file back and check it before the rename"
+        "--no-verify", action="store_true", help="do not read the written file back and check it before renaming it"
     )
 
 

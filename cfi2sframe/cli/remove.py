@@ -20,7 +20,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "remove",
         f"{PROGRAM} remove IN (-o OUT | --in-place) [--no-verify]",
-        "Write a copy of IN without its .sframe section; what was moved to make room for it moves back.",
+        "Write a copy of IN without its .sframe section; what was moved to make room for it is moved back.",
         f"examples:\n  {PROGRAM} remove --in-place program\n  {PROGRAM} remove lib.so -o plain.so\n",
     )
     parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")

@@ -24,7 +24,6 @@ from cfi2sframe.errors import (
 )
 from cfi2sframe.files.descriptors import open_named, open_resolved
 from cfi2sframe.files.write import write_file, write_output
-from cfi2sframe.jobs.existing import has_section, is_same
 from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.jobs.records import Outcome
 
@@ -123,6 +122,7 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None) -> _Written
     if job.output and job.output.is_raw:
         return _write_raw(job.output, conversion, file)
     from cfi2sframe import emit
+    from cfi2sframe.jobs.existing import has_section, is_same
 
     if not conversion.data:
         warning = f"{_none_described(conversion)}; the file gets no .sframe section"
