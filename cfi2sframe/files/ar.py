@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static archives in the common format of ar, with GNU's and BSD's long names."""
+"""Static archives (ar), with the long names of GNU and BSD."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cfi2sframe.budget import Budget
     from cfi2sframe.elf.records import FileData
 
-#: A member's header: name, times and owners, size in decimal, two bytes that end it.
+#: A member's header: name, times, owners and mode, decimal size, two magic bytes.
 _HEADER: Final = struct.Struct("16s12s6s6s8s10s2s")
 _HEADER_END: Final = b"`\n"
 _NAMES: Final = b"//"
@@ -24,7 +24,7 @@ _SYMBOL_TABLES: Final = (b"/", b"/SYM64/")
 
 
 def members_of(data: FileData, budget: Budget) -> Iterator[Member]:
-    """Yield the members of an archive, symbol and name tables left out.
+    """Yield the members of an archive, without its symbol and name tables.
 
     Raises `InputError` when it is damaged, `BudgetError` when its names are out of proportion to its size.
     """
@@ -41,7 +41,7 @@ def members_of(data: FileData, budget: Budget) -> Iterator[Member]:
         content = part_of(data, position, position + size)
         name = raw_name.rstrip(b" ")
         if name == _NAMES:
-            # A table may lie in the hole of a sparse file.
+            # The table may be in a hole of a sparse file.
             budget.hold(size, "the names of its members")
             names = bytes(content)
         elif name not in _SYMBOL_TABLES:
@@ -61,6 +61,6 @@ def _member(name: bytes, content: FileData, names: bytes, position: int, budget:
         if end < 0:
             raise InputError("a member's name is too long, or not in the table of names", "archive", position)
         name = names[start:end]
-    # Members may share a name in the table: each makes a text of its own.
+    # Many members may refer to one name in the table; each gets a string of its own.
     budget.spend(len(name), "the names of its members")
     return Member(text_of(name.removesuffix(b"/")), content)
