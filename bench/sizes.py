@@ -7,8 +7,8 @@ sizes.py [--version {1,2,3}]... [--level {0,1,2}]... [--jobs N] [--sample N] [--
 
 A ratio is the section's size to `.eh_frame` + `.eh_frame_hdr` (where there is none, to the CFI there is). Time is CPU
 time of reading and converting, without embedding. A file with several hard links counts once; symbolic links are not
-followed; objects are always at level 0, and left out. `--max-file-size`: larger files are converted at levels 0 and 1
-only, and count for the totals of no level. `--sample`: every so many-th file, so that about N are measured.
+followed; objects are always at level 0, and are left out. `--max-file-size`: larger files are converted at levels 0 and
+1 only. `--sample`: files spread evenly over the list, so that about N are measured.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def measure_all(tasks: list[Task], jobs: int) -> Iterator[FileSizes]:
 
 
 def why(file: FileSizes, made: Made) -> str:
-    """Return what a section is made of, in bytes."""
+    """Return the parts of a section, in bytes."""
     attributes = FDE_ATTRIBUTE_SIZE * made.list_count if made.version >= SFRAME_VERSION_3 else 0
     parts = [f"header {HEADER_SIZE}", f"records {FDE_SIZE[made.version] * made.function_count}"]
     if attributes:

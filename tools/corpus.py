@@ -4,10 +4,10 @@
 
 corpus.py [--version {1,2,3}]... [--jobs N] [--json | --markdown] ROOT...
 
-A file with several hard links counts once; symbolic links are not followed. What is verified are the bytes that
-`cfi2sframe convert` would write; a strict reader, as a kernel's would be, reads those of linked files besides. Exit
-status 1 when verification finds a difference, when the strict reader complains, or when anything raises what it must
-not: an exception that is none of the package's own, or a worker that dies.
+A file with several hard links counts once; symbolic links in folders are not followed. The bytes that `cfi2sframe
+convert` would write are verified; those of linked files are also read by a strict reader, as a kernel's would be. Exit
+status 1 when verification finds a difference, the strict reader complains, an exception that is not the package's own
+is raised, or a process dies.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\b\d+\b")
 
 
 class VersionResult(NamedTuple):
-    """What became of one file in one version: counts by name, differences as text, or why there is no section."""
+    """The result of one file in one version: counts by name, differences as text, or why there is no section."""
 
     version: int
     counts: dict[str, int]
@@ -61,7 +61,7 @@ class VersionResult(NamedTuple):
 
 
 class FileResult(NamedTuple):
-    """What became of one file. `unusable` is the package's message, `crash` a traceback; both empty on success."""
+    """The result of one file. `unusable` is the package's message, `crash` a traceback; both are empty on success."""
 
     path: str
     results: tuple[VersionResult, ...]
@@ -129,13 +129,13 @@ def convert_file(source: Source, versions: tuple[int, ...]) -> FileResult:
         return FileResult(path, (), unusable=_kind_of(error))
     except Cfi2SFrameError as error:
         return FileResult(path, (), crash=f"{type(error).__name__}: {error}")
-    except Exception:  # noqa: BLE001 - to find what must never be raised is what this program is for
+    except Exception:  # noqa: BLE001 - this program searches for exceptions that must never be raised
         return FileResult(path, (), crash=traceback.format_exc())
     return FileResult(path, tuple(results))
 
 
 def _kind_of(error: InputError) -> str:
-    """Return the message without its numbers, so that equal troubles add up."""
+    """Return the message without its numbers, so that files with the same problem add up."""
     return _NUMBER.sub("N", error.reason) if error.where else error.reason
 
 
@@ -277,7 +277,7 @@ def aligned(table: list[tuple[str, ...]]) -> Iterator[str]:
 def as_markdown(table: list[tuple[str, ...]]) -> Iterator[str]:
     """Yield the table's lines as Markdown."""
     for number, row in enumerate(table):
-        # Markdown would take the dash of a first cell for nothing, but readers want the indentation.
+        # Markdown does not indent a cell that starts with a dash.
         first = f"&nbsp;&nbsp;{row[0][2:]}" if row[0].startswith("- ") else row[0]
         yield "| " + " | ".join((first, *row[1:])) + " |"
         if number == 0:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure whole installations and put their sums side by side, as the README's table of sizes.
+"""Measure whole installations and print their sums side by side, as in the README's table of sizes.
 
 size_table.py [--jobs N] [--split] [--json FILE] NAME=PATH[,PATH...]...
 
@@ -46,7 +46,7 @@ _COLLECT_FROM = 1 << 18
 
 
 class Task(NamedTuple):
-    """What a worker found in a source.
+    """What a process measured of a source.
 
     `split_size` is the bytes of version 3 at -O2, 0 where that was not asked for; `cpu_seconds` what everything but
     -O2 cost, `split_cpu_seconds` what -O2 cost; `peak_size` the largest resident set of the
@@ -61,7 +61,7 @@ class Task(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a column took: seconds of wall clock, of processors without and for -O2, and bytes of the largest worker."""
+    """The cost of a column: seconds of wall clock, of CPU without and for -O2, and bytes of the largest process."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -89,7 +89,7 @@ def measure_task(source: Source, *, with_split: bool) -> Task:
     start = time.process_time()
     measured = measure_source(source, Request())
     middle = time.process_time()
-    # What cannot be measured is a failure already; converting it once more would say the same.
+    # A source that cannot be measured is a failure already; converting it would only fail again.
     has_sizes = any(isinstance(result, FileSizes) for result in measured.results)
     split_size = _split_size(source) if with_split and has_sizes else 0
     if split_size >= _COLLECT_FROM:
