@@ -44,7 +44,7 @@ _ELFDATA2MSB: Final = 2
 _ET_EXEC, _ET_DYN = 2, 3
 
 
-class Kind(NamedTuple):
+class Role(NamedTuple):
     """What a wrapper stands in for: the variable that names it, and the names to look for in PATH."""
 
     variable: str
@@ -60,13 +60,13 @@ def run() -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run the real program with the words after the first, then convert what it has linked."""
-    kind = kind_of(words[0], words[1:])
+    role = role_of(words[0], words[1:])
     own = os.path.realpath(shutil.which(words[0]) or words[0])
     running = [path for path in os.environ.get(_RUNNING, "").split(os.pathsep) if path]
-    program = _real_program(kind, {own, *running})
+    program = _real_program(role, {own, *running})
     if program is None:
-        names = " or ".join(kind.names)
-        return _say("error", f"no {names} in PATH but this wrapper; name one in {kind.variable}", _EXIT_NOT_FOUND)
+        names = " or ".join(role.names)
+        return _say("error", f"no {names} in PATH but this wrapper; name one in {role.variable}", _EXIT_NOT_FOUND)
     output = output_of(words[1:])
     before = _identity(output)
     status = _spawn([program, *words[1:]], {_RUNNING: os.pathsep.join([*running, own])})
@@ -75,24 +75,24 @@ def main(words: Sequence[str]) -> int:
     return _convert(output)
 
 
-def kind_of(name: str, words: Sequence[str]) -> Kind:
+def role_of(name: str, words: Sequence[str]) -> Role:
     """Return what a wrapper stands in for, from its name and its arguments."""
     base = os.path.basename(name).removeprefix(f"{PROGRAM}-")
     is_linker = base == "ld" or base.startswith("ld.") or base.endswith("-ld") or "-ld." in base
     if is_linker and not is_for_driver(words):
-        return Kind(_LINKER, (base,))
+        return Role(_LINKER, (base,))
     if is_linker or base == "cc":
-        return Kind("CFI2SFRAME_CC", ("cc", "gcc", "clang"))
-    return Kind("CFI2SFRAME_CC", (base,))
+        return Role("CFI2SFRAME_CC", ("cc", "gcc", "clang"))
+    return Role("CFI2SFRAME_CC", (base,))
 
 
-def _real_program(kind: Kind, wrappers: set[str]) -> str | None:
+def _real_program(role: Role, wrappers: set[str]) -> str | None:
     """Return the path of the real program: from the variable, or the first in PATH that is not a wrapper."""
-    chosen = os.environ.get(kind.variable)
+    chosen = os.environ.get(role.variable)
     path_folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     # GCC's own tools come first: a cross compiler's `ld` is not the one in PATH.
-    own_folders = os.environ.get("COMPILER_PATH", "").split(os.pathsep) if kind.variable == _LINKER else []
-    for name in (chosen,) if chosen else kind.names:
+    own_folders = os.environ.get("COMPILER_PATH", "").split(os.pathsep) if role.variable == _LINKER else []
+    for name in (chosen,) if chosen else role.names:
         folders = [""] if "/" in name else [*filter(None, own_folders), *path_folders]
         for folder in folders:
             path = shutil.which(os.path.join(folder or ".", name))

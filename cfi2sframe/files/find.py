@@ -30,6 +30,10 @@ class TreeFile(NamedTuple):
     state: FileState | None
     reason: str = ""
 
+    def under(self, folder: str) -> str:
+        """Return the path of the file under a name of the folder."""
+        return os.path.join(folder, self.path) if self.path else folder
+
 
 def elf_files_under(root: str) -> Iterator[TreeFile]:
     """Yield the ELF files under a folder (an absolute resolved path), recursively and sorted; unreadable folders last.
@@ -124,12 +128,12 @@ def find_relative(root: str) -> Iterator[Source | Unusable]:
 
 def _sources_under(root: str, shown_root: str, seen: set[tuple[int, int]]) -> Iterator[Source | Unusable]:
     for found in elf_files_under(os.path.realpath(root)):
-        name = os.path.join(shown_root, found.path) if found.path else root
+        name = found.under(shown_root) or root
         if found.state is None:
             yield Unusable(name, found.reason)
         elif (identity := (found.state.device, found.state.inode)) not in seen:
             seen.add(identity)
-            yield Source(os.path.join(root, found.path), name, "elf", found.state.size, is_in_folder=True)
+            yield Source(found.under(root), name, "elf", found.state.size, is_in_folder=True)
 
 
 def _named(path: str, name: str) -> Source | Unusable:

@@ -35,11 +35,7 @@ def work_list(paths: Iterable[str], settings: Settings = Settings(), *, recurse:
         if recurse and stat.S_ISDIR(status.st_mode):
             inside = settings._replace(skips_unfit=True)
             for file in elf_files_under(target):
-                # If the folder itself cannot be read, it is the job.
-                inner = (
-                    (os.path.join(path, file.path), os.path.join(target, file.path)) if file.path else (path, target)
-                )
-                found.add(*inner, file.state, inside)
+                found.add(file.under(path), file.under(target), file.state, inside)
         else:
             found.add(path, target, FileState.of(status), settings)
     return found.jobs()
