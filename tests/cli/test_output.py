@@ -64,6 +64,14 @@ def test_an_existing_file_keeps_its_mode(good: Path, tmp_path: Path, old: int) -
     assert (mode(out), out.read_bytes()) == (old, SECTION)
 
 
+@pytest.mark.parametrize("report", ["in", "out"])
+def test_a_report_must_not_overwrite_the_input_or_the_output(good: Path, tmp_path: Path, report: str) -> None:
+    message = f"cfi2sframe: {good}: error: --report {tmp_path / report} would overwrite an input or the output"
+    assert run(good, "-o", tmp_path / "out", "--report", tmp_path / report) == (2, b"", (message,))
+    assert (good.read_bytes(), names(tmp_path)) == (DATA, {"in"})
+    assert run(good, "--emit", "raw", "-o", "/dev/null", "--report", "/dev/null").status == 0
+
+
 def test_a_symbolic_link_is_followed(good: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     target, link = tmp_path / "folder" / "target.sframe", tmp_path / "link.sframe"
