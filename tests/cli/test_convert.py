@@ -33,7 +33,7 @@ def damaged(start: int) -> asm.Fde:
 
 
 class Files:
-    """A folder of inputs, and what is in it afterwards."""
+    """A folder of inputs, and its contents afterwards."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -165,7 +165,7 @@ def test_owner_and_set_id_bits_stay(source: Path, mode: int) -> None:
 @pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("words", [(), ("remove",)])
 def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...], *, is_old: bool) -> None:
-    """As with `cp`, whoever owns the input, and whoever owned what is replaced."""
+    """As with `cp`: the owners of the input and of the replaced file do not matter."""
     if words:
         assert cli("--in-place", source) == EXIT_SUCCESS
     os.chown(source, SOMEBODY, SOMEBODY)

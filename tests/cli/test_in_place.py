@@ -263,7 +263,7 @@ def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path, w
 
 
 def test_a_reader_that_leaves(folder: Path) -> None:
-    """More lines than a pipe holds back, and nobody who reads them."""
+    """More lines than a pipe buffers, and no reader."""
     link = folder.parent / "many"
     link.mkdir()
     for number in range(300):

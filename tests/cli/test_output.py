@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where output goes, with which mode, and that a failure leaves nothing half written; and odd names and streams."""
+"""Where output is written, with which mode; that a failure leaves nothing half written; odd names and streams."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_folder_as_output(good: Path, tmp_path: Path) -> None:
 def test_a_failure_leaves_nothing_half_written(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bytes | None, step: str
 ) -> None:
-    """A full disk, say: the old file stays, and no temporary file does."""
+    """After a full disk, for example, there is the old file, and no temporary one."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -155,7 +155,7 @@ def test_dictionaries_of_lzma(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["deb", "deb with a size", "rpm", "archive"])
 def test_sparse_files(kind: str, tmp_path: Path) -> None:
-    """Holes are no input: what lies in them is not read."""
+    """Holes are no input, and are not read."""
     size = 9 << 30
     if kind == "archive":
         data = make.ar([]) + make.ar_header(b"//", size)

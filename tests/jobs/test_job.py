@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file converted in place: what it becomes, when it stays as it is, and what of it stays in any case."""
+"""One file converted in place: what it becomes, when it is left alone, and what is kept in any case."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def jobs_of(folder: Path) -> list[Job]:
 
 
 def summary(outcomes: list[Outcome], folder: Path) -> list[Outcome]:
-    """Outcomes without what is not the same in a copy of the folder."""
+    """Outcomes without the fields that differ in a copy of the folder."""
     return [
         outcome._replace(name=outcome.name.removeprefix(str(folder)), state=None, account="") for outcome in outcomes
     ]
