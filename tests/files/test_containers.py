@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ELF files are found in folders, archives and packages; a file that cannot be opened is reported, and loses no other."""
+"""ELF files are found in folders, archives and packages; one that cannot be opened is reported, and loses no other."""
 
 from __future__ import annotations
 
