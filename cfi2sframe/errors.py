@@ -94,6 +94,12 @@ class BudgetError(InputError):
     kind = ErrorKind.COSTLY
 
 
+class ContainerError(InputError):
+    """A static archive or a package is damaged."""
+
+    kind = ErrorKind.DAMAGED
+
+
 class CfiError(InputError):
     """A CIE, an FDE or a call frame instruction is damaged."""
 

@@ -11,6 +11,7 @@ from cfi2sframe.errors import (
     Cfi2SFrameError,
     CfiError,
     ChangedError,
+    ContainerError,
     ElfError,
     EmbedError,
     ErrorKind,
@@ -43,6 +44,7 @@ def test_messages_say_where(error: InputError, text: str) -> None:
     "kind",
     [
         *(InputError, ElfError, UnfitError, NotElfError, ChangedError, BudgetError, CfiError, SFrameError),
+        ContainerError,
         *(RequestError, EmbedError, VerificationError, OutputError),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import ContainerError
 from cfi2sframe.files.ar import members_of
 from cfi2sframe.files.payload import Payload
 from cfi2sframe.files.records import MAX_NAME_SIZE, Entry, text_of
@@ -37,17 +37,17 @@ _MAX_DIGITS: Final = 5
 
 
 def payload_of_deb(data: FileData, budget: Budget) -> Payload:
-    """Return the tar file of a package's files. Raises `InputError` if there is none."""
+    """Return the tar file of a package's files. Raises `ContainerError` if there is none."""
     for member in members_of(data, budget):
         if member.name.startswith("data.tar"):
             return Payload(member.data, member.name, budget)
-    raise InputError("a Debian package without data.tar")
+    raise ContainerError("a Debian package without data.tar")
 
 
 def tar_entries(payload: Payload) -> Iterator[Entry]:
     """Yield the regular files of a tar file: ustar, with the long names of GNU and POSIX.
 
-    Raises `InputError` when it is damaged.
+    Raises `ContainerError` when it is damaged.
     """
     long_name: bytes | None = None
     long_size: int | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cfi2sframe.budget import BASE_MEMORY, MEMORY_PER_BYTE
 from cfi2sframe.elf.contents import stream_of
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import ContainerError, InputError
 
 if TYPE_CHECKING:
     from bz2 import BZ2Decompressor
@@ -44,8 +44,8 @@ class Readable(Protocol):
 class Payload:
     """The bytes of a payload from start to end; `position` counts those that were read or skipped.
 
-    `where` names the payload in messages. The first bytes identify the compression. Reading raises `InputError` when
-    the payload is damaged or truncated, `BudgetError` when it grows out of proportion to the package.
+    `where` names the payload in messages. The first bytes identify the compression. Reading raises `ContainerError`
+    when the payload is damaged or truncated, `BudgetError` when it grows out of proportion to the package.
     """
 
     def __init__(self, data: FileData, where: str, budget: Budget) -> None:
@@ -79,9 +79,9 @@ class Payload:
         while self.position < position:
             self._piece(position - self.position)
 
-    def damaged(self, reason: str) -> InputError:
+    def damaged(self, reason: str) -> ContainerError:
         """Return the error to raise for this payload."""
-        return InputError(f"damaged package: {reason}", self.where)
+        return ContainerError(f"damaged package: {reason}", self.where, self.position)
 
     def _piece(self, size: int) -> bytes:
         """Return the next bytes, at least one and at most `size`."""

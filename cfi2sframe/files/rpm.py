@@ -12,7 +12,7 @@ from stat import S_ISREG
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.contents import part_of
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import ContainerError
 from cfi2sframe.files.payload import Payload
 from cfi2sframe.files.records import MAX_NAME_SIZE, Entry, text_of
 
@@ -39,7 +39,7 @@ _STEPS_PER_HEADER: Final = 8
 
 
 def payload_of_rpm(data: FileData, budget: Budget) -> Payload:
-    """Return the cpio archive of a package's files. Raises `InputError` if there is none."""
+    """Return the cpio archive of a package's files. Raises `ContainerError` if there is none."""
     signature_end = _header_end(data, _LEAD_SIZE)
     start = _header_end(data, signature_end + -signature_end % _SIGNATURE_ALIGNMENT)
     return Payload(part_of(data, start, len(data)), "payload", budget)
@@ -48,20 +48,20 @@ def payload_of_rpm(data: FileData, budget: Budget) -> Payload:
 def _header_end(data: FileData, offset: int) -> int:
     head = bytes(data[offset : offset + _HEADER.size])
     if len(head) < _HEADER.size:
-        raise InputError("damaged package: truncated", "headers")
+        raise ContainerError("damaged package: truncated", "headers", offset)
     magic, entry_count, store_size = _HEADER.unpack(head)
     if magic != _HEADER_MAGIC:
-        raise InputError(f"damaged package: no header at 0x{offset:x}", "headers")
+        raise ContainerError("damaged package: no header", "headers", offset)
     end: int = offset + _HEADER.size + entry_count * _INDEX_ENTRY_SIZE + store_size
     if end > len(data):
-        raise InputError("damaged package: truncated", "headers")
+        raise ContainerError("damaged package: truncated", "headers", offset)
     return end
 
 
 def cpio_entries(payload: Payload) -> Iterator[Entry]:
     """Yield the regular files of a cpio archive in the "new ASCII" format (cpio(5)), in one pass.
 
-    Raises `InputError` when it is damaged.
+    Raises `ContainerError` when it is damaged.
     """
     while True:
         header = payload.read(_CPIO_HEADER_SIZE)

@@ -8,6 +8,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import sys
 import tarfile
 import threading
@@ -231,14 +232,14 @@ def test_rpm_packages(compressor: bytes, tmp_path: Path) -> None:
 def test_damaged_rpm_packages(tmp_path: Path) -> None:
     payload = cpio({"./usr/lib/x.so": ELF})
     for data, reason in (
-        (rpm(gzip.compress(payload)[:-100]), "payload: damaged package"),
-        (rpm(gzip.compress(payload[:200])), "payload: damaged package: truncated"),
-        (rpm(gzip.compress(b"x" * 200)), "payload: damaged package: damaged or unknown cpio header"),
+        (rpm(gzip.compress(payload)[:-100]), r"payload\+0x[0-9a-f]+: damaged package"),
+        (rpm(gzip.compress(payload[:200])), r"payload\+0xc8: damaged package: truncated"),
+        (rpm(gzip.compress(b"x" * 200)), r"payload\+0x6e: damaged package: damaged or unknown cpio header"),
         (rpm(b"\x04\x22\x4d\x18" + bytes(200)), "cpio header, or unknown compression"),
-        (b"\xed\xab\xee\xdb" + bytes(92), "headers: damaged package"),
+        (b"\xed\xab\xee\xdb" + bytes(92), r"headers\+0x60: damaged package: truncated"),
     ):
         path = _write(tmp_path / "x.rpm", data)
-        assert reason in _opened(path)[-1]
+        assert re.search(reason, _opened(path)[-1])
 
 
 def test_packages_without_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
