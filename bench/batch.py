@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from cfi2sframe import conversion, emit, jobs
+from cfi2sframe.files import descriptors
 from cfi2sframe.jobs import job as job_module
 
 if TYPE_CHECKING:
@@ -127,7 +128,10 @@ class _Clock:
 @contextlib.contextmanager
 def _without_the_rest(clock: _Clock) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for module, name in ((conversion, "convert_image"), (emit, "emit"), (emit, "check"), (job_module, "image_of")):
+        for module, name in (
+            *((conversion, "convert_image"), (emit, "emit"), (emit, "check")),
+            *((descriptors, "read_open"), (job_module, "image_of")),
+        ):
             stack.enter_context(patch.object(module, name, clock.wrap(getattr(module, name))))
         yield
 
