@@ -4,10 +4,10 @@
 
 batch.py [--count N] [--rounds N] [--json]
 
-Prints milliseconds per file of the whole command (with the start of the interpreter and of the pool), of the second run
-that finds all of them right, of that run with a stamp; and milliseconds of CPU of the batch layer alone: the work list,
-the comparison with what is there, the exchange of the file, all but loading, converting, embedding and checking. What
-the file system takes is part of it: TMPDIR says where the objects lie.
+Prints milliseconds per file of the whole command (with the start of the interpreter and of the pool), of a second run
+that finds all files right, and of that run with a stamp; and milliseconds of CPU of `cfi2sframe.jobs` alone: the work
+list, the comparison with the existing section, and the exchange of the file, without loading, converting, embedding and
+checking. File system calls count; TMPDIR determines the file system.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from cfi2sframe import conversion, emit, jobs
+from cfi2sframe.files import descriptors
 from cfi2sframe.jobs import job as job_module
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def measure_commands(original: Path, folder: Path, count: int, jobs: int) -> Cos
     """Convert copies of the objects, three times."""
     copy = folder / "copy"
     shutil.copytree(original, copy)
-    # Files that were changed a moment ago are not taken for known.
+    # A stamp does not record files that have just been changed.
     old_ns = time.time_ns() - 10**10
     for path in copy.iterdir():
         os.utime(path, ns=(old_ns, old_ns))
@@ -106,7 +107,7 @@ def measure_commands(original: Path, folder: Path, count: int, jobs: int) -> Cos
 
 
 class _Clock:
-    """Counts the time spent in the functions that it wraps."""
+    """Measures the time spent in the functions that it wraps."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -127,7 +128,10 @@ class _Clock:
 @contextlib.contextmanager
 def _without_the_rest(clock: _Clock) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for module, name in ((conversion, "convert_image"), (emit, "emit"), (emit, "check"), (job_module, "load")):
+        for module, name in (
+            *((conversion, "convert_image"), (emit, "emit"), (emit, "check")),
+            *((descriptors, "read_open"), (job_module, "image_of")),
+        ):
             stack.enter_context(patch.object(module, name, clock.wrap(getattr(module, name))))
         yield
 

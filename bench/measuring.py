@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands run by turns and compared: what a benchmark of this project is made of."""
+"""Run two commands alternately, and compare their costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Cost(NamedTuple):
-    """What one run took: seconds of wall clock, seconds of CPU, bytes of memory (the resident set at its largest)."""
+    """The cost of a run: seconds of wall clock, seconds of CPU, bytes of memory (the largest resident set)."""
 
     wall: float
     cpu: float
@@ -29,7 +29,7 @@ class Cost(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A measured number with its goal, if it has one; `detail` says what it is made of."""
+    """A measured number with its goal, if it has one; `detail` has the numbers that it was computed from."""
 
     name: str
     value: float
@@ -39,7 +39,7 @@ class Figure(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return how the number stands to its goal."""
+        """Whether the number meets its goal, as a word."""
         if self.goal is None:
             return ""
         return "met" if self.value <= self.goal else "MISSED"
@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
         return median(a.of(field) / max(b.of(field), 1e-9) for a, b in pairs)
 
     def least(self, field: Field) -> float:
-        """Return the least of ours / the least of theirs: what is left when nothing else disturbs the machine."""
+        """Return the least of ours / the least of theirs, which other load on the machine affects least."""
         return min(cost.of(field) for cost in self.ours) / max(min(cost.of(field) for cost in self.theirs), 1e-9)
 
     def detail(self, field: Field) -> str:
@@ -67,12 +67,12 @@ class Comparison(NamedTuple):
 
     @property
     def peak_size(self) -> int:
-        """Return the most memory that ours took."""
+        """The most memory that a run of ours used, in bytes."""
         return max(cost.peak_size for cost in self.ours)
 
 
 def environment_for(cache: str) -> dict[str, str]:
-    """Return the environment of all runs: this project on the path, and compiled modules, as installed ones have."""
+    """Return the environment of all runs: this project on the path, with cached bytecode as when installed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": cache}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return environment
@@ -87,23 +87,23 @@ def run(command: list[str], environment: dict[str, str]) -> Cost:
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - begin
     process.returncode = os.waitstatus_to_exitcode(status)
-    # readelf follows .gnu_debuglink, and ends with 1 when there is nothing useful behind it.
+    # readelf follows .gnu_debuglink, and exits with 1 if it finds no useful file there.
     if process.returncode not in (0, 1):
         sys.exit(f"bench: exit status {process.returncode}: {' '.join(command)}")
     return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
 def compare(ours: list[str], theirs: list[str], rounds: int, environment: dict[str, str]) -> Comparison:
-    """Run both commands by turns (A B A B ...), so that a busy machine slows both.
+    """Run both commands alternately (A B A B ...), so that a busy machine slows both.
 
-    A first round warms caches and does not count.
+    The first round only warms caches.
     """
     pairs = [(run(ours, environment), run(theirs, environment)) for _ in range(rounds + 1)][1:]
     return Comparison(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
 
 
 def own_peak_size() -> int:
-    """Return this process's peak memory: a child starts with it, so that less than this cannot be seen there."""
+    """Return this process's peak memory in bytes: a child starts with it, and cannot be seen to use less."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

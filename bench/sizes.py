@@ -7,8 +7,8 @@ sizes.py [--version {1,2,3}]... [--level {0,1,2}]... [--jobs N] [--sample N] [--
 
 A ratio is the section's size to `.eh_frame` + `.eh_frame_hdr` (where there is none, to the CFI there is). Time is CPU
 time of reading and converting, without embedding. A file with several hard links counts once; symbolic links are not
-followed; objects are always at level 0, and left out. `--max-file-size`: larger files are converted at levels 0 and 1
-only, and count for the totals of no level. `--sample`: every so many-th file, so that about N are measured.
+followed; objects are always at level 0, and are left out. `--max-file-size`: larger files are converted at levels 0 and
+1 only. `--sample`: files spread evenly over the list, so that about N are measured.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import argparse
 import gc
 import json
 import os
-import stat
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import pairwise
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import Options, load
 from cfi2sframe.budget import Budget
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.files import Source, Unusable, find_sources
+from cfi2sframe.pool import results_of
+from cfi2sframe.processes import Lost
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.rows import words_size
 from cfi2sframe.sframe.splitting.candidates import Candidates
@@ -86,32 +86,17 @@ class FileSizes(NamedTuple):
 # Finding
 
 
-def elf_files(roots: Iterable[str], sample: int | None) -> list[tuple[int, str]]:
-    """Return (size, path) of the ELF files under the roots, largest first."""
-    seen: set[tuple[int, int]] = set()
-    found: list[tuple[int, str]] = []
-    for path in _files(roots):
-        status = os.lstat(path)
-        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        try:
-            with open(path, "rb") as file:
-                if file.read(4) == b"\x7fELF":
-                    found.append((status.st_size, path))
-        except OSError as error:
-            sys.stderr.write(f"sizes: {path}: {error.strerror}\n")
-    found.sort(key=lambda each: (-each[0], each[1]))
+def elf_files(roots: Iterable[str], sample: int | None) -> list[Source]:
+    """Return the ELF files under the roots, largest first."""
+    found: list[Source] = []
+    for item in find_sources(roots):
+        if isinstance(item, Unusable):
+            sys.stderr.write(f"sizes: {item.name}: {item.reason}\n")
+        elif item.kind == "elf":
+            found.append(item)
+    found.sort(key=lambda source: (-source.size, source.path))
     step = max(1, len(found) // sample) if sample else 1
     return found[step // 2 :: step]
-
-
-def _files(roots: Iterable[str]) -> Iterator[str]:
-    for root in roots:
-        if os.path.isfile(root):
-            yield os.path.realpath(root)
-        for folder, _, names in os.walk(root):
-            yield from (os.path.join(folder, name) for name in sorted(names))
 
 
 # One file
@@ -179,16 +164,31 @@ def _made(conversion: Conversion, version: int, level: int, seconds: float) -> M
     )
 
 
-def measure_all(
-    files: list[tuple[int, str]], versions: tuple[int, ...], levels: tuple[int, ...], jobs: int, max_size: int
-) -> Iterator[FileSizes]:
+class Task(NamedTuple):
+    """A file to measure, in which versions, and at which levels."""
+
+    source: Source
+    versions: tuple[int, ...]
+    levels: tuple[int, ...]
+
+
+def measure_task(task: Task) -> FileSizes | None:
+    """Measure one file; this is what a process of the pool does."""
+    return measure(task.source.path, task.versions, task.levels)
+
+
+def size_of(task: Task) -> int:
+    """Return the bytes of a task's file."""
+    return task.source.size
+
+
+def measure_all(tasks: list[Task], jobs: int) -> Iterator[FileSizes]:
     """Yield the files' sizes in the order in which they are ready."""
-    low = tuple(level for level in levels if level < max(GOAL_RATIO))
-    with ProcessPoolExecutor(jobs, get_context("forkserver"), gc.disable) as pool:
-        tasks = [pool.submit(measure, path, versions, levels if size <= max_size else low) for size, path in files]
-        for task in as_completed(tasks):
-            result = task.result()
-            if result is not None:
+    with results_of(measure_task, tasks, size_of, count=jobs) as results:
+        for number, result in results:
+            if isinstance(result, Lost):
+                sys.stderr.write(f"sizes: {tasks[number].source.path}: {result.reason}\n")
+            elif result is not None:
                 yield result
 
 
@@ -196,7 +196,7 @@ def measure_all(
 
 
 def why(file: FileSizes, made: Made) -> str:
-    """Return what a section is made of, in bytes."""
+    """Return the parts of a section, in bytes."""
     attributes = FDE_ATTRIBUTE_SIZE * made.list_count if made.version >= SFRAME_VERSION_3 else 0
     parts = [f"header {HEADER_SIZE}", f"records {FDE_SIZE[made.version] * made.function_count}"]
     if attributes:
@@ -294,10 +294,12 @@ def main() -> int:
     arguments = parser.parse_args()
     versions = tuple(sorted(set(arguments.version or (3,))))
     levels = tuple(sorted(set(arguments.level or (0, 1, 2))))
-    paths = elf_files(arguments.roots, arguments.sample)
+    sources = elf_files(arguments.roots, arguments.sample)
     max_size = arguments.max_file_size << 20
-    large = [path for size, path in paths if size > max_size and max(levels) in GOAL_RATIO]
-    files = list(measure_all(paths, versions, levels, arguments.jobs, max_size))
+    low = tuple(level for level in levels if level not in GOAL_RATIO)
+    tasks = [Task(source, versions, levels if source.size <= max_size else low) for source in sources]
+    large = [task.source.path for task in tasks if task.levels != levels]
+    files = list(measure_all(tasks, arguments.jobs))
     summaries = [summarize(files, version, level, arguments.worst) for version in versions for level in levels]
     if arguments.json:
         data = {"summaries": [s._asdict() for s in summaries], "files": [f._asdict() for f in files], "large": large}

@@ -4,17 +4,15 @@
 
 speed.py [--rounds N] [--readelf PROGRAM] [--python PROGRAM] [--large FILE] [--medium FILE] [--json]
 
-Commands run by turns, so that a busy machine slows both sides; a ratio is the median over the pairs. Without --large:
-the file under /usr with the most FDEs; without --medium: the one with the most below 25,000. Peak memory is the
-resident set at its largest. --python measures
-what is installed for that interpreter, not these sources, and the two against one another.
+Commands alternate, so that a busy machine slows both; a ratio is the median over the pairs. --large defaults to the
+file under /usr with the most FDEs, --medium to the one with the most below 25,000. Peak memory is the largest resident
+set. --python measures the package that is installed for that interpreter instead of these sources, and compares both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -26,25 +24,25 @@ from measuring import ROOT, Figure, compare, environment_for, own_peak_size, run
 from synthetic import make_library
 
 from cfi2sframe import load
-from cfi2sframe.elf.records import parse_file_header
 from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.files import Source, find_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Compiled it is an object of 4 to 5 KB; without a compiler a smaller one that is kept has to do.
+#: It compiles to an object of 4 to 5 KB; without a compiler, a smaller one from the repository is used.
 SMALL_SOURCE = ROOT / "testdata/src/amd64/exceptions.cc"
 SMALL_OBJECT = ROOT / "testdata/golden/amd64-several-cies.o"
 FEWEST_FDES = 20_000
 MOST_MEDIUM_FDES = 25_000
-#: Files to look into when searching: an .eh_frame_hdr is never larger than its file.
+#: How many of the largest files are searched: an .eh_frame_hdr is never larger than its file.
 SEARCHED_FILES = 60
 SYNTHETIC_COUNTS = (1_000, 10_000, 100_000, 1_000_000)
-#: Loads what a conversion needs; small, so that it leaves no memory behind.
+#: FDEs of a file that loads what a conversion needs; few, so that it allocates little.
 WARMING_COUNT = 500
 MIB = 1 << 20
 
-#: Prints the CPU seconds that the second file takes, when everything is loaded and no memory has been used before.
+#: Prints the CPU seconds of the second file's conversion, with all modules loaded and little memory used before.
 SECOND_FILE = """
 import gc, sys, time, cfi2sframe
 gc.disable()
@@ -54,7 +52,7 @@ cfi2sframe.convert(cfi2sframe.load(sys.argv[2]))
 print(time.process_time() - begin)
 """
 
-#: Decodes all tables as pyelftools does it.
+#: Decodes all tables with pyelftools.
 PYELFTOOLS = """
 import sys
 from elftools.elf.elffile import ELFFile
@@ -85,12 +83,12 @@ class Setting(NamedTuple):
 
     @property
     def convert(self) -> list[str]:
-        """The command, but for its arguments."""
+        """The command without its arguments."""
         return [self.python, "-P", "-m", "cfi2sframe"]
 
     @property
     def output(self) -> str:
-        """Where raw sections go."""
+        """Where raw sections are written."""
         return str(self.folder / "out.sframe")
 
 
@@ -98,7 +96,7 @@ class Setting(NamedTuple):
 
 
 def fde_count(path: Path) -> int:
-    """Return the number of FDEs by the search table; 0 where there is none or the file is none of ours."""
+    """Return the number of FDEs in the search table; 0 without one, or if the file cannot be loaded."""
     try:
         image = load(str(path))
     except Cfi2SFrameError:
@@ -109,33 +107,18 @@ def fde_count(path: Path) -> int:
 
 
 def find_files() -> tuple[Path, Path]:
-    """Return the files under /usr with the most FDEs, of all and of the medium ones; ends the script without."""
-    files: list[tuple[int, str]] = []
-    for folder in ("/usr/lib", "/usr/bin", "/usr/local/lib"):
-        for parent, _, names in os.walk(folder):
-            for name in names:
-                path = os.path.join(parent, name)
-                if not os.path.islink(path) and os.path.isfile(path) and os.path.getsize(path) > 1 << 20:
-                    files.append((os.path.getsize(path), path))
-    candidates = [Path(path) for _, path in sorted(files, reverse=True) if _is_elf(path)][:SEARCHED_FILES]
-    counts = {path: fde_count(path) for path in candidates}
+    """Return the files under /usr with the most FDEs, of all and of the medium ones; end the script without any."""
+    found = find_sources(["/usr/lib", "/usr/bin", "/usr/local/lib"])
+    files = sorted((item for item in found if isinstance(item, Source)), key=lambda source: -source.size)
+    counts = {Path(source.path): fde_count(Path(source.path)) for source in files[:SEARCHED_FILES]}
     large = max(counts, key=counts.__getitem__, default=None)
     if large is None or counts[large] < FEWEST_FDES:
         sys.exit(f"speed: no file under /usr has {FEWEST_FDES:,} FDEs; name one with --large")
     return large, max((path for path in counts if counts[path] <= MOST_MEDIUM_FDES), key=counts.__getitem__)
 
 
-def _is_elf(path: str) -> bool:
-    with open(path, "rb") as file:
-        try:
-            parse_file_header(file.read(64))
-        except Cfi2SFrameError:
-            return False
-    return True
-
-
 def small_object(folder: Path) -> Path:
-    """Return a small object, compiled into the folder where there is a compiler."""
+    """Return a small object, compiled into the folder if there is a compiler."""
     compiler = shutil.which("gcc")
     if compiler is None:
         return SMALL_OBJECT
@@ -208,7 +191,7 @@ def growth_figures(setting: Setting) -> Iterator[Figure]:
         library.unlink()
         detail = ", ".join(f"{count:,}: {cost:.1f} us" for count, cost in costs.items())
         spread = max(costs.values()) / min(costs.values())
-        yield Figure(f"CPU for an FDE, dearest to cheapest, 1,000 to 1,000,000, {kind}", spread, "", 1.2, detail)
+        yield Figure(f"CPU for an FDE, most to least, 1,000 to 1,000,000, {kind}", spread, "", 1.2, detail)
 
 
 def _printed_seconds(command: list[str], setting: Setting) -> float:
@@ -216,7 +199,7 @@ def _printed_seconds(command: list[str], setting: Setting) -> float:
 
 
 def assembler_figures(setting: Setting) -> Iterator[Figure]:
-    """Yield what GNU as takes for SFrame sections, and what making them of its objects takes."""
+    """Yield what SFrame sections cost in GNU as, and what it costs to convert its objects."""
     compiler, assembler = shutil.which("gcc"), shutil.which("as")
     if compiler is None or assembler is None:
         return
@@ -239,7 +222,7 @@ def assembler_figures(setting: Setting) -> Iterator[Figure]:
 
 
 def installed_figures(setting: Setting, large: Path, medium: Path) -> Iterator[Figure]:
-    """Yield what the installed program takes to these sources, which are not compiled."""
+    """Yield the cost of the installed program relative to these sources, which are not compiled."""
     sources = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-m", "cfi2sframe"]
     small = small_object(setting.folder)
     made = str(setting.folder / "embedded")

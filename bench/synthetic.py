@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Made-up AMD64 libraries with as many FDEs as wanted, to see how cost grows with size."""
+"""Synthetic AMD64 libraries with any number of FDEs, to measure how cost grows with size."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Past the last advance of any program.
+#: Bytes of a function: no program advances further.
 FUNCTION_SIZE = 0x600
 TEXT_VADDR = 0x1000_0000
 HEADERS_SIZE = 0x1000
-#: As in large libraries: two thirds of the FDEs repeat a program seen before.
+#: The share of FDEs that repeat an earlier program, as in large libraries.
 REPEATED_SHARE = 0.64
 #: pcrel sdata4 pointers; CFA = rsp+8, RA at CFA-8.
 CIE_BODY = b"\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01\0\0"
 
 
 def make_library(path: Path, fde_count: int, *, recurs: bool) -> None:
-    """Write a shared library of that many functions; its code is a hole in the file.
+    """Write a shared library of so many functions; its code is a hole in the file.
 
-    Distinct programs differ by their advances, as in real libraries, where what stands between these recurs all over
-    the file; not `recurs`: no two of them have the same instructions, which leaves nothing to be known in advance.
+    `recurs`: distinct programs differ only in their advances, as in real libraries. Otherwise no two of them have the
+    same instructions, so that no cached result can be used.
     """
     cfi = _eh_frame(fde_count, recurs=recurs)
     text_offset = -(-(HEADERS_SIZE + len(cfi)) // 0x1000) * 0x1000
@@ -84,7 +84,7 @@ def _eh_frame(fde_count: int, *, recurs: bool) -> bytes:
 
 
 def _program(chance: random.Random) -> bytes:
-    """Return pushes behind one another, and epilogues that undo them."""
+    """Return a sequence of pushes, and epilogues that undo them."""
     pushed = chance.choices((0, 1, 2, 4, 6), (10, 20, 25, 25, 20))[0]
     code, depth = b"", 8
     for register in range(pushed):

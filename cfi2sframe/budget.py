@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one input may cost: work and memory in proportion to its size, counted in one place.
 
-Only what the size of an input does not bound by itself is counted: what one field can ask for many times over
+Only costs that the size of an input does not bound are counted: those that one field can cause many times over
 (expressions evaluated again, rows that are shared, bytes that are decompressed, text that is built). The rest is linear
-by construction, and pays nothing for the counting.
+by construction, and is not counted.
 
 Promise (SECURITY.md): at most 2 s + 10 s per MiB, and 300 MiB + 200 bytes per byte. A budget grants less than half of
-that, since a step is only about a microsecond, and the rest of a run takes its share.
+that, because a step is only roughly a microsecond, and the rest of a run has a cost, too.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final
 
 from cfi2sframe.errors import BudgetError
 
-#: Steps, of about a microsecond each, that any input may take; and those that each of its bytes adds.
+#: Steps, of about a microsecond each, that any input is granted; and those that each of its bytes adds.
 BASE_STEPS: Final = 500_000
 STEPS_PER_BYTE: Final = 4
-#: The same in bytes of memory that are kept at one time.
+#: The same for bytes of memory that are allocated at one time.
 BASE_MEMORY: Final = 100 << 20
 MEMORY_PER_BYTE: Final = 80
 
@@ -26,8 +26,8 @@ MEMORY_PER_BYTE: Final = 80
 class Budget:
     """The account of one input, from reading to the last report about it.
 
-    `input_size` counts the bytes that somebody had to store or send: of a compressed package those of the package, of
-    a sparse file those that are not holes. Everything computed from the input draws on the same account.
+    `input_size` counts the bytes that somebody had to store or send: for a compressed package the package's, for a
+    sparse file those outside of holes. Everything computed from the input draws on the same account.
     """
 
     def __init__(self, input_size: int) -> None:

@@ -1,27 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exception tree: what is raised when the bytes or the request are wrong.
 
-Valid CFI that an SFrame version cannot say is not an error: it is a value, see `cfi2sframe.reasons`.
+Each exception carries its kind, which decides exit statuses and what a report counts as an error; the wording of a
+message decides nothing. Valid CFI that an SFrame version cannot express is not an error but a value
+(`cfi2sframe.reasons`).
 """
 
 from __future__ import annotations
 
 import errno
+from enum import Enum
+from typing import ClassVar
+
+
+class ErrorKind(Enum):
+    """What is wrong with a file or a request."""
+
+    REQUEST = "the request contradicts itself, or asks for what does not exist"
+    NOT_ELF = "no ELF file"
+    UNFIT = "an intact ELF file with nothing to convert: another class, type or machine, or no CFI"
+    UNUSABLE = "the input cannot be read, or lacks what is needed"
+    DAMAGED = "the bytes contradict their format"
+    CHANGED = "somebody else changed the file during the run"
+    COSTLY = "the input asks for work or memory out of proportion to its size"
+    REFUSED = "the file cannot be rewritten without risk"
+    WRONG = "the output was found wrong before it was published"
+    INCOMPLETE = "functions are left out, and the caller forbids that"
+    SYSTEM = "the operating system refused: no space, no permission, no memory, a process that died"
+    INTERNAL = "a bug of this program"
 
 
 class Cfi2SFrameError(Exception):
-    """Root of every exception that the package raises on purpose."""
+    """Root of every exception that the package raises on purpose: why, and where if that is known.
 
-
-class RequestError(Cfi2SFrameError):
-    """The caller asked for something that does not exist, such as version 1 for s390x."""
-
-
-class InputError(Cfi2SFrameError):
-    """The input cannot be used: where (a section, an offset in bytes from its start) and why.
-
-    `where` is a section name, or another name for a part of the file; `offset` counts from that part's start.
+    `where` names a section or another part of the file; `offset` (bytes) counts from that part's start.
     """
+
+    kind: ClassVar[ErrorKind] = ErrorKind.UNUSABLE
 
     def __init__(self, reason: str, where: str = "", offset: int | None = None) -> None:
         self.reason = reason
@@ -35,44 +50,95 @@ class InputError(Cfi2SFrameError):
         place = self.where if self.offset is None else f"{self.where}+0x{self.offset:x}"
         return f"{place}: {self.reason}"
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, int | None]]:
+    def __reduce__(self) -> tuple[type[Cfi2SFrameError], tuple[str, str, int | None]]:
         return (type(self), (self.reason, self.where, self.offset))
+
+
+class RequestError(Cfi2SFrameError):
+    """The caller asked for something that does not exist, such as version 1 for s390x."""
+
+    kind = ErrorKind.REQUEST
+
+
+class InputError(Cfi2SFrameError):
+    """The input cannot be used."""
 
 
 class ElfError(InputError):
     """The ELF structure is damaged, or of a kind that this program does not read."""
 
+    kind = ErrorKind.DAMAGED
+
 
 class ChangedError(InputError):
-    """The file was changed by somebody else while it was being read or converted; nothing is written."""
+    """Somebody else changed the file while it was being read or converted; nothing is written."""
+
+    kind = ErrorKind.CHANGED
 
 
 class UnfitError(ElfError):
-    """Nothing is wrong with the file, but there is nothing to convert: no ELF file, another kind or machine, no CFI."""
+    """Nothing is wrong with the file, but it has nothing to convert: another class, type or machine, or no CFI."""
+
+    kind = ErrorKind.UNFIT
+
+
+class NotElfError(UnfitError):
+    """The file is no ELF file at all."""
+
+    kind = ErrorKind.NOT_ELF
 
 
 class BudgetError(InputError):
-    """What the input asks for is out of proportion to its size (`cfi2sframe.budget`)."""
+    """The input asks for work or memory out of proportion to its size (`cfi2sframe.budget`)."""
+
+    kind = ErrorKind.COSTLY
+
+
+class ContainerError(InputError):
+    """A static archive or a package is damaged."""
+
+    kind = ErrorKind.DAMAGED
 
 
 class CfiError(InputError):
     """A CIE, an FDE or a call frame instruction is damaged."""
 
+    kind = ErrorKind.DAMAGED
+
 
 class SFrameError(InputError):
     """An SFrame section is damaged."""
+
+    kind = ErrorKind.DAMAGED
 
 
 class EmbedError(Cfi2SFrameError):
     """A section cannot be put into this file without risk; nothing is written."""
 
+    kind = ErrorKind.REFUSED
+
 
 class VerificationError(Cfi2SFrameError):
-    """What was made does not say what it should; nothing is written."""
+    """The output does not say what the CFI says; nothing is written."""
+
+    kind = ErrorKind.WRONG
+
+
+class OutputError(Cfi2SFrameError):
+    """The operating system refused to write the output; `where` is its path."""
+
+    kind = ErrorKind.SYSTEM
+
+
+def kind_of(error: Exception) -> ErrorKind:
+    """Return what kind of failure an exception is; one that is not expected anywhere is a bug of this program."""
+    if isinstance(error, Cfi2SFrameError):
+        return error.kind
+    return ErrorKind.SYSTEM if isinstance(error, OSError | MemoryError) else ErrorKind.INTERNAL
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why work on a file failed, whatever was raised; what nobody foresaw is named as a bug."""
+    """Return in one line why work on a file failed, whatever was raised; an unexpected exception is named as a bug."""
     if isinstance(error, Cfi2SFrameError):
         return str(error)
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):

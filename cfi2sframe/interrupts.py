@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a signal's handler raises ends the run, wherever the interpreter was when the signal came.
+"""Make an exception from a signal handler end the run, wherever the interpreter was when the signal came.
 
-A handler runs between any two instructions, thus also in what the interpreter calls by itself: the callback of a weak
-reference (imports have one for their locks), a finaliser. An exception cannot leave those; Python prints "Exception
-ignored in", with a traceback, and goes on as if nobody had asked it to end.
+A handler runs between any two bytecode instructions, so also in functions that the interpreter itself calls: the
+callback of a weak reference (import locks have one), a finaliser. An exception cannot leave those: Python prints
+"Exception ignored in", with a traceback, and continues as if there had been no signal.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _RETRY_SECONDS: Final = 0.001
 
 
 def keep_interrupts() -> None:
-    """Have this process raise again what ends it and was lost; SIGALRM is taken for that when it happens.
+    """Raise lost interrupts again, from SIGALRM.
 
-    For programs, at their beginning: the hook for exceptions that cannot be raised is the whole process's.
+    Programs call this at their start: the hook for exceptions that cannot be raised belongs to the whole process.
     """
     sys.unraisablehook = _look_at_lost
 
@@ -32,7 +32,7 @@ def _look_at_lost(lost: UnraisableHookArgs) -> None:
     if not isinstance(error, (KeyboardInterrupt, SystemExit)):
         sys.__unraisablehook__(lost)
         return
-    # One that has been an exception already would keep alive what it has passed through.
+    # The same exception object would keep the frames alive that it has passed through.
     again = type(error)(*error.args)
 
     def end(_number: int, _frame: FrameType | None) -> None:

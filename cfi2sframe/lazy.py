@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages whose face names what their modules hold, and imports it when asked (PEP 562)."""
+"""Packages that name the contents of their modules, and import a module when a name is used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def importer(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a package's `__getattr__`: `homes` says which of its modules holds a name. It raises `AttributeError`."""
+    """Return a package's `__getattr__`; `homes` maps each name to its module. It raises `AttributeError`."""
 
     def find(name: str) -> object:
         home = homes.get(name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a function shared out among copies of this process, each under limits; one that dies loses one call.
+"""Calls of a function shared out among copies of this process (fork), each under limits; one that dies loses one call.
 
-The processes are copies (fork), so that no interpreter is started: one that starts looks for modules in places that
-this one does not, such as the current directory. For programs, which have no other threads; a library's caller may.
+No interpreter is started: a new one would look for modules in other places, such as the current directory. Only
+programs may use this, since they have no other threads; the caller of a library may have some.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: The number of an item; the size of a result in bytes, and whether its worker waits for another item.
+#: A task is the number of an item. A reply starts with the size of the result in bytes, and whether the worker waits
+#: for another item.
 _NUMBER: Final = struct.Struct("=Q")
 _REPLY: Final = struct.Struct("=Q?")
-#: A worker has so many small items ahead of it, so that it need not wait for this process.
+#: The most small items (bytes) of a worker: with items in its queue it need not wait for this process.
 _AHEAD_COUNT: Final = 4
 _SMALL_SIZE: Final = 1 << 18
 _READ_SIZE: Final = 1 << 20
@@ -39,7 +40,7 @@ _SIGNALLED: Final = 128
 
 
 class Lost(NamedTuple):
-    """What there is instead of a result, because the process that worked on it has died: why."""
+    """The result of an item whose process died, or whose executor failed: why."""
 
     reason: str
 
@@ -50,10 +51,10 @@ def shared_out(
 ) -> Iterator[Iterator[tuple[int, Result | Lost]]]:
     """Have `count` processes call a function with each item; give the items' numbers and results as they are done.
 
-    `function` raises nothing but `KeyboardInterrupt`, on SIGINT, SIGTERM or SIGHUP, and its results can be pickled.
-    `size_of` says how many bytes of input an item is, 0 if nobody knows: the largest come first, and the limits of CPU
-    time and memory are in proportion. Leaving the context ends the processes: those at work are interrupted, and
-    waited for.
+    `function` raises nothing but `KeyboardInterrupt`, on SIGINT, SIGTERM or SIGHUP; its results can be pickled.
+    `size_of` returns the bytes of input that an item is, 0 if that is unknown: the largest items come first, and the
+    limits of CPU time and memory are in proportion. Leaving the context ends the processes: it interrupts those at
+    work, and waits for all.
     """
     pool = _Pool(function, items, size_of, count)
     try:
@@ -63,7 +64,7 @@ def shared_out(
 
 
 class _Worker(NamedTuple):
-    """A process: the pipe to it that carries numbers of items, the one from it, and its items: the first is at hand."""
+    """A process, the write end of its tasks, the read end of its replies, and its items; it works on the first."""
 
     process: int
     tasks: int
@@ -79,7 +80,7 @@ class _Pool(Generic[Item, Result]):
         self._items = items
         self._size_of = size_of
         self._count = count
-        #: By the descriptor of their replies.
+        #: Keyed by the descriptor of their replies.
         self._workers: dict[int, _Worker] = {}
         self._waiting = sorted(range(len(items)), key=lambda number: size_of(items[number]))
         self._poll = select.poll()
@@ -92,7 +93,7 @@ class _Pool(Generic[Item, Result]):
                 try:
                     self._start(number)
                 except OSError:
-                    # No more processes or descriptors than there are: with none at all, this one has to do it.
+                    # Out of processes or descriptors: without any worker, this process has to do the work.
                     if self._workers:
                         self._waiting.append(number)
                         break
@@ -106,7 +107,7 @@ class _Pool(Generic[Item, Result]):
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             for worker in self._workers.values():
-                # It may be gone, and nobody's child, if whoever started this program ignores SIGCHLD.
+                # If the caller of this program ignores SIGCHLD, the worker may be gone and reaped already.
                 with suppress(ProcessLookupError):
                     os.kill(worker.process, signal.SIGTERM)
             while self._workers:
@@ -115,9 +116,9 @@ class _Pool(Generic[Item, Result]):
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def _start(self, number: int) -> None:
-        """Copy this process; the copy begins with the item of that number. Raises `OSError`."""
+        """Fork a worker that begins with this item. Raises `OSError`."""
         opened: list[int] = []
-        # An interrupt must find either no worker, or one that is noted here and knows what to do.
+        # An interrupt must find either no worker, or one that is in `_workers` and has its handlers.
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
             opened += os.pipe()
@@ -138,7 +139,7 @@ class _Pool(Generic[Item, Result]):
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def _receive(self, worker: _Worker) -> Result | Lost:
-        """Return the reply of a worker, and give it more to do."""
+        """Return the reply of a worker, and give it more items."""
         head = _read(worker.replies, _REPLY.size)
         size, waits = _REPLY.unpack(head) if len(head) == _REPLY.size else (-1, False)
         data = _read(worker.replies, max(size, 0))
@@ -153,7 +154,7 @@ class _Pool(Generic[Item, Result]):
         return result
 
     def _hand_out(self, worker: _Worker) -> None:
-        """Give a worker a large item, or some small ones ahead."""
+        """Give a worker one large item, or queue some small ones."""
         while self._waiting and len(worker.numbers) < _AHEAD_COUNT:
             if worker.numbers and self._size_of(self._items[self._waiting[-1]]) > _SMALL_SIZE:
                 break
@@ -164,7 +165,7 @@ class _Pool(Generic[Item, Result]):
             worker.numbers.append(self._waiting.pop())
 
     def _bury(self, worker: _Worker) -> int | None:
-        """Let a worker end, and wait for that; others get its items. Return its exit code, None if nobody knows it."""
+        """End a worker, wait for it, and requeue its items. Return its exit code, None if that is unknown."""
         self._waiting += reversed(worker.numbers)
         self._poll.unregister(worker.replies)
         del self._workers[worker.replies]
@@ -173,16 +174,16 @@ class _Pool(Generic[Item, Result]):
         try:
             return os.waitstatus_to_exitcode(os.waitpid(worker.process, 0)[1])
         except ChildProcessError:
-            # Whoever started this program ignores SIGCHLD.
+            # The caller of this program ignores SIGCHLD.
             return None
 
     def _work(
         self, number: int, tasks: int, replies: int, other_ends: tuple[int, int], signal_mask: set[int]
     ) -> NoReturn:
-        """Do what a worker does, to the end of its process."""
+        """Run as a worker, to the end of its process."""
         status = _EXIT_FAILED
         try:
-            # Pipes end for workers when the program does, if no worker has its ends.
+            # A worker's pipe ends with the program only if no other worker holds its other end.
             for descriptor in (
                 *other_ends,
                 *(end for other in self._workers.values() for end in (other.tasks, other.replies)),
@@ -208,12 +209,12 @@ class _Pool(Generic[Item, Result]):
         except KeyboardInterrupt:
             status = _SIGNALLED + signal.SIGINT
         finally:
-            # Nothing of what belongs to the program itself is run, not even for an exception that nobody foresaw.
+            # Not even an unexpected exception may run the rest of the program in this process.
             os._exit(status)
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """Read from a pipe, and no more than that: poll does not know of what is read ahead. Fewer bytes at its end."""
+    """Read `size` bytes from a pipe, fewer at its end; unbuffered, since poll does not see buffered bytes."""
     parts: list[bytes] = []
     while size > 0:
         part = os.read(descriptor, min(size, _READ_SIZE))
@@ -225,32 +226,32 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 class _ThisWorker:
-    """This process as a worker: interrupted at work it cleans up, else it just ends."""
+    """This process as a worker: when it is interrupted at work, it cleans up first."""
 
     def __init__(self) -> None:
         self._is_busy = False
         self._is_stopping = False
         keep_interrupts()
         gc.disable()
-        # What is loaded stays; collections need not look at it.
+        # Loaded modules stay; collections need not traverse them.
         gc.freeze()
         for number in _ENDING:
-            # What the caller has chosen to ignore stays ignored.
+            # Signals that the caller has chosen to ignore stay ignored.
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._stop)
 
     def call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """Call a function; an interrupt ends the process when the function has cleaned up."""
+        """Call a function; an interrupt ends the process after the function has cleaned up."""
         self._is_busy = True
         result = function(item)
         self._is_busy = False
         if self._is_stopping:
-            # It came where it could not be raised, and the work was at its end before it was raised again.
+            # It came where it could not be raised, and the function returned before it was raised again.
             raise KeyboardInterrupt
         return result
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
-        """Handle a signal; further ones must not disturb the cleaning up."""
+        """Handle a signal; further ones must not interrupt the clean-up."""
         if self._is_stopping:
             return
         self._is_stopping = True

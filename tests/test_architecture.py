@@ -18,7 +18,19 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 #: Layers from the bottom up: a module imports from its own layer and those below it. The longest prefix counts.
 LAYERS = (
     (
-        *("errors", "budget", "intern", "interrupts", "lazy", "limits", "printable", "processes", "reasons", "arch"),
+        *(
+            "errors",
+            "budget",
+            "intern",
+            "interrupts",
+            "lazy",
+            "limits",
+            "pool",
+            "printable",
+            "processes",
+            "reasons",
+            "arch",
+        ),
         *("elf.constants", "sframe.constants", "dwarf.constants"),
     ),
     ("elf", "rewrite"),

@@ -11,11 +11,18 @@ from cfi2sframe.errors import (
     Cfi2SFrameError,
     CfiError,
     ChangedError,
+    ContainerError,
     ElfError,
+    EmbedError,
+    ErrorKind,
     InputError,
+    NotElfError,
+    OutputError,
     RequestError,
     SFrameError,
     UnfitError,
+    VerificationError,
+    kind_of,
 )
 
 
@@ -33,8 +40,15 @@ def test_messages_say_where(error: InputError, text: str) -> None:
     assert str(error) == text
 
 
-@pytest.mark.parametrize("kind", [InputError, ElfError, UnfitError, ChangedError, BudgetError, CfiError, SFrameError])
-def test_input_errors_survive_pickling(kind: type[InputError]) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(InputError, ElfError, UnfitError, NotElfError, ChangedError, BudgetError, CfiError, SFrameError),
+        ContainerError,
+        *(RequestError, EmbedError, VerificationError, OutputError),
+    ],
+)
+def test_errors_survive_pickling(kind: type[Cfi2SFrameError]) -> None:
     error = kind("damaged", ".eh_frame", 12)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert type(again) is kind
@@ -42,9 +56,25 @@ def test_input_errors_survive_pickling(kind: type[InputError]) -> None:
 
 
 def test_there_is_one_root() -> None:
-    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
+    kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     assert len(kinds) > 6
     assert all(issubclass(kind, Cfi2SFrameError) for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RequestError("no such version"), ErrorKind.REQUEST),
+        (NotElfError("not an ELF file"), ErrorKind.NOT_ELF),
+        (UnfitError("no call frame information"), ErrorKind.UNFIT),
+        (CfiError("too short", ".eh_frame", 0), ErrorKind.DAMAGED),
+        (PermissionError(13, "Permission denied"), ErrorKind.SYSTEM),
+        (MemoryError(), ErrorKind.SYSTEM),
+        (ZeroDivisionError(), ErrorKind.INTERNAL),
+    ],
+)
+def test_every_exception_has_a_kind(error: Exception, kind: ErrorKind) -> None:
+    assert kind_of(error) is kind
 
 
 def test_a_wrong_request_is_no_damaged_input() -> None:

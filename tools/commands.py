@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as records, read from its own parsers: what the man page and the completions are made of."""
+"""The command line as records, read from its own parsers; the man page and the completions are made from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FILES = frozenset({"FILE", "FOLDER", "IN", "OUT", "PATH", "SECTION", "OLD", "NE
 
 
 class Option(NamedTuple):
-    """An option: all its names, its values as `--help` shows them (none for a switch), what they may be."""
+    """An option: its names, its values as `--help` shows them (none for a switch), and the choices of values."""
 
     names: tuple[str, ...]
     values: tuple[str, ...]

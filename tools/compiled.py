@@ -48,6 +48,7 @@ KEPT: Final = {
     "errors.py": "nothing to run",
     "lazy.py": "runs once for each name that is asked for",
     "limits.py": "runs once for each file of a pool",
+    "pool.py": "runs once for each file of a pool",
     "printable.py": "runs once for each line that is printed",
     "processes.py": "runs once for each file of a pool",
     "reasons.py": "nothing to run",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the shells complete, from the parsers of the command line. File names where files are asked for."""
+"""Completions for the shells, made from the parsers of the command line; files complete to file names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bash_completion(line: CommandLine) -> str:
             if option.choices:
                 cases.append(f"    {pattern}) choices={shlex.quote(' '.join(option.choices))} ;;")
             elif option.values:
-                # Files, and what nobody can know: bash offers file names by itself.
+                # Files, and values that are unknown here: bash completes file names by itself.
                 cases.append(f"    {pattern}) return ;;")
         names = " ".join(name for option in command.options for name in option.names)
         options.append(f"      {command.name}) choices={shlex.quote(names)} ;;")
@@ -109,7 +109,7 @@ def _zsh_option(name: str, option: Option) -> str:
     text = _first_sentence(option.help)
     for character in "\\[]:":
         text = text.replace(character, f"\\{character}")
-    # Long options take their value behind = too.
+    # Long options also take their value after "=".
     mark = "=" if option.values and name.startswith("--") else ""
     if option.values and not mark:
         mark = "+"

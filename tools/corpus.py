@@ -4,10 +4,10 @@
 
 corpus.py [--version {1,2,3}]... [--jobs N] [--json | --markdown] ROOT...
 
-A file with several hard links counts once; symbolic links are not followed. What is verified are the bytes that
-`cfi2sframe convert` would write; a strict reader, as a kernel's would be, reads those of linked files besides. Exit
-status 1 when verification finds a difference, when the strict reader complains, or when anything raises what it must
-not: an exception that is none of the package's own, or a worker that dies.
+A file with several hard links counts once; symbolic links in folders are not followed. The bytes that `cfi2sframe
+convert` would write are verified; those of linked files are also read by a strict reader, as a kernel's would be. Exit
+status 1 when verification finds a difference, the strict reader complains, an exception that is not the package's own
+is raised, or a process dies.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import multiprocessing
 import os
 import re
-import resource
-import stat
 import sys
 import time
 import traceback
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe import Options, decode_raw, load
 from cfi2sframe.api import verify
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
+from cfi2sframe.files import Source, Unusable, find_sources
+from cfi2sframe.pool import results_of
+from cfi2sframe.processes import Lost
 from cfi2sframe.report.coverage import account
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -40,20 +39,18 @@ from tests.support.kernel_reader import code_of
 from tests.support.kernel_reader import complaints as strict_complaints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.coverage import Coverage
 
 _VERSIONS = (1, 2, 3)
-#: A library of 140,000 FDEs takes about 600 MB; a worker that wants far more has gone astray.
-_WORKER_MEMORY_SIZE = 6 << 30
 _MAX_SHOWN = 40
 _NUMBER = re.compile(r"0x[0-9a-f]+|\b\d+\b")
 
 
 class VersionResult(NamedTuple):
-    """What became of one file in one version: counts by name, differences as text, or why there is no section."""
+    """The result of one file in one version: counts by name, differences as text, or why there is no section."""
 
     version: int
     counts: dict[str, int]
@@ -64,7 +61,7 @@ class VersionResult(NamedTuple):
 
 
 class FileResult(NamedTuple):
-    """What became of one file. `unusable` is the package's message, `crash` a traceback; both empty on success."""
+    """The result of one file. `unusable` is the package's message, `crash` a traceback; both are empty on success."""
 
     path: str
     results: tuple[VersionResult, ...]
@@ -101,38 +98,25 @@ class Report(NamedTuple):
 # Finding
 
 
-def find_elf_files(roots: Iterable[str]) -> list[str]:
-    """Return the ELF files under the roots, largest first, so that no worker ends with the longest task."""
-    seen: set[tuple[int, int]] = set()
-    found: list[tuple[int, str]] = []
-    for path in _regular_files(roots):
-        status = os.lstat(path)
-        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) in seen:
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        try:
-            with open(path, "rb") as file:
-                if file.read(4) == b"\x7fELF":
-                    found.append((-status.st_size, path))
-        except OSError as error:
-            sys.stderr.write(f"corpus: {path}: {error.strerror}\n")
-    return [path for _, path in sorted(found)]
-
-
-def _regular_files(roots: Iterable[str]) -> Iterator[str]:
-    for root in roots:
-        if os.path.isfile(root):
-            yield os.path.realpath(root)
-        for folder, _, names in os.walk(root):
-            yield from (os.path.join(folder, name) for name in names)
+def find_elf_files(roots: Iterable[str]) -> list[Source]:
+    """Return the ELF files under the roots, sorted by path; name on standard error what cannot be read."""
+    found: list[Source] = []
+    for item in find_sources(roots):
+        if isinstance(item, Unusable):
+            sys.stderr.write(f"corpus: {item.name}: {item.reason}\n")
+        elif item.kind == "elf":
+            found.append(item)
+    return sorted(found, key=lambda source: source.path)
 
 
 # One file
 
 
-def convert_file(path: str, versions: tuple[int, ...]) -> FileResult:
+def convert_file(source: Source, versions: tuple[int, ...]) -> FileResult:
     """Convert one file in all versions and verify what was made."""
+    # The pool's processes collect nothing by themselves.
     gc.collect()
+    path = source.path
     results = []
     try:
         image = load(path)
@@ -145,13 +129,13 @@ def convert_file(path: str, versions: tuple[int, ...]) -> FileResult:
         return FileResult(path, (), unusable=_kind_of(error))
     except Cfi2SFrameError as error:
         return FileResult(path, (), crash=f"{type(error).__name__}: {error}")
-    except Exception:  # noqa: BLE001 - to find what must never be raised is what this program is for
+    except Exception:  # noqa: BLE001 - this program searches for exceptions that must never be raised
         return FileResult(path, (), crash=traceback.format_exc())
     return FileResult(path, tuple(results))
 
 
 def _kind_of(error: InputError) -> str:
-    """Return the message without its numbers, so that equal troubles add up."""
+    """Return the message without its numbers, so that files with the same problem add up."""
     return _NUMBER.sub("N", error.reason) if error.where else error.reason
 
 
@@ -173,7 +157,7 @@ def _convert_version(image: ElfImage, version: int) -> VersionResult:
             differences += tuple(f"strict reader: {text}" for text in complaints)
             strict = Counter(sections_read_strictly=1, strict_complaints=len(complaints))
     else:
-        refusal = "none of the functions can be said"
+        refusal = "none of the functions can be described"
     counts = {**_counts(coverage), "points": points, "differences": len(differences), **strict}
     return VersionResult(version, counts, coverage.reasons, coverage.dropped, differences, refusal)
 
@@ -185,27 +169,19 @@ def _counts(coverage: Coverage) -> dict[str, int]:
     return {**functions, **sizes, **code, "rows": coverage.row_count}
 
 
-def _start_worker() -> None:
-    # Millions of small tuples without cycles: looking for some takes half of the time. `convert_file` does it once.
-    gc.disable()
-    gc.freeze()
-    resource.setrlimit(resource.RLIMIT_AS, (_WORKER_MEMORY_SIZE, _WORKER_MEMORY_SIZE))
-
-
 # All files
 
 
-def convert_all(paths: list[str], versions: tuple[int, ...], jobs: int) -> Iterator[FileResult]:
+def convert_all(sources: Sequence[Source], versions: tuple[int, ...], jobs: int) -> Iterator[FileResult]:
     """Yield the results in the order in which they are ready."""
-    context = multiprocessing.get_context("forkserver")
-    # Not with max_tasks_per_child: Python 3.11 forgets to replace workers that end at the same time, and waits forever.
-    with ProcessPoolExecutor(jobs, context, _start_worker) as pool:
-        tasks = {pool.submit(convert_file, path, versions): path for path in paths}
-        for task in as_completed(tasks):
-            try:
-                yield task.result()
-            except BrokenProcessPool as error:
-                yield FileResult(tasks[task], (), crash=str(error))
+    with results_of(partial(convert_file, versions=versions), sources, size_of, count=jobs) as results:
+        for number, result in results:
+            yield FileResult(sources[number].path, (), crash=result.reason) if isinstance(result, Lost) else result
+
+
+def size_of(source: Source) -> int:
+    """Return the bytes of a file."""
+    return source.size
 
 
 def add_up(results: Iterable[FileResult], versions: tuple[int, ...]) -> Report:
@@ -301,7 +277,7 @@ def aligned(table: list[tuple[str, ...]]) -> Iterator[str]:
 def as_markdown(table: list[tuple[str, ...]]) -> Iterator[str]:
     """Yield the table's lines as Markdown."""
     for number, row in enumerate(table):
-        # Markdown would take the dash of a first cell for nothing, but readers want the indentation.
+        # Markdown does not indent a cell that starts with a dash.
         first = f"&nbsp;&nbsp;{row[0][2:]}" if row[0].startswith("- ") else row[0]
         yield "| " + " | ".join((first, *row[1:])) + " |"
         if number == 0:
@@ -341,8 +317,8 @@ def main() -> int:
     arguments = parser.parse_args()
     versions = tuple(sorted(set(arguments.version or _VERSIONS)))
     begin = time.monotonic()
-    paths = find_elf_files(arguments.roots)
-    report = add_up(_with_progress(convert_all(paths, versions, arguments.jobs), len(paths)), versions)
+    sources = find_elf_files(arguments.roots)
+    report = add_up(_with_progress(convert_all(sources, versions, arguments.jobs), len(sources)), versions)
     if arguments.json:
         print(json.dumps(as_data(report), indent=2))
     else:

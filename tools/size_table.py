@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure whole installations and put their sums side by side, as the README's table of sizes.
+"""Measure whole installations and print their sums side by side, as in the README's table of sizes.
 
 size_table.py [--jobs N] [--split] [--json FILE] NAME=PATH[,PATH...]...
 
@@ -14,19 +14,19 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import multiprocessing
 import os
 import resource
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.progress import with_progress
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.files import Unusable, find_sources, open_source
+from cfi2sframe.pool import results_of
+from cfi2sframe.processes import Lost
 from cfi2sframe.render.markdown import markdown_table
 from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes, quotient
 from cfi2sframe.report.size.sources import Measured, Request, measure_source, split_found
@@ -41,15 +41,16 @@ if TYPE_CHECKING:
     from cfi2sframe.report.size.records import Maker, SizeReport, VersionTotal
 
 _MIB = 1 << 20
-#: Behind sections of that size memory that refers to itself is given back, as `measure_source` does behind large files.
+#: After sections of this size (bytes) reference cycles are collected, as `measure_source` does after large files.
 _COLLECT_FROM = 1 << 18
 
 
 class Task(NamedTuple):
-    """What a worker found in a source.
+    """What a process measured of a source.
 
     `split_size` is the bytes of version 3 at -O2, 0 where that was not asked for; `cpu_seconds` what everything but
-    -O2 took, `split_cpu_seconds` what -O2 took; `peak_size` the resident bytes of the worker at its largest so far.
+    -O2 cost, `split_cpu_seconds` what -O2 cost; `peak_size` the largest resident set of the
+    worker so far, in bytes.
     """
 
     measured: Measured
@@ -60,7 +61,7 @@ class Task(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a column took: seconds of wall clock, of processors without and for -O2, and bytes of the largest worker."""
+    """The cost of a column: seconds of wall clock, of CPU without and for -O2, and bytes of the largest process."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -88,7 +89,7 @@ def measure_task(source: Source, *, with_split: bool) -> Task:
     start = time.process_time()
     measured = measure_source(source, Request())
     middle = time.process_time()
-    # What cannot be measured is a failure already; converting it once more would say the same.
+    # A source that cannot be measured is a failure already; converting it would only fail again.
     has_sizes = any(isinstance(result, FileSizes) for result in measured.results)
     split_size = _split_size(source) if with_split and has_sizes else 0
     if split_size >= _COLLECT_FROM:
@@ -111,23 +112,18 @@ def _split_size(source: Source) -> int:
 
 def run_tasks(sources: Sequence[Source], jobs: int, *, with_split: bool) -> Iterator[Task]:
     """Measure sources, several at once with the largest first; a process that dies is a failure of its source."""
-    if jobs <= 1:
-        yield from (measure_task(source, with_split=with_split) for source in sources)
-        return
-    # Forked workers would start as large as this process has become.
-    context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(jobs, context, gc.disable) as pool:
-        tasks = {
-            pool.submit(measure_task, source, with_split=with_split): source
-            for source in sorted(sources, key=lambda source: -source.size)
-        }
-        for task in as_completed(tasks):
-            source = tasks.pop(task)
-            try:
-                yield task.result()
-            except BrokenProcessPool:
-                failure = Failure(source.name, "the process that measured it died")
-                yield Task(Measured(source, (failure,)), 0, 0.0, 0.0, 0)
+    with results_of(partial(measure_task, with_split=with_split), sources, size_of, count=jobs) as results:
+        for number, result in results:
+            if isinstance(result, Lost):
+                failure = Failure(sources[number].name, result.reason)
+                yield Task(Measured(sources[number], (failure,)), 0, 0.0, 0.0, 0)
+            else:
+                yield result
+
+
+def size_of(source: Source) -> int:
+    """Return the bytes of a source."""
+    return source.size
 
 
 def measure_installation(roots: list[str], jobs: int, *, with_split: bool) -> Installation:

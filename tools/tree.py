@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convert a copy of many programs and of every library they need, and see whether all still run as before.
+"""Convert a copy of many programs and of every library they need, and check that all still run as before.
 
     tools/tree.py [--count 200] [--sample 12] [--directory build/tree]
 
@@ -38,27 +38,27 @@ from cfi2sframe.errors import Cfi2SFrameError  # noqa: E402
 SOURCE: Final = Path("/usr/bin")
 TIMEOUT: Final = 5.0
 FLAGS: Final = ("--version", "--help")
-#: Never run, whatever they know: what may change the machine, ask for a terminal or a network, or stay.
+#: Programs that are never run: they may change the machine, need a terminal or a network, or not end.
 EXCLUDED: Final = re.compile(
     r"(?:.*(?:agent|daemon|kill|login|mount|passwd|shell|systemd|sudo).*|apt|bash|busctl|ch[a-z]+|dash|dbus|deb|dirmngr|"
     r"dpkg|expiry|fuser|gdbus|gpg|halt|init|ip[a-z]*|journal|less|mc|mesg|nano|newgrp|networkctl|nologin|perl|pkexec|"
     r"poweroff|reboot|reset|resolvectl|rsh|run|scp|screen|script|service|setpriv|setsid|sftp|sg|sh|shutdown|ssh|su|"
     r"sync|tabs|telnet|timedate|tmux|tset|tput|udev|unshare|vi|view|vim|wall|write|xterm|zsh)(?:[-.0-9_a-z]*)"
 )
-#: A table of long options holds these words; a tail of a longer word will do, as linkers merge strings.
+#: A table of long options has these words, or a longer one that ends in them, since linkers merge strings.
 KNOWS_A_FLAG: Final = re.compile(rb"(?:version|help)\0")
 PLACEMENT: Final = re.compile(r"info: \.sframe at 0x[0-9a-f]+: (.*)")
 
 
 class Run(NamedTuple):
-    """What a program gave back; the folder that it lies in is spelled TREE."""
+    """The result of a program; the path of its tree is replaced by TREE."""
 
     status: int | str
     output: bytes
 
 
 class Outcome(NamedTuple):
-    """What became of one file: how its section was placed, or why it has none."""
+    """The result of one file: how its section was placed, or why it has none."""
 
     path: Path
     placement: str
@@ -88,14 +88,14 @@ class Tree(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A tool that pipelines apply; IN and OUT stand for the files, DEBUG for a third one. Commands run in turn."""
+    """A tool that pipelines apply, as commands in order; IN and OUT stand for the files, DEBUG for a third one."""
 
     name: str
     commands: tuple[tuple[str, ...], ...]
 
 
 def steps() -> list[Step]:
-    """Return the steps whose tools are here."""
+    """Return the steps whose tools are installed."""
     binutils = {"": ""} | {f" {suite}": f"{ROOT}/build/oracles/{suite}/bin/" for suite in ("trixie", "sid")}
     found = []
     for label, folder in binutils.items():
@@ -122,7 +122,7 @@ def steps() -> list[Step]:
 
 @cache
 def sandbox() -> tuple[str, ...]:
-    """Return the command that takes the network away, or nothing where that is not permitted."""
+    """Return the command that disables the network, or an empty one if that is not permitted."""
     tool = shutil.which("unshare")
     if tool is None:
         return ()
@@ -136,7 +136,7 @@ def run_program(tree: Tree, name: str, flag: str) -> Run:
     """Run a program of a tree with the libraries of that tree."""
     environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TERM": "dumb", "LD_LIBRARY_PATH": str(tree.libraries)}
     with tempfile.TemporaryDirectory() as folder:
-        # The variable is for the program alone, not for what takes the network away.
+        # The variables are for the program alone, not for the command that disables the network.
         command = [*sandbox(), "env", *(f"{k}={v}" for k, v in environment.items()), str(tree.programs / name), flag]
         process = subprocess.Popen(
             command,
@@ -208,7 +208,9 @@ def convert(path: Path) -> Outcome:
     match = PLACEMENT.search(done.stderr)
     if done.returncode == 0 and match:
         return Outcome(path, match[1], "")
-    lines = [line for line in done.stderr.splitlines() if ": error: " in line or "nothing can be said" in line]
+    lines = [
+        line for line in done.stderr.splitlines() if ": error: " in line or "describe none of the functions" in line
+    ]
     return Outcome(path, "", (lines or done.stderr.splitlines() or ["no message"])[-1].split(": ", 2)[-1])
 
 
@@ -223,7 +225,7 @@ def verify_file(path: Path) -> str:
 
 
 def apply(step: Step, target: Path, source: Path) -> bool:
-    """Apply a step to a file; False when a tool gives up."""
+    """Apply a step to a file; return False if a tool fails."""
     debug = target.with_name(target.name + ".debug")
     places = {"IN": str(source), "OUT": str(target), "DEBUG": str(debug), "--add-gnu-debuglink=DEBUG": ""}
     places["--add-gnu-debuglink=DEBUG"] = f"--add-gnu-debuglink={debug}"
@@ -243,14 +245,14 @@ def _apply_to(step: Step, source: Tree, target: Tree, place: tuple[str, str]) ->
 def transform(
     step: Step, source: Tree, target: Tree, places: Sequence[tuple[str, str]], workers: ProcessPoolExecutor
 ) -> list[tuple[str, str]]:
-    """Apply a step to files of a tree; return those that the tool gave up at, which are copied as they are."""
+    """Apply a step to files of a tree; return those on which the tool failed, which are copied as they are."""
     target.make()
-    given_up = []
+    failed = []
     for place, is_done in workers.map(partial(_apply_to, step, source, target), places):
         if not is_done:
-            given_up.append(place)
+            failed.append(place)
             shutil.copy2(source.root.joinpath(*place), target.root.joinpath(*place))
-    return given_up
+    return failed
 
 
 def percentages(counts: Iterable[str]) -> list[str]:
@@ -259,7 +261,7 @@ def percentages(counts: Iterable[str]) -> list[str]:
 
 
 class Account:
-    """Prints what was done, and remembers what went wrong."""
+    """Prints what was done, and counts what went wrong."""
 
     def __init__(self) -> None:
         self.problems = 0
@@ -269,7 +271,7 @@ class Account:
         print(*lines, sep="\n", flush=True)
 
     def problem(self, text: str) -> None:
-        """Print something that must not be."""
+        """Print and count a problem."""
         self.problems += 1
         self.say(f"  PROBLEM {text}")
 
@@ -307,7 +309,7 @@ def check_step(
     lost = transform(step, original, plain, places, workers)
     for place in transform(step, after, changed, places, workers):
         if place not in lost:
-            account.problem(f"{step.name} gave up at the converted {'/'.join(place)}")
+            account.problem(f"{step.name} fails on the converted {'/'.join(place)}")
     bearing = {
         name: runs
         for name, runs in zip(expected, workers.map(partial(runs_of, plain), expected), strict=True)
@@ -352,7 +354,7 @@ def _moved(outcome: Outcome) -> str:
 
 
 def count_loaded(tree: Tree, names: Iterable[str]) -> str:
-    """Say how many of the libraries really come from the tree."""
+    """Return how many of the libraries are loaded from the tree, as a sentence."""
     loaded = [path for name in names for path in (libraries_of(tree.programs / name, tree.libraries) or {}).values()]
     inside = sum(path.is_relative_to(tree.root) for path in loaded)
     return f"{inside:,} of {len(loaded):,} libraries loaded come from the tree"
@@ -362,8 +364,8 @@ def main() -> int:
     """Run the comparison; return 1 when anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="how many programs (default 200)")
-    parser.add_argument("--sample", type=int, default=12, help="how many of them meet the tools (default 12)")
-    parser.add_argument("--directory", type=Path, default=ROOT / "build" / "tree", help="where the copies go")
+    parser.add_argument("--sample", type=int, default=12, help="how many of them the tools are applied to (default 12)")
+    parser.add_argument("--directory", type=Path, default=ROOT / "build" / "tree", help="where the copies are made")
     arguments = parser.parse_args()
     account = Account()
     original, after = (Tree(arguments.directory.resolve() / name) for name in ("original", "converted"))

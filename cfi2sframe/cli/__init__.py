@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one module per verb, messages in the GNU manner, exit codes.
-
-Knows arguments, files and terminals; nothing of how anything is computed.
-"""
+"""The command line: one module per verb, messages in the GNU style, exit statuses."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ EXIT_DIFFERENCE: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_UNUSABLE: Final = 3
 EXIT_INCOMPLETE: Final = 4
-#: Numbers that `signal` knows by name; this module is loaded before anything can be caught, so it loads little.
+#: Values of `signal.SIGINT` and `signal.SIGPIPE`. This module loads little, since nothing can be caught before it.
 _SIGINT: Final = 2
 _SIGPIPE: Final = 13
 
@@ -39,14 +36,14 @@ usage: {PROGRAM} [convert] IN -o OUT [OPTION]...
 Make SFrame sections from the DWARF CFI of finished ELF objects, executables and libraries.
 
 verbs (a first argument that is none of them is convert's IN):
-  convert    write the .sframe section that says what the file's .eh_frame says: its raw bytes,
-             or a copy of the file with the section in it
+  convert    write an .sframe section with the stack trace information of the file's .eh_frame:
+             its raw bytes, or a copy of the file with the section in it
   remove     take the .sframe section out of a file
   dump       print a .sframe section in the form of readelf --sframe
   verify     compare a .sframe section with the CFI at every PC
-  coverage   say which functions SFrame can describe, and why not the others
-  size       say what SFrame costs or would cost, for files, trees, archives and packages
-  trace      print the stacks of a core file or a live process, as SFrame gives them
+  coverage   list which functions SFrame can describe, and why not the others
+  size       measure what SFrame costs or would cost, for files, trees, archives and packages
+  trace      print the stacks of a core file or a live process, unwound by SFrame
 
   -h, --help     this text; "{PROGRAM} VERB --help" for a verb's options
   --version      print the version
@@ -68,7 +65,7 @@ Of several files the worst counts: 3, 2, 4, 1, 0.
 
 
 def run() -> NoReturn:
-    """Run the command line as a process: leave without taking down, one by one, the millions of records of a run."""
+    """Run the command line as a process: exit without freeing the millions of records of a run one by one."""
     import os
 
     status = EXIT_UNUSABLE
@@ -78,15 +75,15 @@ def run() -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except BrokenPipeError:
-        # The reader has left; that is its right.
+        # The reader has closed the pipe, as it may.
         status = 128 + _SIGPIPE
     except OSError:
-        # `main` has said what there was to say.
+        # `main` has reported it.
         status = status or EXIT_UNUSABLE
     except KeyboardInterrupt:
-        # In an import, say, before anything has begun.
+        # It came before `main` could catch it, for example in an import.
         os._exit(128 + _SIGINT)
-    except Exception as error:  # noqa: BLE001 - the last line of defence; tests call `main`, and see what is raised
+    except Exception as error:  # noqa: BLE001 - a user never sees a traceback; tests call `main`, which raises
         status = EXIT_UNUSABLE
         try:
             sys.stderr.write(f"{PROGRAM}: {reason_of(error)}\n")
@@ -96,7 +93,7 @@ def run() -> NoReturn:
     os._exit(status)
 
 
-#: What a run has made: kept so that it need not be taken down before the process ends.
+#: Results of a run, kept so that they need not be freed before the process ends.
 KEPT: Final[list[object]] = []
 
 
@@ -120,7 +117,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def open_missing_streams() -> None:
-    """Stand in for streams that the caller has closed, before a file is given one of their descriptors."""
+    """Replace standard streams that the caller has closed, before a file gets one of their descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open("/dev/null", mode, encoding="utf-8"))  # noqa: SIM115 - open as long as the process

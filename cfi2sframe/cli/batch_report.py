@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of files converted in place: lines of JSON for programs, sentences for people, an exit status."""
+"""The report of files converted in place: lines of JSON for programs, sentences for people."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
-from cfi2sframe.cli.common import EXIT_OF_PROBLEM
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
@@ -14,26 +12,12 @@ if TYPE_CHECKING:
 
     from cfi2sframe.jobs.records import Outcome, Status
 
-#: The exit status of several files is that of the worst; from good to bad.
-_EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
-#: Raised whenever a field of the report changes its meaning or goes away.
+#: Incremented when a field of the report changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
 _STATUS_ORDER: Final[tuple[Status, ...]] = ("converted", "would convert", "unchanged", "skipped", "failed")
 
 
-def exit_status(outcome: Outcome) -> int:
-    """Return the exit status that a file asks for."""
-    if outcome.status == "would convert":
-        return EXIT_DIFFERENCE
-    return EXIT_OF_PROBLEM[outcome.problem] if outcome.problem else EXIT_SUCCESS
-
-
-def worse(one: int, other: int) -> int:
-    """Return the worse of two exit statuses."""
-    return max(one, other, key=_EXIT_ORDER.index)
-
-
-def json_line(outcome: Outcome) -> str:
+def json_line(outcome: Outcome, exit_status: int) -> str:
     """Return the object that a report has for a file, without a line end."""
     import json
 
@@ -42,7 +26,7 @@ def json_line(outcome: Outcome) -> str:
         "file": outcome.name,
         "other_names": list(outcome.other_names),
         "status": outcome.status,
-        "exit_status": exit_status(outcome),
+        "exit_status": exit_status,
         "reason": outcome.reason,
         "warnings": list(outcome.warnings),
         "section_size": outcome.section_size,
@@ -55,12 +39,12 @@ def json_line(outcome: Outcome) -> str:
 
 
 def check_line(outcome: Outcome) -> str:
-    """Return what `--check` prints of a file."""
-    said = {"unchanged": "already right", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
+    """Return the line that `--check` prints for a file."""
+    verdict = {"unchanged": "already right", "skipped": "skip", "failed": "refuse"}.get(outcome.status, outcome.status)
     if outcome.status == "unchanged" and not outcome.section_size and outcome.warnings:
-        said = "nothing to write"
+        verdict = "nothing to write"
     detail = outcome.reason or outcome.placement
-    return f"{printable(outcome.name)}: {said}{f': {printable(detail)}' if detail else ''}"
+    return f"{printable(outcome.name)}: {verdict}{f': {printable(detail)}' if detail else ''}"
 
 
 class Tally(NamedTuple):
@@ -70,23 +54,19 @@ class Tally(NamedTuple):
     function_count: int
     left_out_count: int
     section_size: int
-    status: int
 
 
 def tally(outcomes: Sequence[Outcome]) -> Tally:
     """Add up outcomes."""
     counts: dict[Status, int] = dict.fromkeys(_STATUS_ORDER, 0)
-    status = EXIT_SUCCESS
     for outcome in outcomes:
         counts[outcome.status] += 1
-        status = worse(status, exit_status(outcome))
     good = [outcome for outcome in outcomes if outcome.status != "failed"]
     return Tally(
         counts,
         sum(outcome.function_count for outcome in good),
         sum(outcome.left_out_count for outcome in good),
         sum(outcome.section_size for outcome in good),
-        status,
     )
 
 

@@ -13,36 +13,33 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from cfi2sframe.cli import EXIT_INCOMPLETE, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.errors import RequestError, reason_of
+from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
+from cfi2sframe.errors import ErrorKind, RequestError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
-#: The exit status that a file's failure asks for.
-EXIT_OF_PROBLEM: Final[dict[Problem, int]] = {
-    "incomplete": EXIT_INCOMPLETE,
-    "request": EXIT_USAGE,
-    "unusable": EXIT_UNUSABLE,
-}
-#: What is said where the address of a section cannot be chosen.
-ADDRESS_BELONGS_TO_RAW: Final = "--section-address belongs to raw bytes; in a file the section's place decides"
+#: The exit status of several files is that of the worst; from good to bad.
+_EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
+#: The error where the address of a section cannot be chosen.
+ADDRESS_BELONGS_TO_RAW: Final = (
+    "--section-address belongs to raw bytes; in a file the address follows from the section's place"
+)
 
 #: The first two bytes of a section in either byte order; what does not begin so is not read to its end.
 _SECTION_MAGICS: Final = (b"\xe2\xde", b"\xde\xe2")
 _SECTION_HEAD_SIZE: Final = 64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import FrameType
     from typing import BinaryIO
 
     from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.jobs.records import Problem
 
 
 def run_verb(verb: str, arguments: list[str]) -> int:
     """Run a verb; turn every expected failure into one line and an exit status."""
-    # Millions of small tuples and no cycles: the collector only costs time, and the process is short.
+    # A run makes millions of small tuples and no cycles: the collector would only cost time.
     gc.disable()
     _write_any_text()
     module = import_module(f"cfi2sframe.cli.{verb}")
@@ -51,21 +48,22 @@ def run_verb(verb: str, arguments: list[str]) -> int:
     try:
         try:
             options = _parse(parser, _expand(arguments))
-            status: int = module.execute(options)
+            with _ended_by_signals():
+                status: int = module.execute(options)
             sys.stdout.flush()
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else EXIT_USAGE
         except RequestError as error:
-            # Verbs report what they are asked; this is an argument file.
+            # Verbs report errors of their own requests; this one is about an argument file.
             return fail(error, "")
         except MemoryError as error:
             return fail(error, _only_file(options))
     except BrokenPipeError:
-        # The reader has left; that is its right.
+        # The reader has closed the pipe, as it may.
         _discard_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        # Verbs report what happens to their files: this is standard output, on a full disk for one.
+        # Verbs report errors of their own files; this is standard output, for example on a full disk.
         _discard_output()
         return fail(error, "<stdout>")
     except KeyboardInterrupt:
@@ -74,7 +72,7 @@ def run_verb(verb: str, arguments: list[str]) -> int:
 
 
 def _only_file(options: argparse.Namespace) -> str:
-    """Return the file that a verb works on; nothing when there are several."""
+    """Return the file that a verb works on; an empty string if there are several."""
     for name in ("input", "file", "core", "inputs", "paths"):
         files = getattr(options, name, None)
         if isinstance(files, list):
@@ -94,27 +92,27 @@ def _expand(words: list[str]) -> list[str]:
 
 
 def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """Parse options and files in any order; most often files stand together, and the cheaper way will do."""
+    """Parse options and files in any order; the usual case, with all files together, has a cheaper way."""
     options, rest = parser.parse_known_args(words)
     return parser.parse_intermixed_args(words) if rest else options
 
 
 def _write_any_text() -> None:
-    """Escape what standard output's encoding, which the environment may choose, cannot hold; else it would raise."""
+    """Have standard output escape characters outside its encoding, instead of raising an error."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _discard_output() -> None:
-    """Keep the interpreter from writing to standard output once more when it exits."""
+    """Keep the interpreter from writing to standard output again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Let a request to end be an exception, so that temporary files and processes go; further ones change nothing.
+def _ended_by_signals() -> Iterator[None]:
+    """Turn a request to end into an exception, so that temporary files and processes are removed; ignore further ones.
 
-    What the caller has chosen to ignore stays ignored.
+    Signals that the caller has chosen to ignore stay ignored.
     """
     previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
@@ -130,7 +128,7 @@ def ended_by_signals() -> Iterator[None]:
                 previous[ending] = handler
                 signal.signal(ending, end)
     except ValueError:
-        # Only the main thread may; whoever runs this in another one has to do without.
+        # Only the main thread may install handlers; in another one there are none.
         previous.clear()
     try:
         yield
@@ -140,14 +138,14 @@ def ended_by_signals() -> Iterator[None]:
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps examples as they are. A fixed width spares every run the import that looks for the terminal's."""
+    """Keeps examples as they are. A fixed width saves the import that determines the terminal's."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=100)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in lines of its own only: a shell pattern may have given them."""
+    """Escapes control characters in its messages: a shell pattern may have produced the arguments."""
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
@@ -166,7 +164,7 @@ def parser_of(verb: str, usage: str, description: str, epilog: str) -> argparse.
 
 
 def add_conversion_options(parser: argparse.ArgumentParser) -> None:
-    """Add what decides which section is made."""
+    """Add the options that determine the section."""
     parser.add_argument(
         "--sframe-version",
         type=int,
@@ -181,8 +179,8 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(0, 1, 2),
         metavar="{0,1,2}",
-        help="the errata of version 2 that readers know (default 2; 1 brings PC-relative starts, "
-        "2 rows that say RA is undefined)",
+        help="the errata of version 2 that readers know (default 2; 1 adds PC-relative starts, "
+        "2 adds rows with an undefined RA)",
     )
     parser.add_argument(
         "--from",
@@ -196,15 +194,15 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(0, 1, 2),
         metavar="{0,1,2}",
-        help="-O0: every function has rows of its own; -O1: functions with equal rows share them; -O2: functions are "
-        "also split so that prologues and epilogues share theirs (default 1, but 0 for big-endian files, whose rows "
-        "some readers cannot share; objects are always at 0, since linkers cannot)",
+        help="-O0: every function has its own rows; -O1: functions with equal rows share them; -O2: functions are "
+        "also split so that prologues and epilogues share rows (default 1, but 0 for big-endian files, because some "
+        "readers do not support shared rows there; objects are always at 0, because linkers do not support them)",
     )
     parser.add_argument(
         "--no-plt",
         dest="with_stubs",
         action="store_false",
-        help="leave PLT stubs to what the CFI says of them; else they are described by their instructions",
+        help="describe PLT stubs by the CFI instead of by their instructions",
     )
     parser.add_argument(
         "--section-address",
@@ -238,7 +236,7 @@ def percentage(text: str) -> float:
 
 
 def count_from_one(text: str) -> int:
-    """Parse a number of things of which at least one is needed."""
+    """Parse a count of at least one."""
     try:
         value = int(text)
     except ValueError:
@@ -266,15 +264,8 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
 
 
 def process_count(arguments: argparse.Namespace) -> int:
-    """Return how many processes may work: as many as are asked for, else one per processor that may be used."""
+    """Return the number of processes: that of `-j`, or one per processor that may be used."""
     return arguments.jobs or len(os.sched_getaffinity(0))
-
-
-def section_type_of(arguments: argparse.Namespace) -> int:
-    """Return the ELF type that `--section-type` asks for."""
-    from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
-
-    return SHT_GNU_SFRAME if arguments.section_type == "gnu" else SHT_PROGBITS
 
 
 def read_image(path: str) -> ElfImage:
@@ -287,7 +278,7 @@ def read_image(path: str) -> ElfImage:
 
 
 def read_section(stream: BinaryIO) -> bytes:
-    """Return the bytes of a section; only the first where they are none, since some devices never end."""
+    """Return the bytes of a section; only the first of anything else, since some devices never end."""
     head = stream.read(_SECTION_HEAD_SIZE)
     return head + stream.read() if head[:2] in _SECTION_MAGICS else head
 
@@ -299,28 +290,24 @@ def say(kind: str, text: str, file: str = "") -> None:
     print(f"{prefix}{kind}: {printable(text)}", file=sys.stderr)
 
 
+def exit_status_of(kind: ErrorKind) -> int:
+    """Return the exit status of a failure."""
+    if kind is ErrorKind.REQUEST:
+        return EXIT_USAGE
+    return EXIT_INCOMPLETE if kind is ErrorKind.INCOMPLETE else EXIT_UNUSABLE
+
+
+def worst(statuses: Iterable[int]) -> int:
+    """Return the worst of some exit statuses; success of none."""
+    return max(statuses, key=_EXIT_ORDER.index, default=EXIT_SUCCESS)
+
+
 def fail(error: Exception, file: str) -> int:
     """Report an error and return its exit status."""
     say("error", reason_of(error), "<stdin>" if file == "-" else file)
-    return EXIT_USAGE if isinstance(error, RequestError) else EXIT_UNUSABLE
+    return exit_status_of(kind_of(error))
 
 
 def fail_early(error: Exception, files: Sequence[str]) -> int:
-    """Report an error that is found before any file is looked at: of the file, when there is but one."""
+    """Report an error found before any file is opened; name the file if there is only one."""
     return fail(error, files[0] if len(files) == 1 else "")
-
-
-def output_of(arguments: argparse.Namespace) -> str:
-    """Return the file to write: `-o OUT`, or with `--in-place` the input itself.
-
-    Raises `RequestError` when both are given, or none.
-    """
-    if arguments.in_place:
-        if arguments.output is not None:
-            raise RequestError("-o and --in-place exclude one another")
-        if arguments.input == "-":
-            raise RequestError("standard input cannot be rewritten in place")
-        return str(arguments.input)
-    if arguments.output is None:
-        raise RequestError("no output: -o OUT or --in-place is needed")
-    return str(arguments.output)

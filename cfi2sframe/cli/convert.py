@@ -1,180 +1,247 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `convert`: its options, and which of its two ways is taken."""
+"""The verb `convert`: one file to an output, or files in place; messages in the order of the files, failures last."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli import PROGRAM
-from cfi2sframe.cli.common import (
-    ADDRESS_BELONGS_TO_RAW,
-    add_conversion_options,
-    count_from_one,
-    fail_early,
-    parser_of,
-    percentage,
-)
-from cfi2sframe.errors import RequestError
+from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
+from cfi2sframe.cli.common import exit_status_of, fail, fail_early, process_count, say, worst
+from cfi2sframe.cli.convert_options import check, make_parser, output_job, settings_of
+from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.records import Outcome
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-#: Options that have no meaning for a single output, by their names in the namespace.
-_BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf", "stamp", "executor")
+    from cfi2sframe.jobs.records import Job, Settings
+    from cfi2sframe.jobs.stamp import Stamp
 
+__all__ = ["execute", "make_parser"]
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the verb's arguments."""
-    parser = parser_of(
-        "convert",
-        f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
-        f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
-        "Write the SFrame section that says what the DWARF CFI of IN says: as raw bytes, or in a copy of IN; or put\n"
-        "it into each FILE that does not hold it already. @LIST stands for the arguments in the file LIST, unless a\n"
-        "file is itself named @LIST.",
-        "examples:\n"
-        f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
-        f"  {PROGRAM} --in-place program                 a program that carries its section\n"
-        f"  {PROGRAM} in.o -o out.sframe                 the section's raw bytes\n"
-        f"  {PROGRAM} -v --sframe-version 2 /bin/ls -o ls.sframe\n"
-        f"  {PROGRAM} --strict --report report.json lib.so -o - | wc -c\n"
-        f"  {PROGRAM} --in-place -r -j 4 -v debian/tmp   all ELF files of a tree\n"
-        f"  {PROGRAM} --check -r debian/tmp              what that would do\n"
-        f"  find . -name '*.so' -print0 | {PROGRAM} --in-place --files-from - --report report.jsonl\n",
-    )
-    _add_files(parser)
-    _add_form(parser)
-    add_conversion_options(parser)
-    parser.add_argument(
-        "--frame-pointer",
-        action="store_true",
-        help="set SFRAME_F_FRAME_POINTER: you know that every function keeps one (versions 1 and 2)",
-    )
-    _add_demands(parser)
-    return parser
-
-
-def _add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "inputs", metavar="FILE", nargs="*", help="an ELF object, executable or library; with -o, - is standard input"
-    )
-    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
-    parser.add_argument(
-        "--in-place",
-        action="store_true",
-        help="rewrite each FILE itself, keeping mode, owner and times where permitted",
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="write nothing; print what --in-place would do to each FILE, and exit with 1 if it would change any",
-    )
-    parser.add_argument("-r", "--recursive", action="store_true", help="convert the ELF files in folders")
-    parser.add_argument(
-        "--files-from",
-        metavar="LIST",
-        help="convert the files named in LIST too, each name ended by a NUL byte; - is standard input",
-    )
-    parser.add_argument(
-        "--skip-non-elf",
-        action="store_true",
-        help="pass over files with nothing to convert: no ELF files, of another kind or machine, without CFI",
-    )
-    parser.add_argument(
-        "-j",
-        "--jobs",
-        type=count_from_one,
-        metavar="N",
-        help="processes for several files (default: one per processor that may be used)",
-    )
-    parser.add_argument(
-        "--executor",
-        metavar="MODULE:CALLABLE",
-        help="run on what this factory of concurrent.futures executors makes; it is called with max_workers=N",
-    )
-    parser.add_argument(
-        "--stamp", metavar="FILE", help="remember in FILE which files are right, and do not look into them next time"
-    )
-
-
-def _add_form(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--emit",
-        choices=("raw", "elf"),
-        help="raw bytes of the section, or a copy of IN with the section in it (default: raw when OUT is - or "
-        "ends in .sframe or .bin, else elf)",
-    )
-    parser.add_argument(
-        "--replace", action="store_true", help="a different .sframe section that is there already gives way"
-    )
-    parser.add_argument(
-        "--section-type",
-        choices=("gnu", "progbits"),
-        default="gnu",
-        help="SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45 (default gnu)",
-    )
-    parser.add_argument(
-        "--header-table",
-        choices=("start", "end"),
-        default="start",
-        help="end: where a linked file has no room for more program headers, they may go to its end; strip must have "
-        "run before (default start: such a file is refused)",
-    )
-    parser.add_argument(
-        "--no-verify", action="store_true", help="do not read the written file back and check it before the rename"
-    )
-
-
-def _add_demands(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--strict", action="store_true", help="fail (4) when a function is left out, (3) when an FDE is damaged"
-    )
-    parser.add_argument(
-        "--min-coverage",
-        type=percentage,
-        metavar="PERCENT",
-        help="fail (4) when fewer of the functions are described",
-    )
-    parser.add_argument(
-        "--report",
-        metavar="FILE",
-        help="write the account of the conversion: with -o as coverage --json prints it, else a line of JSON per file",
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
+#: Smaller inputs (bytes, in all) are done before processes would pay off.
+_POOL_SIZE: Final = 1 << 20
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Convert one file to another, or files in place."""
+    """Convert what the arguments name; return the worst file's exit status."""
+    if arguments.output is None:
+        return _convert_in_place(arguments)
     try:
-        _check(arguments)
+        check(arguments)
+        _check_folder(arguments.report)
+        job = output_job(arguments, settings_of(arguments, wants_account=bool(arguments.report or arguments.verbose)))
+        _check_apart(arguments, [job])
     except RequestError as error:
         return fail_early(error, arguments.inputs)
-    if arguments.in_place or arguments.check:
-        from cfi2sframe.cli.convert_batch import convert_in_place
+    except OSError as error:
+        return fail(error, arguments.report)
+    outcome = _run_here(job)
+    _say_end(arguments, outcome)
+    report = f"{_indented(outcome.account)}\n" if arguments.report and outcome.account else None
+    return worst((_exit_status(outcome), _write_report(arguments, report)))
 
-        return convert_in_place(arguments)
-    from cfi2sframe.cli.convert_file import convert_file
 
-    return convert_file(arguments, arguments.inputs[0], arguments.output)
+def _indented(account: str) -> str:
+    import json
+
+    return json.dumps(json.loads(account), indent=2)
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Raise `RequestError` when the options contradict one another."""
-    if not arguments.inputs and not arguments.files_from:
-        raise RequestError("no input: name a file")
-    if not (arguments.in_place or arguments.check):
-        if len(arguments.inputs) > 1:
-            raise RequestError("several inputs: --in-place rewrites each of them, -o OUT takes one")
-        for name in _BATCH_OPTIONS:
-            if getattr(arguments, name):
-                raise RequestError(f"--{name.replace('_', '-')} belongs to --in-place or --check")
-        if arguments.output is None:
-            raise RequestError("no output: -o OUT or --in-place is needed")
-    elif arguments.output is not None:
-        raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} exclude one another")
-    elif arguments.emit == "raw":
-        raise RequestError("--in-place writes an ELF file; --emit raw needs -o")
-    elif arguments.section_address is not None:
-        raise RequestError(ADDRESS_BELONGS_TO_RAW)
-    elif "-" in arguments.inputs:
-        raise RequestError("standard input cannot be rewritten in place")
+def _convert_in_place(arguments: argparse.Namespace) -> int:
+    """Convert files in place, or check what that would do."""
+    from cfi2sframe.jobs.listing import work_list
+
+    started = time.monotonic()
+    read = arguments.files_from
+    try:
+        check(arguments)
+        names = [*arguments.inputs, *_listed(read)]
+        is_single = len(names) == 1 and not arguments.recursive
+        settings = settings_of(arguments, wants_account=bool(arguments.report or (arguments.verbose and is_single)))
+        read = arguments.stamp
+        stamp = _stamp_of(read, settings)
+        for read in (arguments.stamp, arguments.report):
+            _check_folder(read)
+    except RequestError as error:
+        return fail_early(error, arguments.inputs)
+    except (InputError, OSError) as error:
+        return fail(error, read)
+    jobs = work_list(names, settings, recurse=arguments.recursive)
+    try:
+        _check_apart(arguments, jobs)
+    except RequestError as error:
+        return fail(error, "")
+    known = [stamp is not None and stamp.knows(job) for job in jobs]
+    runs_here = is_single and not known[0] and not arguments.executor
+    try:
+        outcomes = [_run_here(jobs[0])] if runs_here else _several(arguments, jobs, known)
+    except RequestError as error:
+        return fail_early(error, arguments.inputs)
+    if is_single and not known[0]:
+        _say_end(arguments, outcomes[0])
+    else:
+        _say_failures(arguments, outcomes)
+        if arguments.verbose:
+            from cfi2sframe.cli.batch_report import summary_line, tally
+
+            say("info", summary_line(tally(outcomes), sum(known), time.monotonic() - started))
+    statuses = list(map(_exit_status, outcomes))
+    report = None
+    if arguments.report:
+        from cfi2sframe.cli.batch_report import json_line
+
+        report = "".join(f"{json_line(outcome, _exit_status(outcome))}\n" for outcome in outcomes)
+    written = _write_report(arguments, report) or _write_stamp(arguments, outcomes, stamp)
+    return worst((*statuses, written))
+
+
+# Before the run
+
+
+def _check_folder(path: str | None) -> None:
+    """Raise `OSError` when a file to be written after a long run has no folder."""
+    if path is not None and path != "-":
+        os.stat(os.path.dirname(os.path.realpath(path)))
+
+
+def _check_apart(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
+    """Raise `RequestError` when the report or the stamp would replace an input or the output."""
+    used = {target for job in jobs for target in job.targets}
+    if arguments.output is not None:
+        used = {os.path.realpath(path) for path in (*used, arguments.output) if not _is_special(path)}
+    for option in ("report", "stamp"):
+        path = getattr(arguments, option)
+        if path is not None and path != "-" and os.path.realpath(path) in used:
+            raise RequestError(f"--{option} {path} would overwrite an input or the output")
+
+
+def _is_special(path: str) -> bool:
+    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
+
+
+def _listed(path: str | None) -> list[str]:
+    if path is None:
+        return []
+    from cfi2sframe.files.words import names_from
+
+    return names_from(path)
+
+
+def _stamp_of(path: str | None, settings: Settings) -> Stamp | None:
+    if path is None:
+        return None
+    from cfi2sframe.jobs.stamp import Stamp
+
+    return Stamp(path, settings)
+
+
+# The run
+
+
+def _run_here(job: Job) -> Outcome:
+    """Run one job in this process, and keep what it made to the end of the process."""
+    outcome = run_job(job, KEPT)
+    _say_outcome(outcome, only_checks=job.settings.only_checks)
+    return outcome
+
+
+def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence[bool]) -> list[Outcome]:
+    """Run the jobs that the stamp does not know to be done; report each, in their order."""
+    from cfi2sframe.cli.progress import ProgressLine
+    from cfi2sframe.jobs.runner import running, size_of
+    from cfi2sframe.pool import named_executor
+
+    to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
+    size = sum(map(size_of, to_do))
+    count = process_count(arguments)
+    outcomes: list[Outcome] = []
+    with (
+        named_executor(arguments.executor, count) as executor,
+        ProgressLine(len(to_do), size) as line,
+        running(
+            to_do,
+            count=1 if size < _POOL_SIZE else count,
+            executor=executor,
+            on_done=lambda job, _: line.add(size_of(job)),
+        ) as done,
+    ):
+        for job, is_known in zip(jobs, known, strict=True):
+            outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state) if is_known else next(done)
+            if outcome.warnings or arguments.check:
+                line.clear()
+            _say_outcome(outcome, only_checks=arguments.check)
+            outcomes.append(outcome)
+    return outcomes
+
+
+# After the run
+
+
+def _exit_status(outcome: Outcome) -> int:
+    if outcome.kind is not None:
+        return exit_status_of(outcome.kind)
+    return EXIT_DIFFERENCE if outcome.status == "would convert" else EXIT_SUCCESS
+
+
+def _say_outcome(outcome: Outcome, *, only_checks: bool) -> None:
+    for warning in outcome.warnings:
+        say("warning", warning, outcome.name)
+    if only_checks:
+        from cfi2sframe.cli.batch_report import check_line
+
+        sys.stdout.write(f"{check_line(outcome)}\n")
+
+
+def _say_failures(arguments: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.status == "failed" and not arguments.check:
+            is_folder = arguments.in_place and not arguments.recursive and os.path.isdir(outcome.name)
+            hint = "; -r converts the ELF files in it" if is_folder else ""
+            say("error", f"{outcome.reason}{hint}", outcome.name)
+
+
+def _say_end(arguments: argparse.Namespace, outcome: Outcome) -> None:
+    """Report the failure of the only file, or with `-v` what became of it."""
+    _say_failures(arguments, [outcome])
+    if not arguments.verbose or outcome.status == "failed":
+        return
+    if outcome.summary:
+        say("info", outcome.summary, outcome.name)
+    if outcome.placement:
+        say("info", outcome.placement, outcome.name)
+    elif outcome.status == "skipped":
+        say("info", f"skipped: {outcome.reason}", outcome.name)
+    elif outcome.status == "unchanged" and outcome.section_size:
+        say("info", "unchanged: the section is there already", outcome.name)
+
+
+def _write_report(arguments: argparse.Namespace, text: str | None) -> int:
+    """Write the report, if there is one; return an exit status."""
+    if text is None:
+        return EXIT_SUCCESS
+    from cfi2sframe.files.write import write_output
+
+    try:
+        write_output(arguments.report, text.encode())
+    except OSError as error:
+        if arguments.report == "-":
+            raise
+        return fail(error, arguments.report)
+    return EXIT_SUCCESS
+
+
+def _write_stamp(arguments: argparse.Namespace, outcomes: Sequence[Outcome], stamp: Stamp | None) -> int:
+    """Write the stamp, if there is one; return an exit status."""
+    if stamp is None or arguments.check:
+        return EXIT_SUCCESS
+    try:
+        stamp.write(outcomes)
+    except OSError as error:
+        return fail(error, arguments.stamp)
+    return EXIT_SUCCESS

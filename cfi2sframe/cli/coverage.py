@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `coverage`: the account of what SFrame can say of each file."""
+"""The verb `coverage`: which functions of each file SFrame can describe."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "coverage",
         f"{PROGRAM} coverage IN... [OPTION]...",
-        "Say per file which functions and executable bytes the SFrame section describes, which FDEs are left out and\n"
-        "why, which are dropped, and which bytes no CFI covers. Nothing is written.",
+        "List per file which functions and executable bytes the SFrame section describes, which FDEs are left out and\n"
+        "why, which are dropped, and which bytes no CFI covers. No file is changed.",
         f"examples:\n  {PROGRAM} coverage /bin/ls\n  {PROGRAM} coverage --json --sframe-version 2 *.so\n",
     )
     parser.add_argument("inputs", metavar="IN", nargs="+", help="ELF objects, executables or libraries")

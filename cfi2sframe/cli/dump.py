@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("file", metavar="FILE", help="the file; - is standard input")
     parser.add_argument("--raw", action="store_true", help="FILE holds a section's bytes, not an ELF file")
     parser.add_argument(
-        "--section-address", type=address, metavar="ADDR", help="where the raw section lies (default 0)"
+        "--section-address", type=address, metavar="ADDR", help="the address of the raw section (default 0)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -43,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     try:
         if arguments.section_address is not None and not arguments.raw:
-            raise RequestError("--section-address belongs to --raw; an ELF file says where its section lies")
+            raise RequestError("--section-address belongs to --raw; an ELF file has its section's address")
         decoded, show_address, budget = _decode(arguments)
         check_size(decoded, budget)
     except (Cfi2SFrameError, OSError) as error:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cfi2sframe-ld` and `cfi2sframe-cc`: run the real linker, or a compiler that links, then put the section in.
 
-The name that the program is called by says which: `ld`, `ld.lld`, `cfi2sframe-ld` stand for a linker, `cc`, `gcc-12`,
-`cfi2sframe-cc` for a compiler driver; words that only a driver knows (`-Wl,`) make it a driver, too.
+The name of the program decides which: `ld`, `ld.lld`, `cfi2sframe-ld` stand for a linker, `cc`, `gcc-12`,
+`cfi2sframe-cc` for a compiler driver; words that only a driver knows (`-Wl,`) also make it a driver.
 
-A build must never break because of a section that only stack tracers read: what the linker has written stays as it is
-when no section can be put into it, with a warning. `CFI2SFRAME_STRICT=1` makes that an error.
+A build must never break because of a section that only stack tracers read: if no section can be put into the linked
+file, it stays as it is, with a warning. `CFI2SFRAME_STRICT=1` makes that an error.
 
 | variable | meaning |
 |---|---|
 | `CFI2SFRAME_LD`, `CFI2SFRAME_CC` | the real linker, the real driver: a path, or a name to be found in PATH |
 | `CFI2SFRAME_FLAGS` | options for `cfi2sframe convert`, quoted as for a shell |
 | `CFI2SFRAME_STRICT` | not empty and not 0: a link whose file cannot be given a section fails |
-| `CFI2SFRAME_QUIET` | not empty and not 0: say nothing of functions that are left out |
+| `CFI2SFRAME_QUIET` | not empty and not 0: no warnings about functions that are left out |
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
-#: Wrappers that have run already, by path: each looks for a program that is none of them, and the first one converts.
+#: The paths of the wrappers that are running: each looks for another program, and the first one converts.
 _RUNNING: Final = "CFI2SFRAME_RUNNING"
 _LINKER: Final = "CFI2SFRAME_LD"
 _EXIT_NOT_FOUND: Final = 127
 _EXIT_NOT_STARTED: Final = 126
 _SIGNALLED: Final = 128
-#: e_ident's magic number, and how far e_type (2 bytes) reaches.
+#: The magic number of e_ident, and the offset of the end of e_type.
 _ELF_MAGIC: Final = b"\x7fELF"
 _E_TYPE_END: Final = 18
 _ELFDATA2MSB: Final = 2
 _ET_EXEC, _ET_DYN = 2, 3
 
 
-class Kind(NamedTuple):
+class Role(NamedTuple):
     """What a wrapper stands in for: the variable that names it, and the names to look for in PATH."""
 
     variable: str
@@ -52,7 +52,7 @@ class Kind(NamedTuple):
 
 
 def run() -> int:
-    """Run as the program that was called. Returns the exit status."""
+    """Run as the program that was called; return the exit status."""
     keep_interrupts()
     open_missing_streams()
     return main(sys.argv)
@@ -60,13 +60,13 @@ def run() -> int:
 
 def main(words: Sequence[str]) -> int:
     """Run the real program with the words after the first, then convert what it has linked."""
-    kind = kind_of(words[0], words[1:])
+    role = role_of(words[0], words[1:])
     own = os.path.realpath(shutil.which(words[0]) or words[0])
     running = [path for path in os.environ.get(_RUNNING, "").split(os.pathsep) if path]
-    program = _real_program(kind, {own, *running})
+    program = _real_program(role, {own, *running})
     if program is None:
-        names = " or ".join(kind.names)
-        return _say("error", f"no {names} in PATH but this wrapper; name one in {kind.variable}", _EXIT_NOT_FOUND)
+        names = " or ".join(role.names)
+        return _say("error", f"no {names} in PATH but this wrapper; name one in {role.variable}", _EXIT_NOT_FOUND)
     output = output_of(words[1:])
     before = _identity(output)
     status = _spawn([program, *words[1:]], {_RUNNING: os.pathsep.join([*running, own])})
@@ -75,24 +75,24 @@ def main(words: Sequence[str]) -> int:
     return _convert(output)
 
 
-def kind_of(name: str, words: Sequence[str]) -> Kind:
-    """Return what a wrapper called by this name, with these words, stands in for."""
+def role_of(name: str, words: Sequence[str]) -> Role:
+    """Return what a wrapper stands in for, from its name and its arguments."""
     base = os.path.basename(name).removeprefix(f"{PROGRAM}-")
     is_linker = base == "ld" or base.startswith("ld.") or base.endswith("-ld") or "-ld." in base
     if is_linker and not is_for_driver(words):
-        return Kind(_LINKER, (base,))
+        return Role(_LINKER, (base,))
     if is_linker or base == "cc":
-        return Kind("CFI2SFRAME_CC", ("cc", "gcc", "clang"))
-    return Kind("CFI2SFRAME_CC", (base,))
+        return Role("CFI2SFRAME_CC", ("cc", "gcc", "clang"))
+    return Role("CFI2SFRAME_CC", (base,))
 
 
-def _real_program(kind: Kind, wrappers: set[str]) -> str | None:
-    """Return the path of the real program: the one that the variable names, or the next one that is no wrapper."""
-    chosen = os.environ.get(kind.variable)
+def _real_program(role: Role, wrappers: set[str]) -> str | None:
+    """Return the path of the real program: from the variable, or the first in PATH that is not a wrapper."""
+    chosen = os.environ.get(role.variable)
     path_folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    # GCC says where its own tools are: a cross compiler's `ld` is not the one in PATH.
-    own_folders = os.environ.get("COMPILER_PATH", "").split(os.pathsep) if kind.variable == _LINKER else []
-    for name in (chosen,) if chosen else kind.names:
+    # GCC's own tools come first: a cross compiler's `ld` is not the one in PATH.
+    own_folders = os.environ.get("COMPILER_PATH", "").split(os.pathsep) if role.variable == _LINKER else []
+    for name in (chosen,) if chosen else role.names:
         folders = [""] if "/" in name else [*filter(None, own_folders), *path_folders]
         for folder in folders:
             path = shutil.which(os.path.join(folder or ".", name))
@@ -102,7 +102,7 @@ def _real_program(kind: Kind, wrappers: set[str]) -> str | None:
 
 
 def _identity(path: str) -> tuple[int, ...] | None:
-    """Return what tells a file from the one that was there before; None when there is no regular file."""
+    """Return what distinguishes a file from an earlier one of its name; None if it is not a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def _identity(path: str) -> tuple[int, ...] | None:
 
 
 def _is_linked_file(path: str) -> bool:
-    """Whether a file is an ELF executable or library: objects (`ld -r`, `cc -c`) wait for their own link."""
+    """Whether a file is an ELF executable or library; objects (`ld -r`, `cc -c`) are converted when they are linked."""
     try:
         with open(path, "rb") as file:
             head = file.read(_E_TYPE_END)
@@ -125,7 +125,7 @@ def _is_linked_file(path: str) -> bool:
 
 
 def _spawn(command: list[str], variables: dict[str, str]) -> int:
-    """Run a program with this process's streams; return its exit status, as a shell would say it."""
+    """Run a program with this process's streams; return its exit status as a shell does."""
     sys.stdout.flush()
     try:
         process = os.posix_spawn(command[0], command, {**os.environ, **variables})
@@ -138,7 +138,7 @@ def _status_of(process: int) -> int:
     try:
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     except KeyboardInterrupt:
-        # The terminal's signal has reached the child as well: it cleans up and ends first.
+        # The terminal has signalled the child, too; it cleans up and ends first.
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     return code if code >= 0 else _SIGNALLED - code
 
@@ -154,9 +154,9 @@ def _convert(path: str) -> int:
 
 
 def _convert_apart(path: str) -> int:
-    """Run the conversion in a process of its own: whatever becomes of it, the link has succeeded.
+    """Convert in a child process: whatever happens there, the link has succeeded.
 
-    The section that a linker has merged from some objects gives way to one that says it for all code.
+    A section that the linker merged from some of the objects is replaced by one that describes all code.
     """
     import shlex
 
@@ -177,7 +177,7 @@ def _convert_apart(path: str) -> int:
 
 
 def _convert_here(words: list[str]) -> int:
-    """Convert, in the child; warnings of functions that are left out can be kept back, errors never."""
+    """Convert, in the child; with CFI2SFRAME_QUIET, messages are printed only if that fails."""
     from cfi2sframe.cli import main as convert
 
     if not _is_set("CFI2SFRAME_QUIET"):
@@ -199,7 +199,7 @@ def _is_set(variable: str) -> bool:
 
 
 def _say(kind: str, text: str, status: int, file: str = "") -> int:
-    """Print a message in the GNU manner and return `status`."""
+    """Print a message in the GNU style and return `status`."""
     from cfi2sframe.printable import printable
 
     place = f"{printable(file)}: " if file else ""
@@ -207,11 +207,11 @@ def _say(kind: str, text: str, status: int, file: str = "") -> int:
         sys.stderr.write(f"{PROGRAM}-ld: {place}{kind}: {printable(text)}\n")
         sys.stderr.flush()
     except OSError:
-        # Nobody reads it; the link is what it is.
+        # The reader is gone; that does not change the result of the link.
         _discard(sys.stderr)
     return status
 
 
 def _discard(stream: TextIO) -> None:
-    """Keep the interpreter from writing to a stream once more when it exits."""
+    """Keep the interpreter from writing to a stream again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress line on standard error, on a terminal only: files done, rate, and the time that is left."""
+"""A progress line on standard error, if that is a terminal: files done, rate, and the remaining time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BAR_WIDTH: Final = 24
 
 
 class Progress:
-    """The state of a run; files are done when they are done, time is guessed from their bytes."""
+    """The state of a run; the remaining time is estimated from the bytes of the files."""
 
     def __init__(self, file_count: int, byte_count: int, start: float) -> None:
         self.file_count = file_count
@@ -51,7 +51,7 @@ def _clock(seconds: float) -> str:
 
 
 class ProgressLine:
-    """The line while a run lasts; nothing at all when standard error is no terminal."""
+    """The line during a run; nothing is shown if standard error is not a terminal."""
 
     def __init__(self, file_count: int, byte_count: int) -> None:
         self._is_shown = sys.stderr.isatty()
@@ -59,7 +59,7 @@ class ProgressLine:
         self._shown_at = 0.0
 
     def add(self, size: int) -> None:
-        """Count a file as done, and show that now and then."""
+        """Count a file as done, and update the line at intervals."""
         if not self._is_shown:
             return
         self._progress.add(size)
@@ -70,7 +70,7 @@ class ProgressLine:
             sys.stderr.flush()
 
     def clear(self) -> None:
-        """Make room for another line."""
+        """Clear the line, to print another one."""
         if self._is_shown:
             self._shown_at = 0.0
             sys.stderr.write("\r\033[K")
@@ -86,7 +86,7 @@ class ProgressLine:
 
 
 def with_progress(results: Iterable[Measured], file_count: int, byte_count: int) -> Iterator[Measured]:
-    """Pass results on, and show how far the run is when standard error is a terminal."""
+    """Yield the results, and show the progress of the run."""
     with ProgressLine(file_count, byte_count) as line:
         for result in results:
             line.add(result.source.size)

@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.common import fail, output_of, parser_of, say
-from cfi2sframe.cli.output import open_image, write_output
-from cfi2sframe.errors import Cfi2SFrameError
+from cfi2sframe.cli.common import fail, parser_of, say
+from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +20,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "remove",
         f"{PROGRAM} remove IN (-o OUT | --in-place) [--no-verify]",
-        "Write a copy of IN without its .sframe section; what was moved to make room for it moves back.",
+        "Write a copy of IN without its .sframe section; what was moved to make room for it is moved back.",
         f"examples:\n  {PROGRAM} remove --in-place program\n  {PROGRAM} remove lib.so -o plain.so\n",
     )
     parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")
@@ -35,13 +34,17 @@ def execute(arguments: argparse.Namespace) -> int:
     """Take the section out of one file."""
     from cfi2sframe.elf.load import image_of
     from cfi2sframe.emit import check_removal, remove
+    from cfi2sframe.files.descriptors import open_named
+    from cfi2sframe.files.write import write_output
 
     try:
-        output = output_of(arguments)
-        with open_image(arguments.input) as (image, source):
+        output = _output_of(arguments)
+        name = "<stdin>" if arguments.input == "-" else arguments.input
+        with open_named(arguments.input) as (data, source):
+            image = image_of(data, name)
 
             def check_content(content: FileData) -> None:
-                check_removal(image, image_of(content, image.name))
+                check_removal(image, image_of(content, name))
 
             warnings = write_output(
                 output,
@@ -52,9 +55,22 @@ def execute(arguments: argparse.Namespace) -> int:
                 check=None if arguments.no_verify else check_content,
             )
             for warning in warnings:
-                say("warning", warning, image.name)
+                say("warning", warning, name)
     except BrokenPipeError:
         raise
     except (Cfi2SFrameError, OSError) as error:
         return fail(error, arguments.input)
     return EXIT_SUCCESS
+
+
+def _output_of(arguments: argparse.Namespace) -> str:
+    """Return the file to write. Raises `RequestError` unless it is given by one of `-o` and `--in-place`."""
+    if arguments.in_place:
+        if arguments.output is not None:
+            raise RequestError("-o and --in-place exclude one another")
+        if arguments.input == "-":
+            raise RequestError("standard input cannot be rewritten in place")
+        return str(arguments.input)
+    if arguments.output is None:
+        raise RequestError("no output: -o OUT or --in-place is needed")
+    return str(arguments.output)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `size`: what SFrame would cost, for files, trees, archives and packages, in every version."""
+"""The verb `size`: what SFrame costs, for files, trees, archives and packages, in every version."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from contextlib import closing, nullcontext
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.cli.common import ended_by_signals, fail, parser_of, process_count, say
+from cfi2sframe.cli.common import count_from_one, fail, parser_of, process_count, say
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = parser_of(
         "size",
         f"{PROGRAM} size PATH... [OPTION]...\n       {PROGRAM} size --compare OLD NEW [OPTION]...",
-        "Say what SFrame costs or would cost: per file and in total, in every version, as this program writes it and\n"
-        "as GNU as and ld would lay it out; where the bytes go, and what is left out. Nothing is written.\n\n"
+        "Measure what SFrame costs or would cost: per file and in total, in every version, as this program writes it\n"
+        "and as GNU as and ld would lay it out; what the bytes are used for, and what is left out. No file is\n"
+        "changed.\n\n"
         "PATH is an ELF file, a folder (its ELF files, recursively), a static archive, a .deb or an .rpm.",
         f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/lib -j 4 --top 20 --format html -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
@@ -41,31 +42,31 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--format", choices=("table", "json", "csv", "markdown", "html"), default="table", help="default: table"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write the report there (default: -)")
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="where to write the report (default: -)")
     parser.add_argument(
         "--functions",
         type=_count,
         metavar="N",
-        help=f"name the N costliest functions, and the N that are larger than their FDE by most (html: "
-        f"{_HTML_FUNCTION_COUNT}, else 0)",
+        help="list the N costliest functions, and the N that exceed their FDE most "
+        f"(html: {_HTML_FUNCTION_COUNT}, else 0)",
     )
     parser.add_argument("--sort", choices=_ORDERS, default="sframe", help="the order of the files (default: sframe)")
-    parser.add_argument("--top", type=_count, metavar="N", help="list N files only; totals count all")
+    parser.add_argument("--top", type=_count, metavar="N", help="list only N files; totals count all")
     parser.add_argument(
         "--sframe-version",
         type=int,
         choices=(1, 2, 3),
         default=3,
         metavar="{1,2,3}",
-        help="the version that order, functions and changes are about (default 3)",
+        help="the version for the order, the functions and the changes (default 3)",
     )
     parser.add_argument(
-        "-j", "--jobs", type=_jobs, metavar="N", help="processes (default: one per processor that may be used)"
+        "-j", "--jobs", type=count_from_one, metavar="N", help="processes (default: one per processor that may be used)"
     )
     parser.add_argument(
         "--executor",
         metavar="MODULE:CALLABLE",
-        help="measure on what this factory of concurrent.futures executors makes; it is called with max_workers=N",
+        help="measure on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
     )
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
     return parser
@@ -81,15 +82,8 @@ def _count(text: str) -> int:
     return value
 
 
-def _jobs(text: str) -> int:
-    value = _count(text)
-    if not value:
-        raise argparse.ArgumentTypeError("at least one process is needed")
-    return value
-
-
 def execute(arguments: argparse.Namespace) -> int:
-    """Measure and report; what cannot be read is a line of the report and does not stop the others."""
+    """Measure and report; a file that cannot be read is a line of the report and does not stop the others."""
     if bool(arguments.paths) == bool(arguments.compare):
         say("error", "name what to measure, or two things to compare, and not both")
         return EXIT_USAGE
@@ -109,9 +103,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _say_failures(report: SizeReport | Comparison) -> int:
-    """Name what should have been measured, and return the exit status.
+    """Report what could not be measured, and return the exit status.
 
-    In a tree some files have nothing to measure, but not all of them.
+    Some files of a tree may have nothing to measure, but not all of them.
     """
     from cfi2sframe.report.size.records import SizeReport
 
@@ -148,16 +142,14 @@ def _compare(arguments: argparse.Namespace) -> Comparison:
 
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
     from cfi2sframe.cli.progress import with_progress
-    from cfi2sframe.jobs.pool import named_executor
+    from cfi2sframe.pool import named_executor
     from cfi2sframe.report.size.sources import Request, measure_all, split_found
 
     sources, failures = split_found(found)
     request = Request(arguments.functions, arguments.sframe_version)
     results: list[Result] = list(failures)
     count = process_count(arguments)
-    executing = named_executor(arguments.executor, count) if arguments.executor else nullcontext(None)
-    # A request to end reaches the processes, too.
-    with ended_by_signals(), executing as executor:
+    with named_executor(arguments.executor, count) as executor:
         measured = measure_all(sources, request, count, executor)
         with closing(measured):
             for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
@@ -171,7 +163,7 @@ def _write(report: SizeReport | Comparison, arguments: argparse.Namespace) -> No
         return
     import io
 
-    from cfi2sframe.cli.output import write_output
+    from cfi2sframe.files.write import write_output
 
     text = io.StringIO()
     _render(report, arguments, text)
@@ -179,7 +171,7 @@ def _write(report: SizeReport | Comparison, arguments: argparse.Namespace) -> No
 
 
 def _render(report: SizeReport | Comparison, arguments: argparse.Namespace, out: TextIO) -> None:
-    """Write a report in the format that was asked for; each format's code is loaded only then."""
+    """Write a report in the requested format; the code of the others is not loaded."""
     from cfi2sframe.report.size.records import SizeReport
 
     if arguments.format == "json":
@@ -217,7 +209,7 @@ def _render(report: SizeReport | Comparison, arguments: argparse.Namespace, out:
 
 
 def _wants_colour(choice: str, out: TextIO) -> bool:
-    """Colour is for terminals, unless NO_COLOR is set and not empty (no-color.org)."""
+    """Whether to use colour: on terminals, unless NO_COLOR is set and not empty (no-color.org)."""
     if choice == "auto":
         return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return choice == "always"

@@ -23,17 +23,17 @@ def make_parser() -> argparse.ArgumentParser:
         "trace",
         f"{PROGRAM} trace CORE [--executable FILE] [--sysroot DIR] [OPTION]...\n"
         f"       {PROGRAM} trace --pid N [OPTION]...",
-        "Print the stacks of a core file, or of a live process, as SFrame rows give them: those of each mapped file's\n"
-        ".sframe section, or of its CFI, converted in memory, where it has none. A process is stopped only while its\n"
+        "Print the stacks of a core file, or of a live process, unwound by SFrame rows: those of each mapped file's\n"
+        ".sframe section, or, if it has none, of its CFI converted in memory. A process is stopped only while its\n"
         "registers and stacks are copied.",
-        "Every trace ends with the reason why it does: outermost is the true end of the stack.\n\n"
+        "Every trace ends with the reason why it ends: outermost is the true end of the stack.\n\n"
         f"examples:\n  {PROGRAM} trace core.1234\n  {PROGRAM} trace qemu.core --executable a.out "
         f"--sysroot /usr/aarch64-linux-gnu\n  {PROGRAM} trace --pid 1234 --thread all --json\n",
     )
     parser.add_argument("core", metavar="CORE", nargs="?", help="the core file")
     parser.add_argument("--pid", type=_number, metavar="N", help="trace a live process instead")
     parser.add_argument(
-        "--executable", metavar="FILE", help="the program that dumped CORE, where it is not at its own path"
+        "--executable", metavar="FILE", help="the program that dumped CORE, if it is not at its own path"
     )
     parser.add_argument("--sysroot", metavar="DIR", default="", help="where the traced system's files are")
     parser.add_argument(
@@ -53,8 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--with-cfi-registers",
         action="store_true",
-        help="where a row needs a register that SFrame does not follow, ask the CFI of the frames below where they "
-        "saved it; else the trace ends there",
+        help="if a row needs a register that SFrame does not track, find in the CFI of the inner frames where they "
+        "saved it; otherwise the trace ends there",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -85,7 +85,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _lines(arguments: argparse.Namespace) -> Iterable[str]:
-    """Return all that is to be printed, in pieces; whatever can fail has been done by then."""
+    """Return the text to print, in pieces; everything that can fail is done before the first."""
     from cfi2sframe.trace.render import json_lines, trace_data, trace_lines
 
     traced = _trace(arguments)
@@ -108,6 +108,6 @@ def _trace(arguments: argparse.Namespace) -> Traced:
     }
     if arguments.pid is not None:
         if arguments.executable is not None:
-            raise RequestError("--executable belongs to CORE; a process says which program it runs")
+            raise RequestError("--executable belongs to CORE; a process knows its program")
         return trace_process(arguments.pid, store=store, **options)
     return trace_core(arguments.core, executable=arguments.executable, store=store, **options)

@@ -34,8 +34,8 @@ def make_parser() -> argparse.ArgumentParser:
         "verify",
         f"{PROGRAM} verify IN [SECTION | --existing] [OPTION]...",
         "Compare an SFrame section with the CFI of IN at every row boundary of either side: CFA, RA, FP, RA signing,\n"
-        "outermost frames; and check what readers insist on. The section is the one that convert would make, a raw\n"
-        "file SECTION, or the one that IN holds already (--existing). Exit status 1 when anything differs.",
+        "outermost frames; and check what readers require. The section is the one that convert would make, a raw\n"
+        "file SECTION, or the one that IN already has (--existing). The exit status is 1 if anything differs.",
         "examples:\n"
         f"  {PROGRAM} verify -v /bin/ls\n"
         f"  {PROGRAM} verify --existing program\n"
@@ -43,9 +43,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")
     parser.add_argument("section", metavar="SECTION", nargs="?", help="a file with the raw bytes of a section")
-    parser.add_argument("--existing", action="store_true", help="check the .sframe that IN holds")
+    parser.add_argument("--existing", action="store_true", help="check the .sframe section of IN")
     add_conversion_options(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="say how much was compared")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print how much was compared")
     return parser
 
 

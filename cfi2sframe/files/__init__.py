@@ -1,16 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the ELF files in what a user names: files, folders, static archives, Debian and RPM packages.
+"""Find the ELF files in what a user names: files, folders, static archives, Debian and RPM packages; write files whole.
 
 Two steps, so that a pool of processes can share the work: `find_sources` lists files without reading more than their
-first bytes; `open_source` yields the ELF images of one of them, one after the other and one in memory at a time.
+first bytes; `open_source` yields the ELF images of one of them, one in memory at a time.
 
-All that is computed from a container draws on one budget, that of the container's size on disk (`cfi2sframe.budget`).
+Everything computed from a container draws on one budget, which follows from its size on disk (`cfi2sframe.budget`).
 """
 
 from __future__ import annotations
 
-from cfi2sframe.files.containers import member_name, open_source
-from cfi2sframe.files.find import find_relative, find_sources
-from cfi2sframe.files.records import Source, SourceKind, Unusable
+from typing import TYPE_CHECKING
+
+from cfi2sframe.lazy import importer
+
+if TYPE_CHECKING:
+    from cfi2sframe.files.containers import member_name, open_source
+    from cfi2sframe.files.find import find_relative, find_sources
+    from cfi2sframe.files.records import Source, SourceKind, Unusable
 
 __all__ = ["Source", "SourceKind", "Unusable", "find_relative", "find_sources", "member_name", "open_source"]
+
+_HOMES = {
+    "Source": "records",
+    "SourceKind": "records",
+    "Unusable": "records",
+    "find_relative": "find",
+    "find_sources": "find",
+    "member_name": "containers",
+    "open_source": "containers",
+}
+
+# Writing a file must not pay for reading packages.
+__getattr__ = importer(__name__, _HOMES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Static archives in the common format of ar, with GNU's and BSD's long names."""
+"""Static archives (ar), with the long names of GNU and BSD."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.contents import part_of
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import ContainerError
 from cfi2sframe.files.records import AR_MAGIC, MAX_NAME_SIZE, Member, text_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cfi2sframe.budget import Budget
     from cfi2sframe.elf.records import FileData
 
-#: A member's header: name, times and owners, size in decimal, two bytes that end it.
+#: A member's header: name, times, owners and mode, decimal size, two magic bytes.
 _HEADER: Final = struct.Struct("16s12s6s6s8s10s2s")
 _HEADER_END: Final = b"`\n"
 _NAMES: Final = b"//"
@@ -24,24 +24,24 @@ _SYMBOL_TABLES: Final = (b"/", b"/SYM64/")
 
 
 def members_of(data: FileData, budget: Budget) -> Iterator[Member]:
-    """Yield the members of an archive, symbol and name tables left out.
+    """Yield the members of an archive, without its symbol and name tables.
 
-    Raises `InputError` when it is damaged, `BudgetError` when its names are out of proportion to its size.
+    Raises `ContainerError` when it is damaged, `BudgetError` when its names are out of proportion to its size.
     """
     names = b""
     position = len(AR_MAGIC)
     while position + _HEADER.size <= len(data):
         raw_name, *_, raw_size, end = _HEADER.unpack(data[position : position + _HEADER.size])
         if end != _HEADER_END or not raw_size.strip().isdigit():
-            raise InputError("damaged member header", "archive", position)
+            raise ContainerError("damaged member header", "archive", position)
         position += _HEADER.size
         size = int(raw_size)
         if position + size > len(data):
-            raise InputError("truncated member", "archive", position)
+            raise ContainerError("truncated member", "archive", position)
         content = part_of(data, position, position + size)
         name = raw_name.rstrip(b" ")
         if name == _NAMES:
-            # A table may lie in the hole of a sparse file.
+            # The table may be in a hole of a sparse file.
             budget.hold(size, "the names of its members")
             names = bytes(content)
         elif name not in _SYMBOL_TABLES:
@@ -53,14 +53,14 @@ def _member(name: bytes, content: FileData, names: bytes, position: int, budget:
     if name.startswith(b"#1/") and name[3:].isdigit():
         length = min(int(name[3:]), len(content))
         if length > MAX_NAME_SIZE:
-            raise InputError("a member's name is too long", "archive", position)
+            raise ContainerError("a member's name is too long", "archive", position)
         name, content = bytes(content[:length]).rstrip(b"\0"), part_of(content, length, len(content))
     elif name.startswith(b"/") and name[1:].isdigit():
         start = int(name[1:])
         end = names.find(b"\n", start, start + MAX_NAME_SIZE)
         if end < 0:
-            raise InputError("a member's name is too long, or not in the table of names", "archive", position)
+            raise ContainerError("a member's name is too long, or not in the table of names", "archive", position)
         name = names[start:end]
-    # Members may share a name in the table: each makes a text of its own.
+    # Many members may refer to one name in the table; each gets a string of its own.
     budget.spend(len(name), "the names of its members")
     return Member(text_of(name.removesuffix(b"/")), content)

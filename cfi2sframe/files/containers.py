@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a source to its ELF images, of a container one after the other and all on the container's budget."""
+"""Open a source: yield its ELF images, those of a container one at a time and all on the container's budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cfi2sframe.elf.contents import FileBytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import image_of, open_unfollowed, read_file, read_open
 from cfi2sframe.elf.records import Buffer
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import ChangedError, InputError
 from cfi2sframe.files.ar import members_of
 from cfi2sframe.files.deb import payload_of_deb, tar_entries
 from cfi2sframe.files.records import ELF_MAGIC, Unusable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from cfi2sframe.files.payload import Payload
     from cfi2sframe.files.records import Entry, Source
 
-#: What a file in a package takes when nothing of its size is in the package: microseconds for itself and its line of
-#: the report, for a byte of call frame information, and bytes of the rest that are read in one.
+#: The cost of a packaged file that compresses to almost nothing: microseconds for itself and its line of the report,
+#: microseconds for a byte of CFI, and how many other bytes are read in a microsecond.
 _STEPS_PER_IMAGE: Final = 300
 _STEPS_PER_CFI_BYTE: Final = 1
 _BYTES_PER_STEP: Final = 8
@@ -35,9 +35,9 @@ _CFI_SECTIONS: Final = (".eh_frame", ".debug_frame", ".zdebug_frame")
 
 
 def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
-    """Yield the images of a source; of a container, those of its ELF members. Raises nothing but `OSError`.
+    """Yield the images of a source, or of a container's ELF members. Raises nothing but `OSError`.
 
-    An image is to be used before the next one is asked for: then its file is closed.
+    The caller must be done with an image before it asks for the next: that closes the file.
     """
     try:
         if source.kind == "elf":
@@ -55,25 +55,25 @@ def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
                 if not isinstance(data, Buffer):
                     data.close()
     except InputError as error:
-        yield Unusable(source.name, str(error))
+        yield Unusable(source.name, str(error), error.kind)
 
 
 def _read_unfollowed(path: str) -> FileData:
-    """Return the bytes of a file that a folder gave. Raises `InputError` when something else has its name by now."""
+    """Return the bytes of a file found in a folder. Raises `InputError` when something else has its name now."""
     try:
         descriptor = open_unfollowed(path)
     except OSError as error:
         raise InputError(error.strerror or str(error)) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError("not a regular file any more")
+            raise ChangedError("no longer a regular file")
         return read_open(descriptor)
     finally:
         os.close(descriptor)
 
 
 def member_name(source: Source, member: str) -> str:
-    """Return what reports call a member: `libx.a(member.o)`, `x.deb(usr/bin/tool)`."""
+    """Return the name of a member in reports: `libx.a(member.o)`, `x.deb(usr/bin/tool)`."""
     return f"{source.name}({member})"
 
 
@@ -92,7 +92,7 @@ def _open_container(source: Source, data: FileData) -> Iterator[ElfImage | Unusa
 
 
 def _budget_of(data: FileData) -> Budget:
-    """Return the account of a container: of a large file the one that it has, which holes do not pay for."""
+    """Return the budget of a container; that of a large file does not count its holes."""
     return data.budget if isinstance(data, FileBytes) else Budget(len(data))
 
 
@@ -118,11 +118,11 @@ def _image(name: str, data: FileData, budget: Budget) -> ElfImage | Unusable:
     try:
         return ElfImage(data, name, budget)
     except InputError as error:
-        return Unusable(name, str(error))
+        return Unusable(name, str(error), error.kind)
 
 
 def _cfi_size(image: ElfImage) -> int:
-    """Return the bytes of call frame information; all bytes where no section header says which they are."""
+    """Return the size of the CFI; of a file without section headers, the size of the file."""
     if not image.sections:
         return len(image.data)
     return sum(s.size for s in image.sections if s.name in _CFI_SECTIONS and s.type != SHT_NOBITS)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian packages: an archive with a compressed tar file of the files that a package installs (deb(5)).
 
-The tar file is read here: `tarfile` keeps whatever long names and extended headers claim, nests as deep as they do, and
-searches them in quadratic time.
+The tar file is read here, because `tarfile` keeps long names and extended headers of any size, recurses as deeply as
+they nest, and searches them in quadratic time.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import ContainerError
 from cfi2sframe.files.ar import members_of
 from cfi2sframe.files.payload import Payload
 from cfi2sframe.files.records import MAX_NAME_SIZE, Entry, text_of
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.records import FileData
 
 _BLOCK_SIZE: Final = 512
-#: Microseconds that a header takes.
+#: The cost of a header in microseconds.
 _STEPS_PER_HEADER: Final = 16
 _USTAR_MAGIC: Final = b"ustar\0"
 _REGULAR: Final = (b"0", b"\0", b"7")
-#: Links, devices, folders and FIFOs: whatever size they claim, no content follows.
+#: Links, devices, folders and FIFOs: no content follows, whatever their size field holds.
 _WITHOUT_CONTENT: Final = b"123456"
 _SPARSE: Final = b"S"
 _LONG_NAME: Final = b"L"
 _EXTENDED: Final = b"x"
-#: Of an extended header: a name, and whatever else POSIX allows, extended attributes for one.
+#: The largest extended header (bytes): a name, and what else POSIX allows, such as extended attributes.
 _MAX_EXTENDED_SIZE: Final = 1 << 16
-#: Digits of a record's length in an extended header.
+#: The most digits of a record's length in an extended header.
 _MAX_DIGITS: Final = 5
 
 
 def payload_of_deb(data: FileData, budget: Budget) -> Payload:
-    """Return the tar file of a package's files. Raises `InputError` when there is none."""
+    """Return the tar file of a package's files. Raises `ContainerError` if there is none."""
     for member in members_of(data, budget):
         if member.name.startswith("data.tar"):
             return Payload(member.data, member.name, budget)
-    raise InputError("a Debian package without data.tar")
+    raise ContainerError("a Debian package without data.tar")
 
 
 def tar_entries(payload: Payload) -> Iterator[Entry]:
     """Yield the regular files of a tar file: ustar, with the long names of GNU and POSIX.
 
-    Raises `InputError` when it is damaged.
+    Raises `ContainerError` when it is damaged.
     """
     long_name: bytes | None = None
     long_size: int | None = None
@@ -61,7 +61,7 @@ def tar_entries(payload: Payload) -> Iterator[Entry]:
         kind = header[156:157]
         size = 0 if kind in _WITHOUT_CONTENT else _number(payload, header[124:136])
         if kind == _SPARSE:
-            # Its size would be out of all proportion to its content; dpkg refuses it too.
+            # Its size is out of proportion to its content. dpkg refuses it, too.
             raise payload.damaged("a sparse file")
         if kind in (_LONG_NAME, _EXTENDED):
             end = payload.position + _padded(size)
@@ -91,7 +91,7 @@ def _padded(size: int) -> int:
 
 
 def _number(payload: Payload, field: bytes) -> int:
-    """Return a number in octal digits, or after a byte 0x80 in binary, as GNU writes large ones."""
+    """Return a number: octal digits, or after a byte 0x80 binary, as GNU tar writes large ones."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0", 1)[0].strip(b" ")
@@ -107,9 +107,9 @@ def _name(header: bytes) -> bytes:
 
 
 def _extended(payload: Payload, content: bytes) -> tuple[bytes | None, int | None]:
-    """Return the name and the size that an extended header gives the next file, where it does.
+    """Return the name and the size that an extended header sets for the next file, None for what it does not set.
 
-    It is a list of `LENGTH KEY=VALUE` lines; the length in decimal counts the whole line (pax(1)).
+    It is a list of `LENGTH KEY=VALUE` lines; the decimal length counts the whole line (pax(1)).
     """
     payload.budget.spend(len(content) // 4, "the headers of its files")
     name: bytes | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The payload of a package, decompressed block by block and counted: no field of it decides how much is read."""
+"""The payload of a package, decompressed and counted block by block: no field in it decides how much is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cfi2sframe.budget import BASE_MEMORY, MEMORY_PER_BYTE
 from cfi2sframe.elf.contents import stream_of
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import ContainerError, InputError
 
 if TYPE_CHECKING:
     from bz2 import BZ2Decompressor
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from cfi2sframe.budget import Budget
     from cfi2sframe.elf.records import FileData
 
-#: What is decompressed at once (bytes), and what is read for it.
+#: How much is decompressed at once, and read at once (bytes).
 _BLOCK_SIZE: Final = 1 << 16
 _COMPRESSED_SIZE: Final = 1 << 14
-#: Bytes that the slowest of these programs decompresses in a microsecond, when a little input makes many of them.
+#: Bytes that the slowest decompressor makes in a microsecond, where little input makes much output.
 _BYTES_PER_STEP: Final = 32
-#: The largest window (bytes) that `zstd` uses without being told to.
+#: The largest window (bytes) that `zstd` accepts by default.
 _ZSTD_WINDOW_SIZE: Final = 1 << 27
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _BZIP2_MAGIC: Final = b"BZh"
-#: Of xz, and of the format before it as all its encoders write it: lc=3, lp=0, pb=2, and a dictionary of whole 64 KiB.
+#: xz, and the older lzma format as its encoders write it: lc=3, lp=0, pb=2, a dictionary of a multiple of 64 KiB.
 _LZMA_MAGICS: Final = (b"\xfd7zXZ\0", b"\x5d\0\0")
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-#: The last three bytes of the magic numbers of frames that zstd skips; parallel compressors begin with one.
+#: The last three bytes of the magic numbers of skippable frames; parallel compressors write one first.
 _ZSTD_SKIPPED_MAGIC: Final = b"\x2a\x4d\x18"
 
 
@@ -38,14 +38,14 @@ class Readable(Protocol):
     """A stream of bytes that can be read from start to end."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none only at the end."""
+        """Return at most `size` bytes; an empty result only at the end."""
 
 
 class Payload:
     """The bytes of a payload from start to end; `position` counts those that were read or skipped.
 
-    `where` names the payload in messages. Compression is told by the first bytes. Reading raises `InputError` when
-    the payload is damaged or ends too early, `BudgetError` when it grows out of proportion to the package.
+    `where` names the payload in messages. The first bytes identify the compression. Reading raises `ContainerError`
+    when the payload is damaged or truncated, `BudgetError` when it grows out of proportion to the package.
     """
 
     def __init__(self, data: FileData, where: str, budget: Budget) -> None:
@@ -67,7 +67,7 @@ class Payload:
         return bytes(self.read_after(b"", size))
 
     def read_after(self, start: bytes, size: int) -> bytearray:
-        """Return `start` and the next `size` bytes, of which nothing is allocated before it has been decompressed."""
+        """Return `start` and the next `size` bytes; memory is allocated only for bytes that are there."""
         data = bytearray(start)
         end = self.position + size
         while self.position < end:
@@ -75,13 +75,13 @@ class Payload:
         return data
 
     def skip_to(self, position: int) -> None:
-        """Read on to a position, and keep nothing."""
+        """Skip to a position."""
         while self.position < position:
             self._piece(position - self.position)
 
-    def damaged(self, reason: str) -> InputError:
+    def damaged(self, reason: str) -> ContainerError:
         """Return the error to raise for this payload."""
-        return InputError(f"damaged package: {reason}", self.where)
+        return ContainerError(f"damaged package: {reason}", self.where, self.position)
 
     def _piece(self, size: int) -> bytes:
         """Return the next bytes, at least one and at most `size`."""
@@ -104,7 +104,7 @@ class Payload:
 
 
 class _Streams:
-    """Compressed streams, one after the other, as `bzip2` and `xz` read them; their memory can be limited."""
+    """Concatenated compressed streams, as `bzip2` and `xz` read them; `LZMAFile` has no limit of memory."""
 
     def __init__(self, compressed: IO[bytes], decoder: Callable[[], BZ2Decompressor | LZMADecompressor]) -> None:
         self._compressed = compressed
@@ -115,7 +115,7 @@ class _Streams:
         while True:
             data = b""
             if self._decoder.eof:
-                # Streams of xz may be padded with zeros.
+                # Streams of xz may be followed by zero padding.
                 data = self._decoder.unused_data.lstrip(b"\0")
                 while not data:
                     more = self._compressed.read(_COMPRESSED_SIZE)
@@ -164,7 +164,7 @@ def _zstd_reader(compressed: IO[bytes]) -> Readable:
 
 
 def _codec_errors() -> tuple[type[Exception], ...]:
-    """Return what the decompressors raise for damaged streams; reading the file itself raises `InputError`."""
+    """Return the exceptions of the decompressors for damaged streams; reading the file raises `InputError`."""
     from lzma import LZMAError
     from zlib import error as zlib_error
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found, what is opened, and what cannot be."""
+"""Records of what is found in files, folders and containers."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from cfi2sframe.errors import ErrorKind
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.records import FileData
@@ -12,7 +14,7 @@ ELF_MAGIC: Final = b"\x7fELF"
 AR_MAGIC: Final = b"!<arch>\n"
 THIN_MAGIC: Final = b"!<thin>\n"
 RPM_MAGIC: Final = b"\xed\xab\xee\xdb"
-#: Longer names (bytes) name no file: PATH_MAX, with the NUL byte that ends it.
+#: No file has a longer name (bytes): PATH_MAX, with the terminating NUL byte.
 MAX_NAME_SIZE: Final = 4096
 
 SourceKind = Literal["elf", "archive", "deb", "rpm"]
@@ -21,7 +23,7 @@ SourceKind = Literal["elf", "archive", "deb", "rpm"]
 class Source(NamedTuple):
     """A file to open. `name` is what reports call it, `size` its bytes, holes included.
 
-    `is_in_folder`: a folder gave it, and nobody named it; then it has to be a regular file still when it is opened.
+    `is_in_folder`: it was found in a folder, not named; then it must still be a regular file when it is opened.
     """
 
     path: str
@@ -32,10 +34,11 @@ class Source(NamedTuple):
 
 
 class Unusable(NamedTuple):
-    """What cannot be opened, or read to the end, and why."""
+    """What cannot be opened, or read to the end: why, for people and for programs."""
 
     name: str
     reason: str
+    kind: ErrorKind = ErrorKind.UNUSABLE
 
 
 class Member(NamedTuple):
@@ -46,12 +49,12 @@ class Member(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A regular file in a package, with its size in bytes; its content is what the payload gives next."""
+    """A regular file in a package, with its size in bytes; the payload's next bytes are its content."""
 
     name: str
     size: int
 
 
 def text_of(name: bytes) -> str:
-    """Return a member's name as text; bytes that are no UTF-8 are escaped."""
+    """Return a member's name as text; bytes that are not UTF-8 are escaped."""
     return name.decode("utf-8", "backslashreplace")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that stand in files: `@LIST`, as GNU programs read it, and lists of names that end with a NUL byte."""
+"""Lists of words in files: `@FILE` among arguments, as GNU programs read it, and lists of NUL-terminated names."""
 
 from __future__ import annotations
 
@@ -11,44 +11,67 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from typing import BinaryIO
 
-#: Files that name themselves, directly or not, come to an end.
+#: More levels of argument files, or of a linker's response files, than this are a circle.
 _MAX_DEPTH: Final = 16
-#: Words that files may stand for, however small they are; each of their bytes adds one.
+_MAX_RESPONSE_DEPTH: Final = 32
+#: Words that files may expand to, however small the files are; each byte of a file allows one more.
 _BASE_WORDS: Final = 1 << 12
-#: Options, where there are argument files: the time to parse them grows with the square of their number.
+#: Options, if there are argument files: argparse takes time quadratic in their number.
 _MAX_OPTIONS: Final = 1000
-#: Larger lists (bytes) are none that anybody has written: some devices never end.
+#: Nobody has written a larger list (bytes), but some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
 _BLOCK_SIZE: Final = 1 << 20
 _SPACE: Final = " \t\n\r\v\f"
 
 
-class ArgumentFiles:
-    """Files that stand for words: each is read and split once, however often it is named, and all words are counted.
+def expand(words: Iterable[str]) -> list[str]:
+    """Replace each `@FILE` by the words in that file.
 
-    Files that name one another over and over would stand for exponentially many words.
+    A word stays as it is when there is no such file, and when it is itself the name of a file: the shell's `*` may
+    produce such words. Words in a file are separated by white space; either quote keeps white space in a word, and a
+    backslash makes the next character part of a word. Raises `RequestError` when files are nested too deeply, name one
+    another too often, hold too many options, or cannot be read.
+    """
+    expanded = list(_expanded(words, _ArgumentFiles(), 0))
+    if sum(word.startswith("-") for word in takewhile("--".__ne__, expanded)) > _MAX_OPTIONS:
+        raise RequestError(f"more than {_MAX_OPTIONS:,} options, argument files included")
+    return expanded
+
+
+def expand_response_files(words: Iterable[str]) -> Iterator[str]:
+    """Yield the words of a linker's command line, each `@FILE` replaced by the words in that file.
+
+    Like GNU ld, keeps the word of a file that cannot be read. Also keeps those of files that are nested too deeply or
+    name one another too often, where GNU ld gives up. Raises nothing.
+    """
+    return _expanded(words, _ResponseFiles(), 0)
+
+
+class _WordFiles:
+    """Files that stand for words: each is read and split once, and all words are counted.
+
+    Files that name one another could expand to exponentially many words.
     """
 
-    def __init__(self, split: Callable[[str], Iterable[str]]) -> None:
-        self._split = split
+    def __init__(self) -> None:
         self._words: dict[str, tuple[str, ...]] = {}
         self._words_left = _BASE_WORDS
 
-    def words_of(self, word: str) -> tuple[str, ...]:
-        """Return the words that `@FILE` stands for, not expanded further.
+    def replacement(self, word: str, depth: int) -> tuple[str, ...] | None:
+        """Return the words that a word beginning with `@` stands for, not expanded further; None if it stays."""
+        raise NotImplementedError
 
-        Raises `OSError` when the file cannot be read, `RequestError` when it has NUL bytes, which no argument has,
-        or when files have given too many words.
-        """
+    def read(self, word: str) -> tuple[str, ...]:
+        """Return the words in a file. Raises `OSError`, `ValueError` for a NUL byte in its name, `RequestError`."""
         words = self._words.get(word)
         if words is None:
-            # Names of files are bytes.
+            # File names are bytes.
             with open(word[1:], "rb") as file:
                 text = os.fsdecode(_read_list(file, word, may_hold_nul=False))
-            words = self._words[word] = tuple(self._split(text))
+            words = self._words[word] = tuple(split_words(text))
             self._words_left += len(text)
         self._words_left -= 1 + len(words)
         if self._words_left < 0:
@@ -56,32 +79,33 @@ class ArgumentFiles:
         return words
 
 
-def expand(words: Iterable[str]) -> list[str]:
-    """Put the words of each file LIST in the place of `@LIST`.
-
-    A word stays as it is when there is no such file, and when it is itself the name of a file: `*` gives such words
-    where the user has not asked for a list. Words in a file are separated by white space; quotes of either kind hold
-    white space together, and a backslash makes any character part of a word. Raises `RequestError` when files are
-    nested too deeply, name one another too often, hold too many options, or when one cannot be read.
-    """
-    expanded = list(_expanded(words, ArgumentFiles(split_words), 0))
-    if sum(word.startswith("-") for word in takewhile("--".__ne__, expanded)) > _MAX_OPTIONS:
-        raise RequestError(f"more than {_MAX_OPTIONS:,} options, argument files included")
-    return expanded
-
-
-def _expanded(words: Iterable[str], files: ArgumentFiles, depth: int) -> Iterator[str]:
-    for word in words:
-        if not word.startswith("@") or os.path.lexists(word) or not os.path.lexists(word[1:]):
-            yield word
-            continue
+class _ArgumentFiles(_WordFiles):
+    def replacement(self, word: str, depth: int) -> tuple[str, ...] | None:
+        if os.path.lexists(word) or not os.path.lexists(word[1:]):
+            return None
         if depth >= _MAX_DEPTH:
             raise RequestError(f"{word}: argument files are nested too deeply")
         try:
-            inner = files.words_of(word)
+            return self.read(word)
         except OSError as error:
             raise RequestError(f"{word}: {error.strerror or error}") from None
-        yield from _expanded(inner, files, depth + 1)
+
+
+class _ResponseFiles(_WordFiles):
+    def replacement(self, word: str, depth: int) -> tuple[str, ...] | None:
+        try:
+            return self.read(word) if depth < _MAX_RESPONSE_DEPTH else None
+        except (OSError, ValueError, RequestError):
+            return None
+
+
+def _expanded(words: Iterable[str], files: _WordFiles, depth: int) -> Iterator[str]:
+    for word in words:
+        inner = files.replacement(word, depth) if word.startswith("@") else None
+        if inner is None:
+            yield word
+        else:
+            yield from _expanded(inner, files, depth + 1)
 
 
 def split_words(text: str) -> list[str]:
@@ -114,7 +138,7 @@ def split_words(text: str) -> list[str]:
 
 
 def _read_list(file: BinaryIO, name: str, *, may_hold_nul: bool = True) -> bytes:
-    """Read a list to its end, or to where it cannot be one. Raises `RequestError` then, and `OSError`."""
+    """Read a list to its end. Raises `OSError`, and `RequestError` as soon as it cannot be a list."""
     blocks = []
     size = 0
     while block := file.read(_BLOCK_SIZE):
@@ -128,9 +152,9 @@ def _read_list(file: BinaryIO, name: str, *, may_hold_nul: bool = True) -> bytes
 
 
 def names_from(path: str) -> list[str]:
-    """Return the names in a list, each ended by a NUL byte (as `find -print0` does it); `-` is standard input.
+    """Return the NUL-terminated names in a list (the output of `find -print0`); `-` is standard input.
 
-    Raises `OSError` when it cannot be read, `RequestError` when its names are obviously separated by something else.
+    Raises `OSError` when it cannot be read, `RequestError` when its names are lines.
     """
     if path == "-":
         data = _read_list(sys.stdin.buffer, "--files-from -")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a whole file or none; with all of its names, when it has several.
+"""Write a whole file or none, under all of its names when it has several; or to a stream or device.
 
-What is written has no name until it is whole and checked (O_TMPFILE): should the process be killed, the kernel takes it
-back. A name that exists can only be exchanged by a rename, and that needs a second name; it stands for the few
-microseconds between two system calls. File systems without unnamed files get that name from the start.
+A new file has no name until it is whole and checked (O_TMPFILE): if the process is killed, the kernel frees it. An
+existing name can only be replaced by a rename, which needs a second name; that one exists for the few microseconds
+between two system calls. On file systems without O_TMPFILE it exists from the start.
 
 Folders are opened once, and names are looked up in them alone. Whoever may write to a folder can exchange what is in
 it, and nothing else.
@@ -11,23 +11,24 @@ it, and nothing else.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.load import read_open
 from cfi2sframe.elf.records import Buffer
 from cfi2sframe.errors import ChangedError
-from cfi2sframe.files.source import Place, open_folder
-from cfi2sframe.jobs.records import FileState
+from cfi2sframe.files.descriptors import FileState, FolderEntry, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from io import BufferedWriter
 
     from cfi2sframe.elf.records import FileData
-    from cfi2sframe.files.source import Source
+    from cfi2sframe.files.descriptors import InputFile
 
 _TEMPORARY_PREFIX: Final = ".cfi2sframe-"
 _ACCESS_LIST: Final = "system.posix_acl_access"
@@ -44,34 +45,34 @@ def write_file(
     targets: Sequence[str],
     content: FileData,
     *,
-    source: Source | None = None,
+    source: InputFile | None = None,
     is_copy: bool = False,
     in_place: bool = False,
     check: Callable[[FileData], None] | None = None,
 ) -> tuple[FileState, tuple[str, ...]]:
-    """Write to a temporary file in a target's folder, then put it in the target's place.
+    """Write a temporary file in the targets' folders, then rename it to each target.
 
-    Returns how the new file is then, and what has to be said about it.
+    Returns the state of the new file, and warnings about it.
 
-    `targets` are absolute paths without symbolic links. Of several, the further ones become hard links of the new
-    file; each is exchanged atomically, and none before all are prepared. The content of a large file is read while it
-    is written, and its holes stay holes. `check` is given the new file's bytes and may raise.
+    `targets` are absolute resolved paths. If there are several, they become hard links of one new file; each is
+    exchanged atomically, and none before all are prepared. Large content is read while it is written, and its holes
+    stay holes. `check` is called with the new file's bytes before the rename, and may raise.
 
-    A file `source` must be as it was when it was opened. A copy of it (`is_copy`) has its mode and extended attributes,
-    and if the source is what is replaced, its owner as far as permitted. Any other new file belongs to whoever writes
-    it; a copy of another owner's file has no set-ID bits, no extended attributes, and of the mode what the umask
-    leaves. `in_place`: a copy, all targets have to be names of the source, and its times stay. What is no copy has the
-    mode of the file that is replaced, or what the umask leaves.
+    `source` must be as it was when it was opened. A copy of it (`is_copy`) has its mode and extended attributes; if it
+    replaces the source, also its owner as far as permitted. Any other new file belongs to the caller: a copy of another
+    owner's file has no set-ID bits, no extended attributes, and the mode bits that the umask leaves. `in_place`: a
+    copy whose targets all have to be names of the source, and which keeps its times. A file that is no copy has the
+    mode of the file that it replaces, or what the umask leaves.
 
-    Raises `OSError`, and `ChangedError` when the source, or what a target's name stands for, has been changed.
+    Raises `OSError`, and `ChangedError` when the source, or the file that a target names, has been changed.
     """
     folders: dict[str, int] = {}
     try:
         for path in map(os.path.dirname, targets):
             if path not in folders:
                 folders[path] = open_folder(path)
-        places = [Place(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
-        new = _NewFile(places, source, is_copy=is_copy or in_place, in_place=in_place)
+        entries = [FolderEntry(folders[os.path.dirname(target)], os.path.basename(target)) for target in targets]
+        new = _NewFile(entries, source, is_copy=is_copy or in_place, in_place=in_place)
         try:
             try:
                 return new.write(content, check, is_named=False)
@@ -85,30 +86,84 @@ def write_file(
             os.close(folder)
 
 
-class _NewFile:
-    """A file on its way to its names, and the names made for it on the way."""
+def write_output(
+    path: str,
+    content: FileData,
+    *,
+    source: InputFile | None = None,
+    is_copy: bool = False,
+    in_place: bool = False,
+    check: Callable[[FileData], None] | None = None,
+) -> tuple[str, ...]:
+    """Write to what a user names, through a symbolic link: a file as `write_file` does, a device, `-` for stdout.
 
-    def __init__(self, places: list[Place], source: Source | None, *, is_copy: bool, in_place: bool) -> None:
-        self._places = places
+    A device or a pipe is written to directly, after all of the content has been read and checked in memory. Returns
+    warnings. Raises `OSError`, `ChangedError` when `source` has been changed, and what `check` raises.
+    """
+    if path != "-" and not _is_special(path):
+        targets = [os.path.realpath(path)]
+        return write_file(targets, content, source=source, is_copy=is_copy, in_place=in_place, check=check)[1]
+    # Output to a stream cannot be taken back, and the source may be changed after the check.
+    data = bytes(content)
+    if check is not None:
+        check(data)
+    if source is not None:
+        source.check()
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        with open(_open_special(path), "wb") as device:
+            device.write(data)
+    return ()
+
+
+def _is_special(path: str) -> bool:
+    """Whether the path names something other than a regular file. Raises `OSError` where no file can be."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        if not path:
+            raise
+        if path.endswith(os.sep):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from None
+        return False
+
+
+def _open_special(path: str) -> int:
+    """Open a device or a pipe by the given name: a link in /proc seems to lead to a name that may not exist."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ChangedError("a device or a pipe was replaced by a file")
+    return descriptor
+
+
+class _NewFile:
+    """A file that is being written, and the temporary names made for it."""
+
+    def __init__(self, entries: list[FolderEntry], source: InputFile | None, *, is_copy: bool, in_place: bool) -> None:
+        self._entries = entries
         self._source = source
         self._is_copy = is_copy
         self._in_place = in_place
-        # What is granted to the file that is replaced is granted to the new one, if that was made of it.
-        self._replaces = source is not None and all(source.is_at(place) for place in places)
+        # Permissions of the old file carry over to a new one that was made of it.
+        self._replaces = source is not None and all(source.is_at(entry) for entry in entries)
         if in_place and not self._replaces:
             raise ChangedError(_CHANGED)
-        self._made: list[Place] = []
+        self._made: list[FolderEntry] = []
 
     def write(
         self, content: FileData, check: Callable[[FileData], None] | None, *, is_named: bool
     ) -> tuple[FileState, tuple[str, ...]]:
-        descriptor = None if is_named else _create_unnamed(self._places[0].folder)
+        descriptor = None if is_named else _create_unnamed(self._entries[0].folder)
         if descriptor is None:
-            descriptor = _create(self._name_beside(self._places[0]))
+            descriptor = _create(self._name_beside(self._entries[0]))
         with open(descriptor, "wb") as file:
             _fill(file, content)
             file.flush()
-            # Some file systems say only at a close that what was written could not be kept.
+            # Some file systems report a failed write only at close.
             os.close(os.dup(descriptor))
             if check is not None:
                 check(read_open(descriptor))
@@ -120,14 +175,14 @@ class _NewFile:
             return FileState.of(os.fstat(descriptor)), warnings
 
     def _set_attributes(self, new: int) -> tuple[str, ...]:
-        """Give the new file its owner, mode, attributes and times; return what has to be said."""
+        """Give the new file its owner, mode, attributes and times; return warnings."""
         source = self._source
         if source is None or not self._is_copy:
-            os.chmod(new, _mode_instead(self._places[0]))
+            os.chmod(new, _mode_instead(self._entries[0]))
             return ()
         status, mode = source.status, stat.S_IMODE(source.status.st_mode)
         attributes = source.attributes()
-        # What is granted now is granted to the bytes that were read: whoever changed them since has lost it.
+        # Permissions are granted to the bytes that were read, not to what somebody has written since.
         source.check()
         if self._replaces:
             _chown(new, status)
@@ -141,7 +196,7 @@ class _NewFile:
         else:
             is_list_kept = _set_extended_attributes(new, attributes)
         if not is_list_kept:
-            # The group's bits were the most that anyone in the list had: without it they would be the group's own.
+            # The group's bits were the access list's mask: without the list they would be the group's own rights.
             mode &= ~stat.S_IRWXG
         # After chown, which clears the set-ID bits.
         os.chmod(new, mode)
@@ -155,8 +210,8 @@ class _NewFile:
         is_unnamed = not self._made
         links = list(self._made)
         if is_unnamed:
-            first = self._places[0]
-            if len(self._places) == 1 and first.is_free() and _took_free_name(descriptor, first):
+            first = self._entries[0]
+            if len(self._entries) == 1 and first.is_free() and _took_free_name(descriptor, first):
                 return
             links.append(self._name_beside(first))
             try:
@@ -164,50 +219,50 @@ class _NewFile:
             except OSError:
                 self._made.clear()
                 raise _NoLinkError from None
-        for place in self._places[1:]:
-            links.append(self._name_beside(place))
+        for entry in self._entries[1:]:
+            links.append(self._name_beside(entry))
             os.link(
                 links[0].name,
                 links[-1].name,
                 src_dir_fd=links[0].folder,
-                dst_dir_fd=place.folder,
+                dst_dir_fd=entry.folder,
                 follow_symlinks=False,
             )
         self._check_names(links, os.fstat(descriptor))
-        for link, place in zip(links, self._places, strict=True):
-            os.replace(link.name, place.name, src_dir_fd=link.folder, dst_dir_fd=place.folder)
+        for link, entry in zip(links, self._entries, strict=True):
+            os.replace(link.name, entry.name, src_dir_fd=link.folder, dst_dir_fd=entry.folder)
 
-    def _check_names(self, links: list[Place], new: os.stat_result) -> None:
-        """Raise `ChangedError` when a name made for the new file is another's, or a target is no longer the source."""
+    def _check_names(self, links: list[FolderEntry], new: os.stat_result) -> None:
+        """Raise `ChangedError` unless every temporary name is the new file's and every target still the source's."""
         are_new = all(os.path.samestat(link.status(), new) for link in links)
-        are_old = not self._replaces or self._source is None or all(map(self._source.is_at, self._places))
+        are_old = not self._replaces or self._source is None or all(map(self._source.is_at, self._entries))
         if not (are_new and are_old):
             raise ChangedError(_CHANGED)
 
-    def _name_beside(self, place: Place) -> Place:
-        """Return a name that nobody else uses, and note it before it is: an interrupt must find it.
+    def _name_beside(self, entry: FolderEntry) -> FolderEntry:
+        """Return an unused name, and note it before it exists, so that an interrupt finds it.
 
-        The standard library's way would double what a small conversion loads.
+        `tempfile` would double what a small conversion loads.
         """
-        temporary = Place(place.folder, f"{_TEMPORARY_PREFIX}{os.urandom(12).hex()}")
+        temporary = FolderEntry(entry.folder, f"{_TEMPORARY_PREFIX}{os.urandom(12).hex()}")
         self._made.append(temporary)
         return temporary
 
     def take_back(self) -> None:
-        """Remove what has been made and is not yet in its place; what cannot be removed must not hide the reason."""
+        """Remove temporary names that are left; a failure to do so must not hide the first error."""
         if not self._made:
             return
         with _signals_held():
-            for place in self._made:
+            for entry in self._made:
                 try:
-                    os.unlink(place.name, dir_fd=place.folder)
+                    os.unlink(entry.name, dir_fd=entry.folder)
                 except OSError:
                     continue
 
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Put off what would end the process, for some system calls in a row."""
+    """Block the signals that would end the process, for a few system calls."""
     import signal
 
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -223,11 +278,11 @@ def _path_of(descriptor: int) -> str:
 
 
 def _create_unnamed(folder: int) -> int | None:
-    """Make a file without a name in a folder; None where that, or naming it later, is not possible."""
+    """Make an unnamed file in a folder; return None where that, or naming it later, is not possible."""
     try:
         descriptor = os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
     except OSError:
-        # A folder that must not be written to: the other way will say so.
+        # If the folder is not writable, creating a named file reports that.
         return None
     if not os.path.exists(_path_of(descriptor)):
         os.close(descriptor)
@@ -235,14 +290,14 @@ def _create_unnamed(folder: int) -> int | None:
     return descriptor
 
 
-def _create(place: Place) -> int:
-    """Make a file that was not there, readable by its owner alone; return its descriptor."""
+def _create(entry: FolderEntry) -> int:
+    """Create a file that only its owner can read; return its descriptor. Raises `OSError` if the name exists."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(place.name, flags, 0o600, dir_fd=place.folder)
+    return os.open(entry.name, flags, 0o600, dir_fd=entry.folder)
 
 
 def _fill(file: BufferedWriter, content: FileData) -> None:
-    """Write a file's bytes to a new one; what is a hole is one there too."""
+    """Write the content to a new file; its holes stay holes."""
     if isinstance(content, Buffer):
         file.write(content)
         return
@@ -256,15 +311,15 @@ def _fill(file: BufferedWriter, content: FileData) -> None:
         file.truncate(len(content))
 
 
-def _link(descriptor: int, place: Place) -> None:
+def _link(descriptor: int, entry: FolderEntry) -> None:
     # Only a call that names a folder follows the link in /proc; for an absolute path it may be any descriptor.
-    os.link(_path_of(descriptor), place.name, src_dir_fd=descriptor, dst_dir_fd=place.folder, follow_symlinks=True)
+    os.link(_path_of(descriptor), entry.name, src_dir_fd=descriptor, dst_dir_fd=entry.folder, follow_symlinks=True)
 
 
-def _took_free_name(descriptor: int, place: Place) -> bool:
-    """Give the file its final name, if nothing has that name. A SIGKILL then has no moment to leave anything."""
+def _took_free_name(descriptor: int, entry: FolderEntry) -> bool:
+    """Give the file its final name if that is free: then not even SIGKILL can leave a temporary name."""
     try:
-        _link(descriptor, place)
+        _link(descriptor, entry)
     except FileExistsError:
         return False
     except OSError:
@@ -276,14 +331,14 @@ def _chown(new: int, status: os.stat_result) -> None:
     try:
         os.chown(new, status.st_uid, status.st_gid)
     except PermissionError:
-        # Whether that is another owner is seen by looking.
+        # The caller looks at the owner afterwards.
         return
 
 
 def _set_extended_attributes(new: int, attributes: dict[str, bytes | None]) -> bool:
-    """Set what can be set, capabilities among it.
+    """Set the attributes that can be set, capabilities included.
 
-    Return whether the access control list, if there is one, is among what was set.
+    Return whether the access control list, if there is one, was set.
     """
     is_list_kept = True
     for name, value in attributes.items():
@@ -297,14 +352,14 @@ def _set_extended_attributes(new: int, attributes: dict[str, bytes | None]) -> b
     return is_list_kept
 
 
-def _mode_instead(place: Place) -> int:
-    """Return the mode that a file written in place would have: its own, or what the umask leaves."""
+def _mode_instead(entry: FolderEntry) -> int:
+    """Return the mode of the file that is replaced, or what the umask leaves for a new one."""
     try:
-        mode = place.status().st_mode
+        mode = entry.status().st_mode
     except FileNotFoundError:
         mode = 0
     if stat.S_ISREG(mode):
-        # Set-ID bits were granted to the bytes that were there.
+        # Set-ID bits were granted to the old bytes.
         return mode & 0o777
     return 0o666 & ~_umask()
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many files converted in place: a work list, a function per file, and what runs them.
+"""Files converted: a work list, one function that converts a file, and what runs it for many.
 
 jobs = cfi2sframe.jobs.work_list(["build/"], cfi2sframe.jobs.Settings(), recurse=True)
 outcomes = list(cfi2sframe.jobs.run(jobs, executor))
 
-Jobs and outcomes are immutable records that can be pickled, so any engine can run them: `run_job(job)` does all that is
-done to a file, and gives the same bytes wherever it runs. Knows files; nothing of terminals and arguments.
+Jobs and outcomes are immutable records that can be pickled, so that any engine can run them: `run_job(job)` does all
+the work on a file, and gives the same bytes wherever it runs.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING
 from cfi2sframe.lazy import importer
 
 if TYPE_CHECKING:
+    from cfi2sframe.files.descriptors import FileState
     from cfi2sframe.jobs.job import run_job
     from cfi2sframe.jobs.listing import work_list
-    from cfi2sframe.jobs.records import FileState, Job, Outcome, Settings
+    from cfi2sframe.jobs.records import Job, Outcome, Output, Settings
     from cfi2sframe.jobs.runner import run
 
-__all__ = ["FileState", "Job", "Outcome", "Settings", "run", "run_job", "work_list"]
+__all__ = ["FileState", "Job", "Outcome", "Output", "Settings", "run", "run_job", "work_list"]
 
 _HOMES = {
-    "FileState": "records",
+    "FileState": "listing",
     "Job": "records",
     "Outcome": "records",
+    "Output": "records",
     "Settings": "records",
     "run": "runner",
     "run_job": "job",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a file already is what would be written: then there is nothing to do, and its times stay."""
+"""Whether a file already is what would be written. Then there is nothing to do, and its times stay."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NAMES = (".sframe", ".rela.sframe")
 
 
 def has_section(image: ElfImage) -> bool:
-    """Whether there is an SFrame section, or a segment that says so."""
+    """Whether an image has an SFrame section, or a PT_GNU_SFRAME segment."""
     return any(section.type == SHT_GNU_SFRAME or section.name == _NAMES[0] for section in image.sections) or any(
         segment.type == PT_GNU_SFRAME for segment in image.segments
     )
 
 
 def is_same(image: ElfImage, emitted: Emitted) -> bool:
-    """Whether a file, rewritten so that its old section gave way, says what it said before.
+    """Whether a file holds the section already that it was rewritten with.
 
-    A linked file has to be the same to the byte. A rewritten object has its new sections behind the old end, so that
-    its section headers, but for where they point, and the bytes of `.sframe` and `.rela.sframe` have to be the same.
+    A linked file must be the same to the byte. The new sections of a rewritten object follow the old end of the file,
+    so its section headers may differ in their file offsets; `.sframe` and `.rela.sframe` must have the same bytes.
     """
     if emitted.plan is not None:
         return emitted.plan.strategy == "existing-section" and is_equal(image.data, emitted.chunks)

@@ -1,73 +1,91 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that is done to one file: loaded, converted, compared with what it holds, and rewritten where it differs."""
+"""An input becomes an output, or a reason: the one flow of a single file and of each of many.
+
+A file is loaded, converted, compared with the section that it holds, and written unless it already is what would be
+written. In place that means the file is left alone; an output is then a copy of it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import gc
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.load import image_of, load_open
-from cfi2sframe.errors import ChangedError, EmbedError, RequestError, UnfitError, reason_of
-from cfi2sframe.files.source import open_resolved
-from cfi2sframe.files.write import write_file
-from cfi2sframe.jobs.existing import has_section, is_same
+from cfi2sframe.elf.load import image_of
+from cfi2sframe.errors import (
+    Cfi2SFrameError,
+    ChangedError,
+    EmbedError,
+    ErrorKind,
+    InputError,
+    OutputError,
+    kind_of,
+    reason_of,
+)
+from cfi2sframe.files.descriptors import open_named, open_resolved
+from cfi2sframe.files.write import write_file, write_output
 from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
-from cfi2sframe.jobs.records import Outcome, Problem
-
-#: How often a file is converted again that somebody else has changed in the meantime.
-_ATTEMPT_COUNT: Final = 3
+from cfi2sframe.jobs.records import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.records import FileData
     from cfi2sframe.emit import Emitted
-    from cfi2sframe.files.source import Source
-    from cfi2sframe.jobs.records import FileState, Job, Status
+    from cfi2sframe.files.descriptors import FileState, InputFile
+    from cfi2sframe.jobs.records import Job, Output, Status
     from cfi2sframe.report.coverage import Coverage
+
+#: How often a file in place is converted again when somebody else has changed it in the meantime.
+_ATTEMPT_COUNT: Final = 3
+_UNFIT: Final = (ErrorKind.UNFIT, ErrorKind.NOT_ELF)
 
 
 def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
-    """Convert one file in place, unless it already is what would be written. Raises nothing but interrupts.
+    """Convert one file, unless it already is what would be written.
 
-    `kept`: what was made is added there, so that a process that is about to end need not take it down first.
+    Raises nothing but interrupts, and `BrokenPipeError` when the reader of a job's output has closed it. `kept`: the
+    conversion is appended there, so that a process that is about to end need not free it first.
     """
-    problem: Problem
-    try:
-        return _run_repeatedly(job, [] if kept is None else kept)
-    except UnfitError as error:
-        if job.settings.skips_unfit:
-            return Outcome(job.name, job.other_names, "skipped", reason=str(error), state=job.state)
-        problem, reason = "unusable", str(error)
-    except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
-        problem, reason = "request" if isinstance(error, RequestError) else "unusable", reason_of(error)
-    return _failed(job, problem, reason)
-
-
-def _failed(job: Job, problem: Problem, reason: str) -> Outcome:
-    return Outcome(job.name, job.other_names, "failed", problem, reason)
-
-
-def _run_repeatedly(job: Job, kept: list[object]) -> Outcome:
-    """Start over when the file has been changed under way: two runs at once then both succeed."""
-    for _ in range(1, _ATTEMPT_COUNT):
+    kept = [] if kept is None else kept
+    attempts_left = 1 if job.output else _ATTEMPT_COUNT
+    while True:
+        attempts_left -= 1
         try:
             return _run(job, kept)
-        except ChangedError:
-            continue
-    return _run(job, kept)
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+            # Another run on the same file at the same time must not make this one fail.
+            if not attempts_left or kind_of(error) is not ErrorKind.CHANGED:
+                return _failed(job, error)
+
+
+def _failed(job: Job, error: Exception) -> Outcome:
+    kind = kind_of(error)
+    if kind in _UNFIT and job.settings.skips_unfit:
+        return Outcome(job.name, job.other_names, "skipped", reason=str(error), state=job.state)
+    # Whatever failed may have used up the memory that the next file needs.
+    gc.collect()
+    if isinstance(error, OutputError):
+        return Outcome(error.where, (), "failed", kind, error.reason)
+    return Outcome(job.name, job.other_names, "failed", kind, reason_of(error))
 
 
 def _run(job: Job, kept: list[object]) -> Outcome:
-    with open_resolved(job.targets[0]) as source:
-        image = load_open(source.descriptor, job.name)
+    opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0])
+    with opened as (data, file):
+        image = image_of(data, job.name)
         try:
-            return _convert(job, image, source, kept)
+            return _convert(job, image, file, kept)
         finally:
-            # What was made may be kept to the end of the run.
+            # `kept` may keep the image to the end of the process, but the file need not stay open.
             image.close()
 
 
-def _convert(job: Job, image: ElfImage, source: Source, kept: list[object]) -> Outcome:
+def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:
     from cfi2sframe.conversion import convert_image
 
     settings = job.settings
@@ -77,56 +95,115 @@ def _convert(job: Job, image: ElfImage, source: Source, kept: list[object]) -> O
     coverage = account_if_needed(conversion, is_wanted=needs_account)
     refusal = refusal_of(conversion, coverage, is_strict=settings.is_strict, min_coverage=settings.min_coverage)
     if refusal is not None:
-        outcome = _failed(job, refusal.problem, refusal.reason)
-    elif not conversion.data:
-        outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state)
-        outcome = outcome._replace(warnings=("nothing can be said: the file stays as it is, without a section",))
+        outcome = Outcome(job.name, job.other_names, "failed", refusal.kind, refusal.reason)
     else:
-        outcome = _emit(job, image, conversion, source)
+        try:
+            written = _write(job, conversion, file)
+        except (ChangedError, BrokenPipeError):
+            raise
+        except (Cfi2SFrameError, OSError) as error:
+            outcome = _failed(job, error)
+        else:
+            outcome = Outcome(job.name, job.other_names, **written._asdict())
     return _with_account(outcome, conversion, coverage, wants_account=settings.wants_account)
 
 
-def _emit(job: Job, image: ElfImage, conversion: Conversion, source: Source) -> Outcome:
-    """Rewrite the file, if that makes a difference and is asked for."""
-    from cfi2sframe import emit
+class _Written(NamedTuple):
+    """What became of a conversion; the fields are those of `Outcome`."""
 
-    settings = job.settings
+    status: Status
+    placement: str = ""
+    warnings: tuple[str, ...] = ()
+    state: FileState | None = None
+
+
+def _write(job: Job, conversion: Conversion, file: InputFile | None) -> _Written:
+    """Write what the job asks for, if that makes a difference."""
+    if job.output and job.output.is_raw:
+        return _write_raw(job.output, conversion, file)
+    from cfi2sframe import emit
+    from cfi2sframe.jobs.existing import has_section, is_same
+
+    if not conversion.data:
+        warning = f"{_none_described(conversion)}; the file gets no .sframe section"
+        return _leave(job, conversion.image, file)._replace(warnings=(warning,))
+    image, settings = conversion.image, job.settings
     exists = has_section(image)
     emitted = emit.emit(
         conversion, replace=exists, section_type=settings.section_type, may_move_table=settings.may_move_table
     )
-    status: Status = "converted"
-    warnings = emitted.warnings
-    state = job.state
     if exists and is_same(image, emitted):
-        status, warnings = "unchanged", ()
-    elif exists and not settings.replaces:
-        raise EmbedError("a different .sframe section is there already; replacing it has to be asked for")
-    elif settings.only_checks:
-        status = "would convert"
-    else:
-        state, more_warnings = _write(job, emitted, source)
-        warnings += more_warnings
+        return _leave(job, image, file)
+    if exists and not settings.replaces:
+        raise EmbedError("the file already has a different .sframe section (use --replace)")
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
-    placement = "" if status == "unchanged" else f".sframe{where}: {emitted.placement}"
-    return Outcome(job.name, job.other_names, status, warnings=warnings, placement=placement, state=state)
+    placement = f".sframe{where}: {emitted.placement}"
+    if settings.only_checks:
+        return _Written("would convert", placement, emitted.warnings, job.state)
+    state, warnings = _write_elf(job, emitted, file)
+    return _Written("converted", placement, (*emitted.warnings, *warnings), state)
 
 
-def _write(job: Job, emitted: Emitted, source: Source) -> tuple[FileState, tuple[str, ...]]:
-    """Exchange the file under all of its given names; return how it is now, and what has to be said."""
+def _none_described(conversion: Conversion) -> str:
+    return f"SFrame version {conversion.target.version} can describe none of the functions"
+
+
+def _write_raw(output: Output, conversion: Conversion, file: InputFile | None) -> _Written:
+    if not conversion.data:
+        raise InputError(f"{_none_described(conversion)}; there is no section")
+    warnings = _write_to(output.path, conversion.data, file)
+    is_linked = not conversion.image.is_relocatable
+    placement = f"starts are relative to .sframe at 0x{conversion.section_vaddr:x}" if is_linked else ""
+    return _Written("converted", placement, warnings)
+
+
+def _leave(job: Job, image: ElfImage, file: InputFile | None) -> _Written:
+    """Leave the input as it is; an output becomes a copy of it."""
+    if job.output is None:
+        return _Written("unchanged", state=job.state)
+    is_input = file is not None and _names(job.output.path, file)
+    warnings = () if is_input else _write_to(job.output.path, image.data, file, is_copy=True)
+    return _Written("unchanged", warnings=warnings)
+
+
+def _names(path: str, file: InputFile) -> bool:
+    """Whether a path leads to a file."""
+    try:
+        return os.path.samestat(os.stat(path), file.status)
+    except OSError:
+        return False
+
+
+def _write_elf(job: Job, emitted: Emitted, file: InputFile | None) -> tuple[FileState | None, tuple[str, ...]]:
+    """Write the rewritten file, in place under all of its given names; return its state, and warnings."""
     from cfi2sframe import emit
 
-    def check(content: FileData) -> None:
+    def check_content(content: FileData) -> None:
         emit.check(emitted, image_of(content, job.name))
 
-    state, warnings = write_file(
-        job.targets,
-        emitted.chunks,
-        source=source,
-        in_place=True,
-        check=check if job.settings.verifies else None,
-    )
-    return state, (*warnings, *_hard_links_left(source.status.st_nlink - len(job.targets)))
+    check = check_content if job.settings.verifies else None
+    if job.output:
+        return None, _write_to(job.output.path, emitted.chunks, file, is_copy=True, check=check)
+    state, warnings = write_file(job.targets, emitted.chunks, source=file, in_place=True, check=check)
+    link_count = 0 if file is None else file.status.st_nlink - len(job.targets)
+    return state, (*warnings, *_hard_links_left(link_count))
+
+
+def _write_to(
+    path: str,
+    content: FileData,
+    file: InputFile | None,
+    *,
+    is_copy: bool = False,
+    check: Callable[[FileData], None] | None = None,
+) -> tuple[str, ...]:
+    """Write an output; return warnings. Raises `OutputError` instead of `OSError`, but for `BrokenPipeError`."""
+    try:
+        return write_output(path, content, source=file, is_copy=is_copy, check=check)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(reason_of(error), "<stdout>" if path == "-" else path) from None
 
 
 def _hard_links_left(count: int) -> tuple[str, ...]:

@@ -5,31 +5,28 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from cfi2sframe.elf.load import open_unfollowed
-from cfi2sframe.files.source import Place, open_folder
-from cfi2sframe.jobs.records import FileState, Job, Settings
+from cfi2sframe.files.descriptors import FileState
+from cfi2sframe.files.find import elf_files_under
+from cfi2sframe.jobs.records import Job, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-_ELF_MAGIC: Final = b"\x7fELF"
+    from collections.abc import Iterable
 
 
 def work_list(paths: Iterable[str], settings: Settings = Settings(), *, recurse: bool = False) -> list[Job]:
-    """Return a job per file, in the order of the paths.
+    """Return a job per file, in the order of the paths. Raises nothing.
 
     A symbolic link that is named stands for its target; hard links and repetitions are names of one job. With
-    `recurse` a folder stands for the ELF files in it, recursively and sorted; symbolic links in there are passed over
-    (what they lead to is converted where it is, or is none of the folder's), and so is what has nothing to convert.
-    What cannot be looked at is a job too, and fails when it is run. Raises nothing.
+    `recurse` a folder stands for the ELF files in it (`elf_files_under`), and those with nothing to convert are
+    skipped. A file that cannot be read is a job that fails when it is run.
     """
     found = _Found()
     for path in paths:
         target = os.path.abspath(path)
         try:
-            # The links that the user names are followed here, once; from now on there are none in any target.
+            # Links that the user names are followed here, once; the targets have none.
             target = os.path.realpath(path)
             status = os.stat(path)
         except OSError:
@@ -37,17 +34,15 @@ def work_list(paths: Iterable[str], settings: Settings = Settings(), *, recurse:
             continue
         if recurse and stat.S_ISDIR(status.st_mode):
             inside = settings._replace(skips_unfit=True)
-            for name, state in _elf_files(target):
-                # What cannot be read may be the folder itself.
-                inner = (os.path.join(path, name), os.path.join(target, name)) if name else (path, target)
-                found.add(*inner, state, inside)
+            for file in elf_files_under(target):
+                found.add(file.under(path), file.under(target), file.state, inside)
         else:
             found.add(path, target, FileState.of(status), settings)
     return found.jobs()
 
 
 class _Found:
-    """Names by the file that they are names of."""
+    """The names of each file."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[int, int] | str, list[tuple[str, str]]] = {}
@@ -55,7 +50,7 @@ class _Found:
 
     def add(self, name: str, target: str, state: FileState | None, settings: Settings) -> None:
         key = target if state is None else (state.device, state.inode)
-        # What is named must be fit, also if it was found in a folder before.
+        # A file that is named must be fit, even if it was found in a folder before.
         known, strictest = self._first.get(key, (state, settings))
         self._first[key] = (known, settings if strictest.skips_unfit else strictest)
         self._names.setdefault(key, []).append((name, target))
@@ -69,69 +64,3 @@ class _Found:
             others = tuple(dict.fromkeys(other for other, _ in names[1:] if other != name))
             jobs.append(Job(name, targets, others, state, settings))
         return jobs
-
-
-def _elf_files(root: str) -> Iterator[tuple[str, FileState | None]]:
-    """Yield the ELF files under a folder, and what cannot be read, by their paths in it.
-
-    Each folder is looked up anew, name by name: what was a folder a moment ago may be a link that leads elsewhere.
-    """
-    unreadable: list[str] = []
-    folders = [""]
-    while folders:
-        path = folders.pop()
-        try:
-            descriptor = _open_to_list(os.path.join(root, path))
-        except OSError:
-            unreadable.append(path)
-            continue
-        try:
-            inner, names = _listed(descriptor)
-            for name in names:
-                try:
-                    state = _elf_state(Place(descriptor, name))
-                except OSError:
-                    yield os.path.join(path, name), None
-                    continue
-                if state is not None:
-                    yield os.path.join(path, name), state
-        except OSError:
-            unreadable.append(path)
-            continue
-        finally:
-            os.close(descriptor)
-        folders += [os.path.join(path, name) for name in reversed(inner)]
-    for path in unreadable:
-        yield path, None
-
-
-def _open_to_list(path: str) -> int:
-    folder = open_folder(path)
-    try:
-        return open_unfollowed(".", folder)
-    finally:
-        os.close(folder)
-
-
-def _listed(folder: int) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the folders in a folder, and of what else is in there."""
-    folders: list[str] = []
-    others: list[str] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            (folders if entry.is_dir(follow_symlinks=False) else others).append(entry.name)
-    return sorted(folders), sorted(others)
-
-
-def _elf_state(place: Place) -> FileState | None:
-    """Return the state of what has a name, if it is an ELF file. Raises `OSError`."""
-    # Opening a device may be an act.
-    if not stat.S_ISREG(place.status().st_mode):
-        return None
-    descriptor = open_unfollowed(place.name, place.folder)
-    try:
-        status = os.fstat(descriptor)
-        is_elf = stat.S_ISREG(status.st_mode) and os.read(descriptor, len(_ELF_MAGIC)) == _ELF_MAGIC
-        return FileState.of(status) if is_elf else None
-    finally:
-        os.close(descriptor)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a conversion that leaves something out, and when that forbids to write it."""
+"""What a conversion that leaves functions out is reported as, and when the caller forbids to write it."""
 
 from __future__ import annotations
 
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.errors import ErrorKind
+
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.jobs.records import Problem
     from cfi2sframe.report.coverage import Coverage
 
 _MAX_WARNINGS: Final = 10
@@ -17,14 +18,14 @@ _MAX_WARNINGS: Final = 10
 class Refusal(NamedTuple):
     """Why a conversion is not written."""
 
-    problem: Problem
+    kind: ErrorKind
     reason: str
 
 
 def account_if_needed(conversion: Conversion, *, is_wanted: bool) -> Coverage | None:
-    """Return the account of a conversion that leaves something out, or that somebody asks for.
+    """Return the account of a conversion if it leaves something out, or if it is wanted.
 
-    A whole conversion needs none, and should not pay for loading what makes it.
+    A complete conversion needs none, and should not pay for loading the code that makes it.
     """
     if conversion.is_whole and not is_wanted:
         return None
@@ -34,7 +35,7 @@ def account_if_needed(conversion: Conversion, *, is_wanted: bool) -> Coverage | 
 
 
 def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
-    """Return a sentence for each function that is left out; of many, the first ten and how many more there are."""
+    """Return a warning for each function that is left out: the first ten, and how many more there are."""
     if coverage is None:
         return ()
     from cfi2sframe.render.text import describe_left_out, describe_stub
@@ -52,14 +53,17 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
 def refusal_of(
     conversion: Conversion, coverage: Coverage | None, *, is_strict: bool, min_coverage: float | None
 ) -> Refusal | None:
-    """Return why the caller's conditions forbid to write a conversion, or None. `min_coverage` needs the account."""
+    """Return why the caller's conditions forbid to write a conversion, or None.
+
+    `min_coverage` is a percentage of the functions, and needs the account.
+    """
     if is_strict and conversion.cfi.damaged:
-        return Refusal("unusable", "a damaged FDE, and --strict forbids it")
+        return Refusal(ErrorKind.DAMAGED, "a damaged FDE, and --strict forbids it")
     if is_strict and not conversion.is_whole:
-        return Refusal("incomplete", "functions are left out, and --strict forbids it")
+        return Refusal(ErrorKind.INCOMPLETE, "functions are left out, and --strict forbids it")
     if coverage is not None and min_coverage is not None:
         percent = coverage.functions.percent
         if percent < min_coverage:
             reason = f"{percent:.2f} % of the functions are described, less than {min_coverage:g} %"
-            return Refusal("incomplete", reason)
+            return Refusal(ErrorKind.INCOMPLETE, reason)
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be done to a file, and what became of it: immutable records that can be pickled."""
+"""What to do to a file, and what became of it: immutable records that can be pickled."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 
 if TYPE_CHECKING:
-    import os
+    from cfi2sframe.errors import ErrorKind
+    from cfi2sframe.files.descriptors import FileState
 
 Status = Literal["converted", "would convert", "unchanged", "skipped", "failed"]
-#: Why a file failed: functions are left out and that was forbidden; the request makes no sense; anything else.
-Problem = Literal["", "incomplete", "request", "unusable"]
 
 
 class Settings(NamedTuple):
-    """What to do to every file.
+    """How to convert files.
 
-    `replaces`: a different `.sframe` gives way. `verifies`: the written file is read back before it is renamed.
-    `is_strict` and `min_coverage` (percent of the functions) forbid what is left out. `skips_unfit`: files that have
-    nothing to convert are passed over. `only_checks`: nothing is written. `wants_account`: outcomes carry the account.
+    `replaces`: a different `.sframe` section is replaced. `verifies`: the written file is read back before the rename.
+    `is_strict` and `min_coverage` (percent of the functions) forbid functions that are left out. `skips_unfit`: files
+    with nothing to convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account.
     `may_move_table`: see `cfi2sframe.emit.emit`.
     """
 
@@ -37,30 +36,23 @@ class Settings(NamedTuple):
     wants_account: bool = False
 
 
-class FileState(NamedTuple):
-    """What tells a file from any other, and from itself when it has been changed. Times are nanoseconds."""
+class Output(NamedTuple):
+    """Where a job writes instead of to its input: a path, or `-` for standard output.
 
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    link_count: int
+    `is_raw`: the bytes of the section; otherwise a copy of the input with the section in it.
+    """
 
-    @classmethod
-    def of(cls, status: os.stat_result) -> FileState:
-        """Return what a `stat` found."""
-        return cls(
-            status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_nlink
-        )
+    path: str
+    is_raw: bool = False
 
 
 class Job(NamedTuple):
-    """A file to convert in place.
+    """A file to convert, in place or to an `output`.
 
-    `name` is what messages call it. `targets` are the absolute paths, symbolic links resolved, of all the names that
-    were given for it: the first is read, and all are the new file afterwards. `other_names` are what those besides
-    `name` were called. `state` is None where the file could not be looked at.
+    `name` is used in messages. In place, `targets` are the absolute resolved paths of all names that were given for the
+    file: the first is read, and all are the new file afterwards; with an output, the one target is the path as it was
+    given, `-` for standard input. `other_names` are the given names other than `name`. `state` is None if it could not
+    be determined.
     """
 
     name: str
@@ -68,21 +60,22 @@ class Job(NamedTuple):
     other_names: tuple[str, ...]
     state: FileState | None
     settings: Settings
+    output: Output | None = None
 
 
 class Outcome(NamedTuple):
     """What became of a file, or with `only_checks` would.
 
-    `reason` says why it was skipped or failed (then `problem` says which kind of failure). `section_size` and
-    `function_count` are those of the `.sframe` section, `left_out_count` counts functions without an SFrame FDE.
-    `account` is JSON text as `coverage --json` prints it, `summary` a sentence for people; both are empty unless
-    asked for. `state` is the file's after the job, None when it failed.
+    `reason` tells why it was skipped or failed; `kind` is that of the failure, None without one. `section_size` (bytes)
+    and `function_count` are those of the `.sframe` section, `left_out_count` counts functions without an SFrame FDE.
+    `placement` tells where the section was put. `account` is JSON text as `coverage --json` prints it, `summary` a
+    sentence; both are empty unless asked for. `state` is the file's after a job in place, None when that failed.
     """
 
     name: str
     other_names: tuple[str, ...]
     status: Status
-    problem: Problem = ""
+    kind: ErrorKind | None = None
     reason: str = ""
     warnings: tuple[str, ...] = ()
     section_size: int = 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that remembers which files were right at the end of a run, so that the next run need not look into them.
+"""A file that records which files were right at the end of a run, so that the next run need not read them.
 
-A file is known by device, inode, size and the times of its last change (of its bytes, and of anything about it, which
-no program can set back), and only for the same settings of the same version of this program. What the stamp does not
-know is converted and compared, so losing the stamp costs time and nothing else.
+A file is identified by device, inode, size and the times of its last change (of its bytes, and of its inode, which no
+program can set back), and only for the same settings of the same version of this program. A file that the stamp does
+not list is converted and compared, so losing the stamp only costs time.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from cfi2sframe.files.write import write_file
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.jobs.records import FileState, Job, Outcome, Settings
+    from cfi2sframe.files.descriptors import FileState
+    from cfi2sframe.jobs.records import Job, Outcome, Settings
 
-#: File systems' clocks tick at least that often: a second change within a tick may leave the times as they are.
+#: The clocks of file systems tick at least this often (ns); a second change within a tick may not change the times.
 _TICK_NS: Final = 20_000_000
 
 
 class Stamp:
-    """What the stamp at a path knows, for these settings.
+    """The files that the stamp at a path lists for these settings.
 
-    Raises `OSError` when it cannot be read, `InputError` when it is no regular file: that would be replaced by one.
-
-    Make it before looking at any file: what was changed right before is not taken for known.
+    Raises `OSError` when it cannot be read, `InputError` when it is not a regular file: writing would replace it.
+    Create it before looking at any file: a file that changed just before then is not trusted.
     """
 
     def __init__(self, path: str, settings: Settings) -> None:
         self._path = path
         self._made_ns = time.time_ns()
-        # What is only reported, or only looked at, does not decide which bytes are right.
+        # These settings do not affect which bytes are right.
         kept = settings._replace(only_checks=False, wants_account=False, skips_unfit=False)
         self._head = f"cfi2sframe stamp 1, version {__version__}, {kept!r}"
         self._known = frozenset(self._read())
@@ -53,28 +53,28 @@ class Stamp:
         return lines if head == self._head else []
 
     def knows(self, job: Job) -> bool:
-        """Whether a file is as it was when it was last found right."""
+        """Whether a file has not changed since it was last found right."""
         return job.state is not None and _line(job.state) in self._known
 
     def write(self, outcomes: Iterable[Outcome]) -> None:
-        """Replace the stamp by what is right now. Raises `OSError`."""
+        """Write the stamp anew, with the files that are right now. Raises `OSError`."""
         lines = {_line(outcome.state) for outcome in outcomes if outcome.state is not None and self._is_sure(outcome)}
         text = "".join(f"{line}\n" for line in (self._head, *sorted(lines)))
         write_file([os.path.realpath(self._path)], text.encode())
 
     def _is_sure(self, outcome: Outcome) -> bool:
-        """Whether any change since the file was looked at would show."""
+        """Whether the times would show any change since the file was looked at."""
         state = outcome.state
         if state is None:
             return False
         if outcome.status == "unchanged":
             return _line(state) in self._known or max(state.mtime_ns, state.ctime_ns) < self._made_ns - _TICK_NS
-        # Its modification time was set back to what it had been: a further change would bring a newer one.
+        # Its modification time was set back, so that a further change would make it newer.
         return outcome.status == "converted" and state.mtime_ns < state.ctime_ns - _TICK_NS
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a FIFO too, without waiting for a writer."""
+    """Open a file, without waiting for a writer if it is a FIFO."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 

@@ -38,7 +38,7 @@ SAYS: Final = (
 
 
 def run_closed(folder: Path, words: str, stream: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the program with `stream` a pipe that nobody reads."""
+    """Run the program with `stream` a pipe without a reader."""
     (folder / "TREE").mkdir()
     for number in range(5):
         (folder / "TREE" / f"{number}.o").write_bytes(object_of(number) + bytes(1 << 18))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged real files through the command line: what is promised of its exit status, its messages and its files."""
+"""Damaged real files on the command line: exit status, messages and files are as promised."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def readelf() -> str | None:
 
 
 def run(way: str, file: Path, out: Path) -> cli.Result:
-    """Run the program one way, and hold it to what is promised whatever the file is."""
+    """Run the program one way, and check what is promised for every file."""
     before, listed = file.read_bytes(), set(os.listdir(file.parent))
     words = [word.format(out=out) for word in WAYS[way]]
     result = cli.run(words[0], str(file), *words[1:])
@@ -113,7 +113,7 @@ checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 @pytest.fixture(scope="module")
 def tally() -> Iterator[Counter[str]]:
-    """Count what readelf said; it is printed with `pytest -s`."""
+    """Count the verdicts of readelf, which `pytest -s` prints."""
     count: Counter[str] = Counter()
     yield count
     print("\n" + ", ".join(f"{name}: {number:,}" for name, number in count.most_common()))  # noqa: T201

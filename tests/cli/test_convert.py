@@ -33,7 +33,7 @@ def damaged(start: int) -> asm.Fde:
 
 
 class Files:
-    """A folder of inputs, and what is in it afterwards."""
+    """A folder of inputs, and its contents afterwards."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -183,7 +183,7 @@ def test_min_coverage(files: Files, percent: str, status: int) -> None:
 def test_nothing_can_be_said(files: Files) -> None:
     path = files.add("in", unsayable(0))
     status, _, err = run(path, "-o", files.out)
-    message = "SFrame version 3 can say none of the functions; there is no section"
+    message = "SFrame version 3 can describe none of the functions; there is no section"
     assert (status, err[1:]) == (3, (f"cfi2sframe: {path}: error: {message}",))
     assert files.names() == {"in"}
 

@@ -18,6 +18,7 @@ from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, main
 from cfi2sframe.errors import VerificationError
 from tests.support.cli import run as run_cli
 from tests.support.emitted import GOLDEN, SHT_GNU_SFRAME, SHT_PROGBITS, headers_of, named, run
+from tests.support.jobs import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,7 +165,7 @@ def test_owner_and_set_id_bits_stay(source: Path, mode: int) -> None:
 @pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("words", [(), ("remove",)])
 def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...], *, is_old: bool) -> None:
-    """As with `cp`, whoever owns the input, and whoever owned what is replaced."""
+    """As with `cp`: the owners of the input and of the replaced file do not matter."""
     if words:
         assert cli("--in-place", source) == EXIT_SUCCESS
     os.chown(source, SOMEBODY, SOMEBODY)
@@ -240,11 +241,38 @@ def test_a_symbolic_link_stays_one(source: Path, words: list[str]) -> None:
     assert only(source.parent) == ["elsewhere", "in.o"]
 
 
+@pytest.mark.parametrize("replace", [(), ("--replace",)])
+def test_a_section_that_is_right_already_is_copied(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], replace: tuple[str, ...]
+) -> None:
+    """One answer for `-o` and `--in-place`: there is nothing to do."""
+    assert cli("--in-place", source) == EXIT_SUCCESS
+    before = snapshot(source)
+    out = tmp_path / "out.o"
+    assert cli(source, "-o", out, "-v", *replace) == EXIT_SUCCESS
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"cfi2sframe: {source}: info: unchanged: the section is there already"
+    )
+    assert out.read_bytes() == before.data
+    # The input as its own output is left alone, times included.
+    assert cli(source, "-o", source, *replace) == EXIT_SUCCESS
+    assert snapshot(source) == before
+
+
+def test_a_different_section_is_refused_for_a_copy_too(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli("--in-place", source, "--sframe-version", "2") == EXIT_SUCCESS
+    assert cli(source, "-o", tmp_path / "out.o") == EXIT_UNUSABLE
+    assert "already has a different .sframe section (use --replace)" in capsys.readouterr().err
+    assert not (tmp_path / "out.o").exists()
+
+
 def test_an_existing_section_wants_replace(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("--in-place", source, "--sframe-version", "2") == EXIT_SUCCESS
     before = source.read_bytes()
     assert cli("--in-place", source) == EXIT_UNUSABLE
-    assert "replacing it has to be asked for" in capsys.readouterr().err
+    assert "already has a different .sframe section (use --replace)" in capsys.readouterr().err
     assert source.read_bytes() == before
     assert only(source.parent) == ["in.o"]
     assert cli("--in-place", "--replace", source) == EXIT_SUCCESS
@@ -258,12 +286,12 @@ def test_section_type(source: Path) -> None:
         assert named(headers_of(source.with_name("out.o").read_bytes()), ".sframe").type == kind
 
 
-def test_nothing_to_say_copies_the_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_describable_functions_is_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "in.o", tmp_path / "out.o"
     source.write_bytes(NOTHING_IN_VERSION_1.read_bytes())
     assert cli(source, "-o", out, "--sframe-version", "1") == EXIT_SUCCESS
     assert out.read_bytes() == source.read_bytes()
-    assert "without a section" in capsys.readouterr().err
+    assert "can describe none of the functions; the file gets no .sframe section" in capsys.readouterr().err
     assert cli("--in-place", source, "--sframe-version", "1") == EXIT_SUCCESS
     assert source.read_bytes() == NOTHING_IN_VERSION_1.read_bytes()
     # Raw bytes of nothing would be an empty file.

@@ -114,6 +114,17 @@ def test_the_exit_status_is_the_worst_files(
         assert run("--in-place", *order, *words).status == status
 
 
+def test_a_file_that_is_refused_after_its_conversion_has_an_account(folder: Path, tmp_path: Path) -> None:
+    path, report = folder / "0.o", tmp_path / "report"
+    run("--in-place", path, "--sframe-version", "2")
+    assert run("--in-place", path, "--report", report).status == 3
+    line = json.loads(report.read_text())
+    assert (line["status"], line["account"]["sframe_version"]) == ("failed", 3)
+    report.unlink()
+    assert run(path, "-o", tmp_path / "out.o", "--report", report).status == 3
+    assert json.loads(report.read_text()) == line["account"]
+
+
 def test_checking(folder: Path) -> None:
     run("--in-place", folder / "0.o")
     run("--in-place", folder / "1.o", "--sframe-version", "2")
@@ -123,7 +134,7 @@ def test_checking(folder: Path) -> None:
     assert (status, err) == (3, ())
     assert out.decode().splitlines() == [
         f"{folder}/0.o: already right",
-        f"{folder}/1.o: refuse: a different .sframe section is there already; replacing it has to be asked for",
+        f"{folder}/1.o: refuse: the file already has a different .sframe section (use --replace)",
         f"{folder}/2.o: skip: not an ELF file",
         f"{folder}/3.o: would convert: .sframe: as a section with relocations",
         f"{folder}/4.o: would convert: .sframe: as a section with relocations",
@@ -252,7 +263,7 @@ def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path, w
 
 
 def test_a_reader_that_leaves(folder: Path) -> None:
-    """More lines than a pipe holds back, and nobody who reads them."""
+    """More lines than a pipe buffers, and no reader."""
     link = folder.parent / "many"
     link.mkdir()
     for number in range(300):
@@ -320,7 +331,7 @@ def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytes
         looked_at.append(name)
         raise OSError(name)
 
-    monkeypatch.setattr("cfi2sframe.jobs.job.load_open", note)
+    monkeypatch.setattr("cfi2sframe.jobs.job.image_of", note)
     assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
     assert looked_at == []
     assert "5 unchanged (5 by the stamp)" in run("--in-place", "-r", folder, "--stamp", stamp, "-v").err[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where output goes, with which mode, and that a failure leaves nothing half written; and odd names and streams."""
+"""Where output is written, with which mode; that a failure leaves nothing half written; odd names and streams."""
 
 from __future__ import annotations
 
@@ -64,6 +64,14 @@ def test_an_existing_file_keeps_its_mode(good: Path, tmp_path: Path, old: int) -
     assert (mode(out), out.read_bytes()) == (old, SECTION)
 
 
+@pytest.mark.parametrize("report", ["in", "out"])
+def test_a_report_must_not_overwrite_the_input_or_the_output(good: Path, tmp_path: Path, report: str) -> None:
+    message = f"cfi2sframe: {good}: error: --report {tmp_path / report} would overwrite an input or the output"
+    assert run(good, "-o", tmp_path / "out", "--report", tmp_path / report) == (2, b"", (message,))
+    assert (good.read_bytes(), names(tmp_path)) == (DATA, {"in"})
+    assert run(good, "--emit", "raw", "-o", "/dev/null", "--report", "/dev/null").status == 0
+
+
 def test_a_symbolic_link_is_followed(good: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     target, link = tmp_path / "folder" / "target.sframe", tmp_path / "link.sframe"
@@ -111,7 +119,7 @@ def test_a_folder_as_output(good: Path, tmp_path: Path) -> None:
 def test_a_failure_leaves_nothing_half_written(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bytes | None, step: str
 ) -> None:
-    """A full disk, say: the old file stays, and no temporary file does."""
+    """After a full disk, for example, there is the old file, and no temporary one."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -80,6 +80,14 @@ def test_failures_are_named_wherever_the_report_goes(
         assert capsys.readouterr().err == "cfi2sframe: error: there is nothing to measure\n"
 
 
+def test_a_named_file_must_be_an_elf_file(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tree may hold ELF files with nothing to measure; a name is not ignored."""
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
+    assert main(["size", str(tree), str(script)]) == EXIT_UNUSABLE
+    assert capsys.readouterr().err == f"cfi2sframe: {script}: error: not an ELF file\n"
+
+
 def test_compare(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
     (other / "sub").mkdir(parents=True)
@@ -169,7 +177,7 @@ class _Losing:
 
 def test_an_executor_that_loses_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--executor", f"{__name__}:_Losing"]) == EXIT_UNUSABLE
-    assert "what measured it was lost (OSError: no route)" in capsys.readouterr().out
+    assert "the executor lost it (OSError: no route)" in capsys.readouterr().out
 
 
 class _Broken(_Losing):
@@ -182,4 +190,4 @@ class _Broken(_Losing):
 
 def test_an_executor_that_is_broken(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--executor", f"{__name__}:_Broken"]) == EXIT_UNUSABLE
-    assert capsys.readouterr().err.count("error: the process that measured it died") == 2
+    assert capsys.readouterr().err.count("error: the executor lost it (BrokenExecutor: )") == 2

@@ -105,7 +105,7 @@ def test_dump_errors(good: Path, raw: Path, tmp_path: Path) -> None:
     for options in ((), ("--raw",)):
         message = f"cfi2sframe: {missing}: error: No such file or directory"
         assert run("dump", missing, *options) == (3, b"", (message,))
-    message = "--section-address belongs to --raw; an ELF file says where its section lies"
+    message = "--section-address belongs to --raw; an ELF file has its section's address"
     assert run("dump", good, "--section-address", "0") == (2, b"", (f"cfi2sframe: {good}: error: {message}",))
     raw.write_bytes(GOOD.assemble()[:20])
     message = ".sframe+0x0: truncated: no room for the header"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.linker import kind_of
-from cfi2sframe.cli.linker_words import is_for_driver, output_of, split
+from cfi2sframe.cli.linker import role_of
+from cfi2sframe.cli.linker_words import is_for_driver, output_of
 from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, need, run
 from tests.contrib.test_builds import linker_folder
 from tests.support.walk import check_walks
@@ -63,10 +63,6 @@ def test_output_of_response_files(tmp_path: Path) -> None:
     assert not is_for_driver(["-Wall", "x.o"])
 
 
-def test_split() -> None:
-    assert list(split("a  'b c'\td\\ e \"f'g\" '' h\\\ni \"j\\\"k\"")) == ["a", "b c", "d e", "f'g", "", "h\ni", 'j"k']
-
-
 @pytest.mark.parametrize(
     ("name", "words", "variable", "names"),
     [
@@ -80,9 +76,9 @@ def test_split() -> None:
         ("cfi2sframe-g++-12", [], "CFI2SFRAME_CC", ("g++-12",)),
     ],
 )
-def test_kind_of(name: str, words: list[str], variable: str, names: tuple[str, ...]) -> None:
-    kind = kind_of(name, words)
-    assert (kind.variable, kind.names) == (variable, names)
+def test_role_of(name: str, words: list[str], variable: str, names: tuple[str, ...]) -> None:
+    role = role_of(name, words)
+    assert (role.variable, role.names) == (variable, names)
 
 
 def test_gcc_with_a_folder(tmp_path: Path, programs: Path, sampler: Sampler) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders, file systems and the shim; what cannot be had here skips the test and says why."""
+"""Folders, file systems and the shim; a test skips with a reason if they are not available."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 
 @pytest.fixture(autouse=True)
 def _heed_interrupts() -> Iterator[None]:
-    """Shells have what they start in the background ignore SIGINT, and what is started from there too."""
+    """Processes that a shell starts in the background ignore SIGINT, and so do their children."""
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, previous)

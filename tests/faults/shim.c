@@ -49,7 +49,7 @@ static void swap(const char *path)
   syscall(SYS_renameat2, AT_FDCWD, other, AT_FDCWD, path, 0);
 }
 
-/* Does what is to be done at a call; returns the signal to send behind it, or -errno when it must not be made. */
+/* Do what is requested at a call; return the signal to send after it, or -errno if it must not be made. */
 static int at(const char *call)
 {
   const char *entry = getenv("FAULTS");

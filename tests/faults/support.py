@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the command line in a folder of their own, with faults, and what may be left of the folder behind them."""
+"""Runs of the command line in a folder of their own, with faults, and what may be left in the folder afterwards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD = b"what was there before\n"
 
 
 class Done(NamedTuple):
-    """How a process ended (as a shell says it: 128 and the signal's number), and what it said."""
+    """The exit status of a process (as in a shell, 128 + the number of a signal), and its messages."""
 
     status: int
     out: bytes
@@ -140,7 +140,7 @@ class Faults(NamedTuple):
 
     @property
     def mark(self) -> Path:
-        """The file that says that a fault has come."""
+        """The file that shows that a fault has happened."""
         return self.place / "mark"
 
     @property

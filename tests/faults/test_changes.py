@@ -131,7 +131,7 @@ def test_a_second_run_in_the_midst_of_the_first(folder: Path, faults: Faults, ca
 
 
 def test_a_second_run_that_wants_something_else(folder: Path, faults: Faults) -> None:
-    """The first one's file is what the second asked for; the first says that it is not what it would have written."""
+    """The file is as the second run asked; the first reports that it would have written something else."""
     form = BY_NAME["in-place"]
     fill(form, folder)
     with start(folder, *form.arguments, variables=faults.of("write:wait:0")) as first:
@@ -141,7 +141,7 @@ def test_a_second_run_that_wants_something_else(folder: Path, faults: Faults) ->
         faults.word.touch()
         _, err = first.communicate(timeout=TIMEOUT_SECONDS)
     assert first.returncode == 3
-    assert b"a different .sframe section is there already" in err
+    assert b"the file already has a different .sframe section" in err
     assert contents(folder) == left
 
 

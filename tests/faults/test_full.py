@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing that fails: full disks, limits, read-only file systems, errors of every call. The old file stays, alone."""
+"""Writing that fails: full disks, limits, read-only file systems, errors of every call. Only the old file is left."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_limit_of_file_size(folder: Path, form: Form) -> None:
 
 
 def test_a_limit_that_the_report_meets_first(folder: Path) -> None:
-    """The files are converted; that their report could not be written is said."""
+    """The files are converted; an error says that their report could not be written."""
     if shutil.which("prlimit") is None:
         pytest.skip("no prlimit")
     fill(BY_NAME["batch"], folder)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.cli.convert_batch import _POOL_SIZE
+from cfi2sframe.cli.convert import _POOL_SIZE
 from tests.contrib.conftest import programs
 from tests.contrib.support import CONTRIB, ROOT, Result, attempt, copy_recipe, environment, install_programs, need
 from tests.contrib.test_debhelper import debian, staged

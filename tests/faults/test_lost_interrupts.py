@@ -84,7 +84,7 @@ def test_a_run_that_writes_nothing_ends(tmp_path: Path) -> None:
 
 
 def test_one_that_is_lost_twice(tmp_path: Path) -> None:
-    """The second time it is the one that was raised again: by then a callback runs that takes its time."""
+    """The interrupt that was raised again is lost, too, because a slow callback is running by then."""
     program = """
 from cfi2sframe.interrupts import keep_interrupts
 keep_interrupts()

@@ -33,7 +33,7 @@ def moments(form: Form, *, is_named: bool = False) -> list[str]:
 
 
 def interrupt(form: Form, folder: Path, faults: Faults, moment: str, number: int, *more: str) -> None:
-    """Send a signal at a moment, and look at what is left."""
+    """Send a signal at a moment, and check the files that are left."""
     for path in folder.iterdir():
         path.unlink()
     fill(form, folder)

@@ -183,7 +183,7 @@ def test_a_converted_file_is_not_overwritten_by_what_is_said_of_it(source: Path,
     (source.parent / "link.o").symlink_to("in.o")
     for name in ("in.o", "link.o"):
         done = run(source.parent, "--in-place", "in.o", option, name)
-        message = f"cfi2sframe: error: {option} {name} would overwrite a file that is to be converted\n"
+        message = f"cfi2sframe: error: {option} {name} would overwrite an input or the output\n"
         assert done == (2, b"", message)
     assert source.read_bytes() == DATA
 
@@ -324,7 +324,7 @@ def test_a_lost_access_control_list_gives_the_group_nothing(source: Path, faults
     ("words", "written"), [(("--in-place", "in.o"), "in.o"), (("in.o", "-o", "out.o"), "out.o")], ids=["in place", "-o"]
 )
 def test_a_signature_of_the_old_bytes_is_named(source: Path, name: str, words: tuple[str, ...], written: str) -> None:
-    """It stays: without it the file would be one that was never signed."""
+    """It is kept: without it the file would look as if it had never been signed."""
     seal = b"\x03\x02\x04" + bytes(range(40))
     try:
         os.setxattr(source, name, seal)
@@ -367,7 +367,7 @@ def test_an_owner_that_cannot_be_kept_loses_its_set_id_bits(source: Path, faults
 
 
 def test_nobody_else_can_read_it_while_it_is_written(source: Path, faults: Faults) -> None:
-    """What is private stays private at every moment: the file begins with its owner's rights alone."""
+    """A private file is private at every moment: the new file starts with rights for its owner only."""
     source.chmod(0o600)
     done = run(source.parent, "--in-place", "in.o", variables=faults.of("tmpfile:error:95", "fchmod:after:9"))
     assert done.status == 137

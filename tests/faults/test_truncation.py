@@ -40,7 +40,7 @@ CHANGED = ("the file was changed while it was being converted", WHILE_READ)
 
 
 def library(code_size: int) -> bytes:
-    """Return a library whose code is zeros: all that is of interest lies around it."""
+    """Return a library whose code is zeros: only the rest of it matters."""
     frame = asm.EhFrame((*(push_fp(AMD64, TEXT_VADDR + 32 * n) for n in range(4)), asm.Terminator()), FRAME_VADDR)
     return asm.elf_file(
         AMD64.elf_machine,

@@ -100,7 +100,7 @@ def test_headers_of_tar_files(name: str, tmp_path: Path) -> None:
     path.write_bytes(make.deb(lzma.compress(TAR_HEADERS[name](), preset=0), ".xz"))
     run = _size(path)
     assert run.status == 3
-    assert "data.tar.xz: damaged package: " in run.out or "bytes of input may" in run.out
+    assert ": damaged package: " in run.out or "bytes of input may" in run.out
     assert run.seconds < 1.5
     assert run.memory_size < LITTLE_MEMORY
 
@@ -141,7 +141,7 @@ def test_windows_of_zstd(tmp_path: Path) -> None:
     path.write_bytes(make.deb(make.stored_zstd(tar, 27), ".zst"))
     assert _size(path).status == 0
     path.write_bytes(make.deb(make.stored_zstd(tar, 31), ".zst"))
-    assert "data.tar.zst: damaged package: " in _size(path).out
+    assert ": damaged package: " in _size(path).out
 
 
 def test_dictionaries_of_lzma(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_dictionaries_of_lzma(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["deb", "deb with a size", "rpm", "archive"])
 def test_sparse_files(kind: str, tmp_path: Path) -> None:
-    """Holes are no input: what lies in them is not read."""
+    """Holes are no input, and are not read."""
     size = 9 << 30
     if kind == "archive":
         data = make.ar([]) + make.ar_header(b"//", size)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli import linker_words
 from cfi2sframe.errors import RequestError
-from cfi2sframe.files.words import expand, names_from, split_words
+from cfi2sframe.files.words import expand, expand_response_files, names_from, split_words
 from tests.support.bounds import run_within_bound
 from tests.support.cli import run
 
@@ -73,7 +72,7 @@ def test_lists_that_name_one_another_over_and_over(tmp_path: Path) -> None:
     assert run.status == 2
     assert run.err.startswith(f"cfi2sframe: error: @{tmp_path}/")
     assert run.err.endswith(": argument files name one another too often\n")
-    assert len(list(islice(linker_words.expanded([f"@{tmp_path}/0"]), 1 << 20))) < (1 << 12) + 2 * size
+    assert len(list(islice(expand_response_files([f"@{tmp_path}/0"]), 1 << 20))) < (1 << 12) + 2 * size
 
 
 def test_a_list_may_be_named_as_often_as_its_size_bears(tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_no_argument_has_a_nul_byte(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="--files-from"):
         expand([f"@{listed}"])
     # GNU ld opens no such file either.
-    assert list(linker_words.expanded([f"@{listed}", "@a\0b"])) == [f"@{listed}", "@a\0b"]
+    assert list(expand_response_files([f"@{listed}", "@a\0b"])) == [f"@{listed}", "@a\0b"]
 
 
 def test_a_folder_is_no_argument_file(tmp_path: Path) -> None:
@@ -143,3 +142,8 @@ def test_lines_are_taken_for_a_mistake(tmp_path: Path) -> None:
     listed.write_bytes(b"a.o\nb.o\n")
     with pytest.raises(RequestError, match="NUL"):
         names_from(str(listed))
+
+
+def test_quotes_and_backslashes() -> None:
+    text = "a  'b c'\td\\ e \"f'g\" '' h\\\ni \"j\\\"k\""
+    assert split_words(text) == ["a", "b c", "d e", "f'g", "", "h\ni", 'j"k']

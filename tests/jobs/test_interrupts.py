@@ -77,7 +77,7 @@ def test_an_interrupt(tmp_path: Path, jobs: int, number: signal.Signals, *, to_a
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_no_process_stays_when_size_is_interrupted(tmp_path: Path, number: signal.Signals) -> None:
-    """Not even when the first one is killed: the others find nobody to talk to."""
+    """Not even when the first process is killed: the others find their pipes closed."""
     for index in range(COUNT):
         (tmp_path / f"{index:02}.o").write_bytes(object_of(FUNCTIONS))
     with subprocess.Popen(

@@ -104,7 +104,7 @@ def check_others(verb: str, names: list[str], out: str) -> None:
 
 @pytest.mark.parametrize("position", [0, 2, COUNT - 1])
 @pytest.mark.parametrize(("verb", "jobs"), [*product(("in place", "check", "size"), ("1", "2")), ("coverage", "")])
-def test_an_error_that_nobody_foresaw(tmp_path: Path, verb: str, jobs: str, position: int) -> None:
+def test_an_unexpected_error(tmp_path: Path, verb: str, jobs: str, position: int) -> None:
     names = fill(tmp_path, position)
     done = run(UNFORESEEN, *VERBS[verb], *names, *(("-j", jobs) if jobs else ()))
     said = f"{names[position]}: {'refuse' if verb == 'check' else 'error'}: internal error: OverflowError: too large"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file converted in place: what it becomes, when it stays as it is, and what of it stays in any case."""
+"""One file converted in place: what it becomes, when it is left alone, and what is kept in any case."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from cfi2sframe import Options, load
 from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.elf.constants import SHT_PROGBITS
+from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs import Settings, run_job, work_list
 from tests.support.emitted import GOLDEN
 from tests.support.jobs import (
@@ -64,7 +65,7 @@ def test_the_second_run_touches_nothing(tmp_path: Path, data: bytes, settings: S
     path = tmp_path / "in.o"
     path.write_bytes(data)
     first = convert_one(path, settings)
-    assert (first.status, first.problem, first.section_size > 0) == ("converted", "", True)
+    assert (first.status, first.kind, first.section_size > 0) == ("converted", None, True)
     before = snapshot(path)
     assert verify(load(str(path)), decode_existing(load(str(path))), settings.options).is_clean
     second = convert_one(path, settings)
@@ -99,8 +100,8 @@ def test_a_different_section_is_replaced_on_request_only(
     assert convert_one(path, other).status == "converted"
     before = snapshot(path)
     refused = convert_one(path, Settings())
-    assert (refused.status, refused.problem) == ("failed", "unusable")
-    assert "replacing it has to be asked for" in refused.reason
+    assert (refused.status, refused.kind) == ("failed", ErrorKind.REFUSED)
+    assert refused.reason == "the file already has a different .sframe section (use --replace)"
     assert snapshot(path) == before
     assert convert_one(path, Settings(replaces=True)).status == "converted"
     assert path.read_bytes() != before.data
@@ -145,31 +146,31 @@ def test_checking_says_what_would_be_done_and_does_nothing(source: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("data", "reason", "is_unfit"),
+    ("data", "reason", "kind"),
     [
-        (b"#!/bin/sh\n", "not an ELF file", True),
-        (b"", "not an ELF file", True),
-        (WITHOUT_CFI, "no call frame information: neither .eh_frame nor .debug_frame", True),
-        (OF_32_BITS, "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only", True),
-        (TRUNCATED, "truncated: the ELF header needs 64 bytes, the file has 40", False),
+        (b"#!/bin/sh\n", "not an ELF file", ErrorKind.NOT_ELF),
+        (b"", "not an ELF file", ErrorKind.NOT_ELF),
+        (WITHOUT_CFI, "no call frame information: neither .eh_frame nor .debug_frame", ErrorKind.UNFIT),
+        (OF_32_BITS, "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only", ErrorKind.UNFIT),
+        (TRUNCATED, "truncated: the ELF header needs 64 bytes, the file has 40", ErrorKind.DAMAGED),
     ],
 )
 @pytest.mark.parametrize("skips", [True, False])
 def test_unfit_files_are_skipped_on_request_and_damaged_ones_never(
-    source: Path, data: bytes, reason: str, *, is_unfit: bool, skips: bool
+    source: Path, data: bytes, reason: str, kind: ErrorKind, *, skips: bool
 ) -> None:
     source.write_bytes(data)
     outcome = convert_one(source, Settings(skips_unfit=skips))
+    is_skipped = skips and kind is not ErrorKind.DAMAGED
     assert outcome.reason == reason
-    assert outcome.status == ("skipped" if is_unfit and skips else "failed")
-    assert outcome.problem == ("" if is_unfit and skips else "unusable")
+    assert (outcome.status, outcome.kind) == (("skipped", None) if is_skipped else ("failed", kind))
     assert source.read_bytes() == data
 
 
 def test_requests_that_make_no_sense_for_a_file(source: Path) -> None:
     source.write_bytes(BIG_ENDIAN_OBJECT)
     outcome = convert_one(source, Settings(options=Options(version=1)))
-    assert (outcome.status, outcome.problem) == ("failed", "request")
+    assert (outcome.status, outcome.kind) == ("failed", ErrorKind.REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -183,18 +184,20 @@ def test_conditions(source: Path, settings: Settings, reason: str) -> None:
     data = object_with_gap()
     source.write_bytes(data)
     outcome = convert_one(source, settings)
-    assert (outcome.status, outcome.problem, outcome.reason) == ("failed", "incomplete", reason)
+    assert (outcome.status, outcome.kind, outcome.reason) == ("failed", ErrorKind.INCOMPLETE, reason)
     assert len(outcome.warnings) == outcome.left_out_count == 1
     assert source.read_bytes() == data
     assert convert_one(source, Settings(min_coverage=50)).status == "converted"
 
 
-def test_nothing_can_be_said(source: Path) -> None:
+def test_no_function_can_be_described(source: Path) -> None:
     source.write_bytes(NOTHING_IN_VERSION_1)
     before = snapshot(source)
     outcome = convert_one(source, Settings(options=Options(version=1)))
     assert (outcome.status, outcome.section_size) == ("unchanged", 0)
-    assert outcome.warnings[-1] == "nothing can be said: the file stays as it is, without a section"
+    assert outcome.warnings[-1] == (
+        "SFrame version 1 can describe none of the functions; the file gets no .sframe section"
+    )
     assert snapshot(source) == before
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs import Settings, run_job, work_list
 from tests.support.jobs import OBJECT
 
@@ -112,7 +113,11 @@ def test_what_is_not_there_is_a_job_that_fails(tmp_path: Path) -> None:
     for job in work_list([str(missing), str(dangling)], recurse=True):
         assert job.state is None
         outcome = run_job(job)
-        assert (outcome.status, outcome.problem, outcome.reason) == ("failed", "unusable", "No such file or directory")
+        assert (outcome.status, outcome.kind, outcome.reason) == (
+            "failed",
+            ErrorKind.UNUSABLE,
+            "No such file or directory",
+        )
 
 
 def test_jobs_and_outcomes_can_be_sent(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pytest
 
-from cfi2sframe.errors import RequestError
-from cfi2sframe.jobs import Job, Settings, run, work_list
-from cfi2sframe.jobs.pool import load_factory, run_in_processes
-from cfi2sframe.jobs.runner import run_jobs, tasks_of
+from cfi2sframe.errors import ErrorKind, RequestError
+from cfi2sframe.jobs import Job, run, run_job, work_list
+from cfi2sframe.jobs.runner import running, size_of
+from cfi2sframe.pool import load_factory, run_task, tasks_of
 from tests.support.jobs import TRUNCATED, object_of, object_with_gap, tree
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def jobs_of(folder: Path) -> list[Job]:
 
 
 def summary(outcomes: list[Outcome], folder: Path) -> list[Outcome]:
-    """Outcomes without what is not the same in a copy of the folder."""
+    """Outcomes without the fields that differ in a copy of the folder."""
     return [
         outcome._replace(name=outcome.name.removeprefix(str(folder)), state=None, account="") for outcome in outcomes
     ]
@@ -56,7 +56,7 @@ def test_a_pool_gives_the_same_bytes_and_the_same_outcomes_in_the_same_order(fol
     shutil.copytree(folder, threads_copy)
     here = list(run(jobs_of(folder)))
     seen: list[str] = []
-    with run_in_processes(jobs_of(copy), 2, lambda job, _: seen.append(job.name)) as done:
+    with running(jobs_of(copy), count=2, on_done=lambda job, _: seen.append(job.name)) as done:
         there = list(done)
     with ThreadPoolExecutor(2) as threads:
         elsewhere = list(run(jobs_of(threads_copy), threads))
@@ -69,19 +69,18 @@ def test_a_pool_gives_the_same_bytes_and_the_same_outcomes_in_the_same_order(fol
     )
     assert bytes_here == bytes_there == bytes_elsewhere
     before = tree(copy)
-    with run_in_processes(jobs_of(copy), 2) as done:
+    with running(jobs_of(copy), count=2) as done:
         again = list(done)
     assert {outcome.status for outcome in again} == {"unchanged", "failed"}
     assert tree(copy) == before
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 64, 1000])
-def test_tasks_hold_every_job_once_and_in_order(count: int) -> None:
-    jobs = [Job(str(number), (str(number),), (), None, Settings()) for number in range(count)]
-    tasks = tasks_of(jobs)
-    assert [job for task in tasks for job in task.jobs] == jobs
-    assert [task.first for task in tasks] == [int(task.jobs[0].name) for task in tasks]
-    assert all(len(task.jobs) <= max(1, count // 32) for task in tasks)
+def test_tasks_hold_every_item_once_and_in_order(count: int) -> None:
+    tasks = tasks_of([0] * count)
+    assert [number for task in tasks for number in range(task.first, task.end)] == list(range(count))
+    assert all(task.end - task.first <= max(1, count // 32) for task in tasks)
+    assert [(task.end - task.first, task.size) for task in tasks_of([1 << 18] * count)] == [(1, 1 << 18)] * count
 
 
 class _Failing(Executor):
@@ -118,7 +117,7 @@ def refuse(_: Future[Any]) -> None:
         (lambda future: future.set_exception(BrokenProcessPool("made up")), " (BrokenProcessPool: made up)"),
         (lambda future: future.set_exception(ValueError("made up")), " (ValueError: made up)"),
         (cancel, " (CancelledError: )"),
-        (refuse, ""),
+        (refuse, " (BrokenProcessPool: made up)"),
     ],
 )
 def test_an_executor_that_fails_loses_what_it_was_given_and_nothing_else(
@@ -127,10 +126,10 @@ def test_an_executor_that_fails_loses_what_it_was_given_and_nothing_else(
     jobs = jobs_of(folder)
     outcomes = list(run(jobs, _Failing(10, fail)))
     assert [outcome.name for outcome in outcomes] == [job.name for job in jobs]
-    lost = [outcome for outcome in outcomes if "not known" in outcome.reason]
+    lost = [outcome for outcome in outcomes if outcome.kind is ErrorKind.SYSTEM]
     assert len(lost) == COUNT - 10
     assert {outcome.reason for outcome in lost} == {
-        f"whether it was converted is not known, its process is gone; run again{detail}"
+        f"the executor lost it{detail}; it is not known whether the file was converted"
     }
     assert {outcome.status for outcome in list(run(jobs))} == {"converted", "unchanged", "failed"}
 
@@ -149,5 +148,5 @@ def test_the_factory_of_an_executor() -> None:
 
 
 def test_jobs_run_together_are_independent(folder: Path) -> None:
-    outcomes = run_jobs(tuple(jobs_of(folder)))
-    assert [outcome.problem for outcome in outcomes].count("unusable") == 1
+    outcomes = run_task(run_job, jobs_of(folder), size_of)
+    assert [outcome.kind for outcome in outcomes].count(ErrorKind.DAMAGED) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse files of terabytes: what is a hole is neither read nor written, and is no input that could pay for work."""
+"""Sparse files of terabytes: holes are neither read nor written, and do not add to the budget."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files to convert in place, and what is left of them."""
+"""Small files to convert in place, and their state afterwards."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def convert_one(path: Path, settings: Settings) -> Outcome:
 
 
 def has_section(data: bytes) -> bool:
-    """Whether the name of the section is there: in a file of ours it is there with the section."""
+    """Whether the name of the section is in a file; these files have it only with the section."""
     return b".rela.sframe\0" in data

@@ -7,27 +7,21 @@ import gc
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.errors import Cfi2SFrameError, reason_of
+from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, reason_of
 from cfi2sframe.files import Source, Unusable, open_source
-from cfi2sframe.processes import Lost, shared_out
+from cfi2sframe.pool import results_of
+from cfi2sframe.processes import Lost
 from cfi2sframe.report.size.measure import measure
 from cfi2sframe.report.size.records import Failure, FileSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
     from concurrent.futures import Executor
 
     from cfi2sframe.elf.image import ElfImage
 
 #: Sources of this size and more are followed by a collection of reference cycles; after small ones it is not worth it.
 _COLLECT_FROM: Final = 1 << 20
-#: What is said of files that have nothing to measure.
-_NOTHING_THERE: Final = (
-    "no call frame information",
-    "neither an object, an executable nor a library",
-    "not a 64-bit ELF file",
-    "SFrame is not defined for",
-)
 
 
 class Request(NamedTuple):
@@ -59,11 +53,11 @@ def measure_source(source: Source, request: Request) -> Measured:
 
 def _measure(image: ElfImage | Unusable, request: Request) -> FileSizes | Failure:
     if isinstance(image, Unusable):
-        return _failure(image.name, image.reason)
+        return _failure(image.name, image.reason, image.kind)
     try:
         return measure(image, function_count=request.function_count, function_version=request.function_version)
     except Cfi2SFrameError as error:
-        return _failure(image.name, str(error))
+        return _failure(image.name, str(error), error.kind)
     except Exception as error:  # noqa: BLE001 - a member's failure is that member's
         return Failure(image.name, _caught(error))
 
@@ -74,8 +68,8 @@ def _caught(error: Exception) -> str:
     return reason_of(error)
 
 
-def _failure(name: str, reason: str) -> Failure:
-    return Failure(name, reason, is_expected=any(text in reason for text in _NOTHING_THERE))
+def _failure(name: str, reason: str, kind: ErrorKind) -> Failure:
+    return Failure(name, reason, is_expected=kind is ErrorKind.UNFIT)
 
 
 def measure_all(
@@ -86,48 +80,17 @@ def measure_all(
     Without an executor, copies of this process measure them, which end when the generator is closed. The caller shuts
     its executor down.
     """
-    if executor is not None:
-        yield from _by_executor(sources, request, executor)
-    elif jobs <= 1 or len(sources) <= 1:
-        yield from (measure_source(source, request) for source in sources)
-    else:
-        with shared_out(partial(measure_source, request=request), sources, _size_of, jobs) as results:
-            for number, result in results:
-                if isinstance(result, Lost):
-                    yield Measured(sources[number], (Failure(sources[number].name, result.reason),))
-                else:
-                    yield result
+    function = partial(measure_source, request=request)
+    with results_of(function, sources, _size_of, count=jobs, executor=executor) as results:
+        for number, result in results:
+            if isinstance(result, Lost):
+                yield Measured(sources[number], (Failure(sources[number].name, result.reason),))
+            else:
+                yield result
 
 
 def _size_of(source: Source) -> int:
     return source.size
-
-
-def _by_executor(sources: Sequence[Source], request: Request, executor: Executor) -> Iterator[Measured]:
-    from concurrent.futures import BrokenExecutor, CancelledError, as_completed
-
-    # No process ends with the longest task.
-    ordered = sorted(sources, key=lambda source: -source.size)
-    tasks = {}
-    for source in ordered:
-        try:
-            tasks[executor.submit(measure_source, source, request)] = source
-        except BrokenExecutor:
-            yield Measured(source, (Failure(source.name, "the process that measured it died"),))
-    for task in as_completed(list(tasks)):
-        source = tasks.pop(task)
-        try:
-            # What is run raises nothing; what arrives nevertheless is the executor's.
-            error = task.exception()
-        except CancelledError as cancelled:
-            error = cancelled
-        if error is None:
-            yield task.result()
-        elif isinstance(error, BrokenExecutor):
-            yield Measured(source, (Failure(source.name, "the process that measured it died"),))
-        else:
-            reason = f"what measured it was lost ({type(error).__name__}: {error})"
-            yield Measured(source, (Failure(source.name, reason),))
 
 
 def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[Failure]]:
@@ -136,7 +99,7 @@ def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[
     failures: list[Failure] = []
     for item in found:
         if isinstance(item, Unusable):
-            failures.append(_failure(item.name, item.reason))
+            failures.append(_failure(item.name, item.reason, item.kind))
         else:
             sources.append(item)
     return sources, failures

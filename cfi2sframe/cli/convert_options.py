@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of the verb `convert`: their grammar, which of them exclude one another, and what they ask of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi2sframe.cli import PROGRAM
+from cfi2sframe.cli.common import (
+    ADDRESS_BELONGS_TO_RAW,
+    add_conversion_options,
+    conversion_options,
+    count_from_one,
+    parser_of,
+    percentage,
+)
+from cfi2sframe.errors import RequestError
+from cfi2sframe.jobs.records import Job, Output, Settings
+
+if TYPE_CHECKING:
+    import argparse
+
+#: Options that have no meaning for a single output, by their names in the namespace.
+_BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf", "stamp", "executor")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the verb's arguments."""
+    parser = parser_of(
+        "convert",
+        f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
+        f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
+        "Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into\n"
+        "each FILE that does not have it already. @LIST stands for the arguments in the file LIST, unless a file is\n"
+        "itself named @LIST.",
+        "examples:\n"
+        f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
+        f"  {PROGRAM} --in-place program                 a program that carries its section\n"
+        f"  {PROGRAM} in.o -o out.sframe                 the section's raw bytes\n"
+        f"  {PROGRAM} -v --sframe-version 2 /bin/ls -o ls.sframe\n"
+        f"  {PROGRAM} --strict --report report.json lib.so -o - | wc -c\n"
+        f"  {PROGRAM} --in-place -r -j 4 -v debian/tmp   all ELF files of a tree\n"
+        f"  {PROGRAM} --check -r debian/tmp              what that would do\n"
+        f"  find . -name '*.so' -print0 | {PROGRAM} --in-place --files-from - --report report.jsonl\n",
+    )
+    _add_files(parser)
+    _add_form(parser)
+    add_conversion_options(parser)
+    parser.add_argument(
+        "--frame-pointer",
+        action="store_true",
+        help="set SFRAME_F_FRAME_POINTER: you know that every function keeps a frame pointer (versions 1 and 2)",
+    )
+    _add_demands(parser)
+    return parser
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "inputs", metavar="FILE", nargs="*", help="an ELF object, executable or library; with -o, - is standard input"
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
+    parser.add_argument(
+        "--in-place",
+        action="store_true",
+        help="rewrite each FILE itself, keeping mode, owner and times where permitted",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; print what --in-place would do to each FILE, and exit with 1 if it would change any",
+    )
+    parser.add_argument("-r", "--recursive", action="store_true", help="convert the ELF files in folders")
+    parser.add_argument(
+        "--files-from",
+        metavar="LIST",
+        help="also convert the files named in LIST, each name terminated by a NUL byte; - is standard input",
+    )
+    parser.add_argument(
+        "--skip-non-elf",
+        action="store_true",
+        help="skip files with nothing to convert: no ELF file, another type or machine, no CFI",
+    )
+    parser.add_argument(
+        "-j",
+        "--jobs",
+        type=count_from_one,
+        metavar="N",
+        help="processes for several files (default: one per processor that may be used)",
+    )
+    parser.add_argument(
+        "--executor",
+        metavar="MODULE:CALLABLE",
+        help="run on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
+    )
+    parser.add_argument(
+        "--stamp", metavar="FILE", help="record in FILE which files are right, and do not read them next time"
+    )
+
+
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--emit",
+        choices=("raw", "elf"),
+        help="raw bytes of the section, or a copy of IN with the section in it (default: raw when OUT is - or "
+        "ends in .sframe or .bin, else elf)",
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="replace a different .sframe section that the file already has"
+    )
+    parser.add_argument(
+        "--section-type",
+        choices=("gnu", "progbits"),
+        default="gnu",
+        help="SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45 (default gnu)",
+    )
+    parser.add_argument(
+        "--header-table",
+        choices=("start", "end"),
+        default="start",
+        help="end: if a linked file has no room for more program headers, move them to its end; strip must have "
+        "run before (default start: refuse such a file)",
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="do not read the written file back and check it before renaming it"
+    )
+
+
+def _add_demands(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--strict", action="store_true", help="fail (4) when a function is left out, (3) when an FDE is damaged"
+    )
+    parser.add_argument(
+        "--min-coverage",
+        type=percentage,
+        metavar="PERCENT",
+        help="fail (4) when fewer of the functions are described",
+    )
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="write the account of the conversion: with -o as coverage --json prints it, else a line of JSON per file",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raise `RequestError` when the options contradict one another."""
+    if not arguments.inputs and not arguments.files_from:
+        raise RequestError("no input: name a file")
+    if not (arguments.in_place or arguments.check):
+        if len(arguments.inputs) > 1:
+            raise RequestError("several inputs: --in-place rewrites each of them, -o OUT takes one")
+        for name in _BATCH_OPTIONS:
+            if getattr(arguments, name):
+                raise RequestError(f"--{name.replace('_', '-')} belongs to --in-place or --check")
+        if arguments.output is None:
+            raise RequestError("no output: -o OUT or --in-place is needed")
+    elif arguments.output is not None:
+        raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} exclude one another")
+    elif arguments.emit == "raw":
+        raise RequestError("--in-place writes an ELF file; --emit raw needs -o")
+    elif arguments.section_address is not None:
+        raise RequestError(ADDRESS_BELONGS_TO_RAW)
+    elif "-" in arguments.inputs:
+        raise RequestError("standard input cannot be rewritten in place")
+
+
+def settings_of(arguments: argparse.Namespace, *, wants_account: bool) -> Settings:
+    """Return the settings of all jobs. Raises `RequestError` when the options of the conversion contradict."""
+    from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
+
+    return Settings(
+        options=conversion_options(arguments),
+        section_type=SHT_GNU_SFRAME if arguments.section_type == "gnu" else SHT_PROGBITS,
+        may_move_table=arguments.header_table == "end",
+        replaces=arguments.replace,
+        verifies=not arguments.no_verify,
+        is_strict=arguments.strict,
+        min_coverage=arguments.min_coverage,
+        skips_unfit=arguments.skip_non_elf,
+        only_checks=arguments.check,
+        wants_account=wants_account,
+    )
+
+
+def output_job(arguments: argparse.Namespace, settings: Settings) -> Job:
+    """Return the job of `IN -o OUT`. Raises `RequestError` for an address that an ELF file determines itself."""
+    path = arguments.output
+    is_raw = arguments.emit == "raw" or (arguments.emit is None and (path == "-" or path.endswith((".sframe", ".bin"))))
+    if not is_raw and arguments.section_address is not None:
+        raise RequestError(ADDRESS_BELONGS_TO_RAW)
+    source = arguments.inputs[0]
+    return Job("<stdin>" if source == "-" else source, (source,), (), None, settings, Output(path, is_raw))
