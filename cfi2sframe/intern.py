@@ -40,10 +40,11 @@ class IdentityMap(Generic[K, V]):
         self._keys: list[K] = []
 
     def __getitem__(self, key: K) -> V:
-        identity = id(key)
-        if identity in self._values:
-            return self._values[identity]
-        value = self._values[identity] = self._make(key)
+        try:
+            return self._values[id(key)]
+        except KeyError:
+            pass
+        value = self._values[id(key)] = self._make(key)
         self._keys.append(key)
         return value
 

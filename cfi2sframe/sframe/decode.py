@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.records import Buffer
 
 WHERE: Final = ".sframe"
-_START_CODES: Final = "BHI"
 _WORD_CODES: Final = "bhi"
 _ADDRESS_MASK: Final = (1 << 64) - 1
 
@@ -159,6 +158,7 @@ class _Decoder:
             raise SFrameError(f"ABI {self.header.abi_id} is unknown", WHERE, 4)
         self.arch = arch
         self.order = self.header.byte_order
+        self.int_order: Literal["little", "big"] = "little" if self.order == "<" else "big"
         header_end = s.HEADER_SIZE + self.header.auxhdr_size
         self.table_offset = header_end + self.header.fde_offset
         self.fre_start = header_end + self.header.fre_offset
@@ -244,31 +244,31 @@ class _Decoder:
         data, limit = self.data, self.fre_end
         known = self.known_rows.setdefault((fre_type, fde_type), {})
         start_size = s.FRE_START_SIZE[fre_type]
+        words_sizes = s.FRE_WORDS_SIZES
         decoded: list[DecodedRow] = []
         position = offset
         for _ in range(count):
             info_offset = position + start_size
             if info_offset >= limit:
                 raise SFrameError("a row leaves the rows' bytes", WHERE, position)
-            end = info_offset + 1 + s.FRE_WORDS_SIZES[data[info_offset]]
+            end = info_offset + 1 + words_sizes[data[info_offset]]
             if end > limit:
                 raise SFrameError("a row's data words leave the rows' bytes", WHERE, position)
             row_bytes = data[position:end]
             row = known.get(row_bytes)
             if row is None:
-                row = known[row_bytes] = self.row(row_bytes, fre_type, fde_type, position)
+                row = known[row_bytes] = self.row(row_bytes, start_size, fde_type, position)
             decoded.append(row)
             position = end
         return _RowList(tuple(decoded), position - offset)
 
-    def row(self, data: bytes, fre_type: int, fde_type: int, offset: int) -> DecodedRow:
+    def row(self, data: bytes, start_size: int, fde_type: int, offset: int) -> DecodedRow:
         """Decode a row; `offset` is where it is, for messages."""
-        (start_delta,) = struct.unpack_from(self.order + _START_CODES[fre_type], data)
-        tail_bytes = data[s.FRE_START_SIZE[fre_type] :]
-        known = self.known_tails[fde_type]
-        tail = known.get(tail_bytes)
+        start_delta = int.from_bytes(data[:start_size], self.int_order)
+        tail_bytes = data[start_size:]
+        tail = self.known_tails[fde_type].get(tail_bytes)
         if tail is None:
-            tail = known[tail_bytes] = self.tail(tail_bytes, fde_type, offset)
+            tail = self.known_tails[fde_type][tail_bytes] = self.tail(tail_bytes, fde_type, offset)
         return DecodedRow(FrameRow(start_delta, tail.state), tail_bytes[0], tail.word_size, tail.words)
 
     def tail(self, data: bytes, fde_type: int, offset: int) -> _Tail:

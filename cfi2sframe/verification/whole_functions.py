@@ -39,8 +39,9 @@ class WholeFunctions:
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
         self._signs_ra = IdentityMap(_signs_ra)
-        #: Whether a row of the DWARF table agrees with a state of the section.
-        self._agrees = IdentityMap(self._agrees_with)
+        #: By the states of a program: for each, whether a state of the section agrees with it.
+        self._agreements = IdentityMap(self._agreements_of)
+        self._agreement = IdentityMap(self._agreement_with)
         #: By row list, then by (number of the program, size of the function).
         self._results = IdentityMap(_no_results)
 
@@ -63,10 +64,13 @@ class WholeFunctions:
             result = results[key] = self._compare_rows(entry, function)
         comparison = self._comparison
         comparison.point_count += result.point_count
-        comparison.budget.hold(_DIFFERENCE_SIZE * len(result.problems), "the differences")
+        if result.problems:
+            comparison.budget.hold(_DIFFERENCE_SIZE * len(result.problems), "the differences")
         for delta, message in result.problems:
             comparison.report("wrong", entry.fde.pc_begin_vaddr + delta, message)
-        comparison.compare_attributes((entry,), function, signs_ra=self._signs_ra[function.rows])
+        # Rows are searched for signed RAs only where that matters.
+        has_b_key = function.uses_b_key or entry.fde.cie.uses_b_key
+        comparison.compare_attributes((entry,), function, signs_ra=has_b_key and self._signs_ra[function.rows])
 
     def _compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> _Result:
         table, size = entry.program.table, entry.fde.pc_range
@@ -89,14 +93,16 @@ class WholeFunctions:
         """Whether rows of both sides start at the same places and agree: nearly always so, and quick to see."""
         if len(table.starts) != len(rows):
             return False
-        agrees = self._agrees
-        for start, state, decoded in zip(table.starts, table.states, rows, strict=True):
+        for start, agrees, decoded in zip(table.starts, self._agreements[table.states], rows, strict=True):
             row = decoded.row
-            if start != row.start_delta or not agrees[state][row.state]:
+            if start != row.start_delta or not agrees[row.state]:
                 return False
         return True
 
-    def _agrees_with(self, truth: RowState) -> IdentityMap[FrameState, bool]:
+    def _agreements_of(self, states: tuple[RowState, ...]) -> list[IdentityMap[FrameState, bool]]:
+        return [self._agreement[state] for state in states]
+
+    def _agreement_with(self, truth: RowState) -> IdentityMap[FrameState, bool]:
         return IdentityMap(lambda state: self._comparison.row_difference(truth, state) is None)
 
 
