@@ -26,7 +26,7 @@ from measuring import ROOT, Figure, compare, environment_for, own_peak_size, run
 from synthetic import make_library
 
 from cfi2sframe import load
-from cfi2sframe.elf.records import parse_file_header
+from cfi2sframe.elf.headers import parse_file_header
 from cfi2sframe.errors import Cfi2SFrameError
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import argparse
 
     from cfi2sframe.conversion import Conversion
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.records import FileData
     from cfi2sframe.files.source import Source
     from cfi2sframe.report.coverage import Coverage
 

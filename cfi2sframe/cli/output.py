@@ -19,8 +19,8 @@ from cfi2sframe.files.write import write_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.records import FileData
     from cfi2sframe.files.source import Source
 
 

@@ -86,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> Iterable[str]:
     """Return all that is to be printed, in pieces; whatever can fail has been done by then."""
-    from cfi2sframe.trace.render import json_lines, trace_data, trace_lines
+    from cfi2sframe.trace.formatting import json_lines, trace_data, trace_lines
 
     traced = _trace(arguments)
     if not arguments.json:

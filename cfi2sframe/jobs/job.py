@@ -9,7 +9,7 @@ from cfi2sframe.elf.load import image_of, load_open
 from cfi2sframe.errors import ChangedError, EmbedError, RequestError, UnfitError, reason_of
 from cfi2sframe.files.source import open_resolved
 from cfi2sframe.files.write import write_file
-from cfi2sframe.jobs.existing import has_section, is_same
+from cfi2sframe.jobs.existing import is_same
 from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.jobs.records import Outcome, Problem
 
@@ -18,8 +18,8 @@ _ATTEMPT_COUNT: Final = 3
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.records import FileData
     from cfi2sframe.emit import Emitted
     from cfi2sframe.files.source import Source
     from cfi2sframe.jobs.records import FileState, Job, Status
@@ -91,7 +91,7 @@ def _emit(job: Job, image: ElfImage, conversion: Conversion, source: Source) -> 
     from cfi2sframe import emit
 
     settings = job.settings
-    exists = has_section(image)
+    exists = image.has_sframe
     emitted = emit.emit(
         conversion, replace=exists, section_type=settings.section_type, may_move_table=settings.may_move_table
     )

@@ -12,12 +12,13 @@ from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Located, Trace, TraceEntry
 from cfi2sframe.trace.linkmap import add_modules_without_list
 from cfi2sframe.trace.modules import FileStore, ModuleFile
-from cfi2sframe.trace.process import Process, Range, SnapshotReader, file_mappings
+from cfi2sframe.trace.process import Process, SnapshotReader, file_mappings
 from cfi2sframe.trace.space import AddressSpace
 from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK
 from cfi2sframe.trace.walking import DEFAULT_LIMIT, walk
 
 if TYPE_CHECKING:
+    from cfi2sframe.elf.ranges import Span
     from cfi2sframe.trace.elfcore import Core, CoreThread
     from cfi2sframe.trace.process import LiveThread, Snapshot
 
@@ -139,7 +140,7 @@ def trace_process(
     """
     store = store or FileStore()
     thread_id = None if threads == "all" else threads
-    extra: set[Range] = set()
+    extra: set[Span] = set()
     stops = 0
     with Process(pid) as process:
         # What the process occupies is what it had to pay for; mapped memory that was never touched is free.

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.rules import RegisterRule
-    from cfi2sframe.elf.records import ProgramHeader
+    from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.trace.frame import ReadMemory
-    from cfi2sframe.trace.symbols import FoundSymbol
+    from cfi2sframe.trace.function_names import FoundSymbol
 
 _PAGE_MASK: Final = 0xFFF
 #: Bytes of programs that are read from any process's memory. The vDSO is 8 KiB.

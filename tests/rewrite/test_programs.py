@@ -109,7 +109,7 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, kind: str, firs
     original = program("bfd", kind)
     embed(original, tmp_path / "first", first)
     data = (tmp_path / "first").read_bytes()
-    with pytest.raises(EmbedError, match="asked for"):
+    with pytest.raises(EmbedError, match="use --replace"):
         plan_embedding(data, second)
     plan = plan_embedding(data, second, replace=True)
     assert (plan.strategy == "existing-section") == (second <= first)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.elf.constants import ET_CORE, PT_LOAD
-from cfi2sframe.elf.records import parse_file_header, parse_program_headers, parse_section_headers
+from cfi2sframe.elf.headers import parse_file_header, parse_program_headers, parse_section_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.linked import plan_embedding, remove_section, self_check, write_embedding
 from tests.support.embedded import LARGE, SOURCES, need, run, sframe

@@ -12,7 +12,8 @@ from cfi2sframe.errors import InputError
 from cfi2sframe.trace.failures import guarded
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage, ElfSection
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import ElfSection
 
 
 #: Bytes of a symbol table that are read in a microsecond.
