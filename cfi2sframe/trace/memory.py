@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of a process's memory: ranges of addresses with the bytes that were there."""
+"""Copied memory of a process: pieces of the address space with their bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MemoryPiece(NamedTuple):
 
 
 class Memory:
-    """Pieces by address. Where pieces overlap, the one that starts first counts."""
+    """Pieces by address. Where pieces overlap, the one that starts first is used."""
 
     def __init__(self, pieces: Iterable[MemoryPiece]) -> None:
         self.pieces: list[MemoryPiece] = []
