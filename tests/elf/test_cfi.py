@@ -360,7 +360,7 @@ def test_eh_frame_comes_before_debug_frame() -> None:
         EH_FRAME._replace(data=bytes(4)),
         EH_FRAME._replace(data=bytes(12)),
         EH_FRAME._replace(data=b""),
-        # As in files of debug information that strip left behind.
+        # As in files of debug information that strip has made.
         EH_FRAME._replace(data=b"", type=c.SHT_NOBITS, nobits_size=64),
         EH_FRAME._replace(flags=0),
     ],
@@ -539,7 +539,7 @@ def test_zstd_with_a_size_that_is_not_the_contents(lie: int) -> None:
 
 
 def test_zstd_of_two_frames() -> None:
-    """RFC 8878: a content may be several frames one behind the other."""
+    """RFC 8878: a content may be several frames, one after the other."""
     packed = zstd(DEBUG_BYTES[:10]) + zstd(DEBUG_BYTES[10:])
     section = compressed(packed, len(DEBUG_BYTES), method=c.ELFCOMPRESS_ZSTD)
     assert only(find_cfi(with_sections(section))).data == DEBUG_BYTES
@@ -567,7 +567,7 @@ def headerless(
     with_segment: bool = True,
     entries: tuple[asm.Entry, ...] | None = None,
 ) -> bytes:
-    """A program with .eh_frame found through its header alone; behind the frames stands what is not theirs."""
+    """A program with .eh_frame found through its header alone; other bytes follow the frames."""
     functions = (asm.Fde(CIE, TEXT_VADDR, 8, BODY), asm.Fde(CIE, TEXT_VADDR + 8, 8, BODY))
     frame = asm.EhFrame(functions if entries is None else entries, FRAME_VADDR)
     offsets = [

@@ -589,7 +589,7 @@ def test_extended_symbol_indices() -> None:
 
 
 def test_more_sections_than_plain_numbers_reach() -> None:
-    """Numbers from 0xff00 on have meanings of their own in a symbol, but are sections behind SHN_XINDEX."""
+    """Numbers from 0xff00 on are reserved in st_shndx, but plain indices in SHT_SYMTAB_SHNDX."""
     count = 0xFFF8
     symbols = struct.pack("<IBBHQQ", 0, 0, 0, c.SHN_XINDEX, 4, 0) * 2 + struct.pack("<IBBHQQ", 0, 0, 0, 0xFF05, 4, 0)
     plain = struct.pack("<IIQQQQIIQQ", 0, c.SHT_PROGBITS, ALLOC_CODE, 0, 64, 4, 0, 0, 4, 0)

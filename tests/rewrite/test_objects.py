@@ -77,7 +77,7 @@ def emitted(data: bytes, version: int = 3, *, replace: bool = False, section_typ
 
 
 def assert_kept(old: bytes, new: bytes) -> None:
-    """Every old section keeps its index, header and bytes, and the file its bytes behind the header."""
+    """Every old section keeps its index, header and bytes, and the file its bytes after the header."""
     assert new[FILE_HEADER_SIZE : len(old)] == old[FILE_HEADER_SIZE:]
     before, after = headers_of(old), headers_of(new)
     assert len(after) >= len(before)
@@ -242,7 +242,7 @@ def test_removal_is_refused_when_a_symbol_is_in_the_section() -> None:
 
 
 def test_a_new_section_takes_nobodys_number() -> None:
-    """A damaged symbol in a section behind the last would be one of .sframe's afterwards."""
+    """A damaged symbol in a section after the last would be one of .sframe's afterwards."""
     old = bytearray(elf_file(AMD64.elf_machine, (Section(".text", b"\x90" * 8),), symbols=(Symbol("f"),)))
     sections = parse_section_headers(old, parse_file_header(old))
     (table,) = (section for section in sections if section.type == SHT_SYMTAB)
@@ -338,7 +338,7 @@ def test_an_object_never_shares_rows(version: int) -> None:
 
 
 def test_an_object_of_version_2_needs_no_relocation_for_the_size() -> None:
-    """What lies behind the start field is not touched by the relocation: the size of a function stands there."""
+    """The relocation does not touch what follows the start field, which is the size of the function."""
     section = named(headers_of(emitted(two_functions(AMD64), 2)), ".sframe").content
     sizes = [struct.unpack_from("<I", section, 28 + 20 * index + 4)[0] for index in range(3)]
     assert sizes == [32, 32, 32]

@@ -125,7 +125,7 @@ def test_program_interpreter_keeps_its_last_segment(tmp_path: Path) -> None:
 
 
 def test_without_section_headers(program: Callable[..., Path]) -> None:
-    """Only slack will do: what lies behind the program headers is not known."""
+    """Only slack will do: what follows the program headers is not known."""
     data = bytearray(program().read_bytes())
     header = parse_file_header(data)
     end = max(s.file_offset + s.file_size for s in parse_program_headers(data, header))

@@ -157,7 +157,7 @@ def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
             assert trace.ending.kind in ENDINGS
             assert len(trace.entries) <= len(stack.frames)
             endings.add(trace.ending.kind)
-    # Cut in the headers, in the notes behind the first thread, in the stack.
+    # Cut in the headers, in the notes after the first thread, in the stack.
     assert endings == {"error", "no-module", "unreadable-memory"} | ({"ra-not-saved"} & endings)
 
 

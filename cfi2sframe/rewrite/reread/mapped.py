@@ -119,7 +119,7 @@ def _check_others(bare: FileView, full: FileView, touched: list[Span]) -> None:
         at += 1
         if before != after:
             total_size += before.file_size
-            expect(total_size <= _MAX_OVERLAP * len(bare.data), "segments overlap one another over and over")
+            expect(total_size <= _MAX_OVERLAP * len(bare.data), "segments overlap one another too often")
             followers.check(before, after)
         else:
             is_apart = not touches(changed_bytes, before.file_span)
