@@ -7,7 +7,7 @@ Knows the fields of the gABI and nothing else: whether headers make sense is for
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from cfi2sframe.elf.constants import (
     ELF_MAGIC,
@@ -27,14 +27,6 @@ from cfi2sframe.errors import ElfError, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Protocol
-
-    class Sliceable(Protocol):
-        """Bytes in memory or in a file, of which a slice is read."""
-
-        def __len__(self) -> int: ...
-        def __getitem__(self, wanted: slice, /) -> Buffer: ...
-
 
 Buffer = bytes | bytearray | memoryview
 ByteOrder = Literal["<", ">"]
@@ -52,6 +44,13 @@ SFRAME_NAME = ".sframe"
 _FILE_HEADER = "16sHHIQQQIHHHHHH"
 _SECTION_HEADER = "IIQQQQIIQQ"
 _PROGRAM_HEADER = "IIQQQQQQ"
+
+
+class Sliceable(Protocol):
+    """Bytes in memory or in a file, of which slices are read."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, wanted: slice, /) -> Buffer: ...
 
 
 class FileHeader(NamedTuple):
