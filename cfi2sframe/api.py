@@ -13,14 +13,13 @@ from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import find_cfi, relocated_bytes
-from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME, SHT_NOBITS
 from cfi2sframe.errors import InputError
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage, ElfSection
+    from cfi2sframe.elf.image import ElfImage
 
 
 def convert(image: ElfImage, options: Options = Options()) -> Conversion:
@@ -36,29 +35,19 @@ def decode(data: bytes, section_vaddr: int = 0) -> DecodedSection:
     return decode_section(data, section_vaddr)
 
 
-def sframe_section(image: ElfImage) -> ElfSection | None:
-    """Return an image's `.sframe` section: the first of its type, or of its name."""
-    candidates = [s for s in image.sections if s.type != SHT_NOBITS and s.size]
-    for section in candidates:
-        if section.type == SHT_GNU_SFRAME:
-            return section
-    return next((s for s in candidates if s.name == ".sframe"), None)
-
-
 def decode_existing(image: ElfImage) -> DecodedSection:
     """Decode the `.sframe` that a file holds already; an object's with its relocations applied.
 
     An object's function starts are addresses in the image's layout (see `ElfImage.place`).
     Raises `InputError` when there is none or it is damaged.
     """
-    section = sframe_section(image)
-    if section is not None:
+    section, segment = image.sframe_section, image.sframe_segment
+    if section is not None and section.size:
         return decode_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
-    for segment in image.segments:
-        if segment.type == PT_GNU_SFRAME:
-            data = image.bytes_at(segment.vaddr, segment.file_size)
-            if data is not None:
-                return decode_section(data, segment.vaddr)
+    if segment is not None:
+        data = image.bytes_at(segment.vaddr, segment.file_size)
+        if data is not None:
+            return decode_section(data, segment.vaddr)
     raise InputError("no .sframe section")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A conversion put where it belongs, into a copy of the file that it was made of; and taken out of it again."""
+"""Insert a converted section into a copy of its file, and remove one: where conversion and `rewrite` meet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion import place_again
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
+from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError, VerificationError
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.encode import encode_section
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
     from cfi2sframe.rewrite.linked import EmbeddingPlan
     from cfi2sframe.rewrite.objects import ObjectRelocation
 
-#: The distance from a section's start that 32-bit fields of CFI can say.
+#: The largest distance from a section's start that 32-bit fields of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
 
 
 class Emitted(NamedTuple):
-    """A rewritten file: `chunks` are its bytes, to be written one behind the other.
+    """A rewritten file: `chunks` are its bytes, to be written one after the other.
 
-    What a large file keeps is read from it while that is done, which may raise `InputError`. `conversion` is the one
-    whose section is in there, `placement` says in words how it was placed, `plan` (of a linked file) in numbers.
+    Unchanged parts of a large file are read from it while they are written, which may raise `InputError`. `conversion`
+    is the one whose section was inserted, `placement` describes where, and `plan` (of a linked file) has the numbers.
     """
 
     chunks: Joined
@@ -46,11 +47,11 @@ def emit(
     section_type: int = SHT_GNU_SFRAME,
     may_move_table: bool = False,
 ) -> Emitted:
-    """Put the section into a copy of the file. `replace`: a section that is there already gives way.
+    """Insert the section into a copy of the file, with `replace` in place of one that is there already.
 
-    `may_move_table`: the program headers of a linked file may go to its end where nothing else is possible.
-
-    Raises `EmbedError` when the file is better left alone, `RequestError` when a start does not fit its field.
+    `section_type` is its sh_type. With `may_move_table` the program headers of a linked file may move to its end when
+    nothing else is possible. Raises `EmbedError` when the file cannot be rewritten safely, `RequestError` when a
+    function's start does not fit its field.
     """
     if conversion.image.is_relocatable:
         return _emit_object(conversion, replace=replace, section_type=section_type)
@@ -58,11 +59,11 @@ def emit(
 
 
 def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
-    from cfi2sframe.rewrite.objects import add_to_object, has_section
+    from cfi2sframe.rewrite.objects import add_to_object
 
-    if has_section(conversion.image.data) and not replace:
-        raise EmbedError("the object has an .sframe section already; replacing it has to be asked for")
-    # The relocations carry the whole value (RELA), so the fields stay 0, as assemblers leave them.
+    if conversion.image.has_sframe and not replace:
+        raise EmbedError("the object already has an .sframe section (use --replace)")
+    # With RELA relocations the addends hold the whole value; assemblers leave the fields 0.
     blank = conversion.plan._replace(start_fields=(0,) * len(conversion.plan.sizes))
     section = encode_section(blank)
     chunks = add_to_object(conversion.image.data, section, _relocations(conversion), section_type)
@@ -70,7 +71,10 @@ def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) ->
 
 
 def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
-    """Return one relocation per function, against the symbol and addend that the FDE's own uses."""
+    """Return a relocation for each function, with the symbol and addend of the FDE's own relocation.
+
+    Raises `EmbedError` when an FDE has none, or when the sum may wrap around.
+    """
     from cfi2sframe.rewrite.objects import ObjectRelocation
 
     target = conversion.target
@@ -87,10 +91,10 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
         _, fde, _, cfi_section = conversion.cfi.entries[number]
         relocation = cfi_section.relocations.get(fde.pc_offset)
         if relocation is None:
-            raise EmbedError(f"{cfi_section.name}+0x{fde.pc_offset:x}: no relocation says where the function starts")
-        # A function may be a later piece of its FDE's range.
+            raise EmbedError(f"{cfi_section.name}+0x{fde.pc_offset:x}: there is no relocation for the function's start")
+        # A function may be a later part of its FDE's range.
         addend = relocation.addend + function.start_vaddr - fde.pc_begin_vaddr
-        # The FDE's own field may be so narrow that a sum beyond it lands in the code; a wider one would leave it.
+        # The FDE's field may be so narrow that the sum wraps around into the code; in a wider field it would not.
         value, vaddr = symbols(relocation.symbol_index)
         is_near = 0 <= value + addend <= _MAX_SECTION_OFFSET
         if not is_near or vaddr is None or vaddr + relocation.addend != fde.pc_begin_vaddr:
@@ -101,15 +105,15 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
 
 
 def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
-    """Return what gives an object's symbol by its index: its value, and its address in the image, if it has one."""
-    # With no table, or several, writing is refused in the end.
+    """Return a function that maps the index of an object's symbol to its value and its address in the image."""
+    # With no symbol table, or several, `rewrite.objects` refuses the object.
     tables = [section for section in image.sections if section.type == SHT_SYMTAB]
     data = image.section_bytes(tables[0]) if tables else b""
     vaddrs = image.symbol_vaddrs(tables[0]) if tables else ()
     read = struct.Struct(image.byte_order + "8xQ").unpack_from
 
     def symbol_at(index: int) -> tuple[int, int | None]:
-        return (int(read(data, 24 * index)[0]), vaddrs[index]) if index < len(vaddrs) else (0, None)
+        return (int(read(data, SYMBOL_SIZE * index)[0]), vaddrs[index]) if index < len(vaddrs) else (0, None)
 
     return symbol_at
 
@@ -127,9 +131,9 @@ def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, ma
 
 
 def check(emitted: Emitted, rewritten: ElfImage) -> None:
-    """Read a rewritten file back: everything old is as it was, and its section says what the CFI says.
+    """Reread a rewritten file, and check that nothing else changed and that its section agrees with the CFI.
 
-    Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when it cannot even be read.
+    Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """
     from cfi2sframe.api import decode_existing, truth_of
     from cfi2sframe.rewrite.linked import self_check
@@ -139,10 +143,10 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
     if emitted.plan is not None:
         self_check(conversion.image.data, rewritten.data, emitted.plan, conversion.data)
     else:
-        from cfi2sframe.rewrite.objects import check_added
+        from cfi2sframe.rewrite.objects import check_object_with
 
-        check_added(conversion.image, rewritten)
-    # Everything old has just been found in its place, so the CFI need not be read again.
+        check_object_with(conversion.image, rewritten)
+    # Everything else has just been found unchanged, so the CFI need not be read again.
     found = verify_section(conversion.image, truth_of(conversion), decode_existing(rewritten))
     if not found.is_clean:
         first = found.differences[0]
@@ -153,9 +157,9 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
 
 
 def remove(image: ElfImage) -> Joined:
-    """Return a copy of a file without its SFrame section, to be given to `check_removal` when it is written.
+    """Return a copy of a file without its SFrame section; the caller checks it with `check_removal`.
 
-    Raises `EmbedError` when the file has none, or it cannot go.
+    Raises `EmbedError` when the file has none, or it cannot be removed.
     """
     if image.is_relocatable:
         from cfi2sframe.rewrite.objects import remove_from_object
@@ -167,15 +171,15 @@ def remove(image: ElfImage) -> Joined:
 
 
 def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
-    """Read a file that `remove` has made back: but for the section, everything is as it was.
+    """Reread a file that `remove` has made, and check that nothing but the section changed.
 
-    Every byte that was mapped is mapped at the same address, what loaders are led to is the same, and so are sections
-    and symbols. Raises `EmbedError` when that is not so, `InputError` when the file cannot even be read.
+    Every other mapped byte is at its address, loaders find the same tables, and sections and symbols are the same.
+    Raises `EmbedError` when that is not so, `InputError` when the file cannot be read.
     """
     if original.is_relocatable:
-        from cfi2sframe.rewrite.objects import check_taken_out
+        from cfi2sframe.rewrite.objects import check_object_without
 
-        check_taken_out(original, rewritten)
+        check_object_without(original, rewritten)
     else:
         from cfi2sframe.rewrite import linked
 

@@ -12,7 +12,7 @@ from cfi2sframe.errors import Cfi2SFrameError, RequestError
 if TYPE_CHECKING:
     import argparse
 
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 
 def make_parser() -> argparse.ArgumentParser:

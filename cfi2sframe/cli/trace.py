@@ -86,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> Iterable[str]:
     """Return the text to print, in pieces; everything that can fail is done before the first."""
-    from cfi2sframe.trace.render import json_lines, trace_data, trace_lines
+    from cfi2sframe.trace.formatting import json_lines, trace_data, trace_lines
 
     traced = _trace(arguments)
     if not arguments.json:

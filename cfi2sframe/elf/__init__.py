@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ELF: reading the structure of a file, and putting a section into a copy of it."""
+"""The only reader of ELF structure: headers, sections, segments, symbols, CFI bytes. `load` is the door."""

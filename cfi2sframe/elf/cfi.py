@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the bytes of `.eh_frame` and `.debug_frame` in an image: located, decompressed and relocated.
+"""Find the bytes of `.eh_frame` and `.debug_frame` in an image: decompressed, and relocated in objects.
 
-Knows where CFI lies and what a relocation does to it, not what a CIE is.
+Knows where CFI is and which relocations apply to it, not what a CIE is.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ import struct
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.headers import RELA_SIZE
 from cfi2sframe.errors import ElfError, RequestError, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.elf.image import ElfImage, ElfSection
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import ElfSection
 
 CfiKind = Literal["eh_frame", "debug_frame"]
 
 _ZSTD_PIECE_SIZE: Final = 1 << 20
-#: Work on a byte of CFI, which that byte of the file pays for where it is not compressed.
+#: Steps of the budget that reading a byte of CFI costs; a byte that is not compressed brings them with it.
 _STEPS_PER_BYTE: Final = 2
 
 #: Relocation type -> (bytes, whether it is relative to its own address), for the types that occur in CFI sections.
@@ -49,7 +51,7 @@ _RELOCATIONS: Final = {
 
 
 class Relocation(NamedTuple):
-    """An entry of a relocation section: what `.rela.sframe` has to repeat for the same function."""
+    """An entry of a relocation section; `.rela.sframe` repeats those of function starts."""
 
     type: int
     symbol_index: int
@@ -60,9 +62,9 @@ class CfiSection(NamedTuple):
     """The bytes of one CFI section, relocated, and the addresses that its pointers may be relative to.
 
     `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps an
-    offset in `data` to the relocation that was applied there, `unresolved` holds the offsets of those that could not
-    be. `must_find_offset` is set where no section header says where the section ends: the first terminator behind
-    that offset does.
+    offset in `data` to the relocation that was applied there; `unresolved` are the offsets of relocations that could
+    not be applied. `table_vaddr` is the address of the global offset table. `must_find_offset` is set where no section
+    header gives the section's end: it ends with the first terminator after that offset.
     """
 
     name: str
@@ -76,10 +78,10 @@ class CfiSection(NamedTuple):
 
 
 def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, ...]:
-    """Return the image's CFI sections: of the kind asked for, or `.eh_frame`, or `.debug_frame` where there is none.
+    """Return the image's CFI sections: of the kind asked for; by default `.eh_frame`, or else `.debug_frame`.
 
-    Raises `RequestError` when the asked kind is not there, `ElfError` when there is no CFI or it cannot be read,
-    `BudgetError` when compressed sections are far larger than the file can account for.
+    Raises `RequestError` when there is none of the kind asked for, `ElfError` when there is no CFI or it cannot be
+    read, `BudgetError` when compressed sections are out of proportion to the file's size.
     """
     if kind == "debug_frame":
         found = _debug_frames(image)
@@ -101,7 +103,7 @@ def _eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     sections = [s for s in image.sections_named(".eh_frame") if s.flags & c.SHF_ALLOC]
     if sections:
         found = _sections(image, sections, "eh_frame")
-        # A section of terminators only (static Go programs have one) describes nothing.
+        # A section of terminators only, as static Go programs have it, holds no FDE.
         return tuple(f for f in found if f.data.strip(b"\0"))
     if not image.sections and not image.is_relocatable:
         found_by_header = _eh_frame_by_header(image)
@@ -116,7 +118,7 @@ def _debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
 
 
 def _sections(image: ElfImage, sections: list[ElfSection], kind: CfiKind) -> tuple[CfiSection, ...]:
-    """Read sections of CFI. Raises `ElfError` when they or their relocations can only be so large by overlapping."""
+    """Read sections of CFI. Raises `ElfError` when they or their relocations overlap so that they exceed the file."""
     _refuse_overlap(image, sections)
     tables = _relocation_tables(image, sections) if image.is_relocatable else {}
     every = [table for group in tables.values() for table in group]
@@ -158,7 +160,7 @@ def _section(
 
 
 def _table_vaddr(image: ElfImage) -> int | None:
-    """Return what DW_EH_PE_datarel counts from: the global offset table."""
+    """Return the base of DW_EH_PE_datarel: the address of the global offset table."""
     for name in (".got.plt", ".got"):
         for section in image.sections:
             if section.name == name:
@@ -189,7 +191,7 @@ def _decompress_gnu(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
 
 
 def _count(image: ElfImage, section: ElfSection, size: int) -> None:
-    """Count the size that a compressed section claims, beyond which nothing is decompressed."""
+    """Charge the claimed size of a compressed section to the budget; no more than that is decompressed."""
     what = f"the {size:,} bytes of {section.name} before its compression"
     image.budget.spend(_STEPS_PER_BYTE * size, what)
     image.budget.hold(size, what)
@@ -213,7 +215,7 @@ def _unzstd(section: ElfSection, packed: bytes, size: int) -> bytes:
     data = bytearray()
     try:
         with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
-            # In pieces, so that a size costs no memory before the content has borne it out.
+            # In pieces, so that a false size in the header allocates nothing.
             while piece := reader.read(min(size + 1 - len(data), _ZSTD_PIECE_SIZE)):
                 data += piece
     except zstandard.ZstdError as error:
@@ -251,7 +253,7 @@ def _relocate(
             raise ElfError("names a symbol table that does not exist", table.name)
         symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
         entries = image.section_bytes(table)
-        usable = memoryview(entries)[: len(entries) // 24 * 24]
+        usable = memoryview(entries)[: len(entries) // RELA_SIZE * RELA_SIZE]
         for offset, info, addend in struct.iter_unpack(image.byte_order + "QQq", usable):
             relocation = Relocation(info & 0xFFFFFFFF, info >> 32, addend)
             if relocation.type == 0:
@@ -282,7 +284,7 @@ def _eh_frame_by_header(image: ElfImage) -> CfiSection | None:
     if data is None or len(data) < 8 or data[0] != 1:
         raise ElfError("the PT_GNU_EH_FRAME segment holds no frame header")
     pointer_encoding, count_encoding, table_encoding = data[1:4]
-    # What every linker writes; nothing else has been seen, and nothing else is guessed.
+    # DW_EH_PE_pcrel | DW_EH_PE_sdata4, which every linker writes.
     if pointer_encoding != 0x1B:
         raise ElfError(f"unknown encoding 0x{pointer_encoding:x} of the .eh_frame pointer", "PT_GNU_EH_FRAME", 1)
     start = header.vaddr + 4 + struct.unpack_from(image.byte_order + "i", data, 4)[0]
@@ -294,8 +296,9 @@ def _eh_frame_by_header(image: ElfImage) -> CfiSection | None:
         fdes = [header.vaddr + fde for _pc, fde in struct.iter_unpack(image.byte_order + "ii", table)]
         last = max(fdes, default=None)
     for segment in image.segments:
-        if segment.type == c.PT_LOAD and segment.vaddr <= start < segment.vaddr + segment.file_size:
-            body = image.bytes_at(start, segment.vaddr + segment.file_size - start)
+        end = segment.vaddr + segment.file_size
+        if segment.type == c.PT_LOAD and segment.vaddr <= start < end:
+            body = image.bytes_at(start, end - start)
             if body is None:
                 break
             must_find = last - start if last is not None and last >= start else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a large file, read range by range when they are asked for; and files put together of such ranges.
+"""The bytes of large files: read span by span on demand, joined without copying, compared.
 
-Nothing is mapped: a file that somebody truncates gives an error, where a page that is gone would end the process.
-Holes of a sparse file are neither copied nor compared, and counted when they are read: they are no input.
+Nothing is mapped into memory: reading a truncated file raises an exception, where a mapping would raise SIGBUS. Holes
+of a sparse file are neither copied nor compared, and reading them is counted, since they are no input.
 """
 
 from __future__ import annotations
@@ -12,59 +12,61 @@ import io
 import os
 from abc import abstractmethod
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, groupby, zip_longest
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf.records import Buffer
+from cfi2sframe.elf.headers import Buffer
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ChangedError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeAlias
 
     from _typeshed import WriteableBuffer
 
     from cfi2sframe.budget import Budget
-    from cfi2sframe.elf.records import FileData
 
-    #: Where some bytes start and end.
-    Range = tuple[int, int]
+    #: A file's bytes, in memory or read range by range: both have a length, and give bytes for a slice.
+    FileData: TypeAlias = "Buffer | LazyBytes"
 
-#: What is copied at once: larger blocks leave the processor's cache, smaller ones cost more calls.
+#: Bytes copied at once: larger blocks leave the processor's cache, smaller ones need more calls.
 _BLOCK_SIZE: Final = 1 << 18
-#: Bytes of holes that are read for a step of the budget: what they are read for works on that many in a microsecond.
+#: Of two blocks that differ, the equal parts are skipped in steps of this size.
+_SMALL_STEP: Final = 1 << 12
+#: Bytes of holes that cost one step of the budget, about a microsecond of the work on them.
 _HOLE_BYTES_PER_STEP: Final = 8
 
 
 class LazyBytes:
-    """Bytes that are read when they are asked for: `data[start:end]` is `bytes`, iteration gives all, in blocks.
+    """Bytes that are read on demand: `data[start:end]` returns `bytes`, iteration yields all of them, in blocks.
 
-    The size is known and stays. Whatever reads raises `ChangedError` when the file is shorter by now, and `InputError`
-    when it cannot be read.
+    The size is fixed. Reading raises `ChangedError` when the file was truncated, `InputError` when that fails.
     """
 
     __slots__ = ()
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
 
     @abstractmethod
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start` on, which are there."""
+        """Return `size` bytes from `start` on; the caller keeps within the size."""
 
     @abstractmethod
     def part(self, start: int, end: int) -> LazyBytes:
-        """Return a part, of which nothing is read yet."""
+        """Return the bytes from `start` to `end` without reading them."""
 
     @abstractmethod
-    def data_ranges(self) -> Iterator[Range]:
-        """Yield, ascending, where there are stored bytes; elsewhere are holes, which read as zero."""
+    def data_ranges(self) -> Iterator[Span]:
+        """Yield, ascending, the spans of stored bytes; the rest are holes, which read as zeros."""
 
     def close(self) -> None:
-        """Close the file, if there is one, without waiting for the last that refers to it."""
+        """Close the underlying file now, if there is one."""
 
     def data_blocks(self) -> Iterator[tuple[int, Buffer]]:
-        """Yield all bytes but those of holes, in blocks, each with the place where it starts."""
+        """Yield all bytes except those of holes, in blocks, each with its offset."""
         for start, end in self.data_ranges():
             position = start
             for block in self.part(start, end):
@@ -87,15 +89,15 @@ class LazyBytes:
 
 
 class OpenFile:
-    """An open file, closed with the last that refers to it.
+    """An open file, closed with the last reference to it.
 
-    `extents` are the ranges of a sparse file that are no holes; None stands for a file without holes. `budget` is the
-    account of the input that the file is.
+    `extents` are the spans of a sparse file that are no holes; None stands for a file without holes. `budget` is the
+    budget of the whole input.
     """
 
     __slots__ = ("_descriptor", "_extents", "budget")
 
-    def __init__(self, descriptor: int, budget: Budget, extents: Sequence[Range] | None = None) -> None:
+    def __init__(self, descriptor: int, budget: Budget, extents: Sequence[Span] | None = None) -> None:
         self._descriptor = descriptor
         self._extents = extents
         self.budget = budget
@@ -104,22 +106,22 @@ class OpenFile:
         self.close()
 
     def close(self, close: Callable[[int], None] = os.close) -> None:
-        """Close it now; whatever reads from then on raises `InputError`."""
+        """Close the file now; reading from then on raises `InputError`."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             close(descriptor)
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes. The position is the call's own, not the file's, which forked processes would share.
+        """Return `size` bytes. Does not use the file's position, which forked processes share.
 
-        Raises `BudgetError` when too many bytes of holes have been asked for.
+        Raises `BudgetError` when too many bytes of holes have been read.
         """
         if self._extents is not None:
             data_size = sum(last - first for first, last in self.data_ranges(start, start + size))
             self.budget.spend((size - data_size) // _HOLE_BYTES_PER_STEP, "the holes of the file")
         try:
             data = os.pread(self._descriptor, size, start)
-            # One call gives 2 GiB at most.
+            # One call returns at most 2 GiB.
             while len(data) < size:
                 more = os.pread(self._descriptor, size - len(data), start + len(data))
                 if not more:
@@ -129,39 +131,39 @@ class OpenFile:
             raise InputError(error.strerror or str(error)) from None
         return data
 
-    def data_ranges(self, start: int, end: int) -> Iterator[Range]:
-        """Yield the ranges between two places that are no holes."""
-        extents = ((start, end),) if self._extents is None else self._extents
-        for index in range(bisect_right(extents, start, key=lambda extent: extent[1]), len(extents)):
+    def data_ranges(self, start: int, end: int) -> Iterator[Span]:
+        """Yield the spans between two offsets that are no holes."""
+        extents = (Span(start, end),) if self._extents is None else self._extents
+        for index in range(bisect_right(extents, start, key=lambda extent: extent.end), len(extents)):
             first, last = extents[index]
             if first >= end:
                 break
-            yield max(first, start), min(last, end)
+            yield Span(max(first, start), min(last, end))
 
 
-def extents_of(descriptor: int, size: int) -> list[Range]:
-    """Return the ranges of a file's first `size` bytes that are no holes. Raises `OSError`.
+def extents_of(descriptor: int, size: int) -> list[Span]:
+    """Return the spans of a file's first `size` bytes that are no holes. Raises `OSError`.
 
-    A file system that cannot tell has no holes.
+    On a file system that does not support SEEK_DATA, the whole file is one span.
     """
-    found: list[Range] = []
+    found: list[Span] = []
     position = 0
     try:
         while position < size:
             start = os.lseek(descriptor, position, os.SEEK_DATA)
             position = os.lseek(descriptor, start, os.SEEK_HOLE)
-            found.append((min(start, size), min(position, size)))
+            found.append(Span(min(start, size), min(position, size)))
     except OSError as error:
-        # ENXIO: nothing but a hole is left, or the file has just become shorter.
+        # ENXIO: only a hole is left, or the file has just been truncated.
         if error.errno == errno.EINVAL:
-            return [(0, size)]
+            return [Span(0, size)]
         if error.errno != errno.ENXIO:
             raise
     return found
 
 
 class FileBytes(LazyBytes):
-    """A range of an open file."""
+    """A part of an open file."""
 
     __slots__ = ("_file", "_size", "_start")
 
@@ -174,31 +176,31 @@ class FileBytes(LazyBytes):
         return self._size
 
     def close(self) -> None:
-        """Close the file, for all its ranges."""
+        """Close the file, for all of its parts."""
         self._file.close()
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start` on, counted in the range."""
+        """Return `size` bytes from `start` on, an offset in this part."""
         return self._file.read(self._start + start, size)
 
     @property
     def budget(self) -> Budget:
-        """The account of the input that the file is."""
+        """The budget of the whole input."""
         return self._file.budget
 
-    def data_ranges(self) -> Iterator[Range]:
-        """Yield where there are no holes, counted in the range."""
+    def data_ranges(self) -> Iterator[Span]:
+        """Yield the spans that are no holes, as offsets in this part."""
         for start, end in self._file.data_ranges(self._start, self._start + self._size):
-            yield start - self._start, end - self._start
+            yield Span(start - self._start, end - self._start)
 
     def part(self, start: int, end: int) -> FileBytes:
-        """Return a range of the same file."""
+        """Return a part of the same file."""
         start, end, _ = slice(start, end).indices(self._size)
         return FileBytes(self._file, self._start + start, max(0, end - start))
 
 
 class Joined(LazyBytes):
-    """Buffers and lazy bytes one behind the other, without copying them together."""
+    """Buffers and lazy bytes one after the other, without a copy of them."""
 
     __slots__ = ("_ends", "_parts")
 
@@ -210,20 +212,20 @@ class Joined(LazyBytes):
         return self._ends[-1] if self._ends else 0
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start` on, copied together."""
+        """Return `size` bytes from `start` on, joined."""
         return b"".join(bytes(part[first:last]) for part, first, last in self._pieces(start, start + size))
 
     def part(self, start: int, end: int) -> Joined:
-        """Return a range, made of as many parts as it needs."""
+        """Return the bytes from `start` to `end`, as the parts that hold them."""
         start, end, _ = slice(start, end).indices(len(self))
         return Joined(part_of(part, first, last) for part, first, last in self._pieces(start, end))
 
-    def data_ranges(self) -> Iterator[Range]:
-        """Yield where there are no holes, part by part."""
+    def data_ranges(self) -> Iterator[Span]:
+        """Yield the spans that are no holes, part by part."""
         for part, part_end in zip(self._parts, self._ends, strict=True):
             begin = part_end - len(part)
             for start, end in data_ranges_of(part):
-                yield begin + start, begin + end
+                yield Span(begin + start, begin + end)
 
     def __iter__(self) -> Iterator[Buffer]:
         for part in self._parts:
@@ -233,7 +235,7 @@ class Joined(LazyBytes):
                 yield from part
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[FileData, int, int]]:
-        """Yield the parts that hold a range, and from where to where each does."""
+        """Yield the parts that hold a range, each with the start and end of the range in it."""
         index = bisect_right(self._ends, start)
         while start < end:
             part, part_end = self._parts[index], self._ends[index]
@@ -243,7 +245,7 @@ class Joined(LazyBytes):
 
 
 class _RawStream(io.RawIOBase):
-    """A file's bytes, to be read from start to end or from anywhere."""
+    """A file's bytes as a raw stream."""
 
     def __init__(self, data: FileData) -> None:
         self._data = data
@@ -272,29 +274,29 @@ class _RawStream(io.RawIOBase):
 
 
 def stream_of(data: FileData) -> io.BufferedReader:
-    """Return a file's bytes as the binary file that others' readers ask for, without copying them."""
+    """Return a binary file object for a file's bytes, for libraries that need one."""
     return io.BufferedReader(_RawStream(data))
 
 
 def part_of(data: FileData, start: int, end: int) -> FileData:
-    """Return a part of a file's bytes without copying or reading it."""
+    """Return the bytes from `start` to `end` without copying or reading them."""
     return memoryview(data)[start:end] if isinstance(data, Buffer) else data.part(start, end)
 
 
-def data_ranges_of(data: FileData) -> Iterator[Range]:
-    """Yield where a file's bytes are no holes; bytes in memory have none."""
+def data_ranges_of(data: FileData) -> Iterator[Span]:
+    """Yield the spans of a file's bytes that are no holes; bytes in memory have none."""
     if not isinstance(data, Buffer):
         yield from data.data_ranges()
     elif len(data):
-        yield 0, len(data)
+        yield Span(0, len(data))
 
 
-def stored_steps(one: FileData, other: FileData) -> Iterator[Range]:
-    """Yield, ascending, the ranges of two files of one size in which not both have a hole; of a block at most."""
+def stored_steps(one: FileData, other: FileData) -> Iterator[Span]:
+    """Yield, ascending, spans in which at least one of two files of one size has no hole, each of a block at most."""
     position = 0
     for first, end in sorted([*data_ranges_of(one), *data_ranges_of(other)]):
         for start in range(max(first, position), end, _BLOCK_SIZE):
-            yield start, min(end, start + _BLOCK_SIZE)
+            yield Span(start, min(end, start + _BLOCK_SIZE))
         position = max(position, end)
 
 
@@ -304,3 +306,41 @@ def is_equal(one: FileData, other: FileData) -> bool:
     return len(one) == len(other) and all(
         bytes(one[start:end]) == bytes(other[start:end]) for start, end in stored_steps(one, other)
     )
+
+
+def first_difference(first: FileData, second: FileData, span: Span, second_start: int | None = None) -> int | None:
+    """Return where the first block of two files that differs starts; None when a span is the same in both.
+
+    The span starts at `second_start` in the second file, or at the same offset. Bytes past a file's end differ.
+    """
+    start, end = span
+    distance = 0 if second_start is None else second_start - start
+    if end > len(first) or end + distance > len(second):
+        return start
+    one, other = part_of(first, start, end), part_of(second, start + distance, end + distance)
+    # bytes compare by memcmp, memoryviews element by element; small slices keep the copies in the cache.
+    for at, after in stored_steps(one, other):
+        if bytes(one[at:after]) != bytes(other[at:after]):
+            return start + at
+    return None
+
+
+def differences(first: FileData, second: FileData, span: Span) -> Iterator[Span]:
+    """Yield the runs of bytes of a span that differ between two files."""
+    position, end = span
+    while (at := first_difference(first, second, Span(position, end))) is not None:
+        position = min(at + _BLOCK_SIZE, end)
+        for start in range(at, position, _SMALL_STEP):
+            stop = min(start + _SMALL_STEP, position)
+            one, other = bytes(first[start:stop]), bytes(second[start:stop])
+            if one != other:
+                pairs = zip_longest(one, other)
+                for differs, run in groupby(enumerate(pairs, start), key=lambda item: item[1][0] != item[1][1]):
+                    if differs:
+                        places = [number for number, _ in run]
+                        yield Span(places[0], places[-1] + 1)
+
+
+def is_zero(data: FileData, span: Span) -> bool:
+    """Say whether a span holds nothing but zeros."""
+    return not any(bytes(block).strip(b"\0") for _, block in Joined([part_of(data, *span)]).data_blocks())

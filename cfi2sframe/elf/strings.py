@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""String tables, of files that may lie: names that overlap one another must not cost more than the table's size."""
+"""String tables, of files that may be hostile: overlapping names must not need much more memory than the table."""
 
 from __future__ import annotations
 
@@ -7,42 +7,38 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.errors import ElfError
+from cfi2sframe.intern import IdentityMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Bytes of memory that names may take for each byte of the table. Linkers share the ends of names, so that a byte is
-#: part of two or three; in memory a single character outside of ASCII makes its name two or four times as large.
+#: Bytes of memory for names for each byte of the table. Linkers share suffixes, so that a byte is part of two or three
+#: names; and one character outside of ASCII doubles or quadruples the size of its name in memory.
 _MAX_OVERLAP: Final = 16
 _ALLOWANCE: Final = 4096
 _EMPTY_SIZE: Final = sys.getsizeof("")
-#: Messages show so many characters of a name.
+#: Characters of a name that messages show.
 _MAX_SHOWN_SIZE: Final = 80
 
 
 def shown_name(name: str) -> str:
-    """Return the beginning of a name for a message: thousands of sections may share a name of any length."""
+    """Return a name for a message, cut where it is long: thousands of sections may share a name of any length."""
     return name if len(name) <= _MAX_SHOWN_SIZE else name[:_MAX_SHOWN_SIZE] + "..."
 
 
 def shared_names(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
-    """Return names with those that equal some others replaced by these.
+    """Intern names: return them with each name that equals one of `others` replaced by that object.
 
-    Equal names are one object then, and comparing them does not cost their length each time.
+    Comparing equal names is then independent of their length.
     """
     known = {name: name for name in others}
-    # A string table gives one object for one offset.
-    replaced: dict[int, str] = {}
-    result = []
-    for name in names:
-        if id(name) not in replaced:
-            replaced[id(name)] = known.get(name, name)
-        result.append(replaced[id(name)])
-    return tuple(result)
+    # A string table returns one object for one offset, so that each is hashed once.
+    interned: IdentityMap[str, str] = IdentityMap(lambda name: known.get(name, name))
+    return tuple(interned[name] for name in names)
 
 
 class StringTable:
-    """The names of a string table, by offset in bytes; each is read once. `name` is the section's."""
+    """The strings of a string table, by offset in bytes; each is decoded once. `name` is the section's, for errors."""
 
     def __init__(self, data: bytes, name: str) -> None:
         self._data = data
@@ -53,8 +49,7 @@ class StringTable:
     def at(self, offset: int) -> str:
         """Return the string at an offset, up to its NUL or the table's end; empty when the offset leaves the table.
 
-        Bytes that are no UTF-8 are escaped. Raises `ElfError` when names overlap far more often than they can in good
-        faith.
+        Bytes that are not UTF-8 are escaped. Raises `ElfError` when names overlap far more than linkers make them.
         """
         known = self._known.get(offset)
         if known is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.budget import Budget
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 #: A member's header: name, times, owners and mode, decimal size, two magic bytes.
 _HEADER: Final = struct.Struct("16s12s6s6s8s10s2s")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.budget import Budget
 from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.elf.contents import FileBytes
+from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import image_of, open_unfollowed, read_file, read_open
-from cfi2sframe.elf.records import Buffer
 from cfi2sframe.errors import ChangedError, InputError
 from cfi2sframe.files.ar import members_of
 from cfi2sframe.files.deb import payload_of_deb, tar_entries
@@ -22,7 +22,7 @@ from cfi2sframe.files.rpm import cpio_entries, payload_of_rpm
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.files.payload import Payload
     from cfi2sframe.files.records import Entry, Source
 

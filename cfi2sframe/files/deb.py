@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.budget import Budget
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 _BLOCK_SIZE: Final = 512
 #: The cost of a header in microseconds.

@@ -20,7 +20,7 @@ from cfi2sframe.errors import ChangedError, InputError, UnfitError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 #: O_PATH: a folder on the way need not be readable.
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

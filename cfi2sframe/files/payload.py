@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import IO
 
     from cfi2sframe.budget import Budget
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 #: How much is decompressed at once, and read at once (bytes).
 _BLOCK_SIZE: Final = 1 << 16

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from cfi2sframe.errors import ErrorKind
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 ELF_MAGIC: Final = b"\x7fELF"
 AR_MAGIC: Final = b"!<arch>\n"

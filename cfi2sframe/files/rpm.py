@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.budget import Budget
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 _LEAD_SIZE: Final = 96
 #: A header starts with its magic number, four reserved bytes, the count of index entries and the size of its store.

@@ -18,8 +18,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import read_open
-from cfi2sframe.elf.records import Buffer
 from cfi2sframe.errors import ChangedError
 from cfi2sframe.files.descriptors import FileState, FolderEntry, open_folder
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from io import BufferedWriter
 
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.files.descriptors import InputFile
 
 _TEMPORARY_PREFIX: Final = ".cfi2sframe-"

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.elf.ranges import Span, holder_of, united
 from cfi2sframe.gnu.assembler import Chunks, GasModel, cut
 from cfi2sframe.gnu.rows import GasFunction, GasTarget
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import DropReason
-from cfi2sframe.rewrite.reread.view import holder_of, united
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _assembled_entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator
     plt = united((p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name))
     for number, entry in enumerate(cfi.entries):
         start = entry.fde.pc_begin_vaddr
-        if dropped.get(number) is DropReason.DISCARDED or holder_of(plt, (start, start + 1)) is not None:
+        if dropped.get(number) is DropReason.DISCARDED or holder_of(plt, Span(start, start + 1)) is not None:
             continue
         yield entry
 

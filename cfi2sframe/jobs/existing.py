@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME
 from cfi2sframe.elf.contents import is_equal
 from cfi2sframe.elf.image import ElfImage
 
@@ -13,13 +12,6 @@ if TYPE_CHECKING:
     from cfi2sframe.emit import Emitted
 
 _NAMES = (".sframe", ".rela.sframe")
-
-
-def has_section(image: ElfImage) -> bool:
-    """Whether an image has an SFrame section, or a PT_GNU_SFRAME segment."""
-    return any(section.type == SHT_GNU_SFRAME or section.name == _NAMES[0] for section in image.sections) or any(
-        segment.type == PT_GNU_SFRAME for segment in image.segments
-    )
 
 
 def is_same(image: ElfImage, emitted: Emitted) -> bool:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.conversion import Conversion
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.records import FileData
     from cfi2sframe.emit import Emitted
     from cfi2sframe.files.descriptors import FileState, InputFile
     from cfi2sframe.jobs.records import Job, Output, Status
@@ -122,13 +122,13 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None) -> _Written
     if job.output and job.output.is_raw:
         return _write_raw(job.output, conversion, file)
     from cfi2sframe import emit
-    from cfi2sframe.jobs.existing import has_section, is_same
+    from cfi2sframe.jobs.existing import is_same
 
     if not conversion.data:
         warning = f"{_none_described(conversion)}; the file gets no .sframe section"
         return _leave(job, conversion.image, file)._replace(warnings=(warning,))
     image, settings = conversion.image, job.settings
-    exists = has_section(image)
+    exists = image.has_sframe
     emitted = emit.emit(
         conversion, replace=exists, section_type=settings.section_type, may_move_table=settings.may_move_table
     )

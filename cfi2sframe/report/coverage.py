@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.elf.image import CodeRange, ElfImage
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import CodeRange
     from cfi2sframe.reasons import SkipReason
 
 SCHEMA_VERSION: Final = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of a file with parts of it replaced: what stays is never copied in memory."""
+"""A copy of a file with parts of it replaced; the bytes that stay are not copied in memory."""
 
 from __future__ import annotations
 
@@ -12,25 +12,19 @@ from cfi2sframe.errors import EmbedError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 
 class Splice(NamedTuple):
-    """At `file_offset`, `removed_size` bytes of the original give way to `content`.
+    """At `file_offset`, `content` replaces `removed_size` bytes of the original.
 
-    `content` is None for the section to embed, whose bytes come later and whose size is `section_size`.
+    `content` is None for the section to embed, whose bytes are known later and whose size is `section_size`.
     """
 
     file_offset: int
     removed_size: int
     content: bytes | None
     section_size: int = 0
-
-    @property
-    def growth(self) -> int:
-        """How many bytes the file gets longer; negative when it shrinks."""
-        inserted = self.section_size if self.content is None else len(self.content)
-        return inserted - self.removed_size
 
 
 def overwrite(file_offset: int, content: bytes) -> Splice:
@@ -39,19 +33,19 @@ def overwrite(file_offset: int, content: bytes) -> Splice:
 
 
 def ordered(splices: Iterable[Splice]) -> tuple[Splice, ...]:
-    """Sort splices by place; those at one place keep their order.
+    """Sort splices by file offset; those at one offset keep their order.
 
-    Raises `EmbedError` when two of them touch the same bytes: a plan that contradicts itself is not written.
+    Raises `EmbedError` when two of them replace the same bytes, which a consistent plan never does.
     """
     result = tuple(sorted(splices, key=lambda splice: splice.file_offset))
     for before, after in pairwise(result):
         if before.file_offset + before.removed_size > after.file_offset:
-            raise EmbedError(f"two changes meet at file offset 0x{after.file_offset:x}")
+            raise EmbedError(f"two changes overlap at file offset 0x{after.file_offset:x}")
     return result
 
 
 def apply(data: FileData, splices: tuple[Splice, ...], section: bytes = b"") -> Joined:
-    """Return the new file."""
+    """Return the edited file; `section` are the bytes of the section to embed."""
     chunks: list[FileData] = []
     position = 0
     for splice in splices:

@@ -1,39 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for more program headers where they are: what lies behind the table, and where it can go instead.
+"""Room for more program headers where they are: what follows the table, and where that can move.
 
-The table must stay near the start of the file: kernels before 5.18 derive AT_PHDR from the first PT_LOAD,
-and GNU strip and objcopy put a table that lies elsewhere back behind the ELF header, over whatever is
-there.
+The table must stay near the start of the file: kernels before 5.18 compute AT_PHDR from the first PT_LOAD, and GNU
+strip and objcopy move a table that is elsewhere back after the ELF header, over whatever is there.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.records import SECTION_HEADER_SIZE
-from cfi2sframe.rewrite.cover import FOLLOWING_TYPES, Cover
+from cfi2sframe.rewrite.following_segments import FOLLOWING_TYPES, FollowingSegments
 from cfi2sframe.rewrite.gate import round_up
 from cfi2sframe.rewrite.movable import BUILD_ID_NAME, movable_sections
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import ProgramHeader
-    from cfi2sframe.rewrite.gate import Layout
+    from cfi2sframe.elf.headers import ProgramHeader
+    from cfi2sframe.rewrite.gate import LinkedFile
 
-#: A core dump keeps this much of a mapped ELF file; the build-id has to be within.
+#: A core dump contains this much of each mapped ELF file; the build-id has to be in there.
 FIRST_PAGE_SIZE: Final = 4096
-#: Larger sections are not worth leaving a hole of their size in the file, unless that is this part of the file.
+#: A section that moves leaves a hole: none is larger than this (bytes), or than the file divided by the share.
 _LARGEST_MOVED_SIZE: Final = 1 << 18
 _LARGEST_MOVED_SHARE: Final = 64
-#: So many more groups may leave the way after it is clear, for a build-id that stays in the first page.
+#: How many more groups may be moved than there have to be, to keep the build-id in the first page.
 _MORE_ATTEMPTS: Final = 64
-#: The smallest section that patchelf moves and overwrites: an entry of a table, a short name.
+#: The shortest run of X that patchelf leaves: the smallest section that it moves.
 _SHORTEST_X_RUN: Final = 8
 
 
-class Group(NamedTuple):
-    """Sections that move together, since one segment covers them: first byte, size, alignment.
+class MovableGroup(NamedTuple):
+    """Sections that move together, since one segment covers them: the file offset, size and alignment of all.
 
-    `deltas` are the distances of the sections from the group's first byte.
+    `deltas` are the distances of the sections from the group's start, in bytes.
     """
 
     indices: tuple[int, ...]
@@ -45,7 +43,10 @@ class Group(NamedTuple):
 
 
 class HeadRegion(NamedTuple):
-    """The bytes from the end of the program header table to the first thing that cannot move."""
+    """The file offsets from the end of the program header table to the first thing that cannot move.
+
+    `load` is the PT_LOAD that holds the table, `movable` the indices of the sections in between, in file order.
+    """
 
     start: int
     limit: int
@@ -60,42 +61,42 @@ class HeadRegion(NamedTuple):
 class Repacking(NamedTuple):
     """Where the movable sections go when the table grows.
 
-    `placed` maps sections to file offsets within the first segment, `displaced` leaves it for the new place.
+    `placed` maps sections to file offsets within the first segment; the groups `displaced` leave it. `load_end` is the
+    new end (file offset) of the first segment, when the build-id moved into the slack after it.
     """
 
     placed: dict[int, int]
-    displaced: tuple[Group, ...]
-    #: New end (file offset) of the first segment, when the build-id went into the slack behind it.
+    displaced: tuple[MovableGroup, ...]
     load_end: int | None
     warnings: tuple[str, ...]
 
 
-def head_region(layout: Layout) -> HeadRegion:
-    """Return the region behind the program header table of `layout`."""
-    start = layout.table_end
+def head_region(file: LinkedFile) -> HeadRegion:
+    """Return the region after the program header table."""
+    start = file.table_end
     load = next(
         (
             load
-            for load in layout.loads
-            if load.file_offset <= layout.header.program_headers_offset and start <= load.file_offset + load.file_size
+            for load in file.loads
+            if load.file_offset <= file.header.program_headers_offset and start <= load.file_span.end
         ),
         None,
     )
-    if load is None or not layout.sections:
+    if load is None or not file.sections:
         return HeadRegion(start, start, load, ())
-    load_end = load.file_offset + load.file_size
-    movable = movable_sections(layout, start, load_end)
-    position, limit, found = vacated_end(layout), load_end, []
-    for file_offset, index in _contents_behind(layout, start):
-        if not _is_unused(bytes(layout.data[position : min(file_offset, load_end)])):
+    load_end = load.file_span.end
+    movable = movable_sections(file, start, load_end)
+    position, limit, found = vacated_end(file), load_end, []
+    for file_offset, index in _contents_from(file, start):
+        if not _is_unused(bytes(file.data[position : min(file_offset, load_end)])):
             limit = position
             break
         if index not in movable:
             limit = min(file_offset, load_end)
             break
         found.append(index)
-        position = file_offset + layout.sections[index].size
-    return _without_half_notes(layout, HeadRegion(start, limit, load, tuple(found)))
+        position = file_offset + file.sections[index].size
+    return _without_half_notes(file, HeadRegion(start, limit, load, tuple(found)))
 
 
 def _is_unused(content: bytes) -> bool:
@@ -105,86 +106,81 @@ def _is_unused(content: bytes) -> bool:
     )
 
 
-def _contents_behind(layout: Layout, start: int) -> list[tuple[int, int]]:
-    contents = [
-        (section.file_offset, index)
-        for index, section in enumerate(layout.sections)
-        if layout.has_content(index) and section.file_offset >= start
-    ]
-    table = layout.header.section_headers_offset
-    if table >= vacated_end(layout):
+def _contents_from(file: LinkedFile, start: int) -> list[tuple[int, int]]:
+    contents = [(section.start, section.number) for section in file.stored if section.start >= start]
+    table = file.header.section_headers_offset
+    if table >= vacated_end(file):
         contents.append((table, -1))
     return sorted(contents)
 
 
-def vacated_end(layout: Layout) -> int:
-    """Return the end of the bytes right behind the program headers that are free in any case.
+def vacated_end(file: LinkedFile) -> int:
+    """Return the file offset up to which the bytes after the program headers are free in any case.
 
-    Go's linker puts the section headers there. They go to the end of the file, as all that lie before loaded bytes do.
+    Go's linker puts the section headers there. Those move to the end of the file, as any that precede loaded bytes do.
     """
-    table = layout.header.section_headers_offset
-    end = table + SECTION_HEADER_SIZE * len(layout.sections)
-    if not layout.sections or end > layout.loaded_end or not layout.table_end <= table:
-        return layout.table_end
-    return layout.table_end if any(layout.data[layout.table_end : table]) else end
+    table = file.section_table
+    if not file.sections or table.end > file.loaded_end or table.start < file.table_end:
+        return file.table_end
+    return file.table_end if any(file.data[file.table_end : table.start]) else table.end
 
 
-def _without_half_notes(layout: Layout, region: HeadRegion) -> HeadRegion:
-    """End the region before a segment that reaches beyond it."""
+def _without_half_notes(file: LinkedFile, region: HeadRegion) -> HeadRegion:
+    """End the region before a following segment that is only partly in it."""
     limit = region.limit
-    for segment in layout.segments:
-        end = segment.file_offset + segment.file_size
+    for segment in file.segments:
+        end = segment.file_span.end
         if segment.type in FOLLOWING_TYPES and region.start <= segment.file_offset < limit < end:
             limit = segment.file_offset
-    kept = tuple(index for index in region.movable if layout.sections[index].file_offset < limit)
+    kept = tuple(index for index in region.movable if file.sections[index].file_offset < limit)
     return region._replace(limit=limit, movable=kept)
 
 
-def groups_of(layout: Layout, movable: tuple[int, ...], *, split_notes: bool) -> tuple[Group, ...]:
+def groups_of(file: LinkedFile, movable: tuple[int, ...], *, split_notes: bool) -> tuple[MovableGroup, ...]:
     """Return the movable sections in file order, joined where one segment covers several.
 
-    With `split_notes` each is its own; a PT_NOTE then keeps to its build-id, or else to its first section.
+    With `split_notes` none are joined; a PT_NOTE then keeps its build-id only, or else its first section.
     """
     clusters: list[list[int]] = []
-    cover = Cover(layout)
+    following = FollowingSegments(file)
     for index in movable:
-        if clusters and not split_notes and _joined(layout, cover, clusters[-1][-1], index):
+        if clusters and not split_notes and _joined(file, following, clusters[-1][-1], index):
             clusters[-1].append(index)
         else:
             clusters.append([index])
-    return tuple(_group(layout, cover, tuple(cluster)) for cluster in clusters)
+    return tuple(_group(file, following, tuple(cluster)) for cluster in clusters)
 
 
-def _joined(layout: Layout, cover: Cover, first: int, second: int) -> bool:
-    end = layout.sections[second].file_offset + layout.sections[second].size
-    return cover.holds_both(layout.sections[first].file_offset, end)
+def _joined(file: LinkedFile, following: FollowingSegments, first: int, second: int) -> bool:
+    end = file.sections[second].file_span.end
+    return following.holds_both(file.sections[first].file_offset, end)
 
 
-def _group(layout: Layout, cover: Cover, indices: tuple[int, ...]) -> Group:
-    first, last = layout.sections[indices[0]], layout.sections[indices[-1]]
-    alignments = [layout.sections[index].alignment for index in indices]
-    alignments += [segment.alignment for index in indices for segment in cover.segments.get(index, ())]
-    return Group(
+def _group(file: LinkedFile, following: FollowingSegments, indices: tuple[int, ...]) -> MovableGroup:
+    first, last = file.sections[indices[0]], file.sections[indices[-1]]
+    alignments = [file.sections[index].alignment for index in indices]
+    alignments += [segment.alignment for index in indices for segment in following.segments.get(index, ())]
+    return MovableGroup(
         indices,
-        tuple(layout.sections[index].file_offset - first.file_offset for index in indices),
+        tuple(file.sections[index].file_offset - first.file_offset for index in indices),
         first.file_offset,
-        last.file_offset + last.size - first.file_offset,
+        last.file_span.end - first.file_offset,
         max(alignments),
-        any(layout.names[index] == BUILD_ID_NAME for index in indices),
+        any(file.names[index] == BUILD_ID_NAME for index in indices),
     )
 
 
-def repack(layout: Layout, region: HeadRegion, table_end: int, slack_end: int) -> Repacking | None:
-    """Make room for a table that ends at `table_end`; None when that cannot be.
+def repack(file: LinkedFile, region: HeadRegion, table_end: int, slack_end: int) -> Repacking | None:
+    """Make room for a table that ends at file offset `table_end`; None when that is impossible.
 
-    The slack behind the first segment, up to file offset `slack_end`, may take the build-id.
+    The build-id may move into the slack after the first segment, up to file offset `slack_end`.
     """
     if region.load is None:
         return None
     fallback, more = None, _MORE_ATTEMPTS
-    largest = max(_LARGEST_MOVED_SIZE, len(layout.data) // _LARGEST_MOVED_SHARE)
+    largest = max(_LARGEST_MOVED_SIZE, len(file.data) // _LARGEST_MOVED_SHARE)
     for split_notes in (False, True):
-        groups = groups_of(layout, region.movable, split_notes=split_notes)
+        groups = groups_of(file, region.movable, split_notes=split_notes)
         for count in range(len(groups) + 1):
             room_end = groups[count].file_offset if count < len(groups) else region.limit
             if room_end < table_end:
@@ -204,9 +200,9 @@ def repack(layout: Layout, region: HeadRegion, table_end: int, slack_end: int) -
     return fallback._replace(warnings=(warning,))
 
 
-def _place(region: HeadRegion, groups: tuple[Group, ...], room: range, slack_end: int) -> Repacking:
+def _place(region: HeadRegion, groups: tuple[MovableGroup, ...], room: range, slack_end: int) -> Repacking:
     placed: dict[int, int] = {}
-    displaced: list[Group] = []
+    displaced: list[MovableGroup] = []
     position, load_end = room.start, None
     for group in sorted(groups, key=lambda group: (not group.has_build_id, group.size)):
         start = _aligned(region, position, group.alignment)

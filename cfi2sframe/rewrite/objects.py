@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Put a section and its relocations into a copy of a relocatable object, and take them out again.
+"""The door for relocatable objects: add a section and its relocations to a copy of one, or remove them.
 
-Everything else in the file keeps its bytes, its offset and its index: what is new goes behind the old end of the file,
-and only the file header learns of it. Knows nothing of what the section's bytes mean.
+Everything else in the file keeps its bytes, its file offset and its index: new contents and the new section table
+follow the old end of the file, and the file header is updated. Knows nothing of what the section's bytes mean.
 """
 
 from __future__ import annotations
@@ -11,35 +11,36 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.contents import Joined, part_of
-from cfi2sframe.elf.records import (
+from cfi2sframe.elf.contents import Joined, differences, part_of
+from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     RELA_SIZE,
     SFRAME_NAME,
     SYMBOL_SIZE,
     FileHeader,
     SectionHeader,
-    is_sframe_section,
-    parse_file_header,
-    parse_section_headers,
-    section_names_index,
+    parse_headers,
+    sframe_index,
 )
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.elf.strings import shared_names, shown_name
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.rewrite.reread.view import differences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.elf.headers import Buffer
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.records import Buffer, FileData
 
 _RELA_NAME: Final = ".rela.sframe"
 _MODULE_SIGNATURE: Final = b"~Module signature appended~\n"
+#: The header of an inactive section.
+_INACTIVE: Final = SectionHeader(0, c.SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class ObjectRelocation(NamedTuple):
-    """An entry of `.rela.sframe`; `offset` counts in the section."""
+    """An entry of `.rela.sframe`; `offset` counts bytes from the start of the section."""
 
     offset: int
     type: int
@@ -52,27 +53,27 @@ class _Object:
 
     def __init__(self, data: FileData) -> None:
         self.data = data
-        self.header: FileHeader = parse_file_header(data)
+        headers = parse_headers(data)
+        self.header = headers.file
         self.order = self.header.byte_order
-        self.sections = parse_section_headers(data, self.header)
+        self.sections = headers.sections
         if not self.sections:
             raise EmbedError("an object without section headers has no place for a section")
         if bytes(data[-len(_MODULE_SIGNATURE) :]) == _MODULE_SIGNATURE:
             raise EmbedError("a signed kernel module: any change breaks its signature; convert before signing")
-        self.names_index = section_names_index(self.header, self.sections)
+        self.names_index = headers.names_index
         names = self.sections[self.names_index]
-        self.names = bytes(data[names.file_offset : names.file_offset + names.size])
+        self.names = bytes(data[names.file_offset : names.file_span.end])
         self._index_bytes_left = len(data)
 
     def find(self) -> int | None:
         """Return the index of the SFrame section, if there is one."""
         wanted = SFRAME_NAME.encode() + b"\0"
-        for index, section in enumerate(self.sections):
-            # Names may be long, and overlap: none is copied.
-            is_called = self.names.startswith(wanted, section.name_offset)
-            if is_sframe_section(section.type, SFRAME_NAME if is_called else ""):
-                return index
-        return None
+        # Names may be long, and overlap: none is copied.
+        return sframe_index(
+            (section.type, SFRAME_NAME if self.names.startswith(wanted, section.name_offset) else "")
+            for section in self.sections
+        )
 
     def find_relocations(self, target: int) -> int | None:
         """Return the index of the section that relocates another."""
@@ -110,13 +111,13 @@ class _Object:
         return struct.unpack(f"{self.order}{len(data) // 4}I", data)
 
     def _bytes_of(self, section: SectionHeader, entry_size: int) -> Buffer:
-        """Return the whole entries of a table. Raises `EmbedError` when it leaves the file."""
-        if section.file_offset + section.size > len(self.data):
+        """Return the bytes of a table, whole entries only. Raises `EmbedError` when it leaves the file."""
+        if section.file_span.end > len(self.data):
             raise EmbedError("a table of symbols or indices reaches past the end of the file")
         return self.data[section.file_offset : section.file_offset + section.size // entry_size * entry_size]
 
     def file_header(self, headers_offset: int, count: int) -> tuple[FileHeader, SectionHeader]:
-        """Return the file header, and the null section (which holds the count when it is large)."""
+        """Return the new file header and null section; the latter holds the count of sections where it is large."""
         null = self.sections[0]
         stored = count
         if count >= c.SHN_LORESERVE:
@@ -127,18 +128,13 @@ class _Object:
         return header, null
 
 
-def has_section(data: FileData) -> bool:
-    """Whether an object holds an SFrame section already."""
-    return _Object(data).find() is not None
-
-
 def add_to_object(
     data: FileData, section: bytes, relocations: Sequence[ObjectRelocation], section_type: int = c.SHT_GNU_SFRAME
 ) -> Joined:
-    """Return a copy of an object with `.sframe` and `.rela.sframe`: buffers to be written one behind the other.
+    """Return a copy of an object with `.sframe` and `.rela.sframe`: buffers to be written one after the other.
 
-    Sections of those names that the object has already are replaced and keep their indices.
-    Raises `EmbedError` when the object cannot take them.
+    Existing sections of those names are replaced and keep their indices. Raises `EmbedError` when the object has no
+    single symbol table, or its headers have no room for the sections.
     """
     old = _Object(data)
     headers = list(old.sections)
@@ -151,7 +147,7 @@ def add_to_object(
         last = max(old.symbol_sections(symbol_table), default=0)
         if last >= len(headers):
             raise EmbedError(
-                f"a symbol is in section {last}, which does not exist; a new section would be taken for it"
+                f"a symbol is in section {last}, which does not exist; the new section could get that index"
             )
     if index is None:
         index = len(headers)
@@ -159,24 +155,29 @@ def add_to_object(
     if rela_index is None:
         rela_index = len(headers)
         headers.append(old.sections[0])
-    headers[index] = SectionHeader(
-        name_offset, section_type, c.SHF_ALLOC, 0, tail.add(section, 8), len(section), 0, 0, 8, 0
+    headers[index] = _INACTIVE._replace(
+        name_offset=name_offset,
+        type=section_type,
+        flags=c.SHF_ALLOC,
+        file_offset=tail.add(section, 8),
+        size=len(section),
+        alignment=8,
     )
     packed = b"".join(
         struct.pack(old.order + "QQq", offset, symbol << 32 | kind, addend)
         for offset, kind, symbol, addend in relocations
     )
     headers[rela_index] = SectionHeader(
-        rela_name_offset,
-        c.SHT_RELA,
-        c.SHF_INFO_LINK,
-        0,
-        tail.add(packed, 8),
-        len(packed),
-        symbol_table,
-        index,
-        8,
-        RELA_SIZE,
+        name_offset=rela_name_offset,
+        type=c.SHT_RELA,
+        flags=c.SHF_INFO_LINK,
+        vaddr=0,
+        file_offset=tail.add(packed, 8),
+        size=len(packed),
+        link=symbol_table,
+        info=index,
+        alignment=8,
+        entry_size=RELA_SIZE,
     )
     return _finish(old, headers, tail)
 
@@ -184,8 +185,8 @@ def add_to_object(
 def remove_from_object(data: FileData) -> Joined:
     """Return a copy of an object without `.sframe` and `.rela.sframe`.
 
-    Their headers go when they are the last ones, and become inactive ones (SHT_NULL) otherwise: other sections keep
-    their indices. Raises `EmbedError` when there is none, or a symbol belongs to it.
+    Their headers are dropped when they are the last ones, and otherwise made inactive (SHT_NULL), so that other
+    sections keep their indices. Raises `EmbedError` when there is no `.sframe`, or a symbol or a group refers to it.
     """
     old = _Object(data)
     index = old.find()
@@ -194,9 +195,9 @@ def remove_from_object(data: FileData) -> Joined:
     headers = list(old.sections)
     rela_index = old.find_relocations(index)
     _check_unreferenced(old, index, rela_index)
-    for gone in (index, rela_index):
-        if gone is not None:
-            headers[gone] = SectionHeader(0, c.SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
+    for removed in (index, rela_index):
+        if removed is not None:
+            headers[removed] = _INACTIVE
     while headers[-1].type == c.SHT_NULL and len(headers) > 1:
         headers.pop()
     return _finish(old, headers, _Tail(len(data)))
@@ -207,13 +208,13 @@ def _check_unreferenced(old: _Object, index: int, rela_index: int | None) -> Non
         if section.type == c.SHT_GROUP:
             members = old.words_of(section)
             if index in members or rela_index in members:
-                raise EmbedError("a section group holds .sframe; the section cannot be taken out")
+                raise EmbedError("a section group holds .sframe; the section cannot be removed")
     if index in old.symbol_sections(old.symbol_table()):
-        raise EmbedError("a symbol belongs to .sframe; the section cannot be taken out")
+        raise EmbedError("a symbol is in .sframe; the section cannot be removed")
 
 
 class _Tail:
-    """What is appended behind the old end of the file."""
+    """The bytes that are appended after the old end of the file."""
 
     def __init__(self, start: int) -> None:
         self.offset = start
@@ -229,7 +230,7 @@ class _Tail:
 
 
 def _add_names(old: _Object, headers: list[SectionHeader], tail: _Tail) -> tuple[int, int]:
-    """Make sure that both names are in the name table; return their offsets there."""
+    """Return the offsets of both names in the name table, which is replaced by a longer one if they are missing."""
     position = old.names.find(_RELA_NAME.encode() + b"\0")
     if position < 0:
         position = len(old.names)
@@ -247,8 +248,8 @@ def _finish(old: _Object, headers: list[SectionHeader], tail: _Tail) -> Joined:
     return Joined([packed, part_of(old.data, len(packed), len(old.data)), *tail.chunks])
 
 
-def check_added(original: ElfImage, rewritten: ElfImage) -> None:
-    """Raise `EmbedError` unless an object is another one with `.sframe`: all other sections are where they were."""
+def check_object_with(original: ElfImage, rewritten: ElfImage) -> None:
+    """Raise `EmbedError` unless `rewritten` is `original` with `.sframe`, and all other sections are unchanged."""
     known = {s.index for s in original.sections if s.is_sframe}
     replaced = known | {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in known}
     _check_kept(original, rewritten, replaced)
@@ -258,37 +259,42 @@ def check_added(original: ElfImage, rewritten: ElfImage) -> None:
     _expect(all(s.type == c.SHT_RELA and s.info in found for s in added), "there are other new sections")
 
 
-def check_taken_out(original: ElfImage, rewritten: ElfImage) -> None:
-    """Raise `EmbedError` unless an object is another one without `.sframe`: all other sections are where they were."""
-    gone = {s.index for s in original.sections if s.is_sframe}
-    gone |= {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in gone}
-    _check_kept(original, rewritten, gone)
-    inactive = (0, 0, 0, 0, 0, 0, 0, 0, 0)
+def check_object_without(original: ElfImage, rewritten: ElfImage) -> None:
+    """Raise `EmbedError` unless `rewritten` is `original` without `.sframe`, and all other sections are unchanged."""
+    removed = {s.index for s in original.sections if s.is_sframe}
+    removed |= {s.index for s in original.sections if s.type in (c.SHT_RELA, c.SHT_REL) and s.info in removed}
+    _check_kept(original, rewritten, removed)
     for section in rewritten.sections:
-        is_left = section.index not in gone or section[2:] == inactive
-        _expect(is_left and not section.is_sframe, "the section is still there")
+        header = rewritten.headers.sections[section.index]
+        is_removed = section.index not in removed or header._replace(name_offset=0) == _INACTIVE
+        _expect(is_removed and not section.is_sframe, "the section is still there")
 
 
 def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> None:
-    """Compare all sections but those with the indices `other`; inactive ones at the end may be missing."""
+    """Compare all sections except those with the indices `other`; inactive ones at the end may be missing."""
     before, after = original.header, rewritten.header
-    # Sections may overlap, so their bytes are compared all at once: what is new goes after the old end of the file.
-    for place, _ in differences(original.data, rewritten.data, (FILE_HEADER_SIZE, len(original.data))):
+    # Sections may overlap, so the whole file is compared at once: new bytes follow its old end.
+    for place, _ in differences(original.data, rewritten.data, Span(FILE_HEADER_SIZE, len(original.data))):
         holders = [s.name for s in original.sections if s.file_offset <= place < s.file_offset + s.size]
         raise _failure(f"section {shown_name((*holders, 'none')[0])} differs at file offset 0x{place:x}")
-    _expect(before[:6] == after[:6] and before.flags == after.flags, "the file header changed")
+    # Where the section table is, and how many headers it has, may change.
+    same = before == after._replace(
+        section_headers_offset=before.section_headers_offset,
+        section_header_count=before.section_header_count,
+    )
+    _expect(same, "the file header changed")
     _expect(original.segments == rewritten.segments, "the program headers changed")
-    names = section_names_index(before, original.sections)
+    names = original.headers.names_index
     new_names = shared_names((s.name for s in rewritten.sections), (s.name for s in original.sections))
-    _expect(names == section_names_index(after, rewritten.sections), "the section names are elsewhere")
+    _expect(names == rewritten.headers.names_index, "the section names are elsewhere")
     for old in original.sections:
         if old.index in other:
             continue
         if old.index >= len(rewritten.sections):
-            _expect(old.type == c.SHT_NULL, f"section {shown_name(old.name)} is gone")
+            _expect(old.type == c.SHT_NULL, f"section {shown_name(old.name)} is missing")
             continue
         new = rewritten.sections[old.index]
-        # The image gives addresses of its own, and the null section holds the count of sections.
+        # Addresses are assigned by the image, and the null section may hold the count of sections.
         first, second = old._replace(vaddr=0), new._replace(vaddr=0, name=new_names[old.index])
         if old.index == names:
             same = original.section_bytes(old) == rewritten.section_bytes(new)[: old.size]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Take a `.sframe` section out of a linked file: the reverse of `draft` and `assemble`, as far as the file tells.
+"""Remove the `.sframe` section of a linked file: the reverse of `choose` and `insert`, as far as the file shows it.
 
-Moved sections are known by their place: behind `.sframe` in its segment. A PT_NOTE for `.note.gnu.property`
-returns when PT_GNU_PROPERTY is there without it, as every linker writes both.
+Sections that made room for program headers are known by their place: they follow `.sframe` in its segment. A PT_NOTE
+for `.note.gnu.property` is restored when there is only PT_GNU_PROPERTY, since every linker writes both.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from cfi2sframe.elf.constants import (
     SHF_ALLOC,
     SHT_NOTE,
 )
-from cfi2sframe.elf.records import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, ProgramHeader, SectionHeader
+from cfi2sframe.elf.contents import is_zero
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, ProgramHeader, SectionHeader
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.rewrite.cover import Cover
 from cfi2sframe.rewrite.edits import Splice, ordered, overwrite
-from cfi2sframe.rewrite.gate import Layout, described_end, round_up
+from cfi2sframe.rewrite.following_segments import FollowingSegments
+from cfi2sframe.rewrite.gate import LinkedFile, round_up
 from cfi2sframe.rewrite.header_room import FIRST_PAGE_SIZE, HeadRegion, groups_of, head_region
-from cfi2sframe.rewrite.insert import behind_alignment
-from cfi2sframe.rewrite.movable import movable_sections, nobody_misses
-from cfi2sframe.rewrite.reread.view import is_zero
-from cfi2sframe.rewrite.section_indices import changed_contents, section_bytes
+from cfi2sframe.rewrite.movable import NewPlace, may_be_dropped, movable_sections
+from cfi2sframe.rewrite.section_indices import changed_contents, numbering_without
 from cfi2sframe.rewrite.section_table import without_section_header
-from cfi2sframe.rewrite.table_at_end import segments_before, table_is_in
+from cfi2sframe.rewrite.table_at_end import segments_at_old_place, table_is_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 class _Target(NamedTuple):
-    """What goes: the section's index (or None), its file range, and the PT_LOAD it is in (or None)."""
+    """What is removed: the section's index (or None), its file offsets, and the PT_LOAD that holds it (or None)."""
 
     section_index: int | None
     start: int
@@ -48,68 +48,70 @@ class _Target(NamedTuple):
     load: ProgramHeader | None
 
 
-def removal_splices(layout: Layout) -> tuple[Splice, ...]:
-    """Return the splices that take `.sframe` and PT_GNU_SFRAME out of the file.
+def removal_splices(file: LinkedFile) -> tuple[Splice, ...]:
+    """Return the splices that remove `.sframe` and PT_GNU_SFRAME from the file.
 
     Raises `EmbedError` when there is neither.
     """
-    target = _find(layout)
-    if table_is_in(layout, target.load) and _is_own_segment(layout, target, ()):
-        return _with_table_in_front(layout, target)
-    region = head_region(layout)
-    home = _way_home(layout, region, target)
-    own = _is_own_segment(layout, target, home)
-    segments = _segments_without(layout, target, own=own)
-    table_end = layout.header.program_headers_offset + PROGRAM_HEADER_SIZE * len(segments)
-    places = _places_at_home(layout, region, home, table_end)
-    if home and not places:
-        home, own = (), own and not home
-        segments = _segments_without(layout, target, own=own)
+    target = _find(file)
+    if table_is_in(file, target.load) and _has_own_segment(file, target, ()):
+        return _with_table_at_old_place(file, target)
+    region = head_region(file)
+    returning = _returning(file, region, target)
+    own = _has_own_segment(file, target, returning)
+    segments = _segments_without(file, target, own=own)
+    table_end = file.header.program_headers_offset + PROGRAM_HEADER_SIZE * len(segments)
+    places = _old_places(file, region, returning, table_end)
+    if returning and not places:
+        # They do not fit: they stay where they are, and so does their segment.
+        returning, own = (), False
+        segments = _segments_without(file, target, own=own)
     vaddrs = {index: region.vaddr_of(offset) for index, offset in places.items()}
-    segments = _followed(layout, segments, places, vaddrs)
-    segments = _shrunk(layout, segments, target, set(home))
-    numbering = _new_numbering(layout, target, places)
-    contents = changed_contents(layout, numbering, vaddrs)
-    splices = _head(layout, region, segments, places, contents)
+    segments = _followed(file, segments, places, vaddrs)
+    segments = _shrunk(file, segments, target, set(returning))
+    numbering = numbering_without(file, target.section_index, sorted(places, key=lambda index: places[index]))
+    contents = changed_contents(file, numbering, vaddrs)
+    splices = _head(file, region, segments, places, contents)
     splices += [
-        overwrite(layout.sections[index].file_offset, content)
+        overwrite(file.sections[index].file_offset, content)
         for index, content in contents.items()
         if index not in places
     ]
-    splices += _cleared(layout, target, region, home, own=own)
-    cuts = [cut] if own and (cut := _cut(layout, target)) else []
-    header = layout.header._replace(program_header_count=len(segments))
-    if layout.sections:
-        moved = {index: (vaddrs[index], places[index]) for index in places}
-        more, header = without_section_header(layout, header, target.section_index, moved, numbering, cuts, splices)
-        splices = more
+    splices += _cleared(file, target, region, returning, own=own)
+    cuts = [cut] if own and (cut := _cut(file, target)) else []
+    header = file.header._replace(program_header_count=len(segments))
+    if file.sections:
+        moved = {index: NewPlace(vaddrs[index], places[index]) for index in places}
+        more, header = without_section_header(file, header, target.section_index, moved, numbering, cuts)
+        splices += more
     splices += [Splice(cut.file_offset, cut.removed_size, b"") for cut in cuts]
     splices.append(overwrite(0, header.pack()))
     return ordered(splices)
 
 
-def _with_table_in_front(layout: Layout, target: _Target) -> tuple[Splice, ...]:
-    """Return the splices that take out the section's segment with the program headers, which go to their old place."""
-    kept = [s for s in layout.segments if s.type != PT_GNU_SFRAME and s is not target.load]
-    segments = segments_before(layout, kept)
-    numbering = _new_numbering(layout, target, {})
-    splices = [overwrite(FILE_HEADER_SIZE, b"".join(segment.pack(layout.order) for segment in segments))]
-    contents = changed_contents(layout, numbering, {})
-    splices += [overwrite(layout.sections[index].file_offset, content) for index, content in contents.items()]
-    cuts = [cut] if (cut := _cut(layout, target)) else []
-    header = layout.header._replace(program_header_count=len(segments), program_headers_offset=FILE_HEADER_SIZE)
-    if layout.sections:
-        splices, header = without_section_header(layout, header, target.section_index, {}, numbering, cuts, splices)
+def _with_table_at_old_place(file: LinkedFile, target: _Target) -> tuple[Splice, ...]:
+    """Return the splices that remove the section's segment; the program headers in it return to their old place."""
+    kept = [s for s in file.segments if s.type != PT_GNU_SFRAME and s is not target.load]
+    segments = segments_at_old_place(file, kept)
+    numbering = numbering_without(file, target.section_index, ())
+    splices = [overwrite(FILE_HEADER_SIZE, b"".join(segment.pack(file.order) for segment in segments))]
+    contents = changed_contents(file, numbering, {})
+    splices += [overwrite(file.sections[index].file_offset, content) for index, content in contents.items()]
+    cuts = [cut] if (cut := _cut(file, target)) else []
+    header = file.header._replace(program_header_count=len(segments), program_headers_offset=FILE_HEADER_SIZE)
+    if file.sections:
+        more, header = without_section_header(file, header, target.section_index, {}, numbering, cuts)
+        splices += more
     return ordered(
         [*splices, *(Splice(cut.file_offset, cut.removed_size, b"") for cut in cuts), overwrite(0, header.pack())]
     )
 
 
-def _find(layout: Layout) -> _Target:
-    index, segment = layout.sframe_index(), layout.sframe_segment()
+def _find(file: LinkedFile) -> _Target:
+    index, segment = file.sframe_index(), file.sframe_segment()
     if index is not None:
-        section: SectionHeader | ProgramHeader = layout.sections[index]
-        size = layout.sections[index].size
+        section: SectionHeader | ProgramHeader = file.sections[index]
+        size = file.sections[index].size
     elif segment is not None:
         section, size = segment, segment.file_size
     else:
@@ -118,9 +120,9 @@ def _find(layout: Layout) -> _Target:
     load = next(
         (
             load
-            for load in layout.loads
+            for load in file.loads
             if load.file_offset <= start
-            and start + size <= load.file_offset + load.file_size
+            and start + size <= load.file_span.end
             and section.vaddr - load.vaddr == start - load.file_offset
         ),
         None,
@@ -128,77 +130,77 @@ def _find(layout: Layout) -> _Target:
     return _Target(index, start, start + size, load)
 
 
-def _contents(layout: Layout, load: ProgramHeader, without: Iterable[int]) -> list[int]:
+def _contents(file: LinkedFile, load: ProgramHeader, without: Iterable[int]) -> list[int]:
     left_out = set(without)
     return [
         index
-        for index in layout.indices_within(load.file_offset, load.file_offset + load.file_size)
-        if index not in left_out and layout.sections[index].flags & SHF_ALLOC
+        for index in file.indices_within(load.file_span)
+        if index not in left_out and file.sections[index].flags & SHF_ALLOC
     ]
 
 
-def _way_home(layout: Layout, region: HeadRegion, target: _Target) -> tuple[int, ...]:
-    """Return the sections that gave way to the program headers.
+def _returning(file: LinkedFile, region: HeadRegion, target: _Target) -> tuple[int, ...]:
+    """Return the sections that moved to make room for the program headers.
 
-    They lie behind `.sframe` in its segment; a build-id note may lie at the end of the first page.
+    They follow `.sframe` in its segment; a build-id note may be at the end of the first page.
     """
     load = target.load
     if load is None or region.load is None:
         return ()
-    behind = [i for i in _contents(layout, load, ()) if layout.sections[i].file_offset >= target.end]
-    behind_end = load.file_offset + load.file_size
-    if not set(behind) <= movable_sections(layout, target.end, behind_end):
-        behind = []
+    after = [i for i in _contents(file, load, ()) if file.sections[i].file_offset >= target.end]
+    load_end = load.file_span.end
+    if not set(after) <= movable_sections(file, target.end, load_end):
+        after = []
     first_end = region.load.file_offset + region.load.file_size
     noted: list[int] = []
-    for group in groups_of(layout, _late_notes(layout, region, behind), split_notes=False):
+    for group in groups_of(file, _later_notes(file, region, after), split_notes=False):
         if group.has_build_id and group.file_offset + group.size <= min(first_end, FIRST_PAGE_SIZE):
             noted += group.indices
-    return (*noted, *behind)
+    return (*noted, *after)
 
 
-def _late_notes(layout: Layout, region: HeadRegion, without: list[int]) -> tuple[int, ...]:
-    """Return the movable notes of the first segment that lie behind sections which stay, in file order."""
+def _later_notes(file: LinkedFile, region: HeadRegion, without: list[int]) -> tuple[int, ...]:
+    """Return the movable notes of the first segment that follow sections which stay, in file order."""
     if region.load is None:
         return ()
     end = region.load.file_offset + region.load.file_size
-    movable = movable_sections(layout, region.limit, end)
+    movable = movable_sections(file, region.limit, end)
     found = [
         index
-        for index in _contents(layout, region.load, [*without, *region.movable])
-        if index in movable and layout.sections[index].type == SHT_NOTE
+        for index in _contents(file, region.load, [*without, *region.movable])
+        if index in movable and file.sections[index].type == SHT_NOTE
     ]
-    return tuple(sorted(found, key=lambda index: layout.sections[index].file_offset))
+    return tuple(sorted(found, key=lambda index: file.sections[index].file_offset))
 
 
-def _is_own_segment(layout: Layout, target: _Target, home: tuple[int, ...]) -> bool:
-    """Say whether the PT_LOAD holds nothing but the section and sections that go home."""
+def _has_own_segment(file: LinkedFile, target: _Target, returning: tuple[int, ...]) -> bool:
+    """Say whether the PT_LOAD holds nothing but the section, and sections that return to the first segment."""
     load = target.load
-    if load is None or load.flags & (PF_R | PF_W | PF_X) != PF_R or load is not layout.loads[-1]:
+    if load is None or load.flags & (PF_R | PF_W | PF_X) != PF_R or load is not file.loads[-1]:
         return False
-    if load.file_offset + load.file_size != layout.loaded_end or load.file_size != load.memory_size:
+    if load.file_span.end != file.loaded_end or load.file_size != load.memory_size:
         return False
-    if not layout.sections:
+    if not file.sections:
         return target.start - load.file_offset < 16
     left = [] if target.section_index is None else [target.section_index]
-    return not _contents(layout, load, [*left, *home]) and _is_rest_empty(layout, target, load, home)
+    return not _contents(file, load, [*left, *returning]) and _is_rest_empty(file, target, load, returning)
 
 
-def _is_rest_empty(layout: Layout, target: _Target, load: ProgramHeader, home: tuple[int, ...]) -> bool:
-    """Say whether a PT_LOAD has nothing but zeros beside the section, sections that go home, and program headers."""
-    known = [(layout.sections[i].file_offset, layout.sections[i].file_offset + layout.sections[i].size) for i in home]
-    known += [(target.start, target.end), (layout.header.program_headers_offset, layout.table_end)]
-    position, end = load.file_offset, load.file_offset + load.file_size
+def _is_rest_empty(file: LinkedFile, target: _Target, load: ProgramHeader, returning: tuple[int, ...]) -> bool:
+    """Say whether a PT_LOAD has only zeros besides the section, sections that return, and program headers."""
+    known: list[tuple[int, int]] = [file.sections[index].file_span for index in returning]
+    known += [(target.start, target.end), (file.header.program_headers_offset, file.table_end)]
+    position, end = load.file_offset, load.file_span.end
     for start, stop in [*sorted(known), (end, end)]:
-        if not is_zero(layout.data, (position, max(position, min(start, end)))):
+        if not is_zero(file.data, Span(position, max(position, min(start, end)))):
             return False
         position = max(position, stop)
     return True
 
 
-def _segments_without(layout: Layout, target: _Target, *, own: bool) -> list[ProgramHeader]:
+def _segments_without(file: LinkedFile, target: _Target, *, own: bool) -> list[ProgramHeader]:
     segments = [
-        segment for segment in layout.segments if segment.type != PT_GNU_SFRAME and not (own and segment is target.load)
+        segment for segment in file.segments if segment.type != PT_GNU_SFRAME and not (own and segment is target.load)
     ]
     prop = next((segment for segment in segments if segment.type == PT_GNU_PROPERTY), None)
     notes = [index for index, segment in enumerate(segments) if segment.type == PT_NOTE]
@@ -207,20 +209,20 @@ def _segments_without(layout: Layout, target: _Target, *, own: bool) -> list[Pro
         for index in notes
         if prop
     )
-    has_room = len(segments) < len(layout.segments)
-    if prop is not None and notes and not known and has_room and nobody_misses(layout, prop):
+    has_room = len(segments) < len(file.segments)
+    if prop is not None and notes and not known and has_room and may_be_dropped(file, prop):
         segments.insert(notes[0], prop._replace(type=PT_NOTE))
     return segments
 
 
-def _places_at_home(layout: Layout, region: HeadRegion, home: tuple[int, ...], table_end: int) -> dict[int, int]:
-    """Return the file offsets of the sections behind the table, one after the other; empty when they do not fit."""
-    if not home:
+def _old_places(file: LinkedFile, region: HeadRegion, returning: tuple[int, ...], table_end: int) -> dict[int, int]:
+    """Return the file offsets of sections after the program headers; empty when they do not fit."""
+    if not returning:
         return {}
     places: dict[int, int] = {}
     position = table_end
-    for index in _in_original_order(layout, {*home, *region.movable}):
-        section = layout.sections[index]
+    for index in _in_original_order(file, {*returning, *region.movable}):
+        section = file.sections[index]
         vaddr = region.vaddr_of(position)
         position += round_up(vaddr, section.alignment) - vaddr
         places[index] = position
@@ -228,23 +230,23 @@ def _places_at_home(layout: Layout, region: HeadRegion, home: tuple[int, ...], t
     return places if position <= region.limit else {}
 
 
-def _in_original_order(layout: Layout, indices: set[int]) -> list[int]:
-    """Return sections in the order before the move: linkers write section names in the order of the sections.
+def _in_original_order(file: LinkedFile, indices: set[int]) -> list[int]:
+    """Return sections in their order before the move, which is that of their names in the name table.
 
-    Sections of one PT_NOTE stay together. A name that is the end of another, as `.hash` of `.gnu.hash`,
-    takes that one's place, before it.
+    Sections of one PT_NOTE stay together. A name that is the suffix of another, as `.hash` of `.gnu.hash`, is sorted
+    immediately before that one.
     """
-    cover = Cover(layout)
+    followers = FollowingSegments(file)
     first = {
-        segment: min((layout.sections[index].name_offset for index in covered), default=0)
-        for segment, covered in cover.sections.items()
+        segment: min((file.sections[index].name_offset for index in covered), default=0)
+        for segment, covered in followers.sections.items()
     }
-    table = section_bytes(layout, layout.names_index)
+    table = file.section_bytes(file.names_index)
     starts: dict[int, int] = {}
 
     def key(index: int) -> tuple[int, bool, int]:
-        section = layout.sections[index]
-        offset = min([section.name_offset, *(first[segment] for segment in cover.segments.get(index, ()))])
+        section = file.sections[index]
+        offset = min([section.name_offset, *(first[segment] for segment in followers.segments.get(index, ()))])
         if offset not in starts:
             starts[offset] = table.rfind(b"\0", 0, offset) + 1
         return (starts[offset], starts[offset] == offset, section.file_offset)
@@ -252,87 +254,78 @@ def _in_original_order(layout: Layout, indices: set[int]) -> list[int]:
     return sorted(indices, key=key)
 
 
-def _new_numbering(layout: Layout, target: _Target, places: dict[int, int]) -> list[int]:
-    """Return the new index of each section, -1 for the one that goes: behind the null section come those at home."""
-    home = sorted(places, key=lambda index: places[index])
-    order = [i for i in range(len(layout.sections)) if i not in places and i != target.section_index]
-    order[1:1] = home
-    numbering = [-1] * len(layout.sections)
-    for new, old in enumerate(order):
-        numbering[old] = new
-    return numbering
-
-
 def _followed(
-    layout: Layout, segments: list[ProgramHeader], places: dict[int, int], vaddrs: dict[int, int]
+    file: LinkedFile, segments: list[ProgramHeader], places: dict[int, int], vaddrs: dict[int, int]
 ) -> list[ProgramHeader]:
-    """Let PT_INTERP, PT_NOTE and PT_GNU_PROPERTY follow; a note next to a PT_NOTE's last one joins it again."""
+    """Let PT_INTERP, PT_NOTE and PT_GNU_PROPERTY follow their sections; notes that adjoin a PT_NOTE rejoin it."""
     if not places:
         return segments
     result = []
-    cover = Cover(layout, segments)
+    followers = FollowingSegments(file, segments)
     orphans: dict[int, list[int]] = {}
     alignments = {segment.alignment for segment in segments if segment.type == PT_NOTE}
     for index in sorted(places, key=lambda index: places[index]):
-        if layout.sections[index].type == SHT_NOTE and index not in cover.segments:
-            # A note belongs into the PT_NOTE of its alignment, where there is one.
-            alignment = layout.sections[index].alignment
+        if file.sections[index].type == SHT_NOTE and index not in followers.segments:
+            # A note belongs in the PT_NOTE of its alignment, where there is one.
+            alignment = file.sections[index].alignment
             for wanted in (alignment,) if alignment in alignments else alignments:
                 orphans.setdefault(wanted, []).append(index)
     for segment in segments:
-        covered = sorted((i for i in cover.sections.get(segment, ()) if i in places), key=lambda i: places[i])
+        covered = sorted((i for i in followers.sections.get(segment, ()) if i in places), key=lambda i: places[i])
         if not covered:
             result.append(segment)
             continue
         if segment.type == PT_NOTE:
-            covered = _adjacent(layout, places, covered, orphans.get(segment.alignment, []))
+            covered = _adjacent(file, places, covered, orphans.get(segment.alignment, []))
         start, vaddr = places[covered[0]], vaddrs[covered[0]]
-        size = places[covered[-1]] + layout.sections[covered[-1]].size - start
+        size = places[covered[-1]] + file.sections[covered[-1]].size - start
         paddr = vaddr if segment.paddr else 0
         result.append(segment._replace(file_offset=start, vaddr=vaddr, paddr=paddr, file_size=size, memory_size=size))
     return result
 
 
-def _adjacent(layout: Layout, places: dict[int, int], covered: list[int], notes: list[int]) -> list[int]:
-    """Return the first and last of `covered` and the notes of no segment next to them, with only padding between.
+def _adjacent(file: LinkedFile, places: dict[int, int], covered: list[int], notes: list[int]) -> list[int]:
+    """Return the first and last of `covered` together with the notes of no segment that adjoin them.
 
-    `notes` are in file order.
+    Only padding is in between. `notes` are in file order.
     """
     first, last = covered[0], covered[-1]
     at = bisect_left(notes, places[last], key=lambda index: places[index])
     for index in notes[at:]:
-        if places[index] != _end_padded(layout, places, last, index):
+        if places[index] != _end_padded(file, places, last, index):
             break
         last = index
     at = bisect_left(notes, places[first], key=lambda index: places[index])
     for index in reversed(notes[:at]):
-        if places[first] != _end_padded(layout, places, index, first):
+        if places[first] != _end_padded(file, places, index, first):
             break
         first = index
     return [first, last]
 
 
-def _end_padded(layout: Layout, places: dict[int, int], first: int, second: int) -> int:
-    """Return the file offset behind section `first`, aligned for section `second`."""
-    return round_up(places[first] + layout.sections[first].size, layout.sections[second].alignment)
+def _end_padded(file: LinkedFile, places: dict[int, int], first: int, second: int) -> int:
+    """Return the file offset of the end of section `first`, aligned for section `second`."""
+    return round_up(places[first] + file.sections[first].size, file.sections[second].alignment)
 
 
-def _shrunk(layout: Layout, segments: list[ProgramHeader], target: _Target, home: set[int]) -> list[ProgramHeader]:
-    """End the extended PT_LOAD entries behind what is left in them, and give PT_PHDR its new size."""
+def _shrunk(
+    file: LinkedFile, segments: list[ProgramHeader], target: _Target, returning: set[int]
+) -> list[ProgramHeader]:
+    """Shrink the extended PT_LOAD entries to what is left in them, and set the size of PT_PHDR."""
     table_size = PROGRAM_HEADER_SIZE * len(segments)
-    leaving = home | ({target.section_index} if target.section_index is not None else set())
+    leaving = returning | ({target.section_index} if target.section_index is not None else set())
     result = []
     for segment in segments:
         if segment.type == PT_PHDR:
             result.append(segment._replace(file_size=table_size, memory_size=table_size))
             continue
         if segment.type == PT_LOAD and segment.file_size == segment.memory_size:
-            everything = _contents(layout, segment, ())
-            left = _contents(layout, segment, leaving)
+            everything = _contents(file, segment, ())
+            left = _contents(file, segment, leaving)
             if left and left != everything:
-                end = max(layout.sections[index].file_offset + layout.sections[index].size for index in left)
-                old_end = max(layout.sections[index].file_offset + layout.sections[index].size for index in everything)
-                if end < old_end == segment.file_offset + segment.file_size:
+                end = max(file.sections[index].file_span.end for index in left)
+                old_end = max(file.sections[index].file_span.end for index in everything)
+                if end < old_end == segment.file_span.end:
                     size = end - segment.file_offset
                     segment = segment._replace(file_size=size, memory_size=size)  # noqa: PLW2901
         result.append(segment)
@@ -340,57 +333,55 @@ def _shrunk(layout: Layout, segments: list[ProgramHeader], target: _Target, home
 
 
 def _head(
-    layout: Layout,
+    file: LinkedFile,
     region: HeadRegion,
     segments: list[ProgramHeader],
     places: dict[int, int],
     contents: dict[int, bytes],
 ) -> list[Splice]:
-    start = layout.header.program_headers_offset
-    table = b"".join(segment.pack(layout.order) for segment in segments)
+    start = file.header.program_headers_offset
+    table = b"".join(segment.pack(file.order) for segment in segments)
     if not places:
-        return [overwrite(start, table.ljust(layout.table_end - start, b"\0"))]
+        return [overwrite(start, table.ljust(file.table_end - start, b"\0"))]
     head = bytearray(region.limit - start)
     head[: len(table)] = table
     for index, place in places.items():
-        content = contents[index] if index in contents else section_bytes(layout, index)
+        content = contents[index] if index in contents else file.section_bytes(index)
         head[place - start : place - start + len(content)] = content
     return [overwrite(start, bytes(head))]
 
 
-def _cleared(layout: Layout, target: _Target, region: HeadRegion, home: tuple[int, ...], *, own: bool) -> list[Splice]:
-    """Zero what is left behind in segments that stay."""
+def _cleared(
+    file: LinkedFile, target: _Target, region: HeadRegion, returning: tuple[int, ...], *, own: bool
+) -> list[Splice]:
+    """Overwrite with zeros what is removed from segments that stay."""
     load = target.load
     splices = []
     if not own:
         splices.append(overwrite(target.start, bytes(target.end - target.start)))
-    for index in home:
-        section = layout.sections[index]
+    for index in returning:
+        section = file.sections[index]
         inside_own = own and load is not None and section.file_offset >= load.file_offset
         if not inside_own and section.file_offset >= region.limit:
             splices.append(overwrite(section.file_offset, bytes(section.size)))
     return splices
 
 
-def _cut(layout: Layout, target: _Target) -> Splice | None:
-    """Return the removal of the segment's bytes, in steps of the alignment of what follows; None without any."""
+def _cut(file: LinkedFile, target: _Target) -> Splice | None:
+    """Return the removal of the segment's bytes, by a multiple of the alignment of what follows; None without any."""
     load = target.load
     if load is None:
         return None
-    load_end = load.file_offset + load.file_size
-    edges = [(segment.file_offset, segment.file_size) for segment in layout.segments if segment.file_size]
-    edges += [
-        (section.file_offset, section.size)
-        for index, section in enumerate(layout.sections)
-        if layout.has_content(index)
-    ]
-    edges.append((layout.header.program_headers_offset, PROGRAM_HEADER_SIZE * len(layout.segments)))
-    if layout.sections:
-        edges.append((layout.header.section_headers_offset, 1))
-    before = max(start + size for start, size in edges if start + size <= load.file_offset)
-    behind = min((start for start, _ in edges if start >= load_end), default=described_end(layout))
-    alignment = behind_alignment(layout, load_end)
-    size = min(round_up(load_end - before, alignment), (behind - before) // alignment * alignment)
-    if behind == described_end(layout):
-        size = behind - before
+    load_end = load.file_span.end
+    used = [segment.file_span for segment in file.segments if segment.file_size]
+    used += [Span(section.start, section.end) for section in file.stored]
+    used.append(Span(file.header.program_headers_offset, file.table_end))
+    if file.sections:
+        used.append(file.section_table)
+    before = max(span.end for span in used if span.end <= load.file_offset)
+    following = min((span.start for span in used if span.start >= load_end), default=file.described_end())
+    alignment = file.alignment_from(load_end)
+    size = min(round_up(load_end - before, alignment), (following - before) // alignment * alignment)
+    if following == file.described_end():
+        size = following - before
     return Splice(before, size, b"") if size > 0 else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the section can live: slack behind a read-only segment, or a new segment behind all others."""
+"""Room for the section: slack after a read-only segment, or a new segment after all others."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from cfi2sframe.rewrite.gate import round_up
 from cfi2sframe.rewrite.movable import dynamic_entries
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import ProgramHeader
-    from cfi2sframe.rewrite.gate import Layout
-    from cfi2sframe.rewrite.header_room import Group
+    from cfi2sframe.elf.headers import ProgramHeader
+    from cfi2sframe.rewrite.gate import LinkedFile
+    from cfi2sframe.rewrite.header_room import MovableGroup
 
-#: Largest page of the architectures at hand (AArch64); segments that share no such page never meet in memory.
+#: The largest page size of the supported architectures (AArch64): segments in different ones never share a page.
 LARGEST_PAGE_SIZE: Final = 1 << 16
 SECTION_ALIGNMENT: Final = 8
 _BLOCK_ALIGNMENT: Final = 16
 _ADDRESS_END: Final = 1 << 64
 
 
-class Block(NamedTuple):
-    """`.sframe` and the moved sections behind it: file offsets, and their common distance to the addresses.
+class AddedBlock(NamedTuple):
+    """The bytes that are added: `.sframe`, then sections that moved there, as far apart in memory as in the file.
 
-    `load_index` is the extended PT_LOAD among `Layout.loads`, or None for a new one.
+    `file_offset` and `vaddr` are those of the block, `end` is a file offset; `placed` maps indices of moved sections to
+    file offsets. `load_index` is the extended PT_LOAD among `LinkedFile.loads`, or None for a new one.
     """
 
     file_offset: int
@@ -47,58 +48,64 @@ class Block(NamedTuple):
     end: int
     load_index: int | None
 
+    @property
+    def section_vaddr(self) -> int:
+        """The address of `.sframe`."""
+        return self.vaddr_of(self.section_file_offset)
+
     def vaddr_of(self, file_offset: int) -> int:
         """Return the address of a byte of the block."""
         return file_offset - self.file_offset + self.vaddr
 
 
-def slack_behind(layout: Layout, load: ProgramHeader, starts: list[int] | None = None) -> int:
-    """Return the file offset up to which a PT_LOAD can be extended over zero bytes that nobody uses.
+def slack_end(file: LinkedFile, load: ProgramHeader, starts: list[int] | None = None) -> int:
+    """Return the file offset up to which a PT_LOAD can be extended over unused zero bytes.
 
-    The end stays below the largest page that the next segment touches, in the file as in memory. `starts` is
-    `used_starts(layout)`, for whoever asks more than once.
+    It stays off the largest page on which the next segment starts, in memory. `starts` is `used_starts(file)`, where
+    the caller has it.
     """
-    end = load.file_offset + load.file_size
+    end = load.file_span.end
     if load.file_size != load.memory_size or load.file_size == 0:
         return end
-    starts = used_starts(layout) if starts is None else starts
+    starts = used_starts(file) if starts is None else starts
     following = bisect_left(starts, end)
-    limit = min([*starts[following : following + 1], len(layout.data)])
-    # They are in the order of their addresses.
-    above = bisect_left(layout.loads, load.end_vaddr, key=lambda other: other.vaddr)
-    if above < len(layout.loads):
-        page = max(4096, *(other.alignment for other in layout.loads))
-        limit = min(limit, end + max(layout.loads[above].vaddr // page * page - load.end_vaddr, 0))
+    limit = min([*starts[following : following + 1], len(file.data)])
+    above = bisect_left(file.loads, load.end_vaddr, key=lambda other: other.vaddr)
+    if above < len(file.loads):
+        page = max(4096, *(other.alignment for other in file.loads))
+        limit = min(limit, end + max(file.loads[above].vaddr // page * page - load.end_vaddr, 0))
     if limit <= end:
         return end
-    unused = bytes(layout.data[end:limit])
+    unused = bytes(file.data[end:limit])
     return end + len(unused) - len(unused.lstrip(b"\0"))
 
 
-def used_starts(layout: Layout) -> list[int]:
-    """Return the file offsets where something starts that the headers describe, ascending."""
-    starts = [segment.file_offset for segment in layout.segments if segment.file_size]
-    starts += [start for start, _, _ in layout.contents]
-    if layout.sections:
-        starts.append(layout.header.section_headers_offset)
+def used_starts(file: LinkedFile) -> list[int]:
+    """Return the file offsets at which anything starts that the headers describe, ascending."""
+    starts = [segment.file_offset for segment in file.segments if segment.file_size]
+    starts += [section.start for section in file.stored]
+    if file.sections:
+        starts.append(file.header.section_headers_offset)
     return sorted(starts)
 
 
-def slack_block(layout: Layout, groups: tuple[Group, ...], section_size: int, taken: dict[int, int]) -> Block | None:
+def slack_block(
+    file: LinkedFile, groups: tuple[MovableGroup, ...], section_size: int, taken: dict[int, int]
+) -> AddedBlock | None:
     """Return a block in the slack of the last read-only segment that has enough, or None.
 
-    A segment with code is second choice, and only if the linker put the unwind tables there too (as it does
-    without `-z separate-code`): a linker's own `.sframe` would be in the same segment then.
-    `taken` maps indices of PT_LOAD entries to the file offset where their slack begins by now.
+    A segment with code is the second choice, and only if the linker has put the unwind tables there (as it does without
+    `-z separate-code`): then its own `.sframe` would be in that segment too. `taken` maps indices of PT_LOAD entries to
+    the file offset at which their slack begins, where a moved section uses some of it.
     """
-    candidates = [i for i, load in enumerate(layout.loads) if load.flags & (PF_R | PF_W | PF_X) == PF_R]
-    candidates = _with_tables_among_code(layout) + candidates
-    starts = used_starts(layout)
+    candidates = [i for i, load in enumerate(file.loads) if load.flags & (PF_R | PF_W | PF_X) == PF_R]
+    candidates = _with_tables_among_code(file) + candidates
+    starts = used_starts(file)
     needed = section_size + sum(group.size for group in groups)
     for index in reversed(candidates):
-        load = layout.loads[index]
-        start = taken.get(index, load.file_offset + load.file_size)
-        limit = slack_behind(layout, load, starts)
+        load = file.loads[index]
+        start = taken.get(index, load.file_span.end)
+        limit = slack_end(file, load, starts)
         if limit - start < needed:
             continue
         block = _fill(start, load.vaddr - load.file_offset + start, groups, section_size, index)
@@ -107,42 +114,44 @@ def slack_block(layout: Layout, groups: tuple[Group, ...], section_size: int, ta
     return None
 
 
-def _with_tables_among_code(layout: Layout) -> list[int]:
-    tables = [s.vaddr for name, s in zip(layout.names, layout.sections, strict=True) if name == ".eh_frame"]
+def _with_tables_among_code(file: LinkedFile) -> list[int]:
+    tables = [s.vaddr for name, s in zip(file.names, file.sections, strict=True) if name == ".eh_frame"]
     tables.sort()
     return [
         index
-        for index, load in enumerate(layout.loads)
+        for index, load in enumerate(file.loads)
         if load.flags & (PF_R | PF_W | PF_X) == PF_R | PF_X
         and bisect_left(tables, load.vaddr) < bisect_left(tables, load.end_vaddr)
     ]
 
 
-def tail_block(layout: Layout, groups: tuple[Group, ...], section_size: int) -> Block:
-    """Return a block behind everything loaded, in the file as in memory.
+def tail_block(file: LinkedFile, groups: tuple[MovableGroup, ...], section_size: int) -> AddedBlock:
+    """Return a block after everything loaded, in the file and in memory.
 
-    The address is chosen to be congruent to the file offset, rather than the file padded.
+    Its address is congruent to the file offset, so that the file needs no padding.
     """
-    start = round_up(layout.loaded_end, _BLOCK_ALIGNMENT)
-    page = tail_alignment(layout)
-    end_vaddr = max(load.end_vaddr for load in layout.loads)
+    start = round_up(file.loaded_end, _BLOCK_ALIGNMENT)
+    page = tail_alignment(file)
+    end_vaddr = max(load.end_vaddr for load in file.loads)
     vaddr = round_up(end_vaddr, page) + start % page
     block = _fill(start, vaddr, groups, section_size, None)
     if block.vaddr_of(block.end) > _ADDRESS_END:
-        raise EmbedError("no addresses are left behind the last segment")
+        raise EmbedError("no addresses are left after the last segment")
     return block
 
 
-def tail_alignment(layout: Layout) -> int:
-    """Return what the address and the file offset of a new segment are congruent to: 64 KiB or more."""
-    return max(LARGEST_PAGE_SIZE, *(load.alignment for load in layout.loads))
+def tail_alignment(file: LinkedFile) -> int:
+    """Return the alignment modulo which a new segment's address equals its file offset: 64 KiB or more."""
+    return max(LARGEST_PAGE_SIZE, *(load.alignment for load in file.loads))
 
 
-def _fill(start: int, start_vaddr: int, groups: tuple[Group, ...], section_size: int, load_index: int | None) -> Block:
+def _fill(
+    start: int, start_vaddr: int, groups: tuple[MovableGroup, ...], section_size: int, load_index: int | None
+) -> AddedBlock:
     """Lay the block out, `.sframe` first.
 
-    llvm-objcopy takes the first of the segments that start at one place for the holder of the others: that
-    must be the PT_LOAD, and PT_INTERP stands before it in the table.
+    Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. That has to
+    be the PT_LOAD, and PT_INTERP precedes it in the table, so `.interp` cannot come first.
     """
     placed: dict[int, int] = {}
     section_start = start + round_up(start_vaddr, SECTION_ALIGNMENT) - start_vaddr
@@ -153,25 +162,25 @@ def _fill(start: int, start_vaddr: int, groups: tuple[Group, ...], section_size:
         for index, delta in zip(group.indices, group.deltas, strict=True):
             placed[index] = position + delta
         position += group.size
-    return Block(start, start_vaddr, placed, section_start, section_size, position, load_index)
+    return AddedBlock(start, start_vaddr, placed, section_start, section_size, position, load_index)
 
 
-def reason_against_tail(layout: Layout) -> str | None:
-    """Return why a segment behind the last one is a risk for this file, if it is.
+def reason_against_tail(file: LinkedFile) -> str | None:
+    """Return why a new last segment is a risk for this file; None when it is none.
 
-    Kernels before 6.7 clear the .bss of a program interpreter only behind its last segment. A new one there
-    would leave the loader's variables unmapped, and no program of the system would start.
+    Kernels before 6.7 map the .bss of a program interpreter only after its last segment. With a new segment there, the
+    variables of the interpreter would not be mapped, and no program would start.
     """
-    if layout.header.type != ET_DYN or not layout.header.entry_vaddr:
+    if file.header.type != ET_DYN or not file.header.entry_vaddr:
         return None
-    if any(segment.type == PT_INTERP for segment in layout.segments):
+    if any(segment.type == PT_INTERP for segment in file.segments):
         return None
-    if not any(segment.type == PT_LOAD and segment.memory_size > segment.file_size for segment in layout.segments):
+    if not any(segment.type == PT_LOAD and segment.memory_size > segment.file_size for segment in file.segments):
         return None
-    entries = dynamic_entries(layout)
+    entries = dynamic_entries(file)
     if any(entry.tag == DT_NEEDED or (entry.tag == DT_FLAGS_1 and entry.value & DF_1_PIE) for entry in entries):
         return None
     return (
-        "this looks like a program interpreter (ld.so), whose .bss kernels before 6.7 set up only when it ends "
+        "this looks like a program interpreter (ld.so), whose .bss kernels before 6.7 map only when it ends "
         "the last segment"
     )

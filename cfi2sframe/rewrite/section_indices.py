@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New indices for the sections of a linked file, wherever the file mentions an index."""
+"""New section indices in a linked file: their order, and every place in the file that holds an index."""
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
 from sys import byteorder
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import (
+    SHF_ALLOC,
     SHF_INFO_LINK,
     SHN_ABS,
     SHN_LORESERVE,
@@ -19,15 +21,59 @@ from cfi2sframe.elf.constants import (
     SHT_SYMTAB_SHNDX,
     STB_LOCAL,
 )
-from cfi2sframe.elf.records import SYMBOL_SIZE
+from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.movable import TAG_OF_NAME, dynamic_entries, symbols_in
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import SectionHeader
-    from cfi2sframe.rewrite.gate import Layout
+    from collections.abc import Iterable, Mapping
+
+    from cfi2sframe.elf.headers import SectionHeader
+    from cfi2sframe.rewrite.gate import LinkedFile
 
 _ADDRESS_END = 1 << 64
+
+
+def numbering_with(file: LinkedFile, new_vaddrs: Mapping[int, int], section_vaddr: int) -> list[int]:
+    """Return the new index of each section when one is added at `section_vaddr`; the index left out is the new one's.
+
+    The new section comes last, unless sections move to `new_vaddrs`: then the table is in address order again. To grow
+    program headers, patchelf moves sections away from index 1 on, up to the first that is not in the way.
+    """
+    count = len(file.sections)
+    if not new_vaddrs:
+        return list(range(count))
+    staying = [index for index in range(count) if index not in new_vaddrs]
+    loaded = sorted((file.sections[i].vaddr, at) for at, i in enumerate(staying) if file.sections[i].flags & SHF_ALLOC)
+    vaddrs = [vaddr for vaddr, _ in loaded]
+    # The last position of all that stay at lower addresses.
+    lasts = list(accumulate((at for _, at in loaded), max))
+    added = {**new_vaddrs, count: section_vaddr}
+    after: dict[int, list[int]] = {}
+    for index, vaddr in sorted(added.items(), key=lambda item: item[1]):
+        lower = bisect_left(vaddrs, vaddr)
+        after.setdefault(lasts[lower - 1] if lower else 0, []).append(index)
+    order = [index for at, old in enumerate(staying) for index in (old, *after.get(at, ()))]
+    numbering = [0] * count
+    for new, old in enumerate(order):
+        if old < count:
+            numbering[old] = new
+    return numbering
+
+
+def numbering_without(file: LinkedFile, removed: int | None, returned: Iterable[int]) -> list[int]:
+    """Return the new index of each section, -1 for the one that is removed.
+
+    The sections `returned` to the first page of the file follow the null section, in this order.
+    """
+    first = list(returned)
+    others = {*first, removed}
+    order = [index for index in range(len(file.sections)) if index not in others]
+    order[1:1] = first
+    numbering = [-1] * len(file.sections)
+    for new, old in enumerate(order):
+        numbering[old] = new
+    return numbering
 
 
 def renumbered_header(entry: SectionHeader, numbering: list[int]) -> SectionHeader:
@@ -43,76 +89,70 @@ def renumbered_header(entry: SectionHeader, numbering: list[int]) -> SectionHead
         raise EmbedError(f"a section is linked to section {entry.link}, which is not in the table") from error
 
 
-def changed_contents(layout: Layout, numbering: list[int], new_vaddrs: dict[int, int]) -> dict[int, bytes]:
-    """Return the new bytes of the sections that mention section indices or the addresses of moved sections.
+def changed_contents(file: LinkedFile, numbering: list[int], new_vaddrs: Mapping[int, int]) -> dict[int, bytes]:
+    """Return the new bytes of the sections that hold section indices or the addresses of moved sections.
 
-    Symbol tables hold both, `.dynamic` addresses. `numbering` gives -1 for a section that goes; its symbols
-    become absolute. `new_vaddrs` maps the indices of moved sections to their addresses. Raises `EmbedError`
-    when the file keeps section indices elsewhere, having too many of them.
+    Symbol tables hold both, `.dynamic` holds addresses. `numbering` is -1 for a section that is removed; its symbols
+    become absolute. `new_vaddrs` maps the indices of moved sections to their new addresses. Raises `EmbedError` when
+    there are so many sections that symbols keep their indices in SHT_SYMTAB_SHNDX.
     """
     if numbering == list(range(len(numbering))) and not new_vaddrs:
         return {}
     found: dict[int, bytearray] = {}
     table = [SHN_ABS if number < 0 else number for number in numbering]
-    for index, section in enumerate(layout.sections):
+    for index, section in enumerate(file.sections):
         if section.type == SHT_SYMTAB_SHNDX:
-            raise EmbedError("the file has more sections than symbols can name directly")
-        if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or section.size % SYMBOL_SIZE or not layout.has_content(index):
+            raise EmbedError("the file has more sections than st_shndx can hold")
+        if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or section.size % SYMBOL_SIZE or not section.is_stored:
             continue
-        symbols = section_bytes(layout, index)
-        found[index] = bytearray(with_section_indices(symbols, table, little_endian=layout.order == "<"))
-    for place in _address_fields(layout, new_vaddrs):
+        symbols = file.section_bytes(index)
+        found[index] = bytearray(with_section_indices(symbols, table, little_endian=file.order == "<"))
+    for place in _address_fields(file, new_vaddrs):
         if place.holder not in found:
-            found[place.holder] = bytearray(section_bytes(layout, place.holder))
+            found[place.holder] = bytearray(file.section_bytes(place.holder))
         found[place.holder][place.offset : place.offset + 8] = place.content
-    return {index: bytes(content) for index, content in found.items() if content != section_bytes(layout, index)}
+    return {index: bytes(content) for index, content in found.items() if content != file.section_bytes(index)}
 
 
 class _Field(NamedTuple):
-    """Eight bytes to be written: the section that holds them, their offset in it, and what they become."""
+    """Eight bytes to be written: the index of the section that holds them, their offset in it, their new value."""
 
     holder: int
     offset: int
     content: bytes
 
 
-def _address_fields(layout: Layout, new_vaddrs: dict[int, int]) -> list[_Field]:
-    """Return the dynamic tags and local symbols that lead to a section with a new address.
+def _address_fields(file: LinkedFile, new_vaddrs: Mapping[int, int]) -> list[_Field]:
+    """Return the values of dynamic tags and local symbols that refer to a section with a new address.
 
-    Raises `EmbedError` when a symbol would have to lie outside of all addresses with its section.
+    Raises `EmbedError` when the new value of a symbol does not fit into 64 bits.
     """
     if not new_vaddrs:
         return []
-    wanted = {(TAG_OF_NAME.get(layout.names[i]), layout.sections[i].vaddr): vaddr for i, vaddr in new_vaddrs.items()}
+    wanted = {(TAG_OF_NAME.get(file.names[i]), file.sections[i].vaddr): vaddr for i, vaddr in new_vaddrs.items()}
     fields = [
         (entry.value_file_offset, wanted[entry.tag, entry.value])
-        for entry in dynamic_entries(layout)
+        for entry in dynamic_entries(file)
         if (entry.tag, entry.value) in wanted
     ]
-    for symbol in symbols_in(layout, frozenset(new_vaddrs)):
+    for symbol in symbols_in(file, frozenset(new_vaddrs)):
         if symbol.binding == STB_LOCAL:
             index = symbol.section_index
-            value = symbol.value + new_vaddrs[index] - layout.sections[index].vaddr
+            value = symbol.value + new_vaddrs[index] - file.sections[index].vaddr
             if not 0 <= value < _ADDRESS_END:
-                raise EmbedError(f"a symbol of section {layout.names[index]} is far outside of it")
+                raise EmbedError(f"a symbol of section {file.names[index]} is far outside of it")
             fields.append((symbol.value_file_offset, value))
-    order: Literal["little", "big"] = "little" if layout.order == "<" else "big"
-    starts = sorted((s.file_offset, index) for index, s in enumerate(layout.sections) if layout.has_content(index))
+    order: Literal["little", "big"] = "little" if file.order == "<" else "big"
+    starts = [section.start for section in file.stored]
     found = []
     for file_offset, value in fields:
-        start, holder = starts[bisect_right(starts, (file_offset, len(layout.sections))) - 1]
-        found.append(_Field(holder, file_offset - start, value.to_bytes(8, order)))
+        holder = file.stored[bisect_right(starts, file_offset) - 1]
+        found.append(_Field(holder.number, file_offset - holder.start, value.to_bytes(8, order)))
     return found
 
 
-def section_bytes(layout: Layout, index: int) -> bytes:
-    """Return the bytes of section `index`."""
-    section = layout.sections[index]
-    return bytes(layout.data[section.file_offset : section.file_offset + section.size])
-
-
 def with_section_indices(symbols: bytes, table: list[int], *, little_endian: bool) -> bytes:
-    """Return the symbols with every st_shndx below SHN_LORESERVE replaced by what `table` has for it."""
+    """Return the symbols with every st_shndx below SHN_LORESERVE replaced by its entry in `table`."""
     foreign = little_endian != (byteorder == "little")
     halves = array("H", symbols)
     if foreign:

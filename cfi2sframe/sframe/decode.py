@@ -16,7 +16,7 @@ from cfi2sframe.sframe.model import FrameRow, FrameState, Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.elf.records import Buffer
+    from cfi2sframe.elf.headers import Buffer
 
 WHERE: Final = ".sframe"
 _WORD_CODES: Final = "bhi"

@@ -5,8 +5,8 @@
     for thread in traced.threads:
         for entry in thread.trace.entries: print(hex(entry.frame.pc))
 
-`walk` and `step` do the same for any frame, given a function that finds rows and one that reads memory. Everything
-raised on purpose is a `Cfi2SFrameError`; a stack that cannot be followed to its end is no error but an `Ending`.
+`walk` and `step` do the same for any frame, given a function that finds rows and one that reads memory. All exceptions
+are `Cfi2SFrameError`s; a stack that cannot be followed to its end is no error but has an `Ending`.
 """
 
 from __future__ import annotations

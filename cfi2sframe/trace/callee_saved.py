@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registers that SFrame does not follow, from the CFI of the frames that saved them.
 
-A row may need a register that is neither SP nor FP, in a frame that is not the topmost: glibc's resolver on AMD64 finds
-its CFA from rbx, which whatever it calls may have saved anywhere. CFI says where. To use it is the caller's choice,
-since such a trace is no longer SFrame's alone.
+A row may need a register other than SP and FP in a frame that is not the topmost: in glibc's resolver on AMD64, the CFA
+depends on rbx, which any callee may have saved. CFI says where. Callers have to ask for it, since such a trace no
+longer depends on SFrame alone.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.trace.frame import Frame, ReadMemory, TraceEntry
 
-#: What CFI says of a register at an address of the process: (address, DWARF number) -> rule, None without CFI.
+#: The CFI rule of a register at an address of the process: (address, DWARF number) -> rule, None without CFI.
 SavedRule = Callable[[int, int], "RegisterRule | None"]
 
-#: Registers that a function hands back as it got them: those whose rule is "same value" where CFI says nothing.
+#: Callee-saved registers: their rule is "same value" where CFI has none.
 _CALLEE_SAVED: Final = {
     EM_X86_64: frozenset((3, 6, 12, 13, 14, 15)),
     EM_AARCH64: frozenset(range(19, 30)),
@@ -59,7 +59,7 @@ class CfiRules:
                 bases = PointerBases(image.byte_order, section.table_vaddr, load_word)
                 self._fdes += [(fde, section, bases) for fde in parse_entries(section, bases).fdes]
         except InputError:
-            # What has been read counts; without any, no register can be followed through this file.
+            # The FDEs read so far are used; without any, no register can be followed through this file.
             pass
         self._fdes.sort(key=_begin_of)
 
@@ -79,11 +79,11 @@ class CfiRules:
         return rows[found].state.fp if found >= 0 else None
 
     def _run(self, index: int, register: int) -> tuple[CfiRow, ...]:
-        """Return the rows of an FDE, with the rules of a register in the place of FP's; none when it is damaged."""
+        """Return the rows of an FDE, with the rules of `register` in place of FP's; none when it is damaged."""
         fde, section, bases = self._fdes[index]
         self._budget.spend(len(fde.instructions), "the registers of its functions")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
-        # The row machine follows CFA, RA, SP and one more register, which the ABI's record names.
+        # The row machine tracks CFA, RA, SP and the register that the ABI's record names as FP.
         follower = self._arch._replace(fp_register=register)
         try:
             return run(fde.cie, fde.instructions, follower, location).rows
@@ -100,7 +100,7 @@ def _start_of(row: CfiRow) -> int:
 
 
 class CalleeSaved(Mapping[int, int]):
-    """The registers of a frame's caller, found when they are asked for. `used` are the numbers of those that were."""
+    """The registers of a frame's caller, found on demand. `used` are the numbers of those that were read."""
 
     def __init__(self, callee: TraceEntry, saved_rule: SavedRule, read_memory: ReadMemory, arch: Arch) -> None:
         self._callee = callee
@@ -117,7 +117,7 @@ class CalleeSaved(Mapping[int, int]):
         return value
 
     def __iter__(self) -> Iterator[int]:
-        """Yield nothing: what can be found is not known beforehand."""
+        """Yield nothing: which registers can be found is not known in advance."""
         return iter(())
 
     def __len__(self) -> int:
@@ -146,10 +146,10 @@ class CalleeSaved(Mapping[int, int]):
             where = registers
 
     def _rule(self, number: int) -> RegisterRule | None:
-        """Return the rule in the callee, with the ABI's answer where CFI has none."""
+        """Return the rule in the callee, or the ABI's default where CFI has none."""
         row = self._callee.located.row
         if row is not None and row.is_pcmask:
-            # Stubs use up only what no caller counts on, and their CFI may be missing.
+            # Stubs change caller-saved registers only, and their CFI may be missing.
             return NoRule.SAME_VALUE
         rule = self._saved_rule(self._callee.frame.lookup_pc, number)
         if rule is NoRule.UNSPECIFIED and number in _CALLEE_SAVED[self._arch.elf_machine]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ names in readable form, by the C++ run-time library's own function (Itanium C++ ABI, `__cxa_demangle`).
+"""Demangle C++ names with the C++ run-time library (Itanium C++ ABI, `__cxa_demangle`).
 
-A name of 100 characters can take it for ever, by substitutions, packs or conversion operators that nest: each level
-doubles the text. No limit on a name's length or its references is both safe and of use, so a forked process does the
-work, and is ended by the kernel when it takes too much. No program is started, and nothing is searched for.
+A name of 100 characters can keep it busy practically for ever, with nested substitutions, packs or conversion
+operators: each level doubles the text. No limit on the length of a name or its references is both safe and useful, so a
+forked process does the work, with limits on CPU time and memory that the kernel enforces. No program is executed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-#: CPU seconds and bytes of memory that one process may take. An ordinary name takes 10 us.
+#: CPU seconds and bytes of memory that one process may use. An ordinary name needs 10 us.
 CPU_SECONDS: Final = 0.2
 _MEMORY_SIZE: Final = 64 << 20
-#: How many processes may be lost in all; then names stay as they are.
+#: How many processes are started at most; after that names stay mangled.
 MAX_PROCESSES: Final = 3
-#: What is worth reading, in bytes. The kernel writes and reads so many at once.
+#: The longest name and text in bytes. The kernel transfers that many at once through a pipe.
 _MAX_NAME_SIZE: Final = 4096
 _MAX_TEXT_SIZE: Final = 1 << 16
-#: How long an answer may take on a busy machine.
+#: The longest wait for an answer, on a busy machine.
 _WAIT_SECONDS: Final = 10.0
-#: GCC's and LLVM's, by the names that the dynamic linker knows them by.
+#: The sonames of GCC's and LLVM's libraries.
 _LIBRARIES: Final = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
 _SIZE: Final = struct.Struct("I")
 
 
 class Demangler:
-    """Makes names readable. To be used in a `with` block, whose end ends the process that does it."""
+    """Demangles names. To be used in a `with` block, at whose end the forked process is killed."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -55,7 +55,7 @@ class Demangler:
         self.close()
 
     def readable(self, name: str) -> str:
-        """Return a C++ (or old Rust) name in its readable form; as it is where there is none, or it costs too much."""
+        """Return a C++ (or old Rust) name demangled; unchanged when it is no mangled name, or too expensive."""
         if not name.startswith("_Z") or not name.isascii() or "\0" in name or len(name) > _MAX_NAME_SIZE:
             return name
         known = self._known.get(name)
@@ -71,7 +71,7 @@ class Demangler:
             size = _SIZE.unpack(self._read(_SIZE.size))[0]
             return self._read(size).decode("utf-8", "replace")
         except OSError:
-            # It has ended: of this name, of many names together, or since the library is not there.
+            # The process has ended: its limits were exceeded, or there is no library.
             self.close()
             return None
 
@@ -94,7 +94,7 @@ class Demangler:
         self._answers, answered = os.pipe()
         try:
             with warnings.catch_warnings():
-                # Of threads in this process, which may hold locks: the other process needs none of them.
+                # About threads that may hold locks: the child uses none of them.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process = os.fork()
             if process == 0:
@@ -122,7 +122,7 @@ class Demangler:
 
 
 def _serve(asked: int, answered: int) -> None:
-    """Answer names until nobody asks, or too much has been taken. Runs in a process of its own."""
+    """Answer names until the pipe is closed or a limit is exceeded. Runs in the forked process."""
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     with open("/proc/self/statm", "rb") as file:

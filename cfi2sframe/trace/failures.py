@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last line of defence: what nobody foresaw costs one file or one thread of a trace, and never the others."""
+"""The last line of defence: an unforeseen exception costs one file or one thread of a trace, never the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 def guarded(work: Callable[[], _T], otherwise: Callable[[str], _T], *passed: type[Exception]) -> _T:
     """Return what `work` returns; or what `otherwise` makes of the reason why it failed, whatever was raised.
 
-    Exceptions of the types `passed` are raised: those cost more than this piece of work.
+    Exceptions of the types `passed` are raised: they concern more than this piece of work.
     """
     try:
         return work()

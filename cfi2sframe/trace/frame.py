@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of a stack trace: frames, the rows that were used for them, and the ways in which a trace ends.
 
-Addresses are those of the traced process; a vaddr is one of a file, as its program headers count.
+Addresses are those of the traced process; a vaddr is a virtual address of a file, as in its program headers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FrameState
 
-#: Reads bytes of the traced process: (address, size) -> exactly that many bytes, or None where they cannot be had.
+#: Reads bytes of the traced process: (address, size) -> exactly that many bytes, or None when they cannot be read.
 ReadMemory = Callable[[int, int], bytes | None]
 
 NO_REGISTERS: Final[Mapping[int, int]] = MappingProxyType({})
@@ -37,21 +37,21 @@ EndingKind = Literal[
 """Why a trace ends.
 
 outermost: RA is undefined, or 0. no-module: no file is mapped at the PC. no-row: the module's section has no row for
-the PC. unusable-section: the section is damaged. unusable-module: the file is missing, is another one than was
-mapped, or has neither SFrame nor CFI. unknown-register: a row needs a register whose value in this frame is not known.
-ra-not-saved: RA is still in its register, which only the topmost frame can say. unreadable-memory: a saved value
-cannot be read. stack-does-not-grow: the caller's SP is not above this one's. loop: a frame came up again. limit: there
+the PC. unusable-section: the section is damaged. unusable-module: the file is missing, differs from the one that
+was mapped, or has neither SFrame nor CFI. unknown-register: a row needs a register whose value in this frame is not
+known. ra-not-saved: RA is in its register, whose value is known in the topmost frame only. unreadable-memory: a saved
+value cannot be read. stack-does-not-grow: the caller's SP is not above this one's. loop: a frame repeats. limit: there
 are more frames than asked for, or than the size of the core or process allows. internal-error: a bug of this program.
 """
 
 
 class Frame(NamedTuple):
-    """A frame: what is known of the registers at its PC.
+    """A frame: the known registers at its PC.
 
-    `fp` is None where a callee's row does not lead to its value; only rows that are based on FP are lost then.
+    `fp` is None when a callee's row does not give its value; then only rows that are based on FP cannot be used.
     `ra` is the value of the RA register (AArch64 x30, s390x r14), where the ABI has one and the value is known: in the
     topmost frame, and in one that a signal interrupted. `registers` are further known values by DWARF number. In any
-    other frame both are empty. `is_return_address`: the PC is behind the call, which may be another function's start.
+    other frame both are empty. `is_return_address`: the PC follows the call, and may be the start of another function.
     """
 
     pc: int
@@ -68,7 +68,7 @@ class Frame(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """Why a trace ends, and what exactly was met."""
+    """Why a trace ends, and the details for a message."""
 
     kind: EndingKind
     detail: str
@@ -81,8 +81,8 @@ class Row(NamedTuple):
     """The row in force at a PC.
 
     `source` "file": from the `.sframe` of the module; "converted": from its CFI, converted in memory; "trampoline": no
-    row at all, the instructions return from a signal handler and the kernel's record of the interrupted registers was
-    read (`state` and `version` are None).
+    row, the instructions return from a signal handler and the interrupted registers were read from the kernel's record
+    (`state` and `version` are None).
     """
 
     state: FrameState | None
@@ -105,8 +105,8 @@ class Located(NamedTuple):
 class TraceEntry(NamedTuple):
     """A frame of a trace.
 
-    `cfa` is None where no row led to a caller: in the last frame and at signal trampolines. `recovered` are the
-    registers that the row needed and SFrame does not follow, whose values CFI led to.
+    `cfa` is None where no row was used to find a caller: in the last frame and at signal trampolines. `recovered` are
+    the registers that the row needed and SFrame does not follow, whose values were found by CFI.
     """
 
     frame: Frame

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of a process's memory: ranges of addresses with the bytes that were there."""
+"""Copied memory of a process: pieces of the address space with their bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 
-class Piece(NamedTuple):
+class MemoryPiece(NamedTuple):
     """`size` bytes of memory from `start`, kept in `data` from `offset` on."""
 
     start: int
@@ -27,19 +27,19 @@ class Piece(NamedTuple):
 
 
 class Memory:
-    """Pieces by address. Where pieces overlap, the one that starts first counts."""
+    """Pieces by address. Where pieces overlap, the one that starts first is used."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
-        self.pieces: list[Piece] = []
+    def __init__(self, pieces: Iterable[MemoryPiece]) -> None:
+        self.pieces: list[MemoryPiece] = []
         end = 0
         for piece in sorted(pieces, key=lambda p: p.start):
             cut = max(0, end - piece.start)
             if cut < piece.size:
-                self.pieces.append(Piece(piece.start + cut, piece.size - cut, piece.data, piece.offset + cut))
+                self.pieces.append(MemoryPiece(piece.start + cut, piece.size - cut, piece.data, piece.offset + cut))
                 end = piece.end
         self._starts = [piece.start for piece in self.pieces]
 
-    def piece_at(self, address: int) -> Piece | None:
+    def piece_at(self, address: int) -> MemoryPiece | None:
         """Return the piece that holds an address."""
         index = bisect_right(self._starts, address) - 1
         if index >= 0 and address < self.pieces[index].end:

@@ -1,40 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ELF files as they lie in memory: the vDSO, a deleted file, or one that is not at hand.
+"""ELF files read from the memory of a process: the vDSO, a deleted file, or one that is missing.
 
-A loaded file keeps its headers and, with them, the way to its CFI; sections are gone.
+The headers of a loaded file are in memory and lead to its CFI; its sections are not.
 """
 
 from __future__ import annotations
 
-import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import ELF_MAGIC, PT_LOAD, PT_NOTE
-from cfi2sframe.elf.records import (
+from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     PROGRAM_HEADER_SIZE,
     FileHeader,
     ProgramHeader,
     parse_file_header,
+    unpack_program_headers,
 )
+from cfi2sframe.elf.notes import find_build_id
 from cfi2sframe.errors import ElfError
-from cfi2sframe.trace.notes import find_build_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.elf.records import ByteOrder
+    from cfi2sframe.elf.headers import ByteOrder
     from cfi2sframe.trace.frame import ReadMemory
 
 _MAX_PROGRAM_HEADERS: Final = 128
 _MAX_NOTES_SIZE: Final = 1 << 16
-#: The largest program that is copied from memory: what has no file at hand is small, or huge by damage.
+#: The largest program that is copied from memory: one without a file is small, or its size is wrong.
 _MAX_IMAGE_SIZE: Final = 1 << 28
 
 
 class MemoryHeaders(NamedTuple):
-    """A program's headers, read from memory; `loads` are its PT_LOADs by address, `bias` what was added to them."""
+    """A program's headers, read from memory; `loads` are its PT_LOAD entries by address, `bias` is the load bias."""
 
     header: FileHeader
     segments: tuple[ProgramHeader, ...]
@@ -43,7 +43,7 @@ class MemoryHeaders(NamedTuple):
 
 
 def headers_in_memory(read: ReadMemory, address: int, byte_order: ByteOrder) -> MemoryHeaders | None:
-    """Return the headers of the program that starts at an address; None when none does, or they are damaged."""
+    """Return the headers of the program that starts at an address; None when there is none, or they are damaged."""
     data = read(address, FILE_HEADER_SIZE)
     if data is None or data[:4] != ELF_MAGIC:
         return None
@@ -61,7 +61,7 @@ def headers_in_memory(read: ReadMemory, address: int, byte_order: ByteOrder) -> 
     table = read(address + header.program_headers_offset, count * PROGRAM_HEADER_SIZE)
     if table is None:
         return None
-    segments = tuple(ProgramHeader(*f) for f in struct.iter_unpack(byte_order + "IIQQQQQQ", table))
+    segments = unpack_program_headers(table, byte_order)
     loads = tuple(sorted((p for p in segments if p.type == PT_LOAD), key=lambda p: p.vaddr))
     if not loads or loads[-1].vaddr + loads[-1].memory_size >= 1 << 63:
         return None
@@ -71,7 +71,7 @@ def headers_in_memory(read: ReadMemory, address: int, byte_order: ByteOrder) -> 
 
 
 def memory_build_id(read: ReadMemory, headers: MemoryHeaders | None) -> bytes | None:
-    """Return the build-id of a program in memory, where its notes are there."""
+    """Return the build-id of a program in memory; None when its notes are not there."""
     if headers is None:
         return None
     for segment in headers.segments:
@@ -85,11 +85,10 @@ def memory_build_id(read: ReadMemory, headers: MemoryHeaders | None) -> bytes | 
 
 
 def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder, max_size: int) -> bytes | None:
-    """Return a file that says what memory holds of a program; None when its pages cannot be read.
+    """Return an ELF file made of what memory holds of a program; None when its pages cannot be read.
 
-    Read-only segments count, since rows and instructions are there; whatever cannot be read is left out, and so is what
-    would make more than `max_size` bytes. The pieces follow one another, so that nothing but memory that is there
-    needs room, and there are no sections.
+    It has the segments that can be read, one after the other, and no sections. Segments that would make it larger than
+    `max_size` bytes are left out.
     """
     headers = headers_in_memory(read, address, byte_order)
     if headers is None:
@@ -97,7 +96,7 @@ def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder, max_size:
     size = max(p.end_vaddr for p in headers.loads) + headers.bias - address
     if not 0 < size <= _MAX_IMAGE_SIZE or any(b.vaddr < a.end_vaddr for a, b in pairwise(headers.loads)):
         return None
-    # What lies past the memory's size is another's, whatever the file's size is said to be.
+    # Bytes past p_memsz belong to something else, whatever p_filesz says.
     headers = headers._replace(
         loads=tuple(p._replace(file_size=min(p.file_size, p.memory_size)) for p in headers.loads)
     )
@@ -132,7 +131,7 @@ def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder, max_size:
 
 
 def _moved(segments: Iterable[ProgramHeader], placed: Sequence[ProgramHeader]) -> Iterator[ProgramHeader]:
-    """Yield the segments that lie in one of those that were placed, at their new offsets."""
+    """Yield the segments that are within one of those placed, at their new offsets."""
     for segment in segments:
         for load in placed:
             if load.vaddr <= segment.vaddr and segment.vaddr + segment.file_size <= load.vaddr + load.file_size:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files behind a process: loaded once each, with their rows and their symbols.
+"""The files that are mapped into a process: each loaded once, with its rows and its symbols.
 
 Knows files and nothing of processes; addresses are virtual addresses of the files.
 """
@@ -10,11 +10,11 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.api import convert, decode, decode_existing, sframe_section
+from cfi2sframe.api import convert, decode, decode_existing
 from cfi2sframe.conversion import Options
-from cfi2sframe.elf.constants import PT_GNU_SFRAME
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
+from cfi2sframe.elf.notes import build_id
 from cfi2sframe.errors import InputError
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup
@@ -22,8 +22,7 @@ from cfi2sframe.sframe.model import OUTERMOST
 from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Row
-from cfi2sframe.trace.notes import build_id
-from cfi2sframe.trace.symbols import SymbolTable
+from cfi2sframe.trace.function_names import SymbolTable
 from cfi2sframe.trace.sysroot import open_inside
 
 if TYPE_CHECKING:
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.frame import RowSource
 
 
-#: Rows of a repeating function that are compared in a microsecond.
+#: Rows of a PCMASK function that cost one step of the budget, about a microsecond.
 _ROWS_PER_STEP: Final = 8
 
 
 class RowTable(NamedTuple):
-    """A module's rows, and where they are from. `budget` pays for looking them up, if there is one."""
+    """A module's rows, and where they come from. `budget`, if there is one, bounds the cost of looking them up."""
 
     lookup: Lookup
     source: RowSource
@@ -53,8 +52,8 @@ class RowTable(NamedTuple):
             return None
         function = found.function
         if function.is_pcmask and self.budget is not None:
-            # Version 1 cannot be searched: every row may match.
-            self.budget.spend(len(function.rows) // _ROWS_PER_STEP, "rows of repeating functions")
+            # Version 1 cannot be searched by bisection: every row may match.
+            self.budget.spend(len(function.rows) // _ROWS_PER_STEP, "rows of PCMASK functions")
         if found.row is not None:
             state = found.row.row.state
         elif not function.rows and not function.is_flexible and self.lookup.version >= SFRAME_VERSION_3:
@@ -73,7 +72,7 @@ class RowTable(NamedTuple):
 
 
 class ModuleFile:
-    """A file with its rows and symbols; both are worked out when first asked for, and kept."""
+    """A file with its rows and symbols, both computed on first use and kept."""
 
     def __init__(self, image: ElfImage, version: int) -> None:
         self.image = image
@@ -85,7 +84,7 @@ class ModuleFile:
 
     @property
     def rows(self) -> RowTable | Ending:
-        """The rows of the file's SFrame section, or of its CFI where it has none; or why there are none."""
+        """The rows of the file's SFrame section, or of its CFI where it has none; or the reason why there are none."""
         if self._rows is None:
             self._rows = guarded(lambda: _read_rows(self.image, self._version), self._unusable)
         return self._rows
@@ -102,7 +101,7 @@ class ModuleFile:
 
     @property
     def trouble(self) -> str:
-        """What a bug of this program has cost the file; empty where none was met."""
+        """The effect of a bug of this program on the file's symbols; empty without one."""
         return self._symbols.trouble if self._symbols is not None else ""
 
     @property
@@ -114,28 +113,29 @@ class ModuleFile:
 
 
 def _read_rows(image: ElfImage, version: int) -> RowTable | Ending:
-    has_section = sframe_section(image) is not None or any(s.type == PT_GNU_SFRAME for s in image.segments)
+    section = image.sframe_section
+    has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
     source: RowSource = "file" if has_section else "converted"
     try:
-        section = decode_existing(image) if has_section else _converted(image, version)
+        decoded = decode_existing(image) if has_section else _converted(image, version)
     except InputError as error:
         return Ending("unusable-section" if has_section else "unusable-module", f"{image.name}: {error}")
-    if section.arch != image.arch:
-        return Ending("unusable-section", f"{image.name}: the section is for {section.arch.name}")
-    return RowTable(Lookup(section), source, image.budget)
+    if decoded.arch != image.arch:
+        return Ending("unusable-section", f"{image.name}: the section is for {decoded.arch.name}")
+    return RowTable(Lookup(decoded), source, image.budget)
 
 
 def _converted(image: ElfImage, version: int) -> DecodedSection:
     conversion = convert(image, Options(version=version))
     if not conversion.data:
-        raise InputError(f"SFrame version {version} can say none of the functions")
+        raise InputError(f"SFrame version {version} can describe none of the functions")
     return decode(conversion.data, conversion.section_vaddr)
 
 
 class FileStore:
-    """Every file is loaded once, whatever the number of threads, processes or samples that it is mapped in.
+    """Loads each file once, for any number of threads, processes or samples that it is mapped in.
 
-    `sysroot` stands for the root of the file system that the traced paths are in. `version` is the SFrame version
+    `sysroot` is the root directory in which the traced paths are looked up. `version` is the SFrame version
     that CFI is converted to.
     """
 
@@ -155,19 +155,19 @@ class FileStore:
         except (OSError, ValueError) as error:
             return _reason(error)
         try:
-            # The very file that was found, whatever has its name by now.
+            # The file that was found, even if another one has its name now.
             return self.open_here(f"/proc/self/fd/{descriptor}", path)
         finally:
             os.close(descriptor)
 
     def open_here(self, path: str, name: str) -> ModuleFile | str:
-        """Return the file at a path of this system. `name` is what messages call it."""
+        """Return the file at a path of this system, or why it cannot be used. `name` is its name in messages."""
         try:
             status = os.stat(path)
         except (OSError, ValueError) as error:
             return _reason(error)
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
-            # A pipe or a device in a damaged core's list would keep its reader waiting.
+            # A pipe or a device, as a damaged core may list it, would block its reader.
             return "not a regular file, or empty"
         identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
         known = self._by_identity.get(identity)
@@ -176,7 +176,7 @@ class FileStore:
         return known
 
     def of_memory(self, data: bytes, name: str, budget: Budget | None = None) -> ModuleFile | str:
-        """Return an image that was read from memory. `budget` pays for what is computed from it; None: its size."""
+        """Return the file whose bytes were read from memory, or why it cannot be used; `budget` is the image's."""
         known = self._by_bytes.get(data)
         if known is None:
             known = self._by_bytes[data] = self._load(lambda: ElfImage(data, name, budget))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live processes: a snapshot of registers and stacks, and the read-only rest of memory whenever it is needed."""
+"""Live processes: a snapshot of registers and stacks; read-only memory is read when it is needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
-from cfi2sframe.elf.records import FILE_HEADER_SIZE, machine_name, parse_file_header
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, machine_name, parse_file_header
+from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import ElfError, InputError
 from cfi2sframe.trace.elfcore import NT_ARM_PAC_MASK, NT_PRFPREG, NT_PRSTATUS, parse_auxv, parse_pac_mask
-from cfi2sframe.trace.memory import Memory, Piece
+from cfi2sframe.trace.kernel_registers import REGISTERS_SIZE, topmost_frame
+from cfi2sframe.trace.memory import Memory, MemoryPiece
 from cfi2sframe.trace.ptrace import StoppedThreads
-from cfi2sframe.trace.registers import REGISTERS_SIZE, topmost_frame
 from cfi2sframe.trace.space import FileMapping
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
     from cfi2sframe.trace.frame import Frame
 
-#: The most that is copied of one stack at a time; what a deeper one lacks is copied when it has been missed.
+#: The most bytes that are copied of one stack at a time; the next snapshot has what was missing of a deeper one.
 MAX_COPY_SIZE: Final = 8 << 20
-#: The most that is copied in all, beyond what the process has in memory: stacks may have been mapped and never touched.
+#: The most bytes that are copied in all beyond the resident size: stacks may be mapped and never touched.
 _COPY_ALLOWANCE: Final = 64 << 20
 _PAGE_MASK: Final = 0xFFF
-#: The most that is read at once: programs say what to read, and may be damaged.
+#: The most bytes that are read at once: sizes come from the process, and may be wrong.
 _MAX_READ_SIZE: Final = 1 << 28
 #: Bytes below SP that a function may use on some ABIs.
 _RED_ZONE_SIZE: Final = 128
@@ -54,22 +55,15 @@ class LiveThread(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What was copied while the process was stopped."""
+    """The registers, mappings and memory that were copied while the process was stopped."""
 
     threads: tuple[LiveThread, ...]
     mappings: tuple[Mapping, ...]
     memory: Memory
 
 
-class Range(NamedTuple):
-    """Addresses `[start, end)`."""
-
-    start: int
-    end: int
-
-
 class Process:
-    """A process to trace. Raises `InputError` when there is none, or it is of another kind."""
+    """A process to trace. Raises `InputError` when there is none, or its machine is not supported."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -79,7 +73,7 @@ class Process:
         except FileNotFoundError:
             raise InputError("no such process") from None
         except OSError:
-            # Who may not trace may not read either, and is told the reason by `copy`.
+            # Without permission to trace there is none to read; `copy` gives the reason.
             self._memory = -1
 
     def __enter__(self) -> Self:
@@ -91,22 +85,22 @@ class Process:
         if self._memory >= 0:
             os.close(self._memory)
 
-    def copy(self, thread_id: int | None = None, extra: Iterable[Range] = ()) -> Snapshot:
-        """Stop the process (or one thread), copy registers, stacks and `extra` memory, and let it go on.
+    def copy(self, thread_id: int | None = None, extra: Iterable[Span] = ()) -> Snapshot:
+        """Stop the process (or one thread), copy registers, stacks and `extra` memory, and resume it.
 
         Raises `InputError` when that is not permitted.
         """
-        # A tracer is a thread to the kernel. With one of its own, whatever could not be let go is let go at its end.
+        # To the kernel, a tracer is a thread. When it ends, the kernel detaches whatever is still attached.
         with ThreadPoolExecutor(max_workers=1) as tracer:
             return tracer.submit(self._copy, thread_id, tuple(extra)).result()
 
-    def _copy(self, thread_id: int | None, extra: tuple[Range, ...]) -> Snapshot:
+    def _copy(self, thread_id: int | None, extra: tuple[Span, ...]) -> Snapshot:
         with StoppedThreads(self.pid, thread_id) as stopped:
             threads = tuple(self._thread(stopped, thread) for thread in stopped.threads)
             mappings = read_mappings(self.pid)
-            ranges = merged([*(self._stack(thread.frame.sp, mappings) for thread in threads), *extra])
+            ranges = united([*(self._stack(thread.frame.sp, mappings) for thread in threads), *extra])
             allowed = self.resident_size() + _COPY_ALLOWANCE
-            pieces: list[Piece] = []
+            pieces: list[MemoryPiece] = []
             for wanted in ranges:
                 piece = self._piece(wanted._replace(end=min(wanted.end, wanted.start + allowed)))
                 allowed -= piece.size
@@ -123,21 +117,21 @@ class Process:
         masks = stopped.register_set(thread, NT_ARM_PAC_MASK) if self.arch.ra_may_be_signed else None
         return LiveThread(thread, frame, parse_pac_mask(masks, self.arch))
 
-    def _stack(self, sp: int, mappings: tuple[Mapping, ...]) -> Range:
-        """Return what to copy of the mapping that SP is in: from SP upwards."""
+    def _stack(self, sp: int, mappings: tuple[Mapping, ...]) -> Span:
+        """Return the part of the mapping at SP to copy: from SP upwards."""
         mapping = mapping_at(mappings, sp)
         if mapping is None:
-            return Range(0, 0)
+            return Span(0, 0)
         start = max(mapping.start, (sp - _RED_ZONE_SIZE) & ~_PAGE_MASK)
-        return Range(start, min(mapping.end, start + MAX_COPY_SIZE))
+        return Span(start, min(mapping.end, start + MAX_COPY_SIZE))
 
-    def _piece(self, wanted: Range) -> Piece:
+    def _piece(self, wanted: Span) -> MemoryPiece:
         size = min(wanted.end - wanted.start, _MAX_READ_SIZE)
         data = self.read(wanted.start, size, exactly=False) or b""
-        return Piece(wanted.start, len(data), data)
+        return MemoryPiece(wanted.start, len(data), data)
 
     def read(self, address: int, size: int, *, exactly: bool = True) -> bytes | None:
-        """Read memory as it is now. None where it cannot be read, or with `exactly` not all of it."""
+        """Return memory as it is now; None when it cannot be read, or with `exactly` not all of it."""
         if self._memory < 0 or address < 0 or not 0 < size <= _MAX_READ_SIZE or address + size >= 1 << 63:
             return None
         try:
@@ -164,12 +158,12 @@ class Process:
 
 
 class SnapshotReader:
-    """Reads a snapshot, and what cannot have changed since from the process; remembers what both lack."""
+    """Reads a snapshot, and read-only memory from the process; `missed` are spans that should have been copied."""
 
     def __init__(self, process: Process, snapshot: Snapshot) -> None:
         self._process = process
         self._snapshot = snapshot
-        self.missed: set[Range] = set()
+        self.missed: set[Span] = set()
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return exactly `size` bytes at an address, or None."""
@@ -182,7 +176,7 @@ class SnapshotReader:
         if not mapping.is_writable:
             return self._process.read(address, size)
         start = address & ~_PAGE_MASK
-        self.missed.add(Range(start, min(mapping.end, start + MAX_COPY_SIZE)))
+        self.missed.add(Span(start, min(mapping.end, start + MAX_COPY_SIZE)))
         return None
 
 
@@ -196,19 +190,8 @@ def _start_of(mapping: Mapping) -> int:
     return mapping.start
 
 
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return ranges that hold the same addresses, ascending and apart from each other."""
-    found: list[Range] = []
-    for wanted in sorted(ranges):
-        if found and wanted.start <= found[-1].end:
-            found[-1] = Range(found[-1].start, max(found[-1].end, wanted.end))
-        elif wanted.start < wanted.end:
-            found.append(wanted)
-    return found
-
-
 def read_mappings(pid: int) -> tuple[Mapping, ...]:
-    """Return what the process has mapped. Raises `InputError` when that cannot be read."""
+    """Return the mappings of a process. Raises `InputError` when that cannot be read."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             return tuple(_mapping(line.rstrip(b"\n")) for line in file)
@@ -219,13 +202,13 @@ def read_mappings(pid: int) -> tuple[Mapping, ...]:
 def _mapping(line: bytes) -> Mapping:
     addresses, permissions, offset, _device, _inode, *path = line.split(None, 5)
     start, end = (int(word, 16) for word in addresses.split(b"-"))
-    # The kernel writes a newline in a path as an octal escape.
+    # The kernel escapes newlines in paths.
     name = path[0].replace(rb"\012", b"\n").decode("utf-8", "surrogateescape") if path else ""
     return Mapping(start, end, b"w" in permissions, int(offset, 16), name)
 
 
 def file_mappings(mappings: Iterable[Mapping]) -> list[FileMapping]:
-    """Return those mappings that are files'."""
+    """Return the mappings of files."""
     return [FileMapping(m.start, m.end, m.file_offset, m.path) for m in mappings if m.path.startswith("/")]
 
 

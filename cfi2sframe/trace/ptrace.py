@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stop the threads of a process, read their registers, let them go on: ptrace(2).
+"""Stop the threads of a process, read their registers, resume them: ptrace(2).
 
-Threads are seized, not attached to: no signal is sent, and a process that is stopped already stays so.
+Threads are seized (PTRACE_SEIZE): no signal is sent, and a process that was stopped before stays stopped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PTRACE_SEIZE: Final = 0x4206
 _PTRACE_INTERRUPT: Final = 0x4207
 _WALL: Final = 0x40000000
 
-#: How long a thread may take to stop. One that waits for a device, or for its vfork child, does not.
+#: The longest wait for a thread to stop. One that waits for a device, or for its vfork child, does not stop.
 _STOP_SECONDS: Final = 5.0
 _MAX_REGSET_SIZE: Final = 4096
-#: New threads may appear while others are being seized; they are looked for again, at most so often.
+#: How often new threads are looked for, which may appear while others are being seized.
 _MAX_ROUNDS: Final = 100
 
 
@@ -39,7 +39,7 @@ class _IoVector(ctypes.Structure):
 class StoppedThreads:
     """The threads of a process, stopped while the `with` block runs.
 
-    `thread_id` None: all of them. Raises `InputError` when they cannot be stopped; none stays stopped then.
+    `thread_id` None: all of them. Raises `InputError` when they cannot be stopped; then all are resumed.
     """
 
     def __init__(self, pid: int, thread_id: int | None = None) -> None:
@@ -67,11 +67,11 @@ class StoppedThreads:
 
     @property
     def threads(self) -> list[int]:
-        """The ids of the stopped threads, the process's first one in front."""
+        """The ids of the stopped threads, the main thread first."""
         return sorted(self._stopped, key=lambda thread: (thread != self.pid, thread))
 
     def register_set(self, thread: int, note_type: int) -> bytes | None:
-        """Return a thread's registers of a kind (NT_PRSTATUS, ...), or None where it has none of that kind."""
+        """Return a thread's registers of a kind (NT_PRSTATUS, ...), or None when it has none of that kind."""
         buffer = ctypes.create_string_buffer(_MAX_REGSET_SIZE)
         vector = _IoVector(ctypes.addressof(buffer), _MAX_REGSET_SIZE)
         if self._ptrace(_PTRACE_GETREGSET, thread, note_type, ctypes.addressof(vector)) < 0:
@@ -123,7 +123,7 @@ class StoppedThreads:
             return f"another process traces it already: {status['TracerPid']}"
         if code == errno.EPERM:
             return (
-                "not permitted to trace it; that takes the process's own user, or root, "
+                "not permitted to trace it; this needs the user of the process, or root, "
                 "and a kernel.yama.ptrace_scope that allows it"
             )
         return os.strerror(code)
@@ -137,7 +137,7 @@ class StoppedThreads:
             except ChildProcessError:
                 return
             if waited and os.WIFSTOPPED(status):
-                # A stop that ptrace itself caused has an event number in the upper half; else it is a signal's.
+                # A stop caused by ptrace has an event number in the upper half; otherwise a signal caused it.
                 self._stopped[thread] = 0 if status >> 16 else os.WSTOPSIG(status)
                 return
             if waited:
@@ -150,7 +150,7 @@ class StoppedThreads:
     def _release(self) -> None:
         for thread in self._seized:
             if thread not in self._stopped:
-                # Seized, but it has not stopped yet: only a stopped thread can be let go.
+                # Seized, but it has not stopped yet: only a stopped thread can be detached.
                 with contextlib.suppress(InputError):
                     self._wait(thread, time.monotonic() + 0.1)
         for thread, signal_number in self._stopped.items():

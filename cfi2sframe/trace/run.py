@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces of a whole core file or process: all its threads, or one."""
+"""Trace a core file or a process: all of its threads, or one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Located, Trace, TraceEntry
 from cfi2sframe.trace.linkmap import add_modules_without_list
 from cfi2sframe.trace.modules import FileStore, ModuleFile
-from cfi2sframe.trace.process import Process, Range, SnapshotReader, file_mappings
+from cfi2sframe.trace.process import Process, SnapshotReader, file_mappings
 from cfi2sframe.trace.space import AddressSpace
 from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK
 from cfi2sframe.trace.walking import DEFAULT_LIMIT, walk
 
 if TYPE_CHECKING:
+    from cfi2sframe.elf.ranges import Span
     from cfi2sframe.trace.elfcore import Core, CoreThread
     from cfi2sframe.trace.process import LiveThread, Snapshot
 
 Threads = Literal["all"] | int
 
-#: How often a process is stopped again because its frames are on more memory than was copied (alternate signal
-#: stacks, stacks of many megabytes).
+#: How often a process is stopped at most, to copy memory of frames that was missing in the copy before (alternate
+#: signal stacks, stacks of many megabytes).
 _MAX_STOPS: Final = 5
-#: How many folders deep the root directory of a process may be.
+#: The deepest root directory of a process, in folders.
 _MAX_ROOT_DEPTH: Final = 64
 
 
@@ -38,7 +39,7 @@ class ThreadTrace(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """The traces of a core or a process, in its order of threads, and the address space to name their addresses."""
+    """The traces of a core or a process, in its order of threads, and the address space that they are in."""
 
     space: AddressSpace
     threads: tuple[ThreadTrace, ...]
@@ -57,7 +58,7 @@ def trace_core(
 
     `executable` is the program's file, where it is not at its own path. `store` opens the mapped files and keeps them
     for further calls; its `sysroot` is where they are looked for. `with_cfi_registers`: where a row needs a register
-    that SFrame does not follow, CFI is asked where its value was saved. Raises `InputError` when the core or the
+    that SFrame does not track, CFI is used to find where its value was saved. Raises `InputError` when the core or the
     executable cannot be used, `RequestError` when there is no such thread.
     """
     store = store or FileStore()
@@ -88,7 +89,7 @@ def _trace_thread(
         entry = TraceEntry(thread.frame, Located(None, None, None), None)
         return Trace((entry,), Ending("internal-error", reason))
 
-    # Files of modules are read before; what changes now is the core, and so concerns all threads.
+    # Modules are read before, so only the core can have changed here, and that concerns all threads.
     return ThreadTrace(thread.id, guarded(trace, failed, ChangedError))
 
 
@@ -139,10 +140,10 @@ def trace_process(
     """
     store = store or FileStore()
     thread_id = None if threads == "all" else threads
-    extra: set[Range] = set()
+    extra: set[Span] = set()
     stops = 0
     with Process(pid) as process:
-        # What the process occupies is what it had to pay for; mapped memory that was never touched is free.
+        # Resident memory was paid for by the process; memory that is mapped and untouched costs it nothing.
         budget = Budget(process.resident_size())
         while True:
             snapshot = process.copy(thread_id, extra)

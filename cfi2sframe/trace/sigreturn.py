@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Return from a signal handler, known by its instructions: the kernel's record of the interrupted registers.
+"""Signal trampolines, recognised by their instructions, and the kernel's record of the interrupted registers.
 
-SFrame can say such a frame on AMD64 (version 3, flexible rows). On AArch64 and s390x no row can give back the
-interrupted SP and RA; debuggers of those know the instructions and the record's layout, which is kernel ABI, instead.
+SFrame can describe such a frame on AMD64 (version 3, flexible FDEs). On AArch64 and s390x no row can restore the
+interrupted SP and RA; as debuggers do, this module relies on the record's layout, which is kernel ABI.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Record(NamedTuple):
-    """Where the interrupted registers are, counted from SP at the trampoline: PC, then registers by DWARF number."""
+    """The offsets of the interrupted registers from SP at the trampoline: PC, then registers by DWARF number."""
 
     pc_offset: int
     register_offsets: tuple[tuple[int, int], ...]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The address space of a traced process: which file is where, and its memory where that is not in the files.
+"""The address space of a traced process: the files that are mapped, and the memory that differs from them.
 
-Modules are found by what the process has mapped (NT_FILE, /proc/PID/maps), by what its dynamic linker knows, or by an
-ELF header in memory; each is opened when an address of it is first asked for.
+Modules come from the process's mappings (NT_FILE, /proc/PID/maps), from its dynamic linker's list, or from ELF headers
+in memory; each file is opened when one of its addresses is first looked up.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.rules import RegisterRule
-    from cfi2sframe.elf.records import ProgramHeader
+    from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.trace.frame import ReadMemory
-    from cfi2sframe.trace.symbols import FoundSymbol
+    from cfi2sframe.trace.function_names import FoundSymbol
 
 _PAGE_MASK: Final = 0xFFF
-#: Bytes of programs that are read from any process's memory. The vDSO is 8 KiB.
+#: Bytes of programs that may be read from the memory of even the smallest process. The vDSO is 8 KiB.
 _MIN_IMAGE_BYTES: Final = 256 << 10
-#: What a frame costs until it has been printed as JSON: steps and bytes of memory. The smallest frames of a stack are
-#: 16 bytes, so that no stack is too deep that is there in full.
+#: The cost of a frame until it has been printed as JSON, in steps and in bytes of memory. The smallest frames of a
+#: stack are 16 bytes, so that no stack is too deep that is stored in full.
 _FRAME_STEPS: Final = 50
 _FRAME_SIZE: Final = 1200
-#: What an entry of a list of mapped files costs when it is opened, and how fast headers and notes are parsed.
+#: The cost of opening a mapped file, in steps, and the bytes of headers and notes that are parsed in one step.
 _MAPPING_STEPS: Final = 4
 _HEADER_BYTES_PER_STEP: Final = 8
-#: What a rule of a register costs; one value may need those of all frames below.
+#: The cost of a register's rule, in steps; one value may need the rules of all callees.
 _RULE_STEPS: Final = 5
 
 
@@ -53,7 +53,7 @@ class FileMapping(NamedTuple):
 class Module(NamedTuple):
     """A file in memory. An address of the process is one of the file plus `bias`.
 
-    `file` is why it cannot be used where it cannot. `note` says what a reader should know of the file's choice.
+    `file` is the reason when it cannot be used. `note` says why the file was read from memory.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Module(NamedTuple):
 
 
 class AddressSpace:
-    """What a trace needs of a process: rows and bytes by address.
+    """The rows and bytes of a process by address.
 
     `read_own` reads what the process's own memory holds (a core's contents, or copies); bytes that are missing there
-    come from the mapped files. `open_file` and `open_memory` are a store's. `budget` pays for what is computed from the
-    process, files excepted, which pay for themselves; None: nothing bounds it.
+    come from the mapped files. `open_file` and `open_memory` are a store's. `budget` bounds what is computed from the
+    process, apart from files, which have budgets of their own; None: no bound.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class AddressSpace:
         self._open_file = open_file
         self.open_memory = open_memory
         self.budget = budget or Budget(1 << 62)
-        #: Frames that have been found are printed, also where there were too many to find them all.
+        #: Separate, so that frames can be printed when the budget did not suffice to find all of them.
         self.text_budget = Budget(self.budget.input_size)
-        #: Programs in memory may claim the same bytes over and over. One that is too much must not cost the frames.
+        #: Programs in memory may share their bytes; separate, so that one that is too large does not cost the frames.
         self._image_budget = Budget(self.budget.input_size)
         self._image_bytes_left = self.budget.input_size + _MIN_IMAGE_BYTES
         #: Sorted by address; no two overlap.
         self.modules: list[Module] = []
         self._by_path: dict[str, list[FileMapping]] = {}
         self._mappings: list[FileMapping] = []
-        #: Files that are known to start somewhere, but cannot be used, so that nobody knows where they end.
+        #: Files that cannot be used, with their start addresses; their ends are not known.
         self._unusable: list[tuple[int, str, str]] = []
 
     # Modules
@@ -111,7 +111,7 @@ class AddressSpace:
         self._unusable.append((start, name, reason))
 
     def add_mappings(self, mappings: Iterable[FileMapping]) -> None:
-        """Add files by what is mapped where; they are opened when needed."""
+        """Add the files of mappings; they are opened when needed."""
         for mapping in mappings:
             self._by_path.setdefault(mapping.path, []).append(mapping)
         self._mappings = sorted(m for group in self._by_path.values() for m in group)
@@ -125,7 +125,7 @@ class AddressSpace:
             self._add(Module(name, start, end, bias, file))
 
     def add_in_memory(self, name: str, address: int) -> None:
-        """Add what an ELF header in memory announces; nothing when there is none."""
+        """Add the program of an ELF header in memory; nothing when there is none."""
 
         def add() -> None:
             headers = headers_in_memory(self._read_headers, address, self.arch.byte_order)
@@ -139,7 +139,7 @@ class AddressSpace:
         return self.read_own(address, size)
 
     def _add(self, module: Module) -> None:
-        """Keep a module, as far as its addresses are no other's already."""
+        """Add a module, except for addresses that belong to another one already."""
         index = bisect_right(self.modules, module.start, key=_start_of)
         start = max(module.start, self.modules[index - 1].end) if index else module.start
         end = min(module.end, self.modules[index].start) if index < len(self.modules) else module.end
@@ -154,7 +154,7 @@ class AddressSpace:
         index = bisect_right(self._mappings, address, key=_start_of) - 1
         if index < 0 or address >= self._mappings[index].end:
             return None
-        # Its file has not been opened yet; once it has been, its mappings say no more.
+        # Its file has not been opened yet; modules replace its mappings.
         mappings = self._by_path.pop(self._mappings[index].path, None)
         if mappings is None:
             return None
@@ -215,7 +215,7 @@ class AddressSpace:
     # Rows, symbols, bytes
 
     def find_row(self, address: int) -> Located:
-        """Return what is known of an address: module, row, or an ending that says why there is no row.
+        """Return the module and the row of an address, or an ending that says why there is no row.
 
         Raises `BudgetError` when there are more frames than the size of the process's memory or core allows.
         """
@@ -257,7 +257,7 @@ class AddressSpace:
         return module.file.symbols.find((address - module.bias) & ADDRESS_MASK)
 
     def saved_rule(self, address: int, register: int) -> RegisterRule | None:
-        """Return what CFI says of a register at an address; None where there is no CFI."""
+        """Return the CFI rule of a register at an address; None without CFI."""
         self.budget.spend(_RULE_STEPS, "the registers that CFI saves")
         module = self.module_at(address)
         if module is None or isinstance(module.file, str):
@@ -275,7 +275,7 @@ class AddressSpace:
         try:
             return module.file.image.bytes_at((address - module.bias) & ADDRESS_MASK, size)
         except InputError:
-            # The file has become shorter; what it held is as missing as what a core leaves out.
+            # The file has been truncated; its bytes are as missing as those that a core leaves out.
             return None
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One step of a stack trace: from a frame and the row at its PC to its caller (version 2, appendix A).
 
-The same for all ABIs and versions, since a decoded row's rules say what differs: where RA and FP are, and that an
-s390x CFA is 160 bytes above the caller's SP.
+The same for all ABIs and versions: a decoded row's rules contain what differs, such as where RA and FP are. On s390x
+the CFA is 160 bytes above the caller's SP.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FrameState, Rule
     from cfi2sframe.trace.frame import ReadMemory
 
-#: Bits of a signed AArch64 address that hold its authentication code, where the process does not say: user addresses
-#: have 48 bits.
+#: The bits of a signed AArch64 address that hold its authentication code, where the process does not give the mask:
+#: user addresses have 48 bits.
 DEFAULT_PAC_MASK: Final = 0xFFFF_0000_0000_0000
 _WORD_SIZE: Final = 8
 
@@ -33,7 +33,7 @@ def step(
 ) -> Frame | Ending:
     """Return the caller of a frame, or why it cannot be known.
 
-    `state` is what the row at `frame.lookup_pc` says. `is_signal_frame`: its function was called by the kernel, so the
+    `state` is that of the row at `frame.lookup_pc`. `is_signal_frame`: its function was called by the kernel, so the
     caller's PC is an interrupted instruction, not a return address, and its SP may be on another stack. `pac_mask`: the
     bits to strip from a mangled RA.
     """
@@ -51,7 +51,7 @@ def step(
     sp = (cfa + arch.sp_offset_from_cfa) & ADDRESS_MASK
     if ra == 0:
         return Ending("outermost", "the return address is 0")
-    # The topmost frame, or an interrupted one, may not have moved SP yet; any other has a call's worth of stack.
+    # The topmost frame, or an interrupted one, may not have changed SP yet; any other has used some stack for a call.
     has_room = sp > frame.sp or (sp == frame.sp and not frame.is_return_address and arch.fixed_ra_offset == 0)
     if not (has_room or is_signal_frame):
         return Ending("stack-does-not-grow", f"SP of the caller is 0x{sp:x}, this frame's is 0x{frame.sp:x}")
@@ -59,11 +59,11 @@ def step(
 
 
 def _known(value: int | Ending) -> int | None:
-    """Return a value, or None where it cannot be had.
+    """Return a value, or None where it is not known.
 
-    FP may be any number in code without frame pointers, and CFI may look for it where it no longer is: GCC's epilogues
-    of realigned stacks go on to read it from where FP points to when FP has its caller's value again. A caller that is
-    not based on FP can be found all the same.
+    In code without frame pointers FP is any number, and CFI may give a stale place for it: in GCC's epilogues of
+    realigned stacks it is still relative to FP when FP has its caller's value again. A caller whose row is not based on
+    FP can be found all the same.
     """
     return None if isinstance(value, Ending) else value
 
@@ -74,7 +74,7 @@ def cfa_of(caller: Frame, arch: Arch) -> int:
 
 
 def strip_pac(address: int, pac_mask: int) -> int:
-    """Remove a pointer authentication code: its bits become what bit 55 says (user space: 0, kernel: 1)."""
+    """Remove a pointer authentication code: its bits become copies of bit 55 (user space: 0, kernel: 1)."""
     return address | pac_mask if address >> 55 & 1 else address & ~pac_mask
 
 
@@ -83,7 +83,7 @@ def _return_address(state: FrameState, cfa: int, frame: Frame, read_memory: Read
         return _value(state.ra, cfa, frame, read_memory, arch, "RA")
     if frame.ra is None:
         name = arch.register_name(arch.ra_register)
-        return Ending("ra-not-saved", f"RA is in {name}, whose value only the topmost frame has")
+        return Ending("ra-not-saved", f"RA is in {name}, whose value is known in the topmost frame only")
     return frame.ra
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths of another root directory, resolved as that system would: nothing in there can lead out of it."""
+"""Paths below another root directory, resolved as if it were the root: no link leads out of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_PATH_SIZE: Final = 4096
 def open_inside(root: str, path: str) -> int:
     """Return a descriptor (O_PATH) of the file at a path of another root directory.
 
-    Each component is opened in the folder before it, so a link that somebody exchanges meanwhile does not lead out
+    Each component is opened in the folder before it, so a link that is replaced meanwhile does not lead out
     either. Raises `OSError` as the kernel would, `ValueError` for a path with a NUL.
     """
     if not hasattr(os, "O_PATH"):

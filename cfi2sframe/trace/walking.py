@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the topmost frame to the last that can be found: `step` over and over, with an end in every case."""
+"""Walk a stack from the topmost frame outwards: repeated `step`s, which always end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.callee_saved import SavedRule
     from cfi2sframe.trace.frame import ReadMemory
 
-#: Says what is known of an address: its module and its row, or an ending.
+#: Returns the module and the row of an address, or an ending.
 FindRow = Callable[[int], Located]
 
 DEFAULT_LIMIT: Final = 100_000
@@ -38,10 +38,10 @@ def walk(
 ) -> Trace:
     """Return the frames from `frame` outwards, at most `limit` of them, and why there are no more.
 
-    `find_row` is asked for `Frame.lookup_pc`, once per frame. SP has to grow from frame to frame, but for those that
-    signals interrupted, which may be on another stack; of these, none may come up twice. So every walk ends.
-    `saved_rule` makes up for registers that SFrame does not follow, see `callee_saved`; None: rows alone count.
-    Either may raise `BudgetError`, which ends the trace.
+    `find_row` is called once per frame, with `Frame.lookup_pc`. SP has to grow from frame to frame, except for frames
+    that a signal interrupted, which may be on another stack; none of these may occur twice. So every walk ends.
+    `saved_rule` finds registers that SFrame does not track, see `callee_saved`; None: only rows are used. Either may
+    raise `BudgetError`, which ends the trace.
     """
     entries: list[TraceEntry] = []
     interrupted: set[tuple[int, int]] = set()
@@ -60,7 +60,7 @@ def walk(
         if not caller.is_return_address:
             place = (caller.pc, caller.sp)
             if place in interrupted:
-                return Trace(tuple(entries), Ending("loop", f"the frame at SP 0x{caller.sp:x} comes up again"))
+                return Trace(tuple(entries), Ending("loop", f"the frame at SP 0x{caller.sp:x} repeats"))
             interrupted.add(place)
         if len(entries) >= limit:
             return Trace(tuple(entries), Ending("limit", f"more than {limit:,} frames"))
@@ -72,9 +72,9 @@ def walk(
 def _caller(
     frame: Frame, located: Located, read_memory: ReadMemory, arch: Arch, pac_mask: int
 ) -> tuple[Located, Frame | Ending]:
-    """Return the caller, and what was used to find it: the row, or what the kernel left for the trampoline."""
+    """Return the caller, and what was used to find it: the row, or the kernel's record at a signal trampoline."""
     row = located.row
-    # AMD64's rows can say this frame; those of other ABIs give a wrong SP.
+    # Rows can describe this frame on AMD64; those of other ABIs give a wrong SP.
     if row is None or row.state is None or arch.elf_machine != EM_X86_64:
         interrupted = sigreturn_frame(frame, read_memory, arch)
         if interrupted is not None:
@@ -83,8 +83,12 @@ def _caller(
         return located, located.ending or Ending("no-row", "no row for this PC")
     caller = step(frame, row.state, read_memory, arch, is_signal_frame=row.is_signal_frame, pac_mask=pac_mask)
     if row.is_signal_frame and isinstance(caller, Frame):
-        # The row says PC, SP and FP; what the kernel saved of the other registers serves an interrupted prologue.
+        # The row gives PC, SP and FP; an interrupted prologue may need the other registers that the kernel saved.
         interrupted = sigreturn_frame(frame, read_memory, arch)
-        if interrupted is not None and interrupted[:3] == caller[:3]:
+        if interrupted is not None and _registers(interrupted) == _registers(caller):
             return located, interrupted
     return located, caller
+
+
+def _registers(frame: Frame) -> tuple[int, int, int | None]:
+    return frame.pc, frame.sp, frame.fp

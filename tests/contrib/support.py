@@ -113,6 +113,5 @@ def check_section(
 def has_section(path: Path) -> bool:
     """Whether a file has an .sframe section."""
     from cfi2sframe import load
-    from cfi2sframe.api import sframe_section
 
-    return sframe_section(load(str(path))) is not None
+    return load(str(path)).sframe_section is not None

@@ -18,7 +18,7 @@ from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.dwarf.row_machine import Location, run
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation, find_cfi, relocated_bytes
-from cfi2sframe.elf.image import ElfImage, Place
+from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.errors import BudgetError, Cfi2SFrameError, CfiError, ElfError, RequestError
 from tests.support import cfi_asm as asm
 
@@ -106,7 +106,7 @@ def parse(image: ElfImage, section: CfiSection) -> CfiTable:
     return parse_entries(section, PointerBases(image.byte_order, section.table_vaddr, lambda _: None))
 
 
-def places(image: ElfImage, kind: CfiKind | None = None) -> list[Place]:
+def places(image: ElfImage, kind: CfiKind | None = None) -> list[SectionOffset]:
     """Where the functions of all FDEs of an image start."""
     found = []
     for section in find_cfi(image, kind):
@@ -263,7 +263,11 @@ def test_functions_of_an_object_are_found_in_their_sections(target: Target) -> N
         asm.Relocation(".eh_frame", fields[2], ".text.b", relative, 0),
     )
     image = relocatable(target, frame.data, *relocations)
-    assert places(image) == [Place(1, ".text", 0x10), Place(1, ".text", 8), Place(2, ".text.b", 0)]
+    assert places(image) == [
+        SectionOffset(1, ".text", 0x10),
+        SectionOffset(1, ".text", 8),
+        SectionOffset(2, ".text.b", 0),
+    ]
 
 
 def test_several_sections_of_eh_frame() -> None:
@@ -281,7 +285,7 @@ def test_several_sections_of_eh_frame() -> None:
     image = image_of(data.replace(b".eh_framX", b".eh_frame"))
     found = find_cfi(image)
     assert [section.vaddr for section in found] == [image.sections[2].vaddr, image.sections[4].vaddr]
-    assert places(image) == [Place(1, ".text", 4), Place(3, ".text.b", 8)]
+    assert places(image) == [SectionOffset(1, ".text", 4), SectionOffset(3, ".text.b", 8)]
 
 
 @pytest.mark.parametrize("kind", [c.SHT_PROGBITS, c.SHT_X86_64_UNWIND])
@@ -290,7 +294,7 @@ def test_section_types(kind: int) -> None:
     relocation = asm.Relocation(".eh_frame", field, ".text", c.R_X86_64_PC32)
     sections = (TEXT, TEXT_B, frame._replace(type=kind))
     data = asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=(relocation,))
-    assert places(image_of(data)) == [Place(1, ".text", 0)]
+    assert places(image_of(data)) == [SectionOffset(1, ".text", 0)]
 
 
 @each_target
@@ -321,7 +325,7 @@ def test_debug_frame_of_an_object(target: Target) -> None:
     section = only(find_cfi(image))
     assert (section.kind, section.vaddr) == ("debug_frame", 0)
     assert [fde.cie.ra_register for fde in parse(image, section).fdes] == [5, 16]
-    assert places(image) == [Place(1, ".text", 0x10), Place(1, ".text", 0x20)]
+    assert places(image) == [SectionOffset(1, ".text", 0x10), SectionOffset(1, ".text", 0x20)]
 
 
 # --- Which section ------------------------------------------------------------------------------------------
@@ -356,7 +360,7 @@ def test_eh_frame_comes_before_debug_frame() -> None:
         EH_FRAME._replace(data=bytes(4)),
         EH_FRAME._replace(data=bytes(12)),
         EH_FRAME._replace(data=b""),
-        # As in files of debug information that strip left behind.
+        # As in files of debug information that strip has made.
         EH_FRAME._replace(data=b"", type=c.SHT_NOBITS, nobits_size=64),
         EH_FRAME._replace(flags=0),
     ],
@@ -535,7 +539,7 @@ def test_zstd_with_a_size_that_is_not_the_contents(lie: int) -> None:
 
 
 def test_zstd_of_two_frames() -> None:
-    """RFC 8878: a content may be several frames one behind the other."""
+    """RFC 8878: a content may be several frames, one after the other."""
     packed = zstd(DEBUG_BYTES[:10]) + zstd(DEBUG_BYTES[10:])
     section = compressed(packed, len(DEBUG_BYTES), method=c.ELFCOMPRESS_ZSTD)
     assert only(find_cfi(with_sections(section))).data == DEBUG_BYTES
@@ -563,7 +567,7 @@ def headerless(
     with_segment: bool = True,
     entries: tuple[asm.Entry, ...] | None = None,
 ) -> bytes:
-    """A program with .eh_frame found through its header alone; behind the frames stands what is not theirs."""
+    """A program with .eh_frame found through its header alone; other bytes follow the frames."""
     functions = (asm.Fde(CIE, TEXT_VADDR, 8, BODY), asm.Fde(CIE, TEXT_VADDR + 8, 8, BODY))
     frame = asm.EhFrame(functions if entries is None else entries, FRAME_VADDR)
     offsets = [

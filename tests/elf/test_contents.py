@@ -21,7 +21,7 @@ from cfi2sframe.emit import check, emit, remove
 from cfi2sframe.errors import ChangedError, InputError
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import FileData
+    from cfi2sframe.elf.contents import FileData
 
 GOLDEN = sorted((Path(__file__).resolve().parents[2] / "testdata" / "golden").glob("*.o"))
 DATA = bytes(range(1, 101))

@@ -20,7 +20,7 @@ _LONG_NAME: Final = "n" * 400_000
 
 
 def many_notes() -> bytes:
-    """Sections of one name, all of which give way to the program headers."""
+    """Sections of one name, all of which move to make room for program headers."""
     return noted_file(notes_of(9000))
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.image import CodeRange, ElfImage, Place, _without_overlap
-from cfi2sframe.elf.records import machine_name
+from cfi2sframe.elf.headers import machine_name
+from cfi2sframe.elf.image import ElfImage, SectionOffset
+from cfi2sframe.elf.sections import CodeRange, _without_overlap
 from cfi2sframe.elf.strings import StringTable
 from cfi2sframe.errors import ElfError
 from tests.support import cfi_asm as asm
@@ -168,12 +169,12 @@ def test_sections_of_a_linked_file() -> None:
     ("offset", "code", "value", "message"),
     [
         (E_SHENTSIZE, "H", 40, "section headers of 40 bytes, not 64"),
-        (E_SHOFF, "Q", 1 << 20, "the section headers at 0x100000 leave the file"),
+        (E_SHOFF, "Q", 1 << 20, "section headers at 0x100000 leave the file"),
         (E_SHOFF, "Q", (1 << 64) - 1, "leave the file"),
         (E_SHNUM, "H", 0xFE00, "65024 section headers"),
         (E_PHENTSIZE, "H", 32, "program headers of 32 bytes, not 56"),
         (E_PHOFF, "Q", 1 << 20, "2 program headers at 0x100000 leave the file"),
-        (E_PHNUM, "H", 0xFFFF, "program headers"),
+        (E_PHNUM, "H", 0xFFFE, "65534 program headers"),
     ],
 )
 def test_tables_that_leave_the_file(offset: int, code: str, value: int, message: str) -> None:
@@ -185,7 +186,7 @@ def test_no_section_headers() -> None:
     image = image_of(linked(section_headers=False))
     assert image.sections == ()
     assert image.code_ranges == (CodeRange("segment 0", 0, TEXT_VADDR, TEXT_VADDR + 0x110),)
-    assert image.place(TEXT_VADDR) == Place(0, "", TEXT_VADDR)
+    assert image.place(TEXT_VADDR) == SectionOffset(0, "", TEXT_VADDR)
     assert image.names_of([TEXT_VADDR]) == {}
 
 
@@ -297,18 +298,18 @@ def test_place_turns_an_address_of_an_object_back() -> None:
         if not section.flags & c.SHF_ALLOC:
             continue
         for offset in {0, 1, section.size // 2, section.size - 1} if section.size else set[int]():
-            assert image.place(section.vaddr + offset) == Place(section.index, section.name, offset)
-        assert image.place(section.end_vaddr) == Place(0, "", section.end_vaddr)
-    assert image.place(0) == Place(0, "", 0)
+            assert image.place(section.vaddr + offset) == SectionOffset(section.index, section.name, offset)
+        assert image.place(section.end_vaddr) == SectionOffset(0, "", section.end_vaddr)
+    assert image.place(0) == SectionOffset(0, "", 0)
 
 
 def test_place_in_a_linked_file_is_the_address() -> None:
     image = image_of(linked())
-    assert image.place(TEXT_VADDR) == Place(1, ".text", TEXT_VADDR)
-    assert image.place(TEXT_VADDR + 0x7F) == Place(1, ".text", TEXT_VADDR + 0x7F)
-    assert image.place(TEXT_VADDR + 0x80) == Place(0, "", TEXT_VADDR + 0x80)
-    assert image.place(DATA_VADDR + 0x4F) == Place(4, ".bss", DATA_VADDR + 0x4F)
-    assert image.place(DATA_VADDR + 0x50) == Place(0, "", DATA_VADDR + 0x50)
+    assert image.place(TEXT_VADDR) == SectionOffset(1, ".text", TEXT_VADDR)
+    assert image.place(TEXT_VADDR + 0x7F) == SectionOffset(1, ".text", TEXT_VADDR + 0x7F)
+    assert image.place(TEXT_VADDR + 0x80) == SectionOffset(0, "", TEXT_VADDR + 0x80)
+    assert image.place(DATA_VADDR + 0x4F) == SectionOffset(4, ".bss", DATA_VADDR + 0x4F)
+    assert image.place(DATA_VADDR + 0x50) == SectionOffset(0, "", DATA_VADDR + 0x50)
 
 
 def test_sections_that_are_not_loaded_have_no_addresses() -> None:
@@ -318,7 +319,7 @@ def test_sections_that_are_not_loaded_have_no_addresses() -> None:
         asm.Section(".stray", b"\xc3" * 16, flags=c.SHF_EXECINSTR, addr=TEXT_VADDR + 4),
     )
     image = image_of(asm.elf_file(c.EM_X86_64, sections, file_type=c.ET_EXEC))
-    assert image.place(TEXT_VADDR + 8) == Place(1, ".text", TEXT_VADDR + 8)
+    assert image.place(TEXT_VADDR + 8) == SectionOffset(1, ".text", TEXT_VADDR + 8)
     assert [code.name for code in image.code_ranges] == [".text"]
 
 
@@ -326,7 +327,7 @@ def test_alignment_of_zero() -> None:
     sections = (asm.Section(".text", b"\xc3", flags=ALLOC_CODE),)
     data = asm.elf_file(c.EM_X86_64, sections)
     image = image_of(patched(data, section_header(data, 1) + 48, "Q", 0))
-    assert image.place(image.sections[1].vaddr) == Place(1, ".text", 0)
+    assert image.place(image.sections[1].vaddr) == SectionOffset(1, ".text", 0)
 
 
 # --- Code ---------------------------------------------------------------------------------------------------
@@ -588,7 +589,7 @@ def test_extended_symbol_indices() -> None:
 
 
 def test_more_sections_than_plain_numbers_reach() -> None:
-    """Numbers from 0xff00 on have meanings of their own in a symbol, but are sections behind SHN_XINDEX."""
+    """Numbers from 0xff00 on are reserved in st_shndx, but plain indices in SHT_SYMTAB_SHNDX."""
     count = 0xFFF8
     symbols = struct.pack("<IBBHQQ", 0, 0, 0, c.SHN_XINDEX, 4, 0) * 2 + struct.pack("<IBBHQQ", 0, 0, 0, 0xFF05, 4, 0)
     plain = struct.pack("<IIQQQQIIQQ", 0, c.SHT_PROGBITS, ALLOC_CODE, 0, 64, 4, 0, 0, 4, 0)

@@ -98,7 +98,7 @@ FORMS = {
         ("--in-place", "--replace", "old.so"), "old.so", (*_EMBED, "cfi2sframe.jobs.existing:is_same")
     ),
     "remove from an object": Form(
-        ("remove", "--in-place", "old.o"), "old.o", (*_REMOVE, "cfi2sframe.rewrite.objects:check_taken_out")
+        ("remove", "--in-place", "old.o"), "old.o", (*_REMOVE, "cfi2sframe.rewrite.objects:check_object_without")
     ),
     "remove from a library": Form(
         ("remove", "--in-place", "old.so"), "old.so", (*_REMOVE, "cfi2sframe.rewrite.reread.mapped:check_memory")

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
-from cfi2sframe.api import sframe_section
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import Cfi2SFrameError
@@ -110,7 +109,7 @@ def zones_of(image: ElfImage) -> dict[str, tuple[int, int]]:
     for section in image.sections:
         if section.name in (".eh_frame", ".debug_frame"):
             found["cfi"] = (section.file_offset, section.size)
-    section_header = sframe_section(image)
+    section_header = image.sframe_section
     if section_header is not None:
         found["sframe"] = (section_header.file_offset, section_header.size)
     return {name: zone for name, zone in found.items() if zone[1]}

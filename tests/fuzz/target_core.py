@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, get_args
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.trace import FileStore, trace_core
+from cfi2sframe.trace.formatting import trace_lines
 from cfi2sframe.trace.frame import EndingKind
-from cfi2sframe.trace.render import trace_lines
 from tests.fuzz.harness import expect
 from tests.support.trace import core_files
 from tests.support.trace.core_files import BIAS, TEXT_VADDR, CoreFile, Load, moved, program_mappings, stack_load

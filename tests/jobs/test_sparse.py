@@ -13,7 +13,7 @@ from cfi2sframe.arch import AMD64
 from cfi2sframe.budget import Budget
 from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
 from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, extents_of, is_equal
-from cfi2sframe.elf.records import parse_file_header, parse_section_headers
+from cfi2sframe.elf.headers import parse_file_header, parse_section_headers
 from cfi2sframe.errors import BudgetError
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound

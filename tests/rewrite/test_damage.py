@@ -10,7 +10,7 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.constants import PT_LOAD, SHN_LORESERVE, SHN_XINDEX, SHT_NULL
-from cfi2sframe.elf.records import FILE_HEADER_SIZE, SectionHeader, parse_file_header, parse_section_headers
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SectionHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import EmbedError
 from tests.support import cfi_asm as asm
@@ -102,7 +102,7 @@ def test_objects_of_many_sections(count: int) -> None:
     """The count and the index of the section names are in the null section from 0xff00 on."""
     small = object_file(AMD64, {".text": (push_fp(AMD64, 0),)})
     header = parse_file_header(small)
-    sections = parse_section_headers(small, header)
+    sections = list(parse_section_headers(small, header))
     names = sections.pop()
     fill = SectionHeader(0, SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
     sections += [fill] * (count - len(sections) - 1)

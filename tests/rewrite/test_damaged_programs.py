@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.elf.constants import SHT_NOTE
-from cfi2sframe.elf.records import PROGRAM_HEADER_SIZE
+from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.support.embedded import need, run, write

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.elf.constants import PT_LOAD, PT_PHDR
-from cfi2sframe.elf.records import parse_file_header, parse_program_headers
+from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite import choose as draft
 from cfi2sframe.rewrite.linked import plan_embedding, remove_section, self_check, write_embedding
@@ -134,7 +134,7 @@ def test_survives(
     assert mapped(*main, changed) == [(name, LARGE, checksum(sframe(LARGE)))]
     if command.version == "2.40":
         # It gives the new segment a physical address of its own, as kernels have them.
-        with pytest.raises(EmbedError, match="load addresses"):
+        with pytest.raises(EmbedError, match="physical addresses"):
             remove_section(changed.read_bytes())
         return
     write(tmp_path / "removed.so", take_out(changed.read_bytes()))
@@ -185,12 +185,12 @@ def test_too_much_bss(tmp_path: Path) -> None:
     source, large = tmp_path / "large.c", tmp_path / "large"
     source.write_text("static char zeroed[1 << 26]; int main(int n, char **v) { return zeroed[n] + !v; }\n")
     assert run("gcc", "-O0", "-o", large, source).status == 0
-    with pytest.raises(EmbedError, match="zero bytes would have to stand for"):
+    with pytest.raises(EmbedError, match="zero bytes would be needed"):
         plan_embedding(large.read_bytes(), LARGE, may_move_table=True)
 
 
 def test_a_library_that_patchelf_grew(program: Callable[..., Path], tmp_path: Path) -> None:
-    """It leaves X where the sections were that gave way: room for program headers."""
+    """It leaves X where sections were that it moved: room for program headers."""
     need("patchelf")
     library, grown, converted = (tmp_path / f"{name}.so" for name in ("library", "grown", "converted"))
     compile_program(library, "library.cpp", ["-shared", "-fPIC"])

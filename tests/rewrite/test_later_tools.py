@@ -58,9 +58,9 @@ COMMANDS = (
     Command(("patchelf", "--set-rpath", "/opt/some/rather/long/directory/of/libraries", "--output", "OUT", "IN")),
     Command(("patchelf", "--set-interpreter", "/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "--output", "OUT", "IN")),
 )
-#: patchelf puts a growing .dynamic of a program at fixed addresses into room behind the program headers, and that is
+#: patchelf puts a growing .dynamic of a program at fixed addresses into room after the program headers, and that is
 #: read-only: the program crashes. Where .dynsym moved away there is such room.
-PATCHELF_WRONG = "patchelf writes .dynamic into a read-only segment when there is room behind the program headers"
+PATCHELF_WRONG = "patchelf writes .dynamic into a read-only segment when there is room after the program headers"
 
 
 def run_command(command: Command, source: Path, target: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> bool:
@@ -198,7 +198,7 @@ def test_readers_see_what_they_saw(
     def seen(path: Path, *command: str) -> list[str]:
         return sorted(run(*command, path).output.replace(str(path), "FILE").splitlines())
 
-    # The address of the note may be another, behind the @.
+    # The address of the note, after the @, may be another.
     assert (
         seen(converted, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0]
         == (seen(original, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0])

@@ -332,7 +332,7 @@ def test_stubs_and_start_up_code_after_replacing(objects: Objects, tmp_path: Pat
 @pytest.mark.parametrize("objects", ["newest"], indirect=True)
 @pytest.mark.parametrize("origin", ["machine", "fetched"])
 def test_mold(objects: Objects, origin: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Only versions of mold that know SFrame merge sections; others put them one behind the other."""
+    """Only versions of mold that know SFrame merge sections; others put them one after the other."""
     folder = Path(objects.tools.tool("ld")).parent
     if origin == "fetched" and not (folder / "ld.mold").exists():
         pytest.skip("no mold beside the fetched binutils; make oracles brings it")

@@ -37,7 +37,7 @@ KINDS = ("pie", "nopie", "static", "static-pie")
 VARIANTS = ("plain", "noseparate", "hash-sysv", "hash-both", "stripped", "debug")
 # GNU gold writes section names in no order, so that the order of sections cannot be told after a move.
 UNORDERED_NAMES = "gold"
-# gold puts 104 bytes of notes behind the headers of a static program; two entries need 112.
+# gold puts 104 bytes of notes after the headers of a static program; two entries need 112.
 NO_ROOM = ("gold", "static", LARGE)
 
 
@@ -109,7 +109,7 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, kind: str, firs
     original = program("bfd", kind)
     embed(original, tmp_path / "first", first)
     data = (tmp_path / "first").read_bytes()
-    with pytest.raises(EmbedError, match="asked for"):
+    with pytest.raises(EmbedError, match="use --replace"):
         plan_embedding(data, second)
     plan = plan_embedding(data, second, replace=True)
     assert (plan.strategy == "existing-section") == (second <= first)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.elf.constants import ET_CORE, PT_LOAD
-from cfi2sframe.elf.records import parse_file_header, parse_program_headers, parse_section_headers
+from cfi2sframe.elf.headers import parse_file_header, parse_program_headers, parse_section_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.linked import plan_embedding, remove_section, self_check, write_embedding
 from tests.support.embedded import LARGE, SOURCES, need, run, sframe
@@ -125,7 +125,7 @@ def test_program_interpreter_keeps_its_last_segment(tmp_path: Path) -> None:
 
 
 def test_without_section_headers(program: Callable[..., Path]) -> None:
-    """Only slack will do: what lies behind the program headers is not known."""
+    """Only slack will do: what follows the program headers is not known."""
     data = bytearray(program().read_bytes())
     header = parse_file_header(data)
     end = max(s.file_offset + s.file_size for s in parse_program_headers(data, header))

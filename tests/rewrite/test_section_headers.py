@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Section headers right behind the program headers, as Go's linker writes them: they go, and leave room."""
+"""Section headers right after the program headers, as Go's linker writes them: they move, and leave room."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.arch import AMD64
-from cfi2sframe.elf.records import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
+from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE, SECTION_HEADER_SIZE
 from tests.support import cfi_asm as asm
 from tests.support.samples import push_fp
 
@@ -42,7 +42,7 @@ def noted_file(
     note_segments: int = 1,
     more_sections: tuple[asm.Section, ...] = (),
 ) -> bytes:
-    """Return a library with notes right after its program headers, which give way when these grow.
+    """Return a library with notes right after its program headers, which move when these grow.
 
     There is a section of each of `notes`; all are called `.note.package`, unless there are `names`. `note_segments`
     lead to all of them each; there are `loads` more read-only PT_LOAD entries, of one byte at addresses of their own.

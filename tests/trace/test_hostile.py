@@ -18,8 +18,8 @@ from cfi2sframe.elf import constants as c
 from cfi2sframe.errors import Cfi2SFrameError, InputError
 from cfi2sframe.trace import AddressSpace, FileStore, Frame, modules, trace_core, walk
 from cfi2sframe.trace.elfcore import parse_core
+from cfi2sframe.trace.formatting import trace_lines
 from cfi2sframe.trace.frame import EndingKind
-from cfi2sframe.trace.render import trace_lines
 from cfi2sframe.trace.run import ThreadTrace, Traced, core_space
 from tests.support import cli
 from tests.support.demangling import needs_demangling
@@ -157,7 +157,7 @@ def test_truncated_cores(arch: Arch, tmp_path: Path) -> None:
             assert trace.ending.kind in ENDINGS
             assert len(trace.entries) <= len(stack.frames)
             endings.add(trace.ending.kind)
-    # Cut in the headers, in the notes behind the first thread, in the stack.
+    # Cut in the headers, in the notes after the first thread, in the stack.
     assert endings == {"error", "no-module", "unreadable-memory"} | ({"ra-not-saved"} & endings)
 
 

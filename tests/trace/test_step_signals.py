@@ -13,7 +13,7 @@ import pytest
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.load import load
 from cfi2sframe.trace.frame import Ending, Frame, Located
-from cfi2sframe.trace.registers import topmost_frame
+from cfi2sframe.trace.kernel_registers import topmost_frame
 from cfi2sframe.trace.sigreturn import sigreturn_frame
 from cfi2sframe.trace.walking import walk
 

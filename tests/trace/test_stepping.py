@@ -173,7 +173,7 @@ def test_many_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [600, pytest.param(6000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_emulated_steps(target: Target, count: int, tmp_path: Path) -> None:
-    """AArch64 and s390x: RA is in its register until a prologue has saved it, and again behind an epilogue."""
+    """AArch64 and s390x: RA is in its register until a prologue has saved it, and again after an epilogue."""
     account = emulated_account_of(target, tmp_path, count)
     assert account.steps == count
     assert len(account.pcs) > count / 3

@@ -170,6 +170,8 @@ def test_a_process_in_another_root(tmp_path: Path, prefix: tuple[str, ...]) -> N
         process.kill()
         process.communicate()
     names = [traced.space.symbol_at(e.frame.lookup_pc) for e in traced.threads[0].trace.entries]
-    assert [name.name for name in names if name][1:3] == ["inner", "main"]
+    found = [name.name for name in names if name]
+    # The program may still be in its call of write.
+    assert found[found.index("inner") :][:2] == ["inner", "main"]
     assert traced.threads[0].trace.ending.kind == "outermost"
     assert {module.note for module in traced.space.modules} == {""}

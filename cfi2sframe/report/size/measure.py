@@ -12,7 +12,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.conversion import Options, convert_image
-from cfi2sframe.elf.constants import SHT_GNU_SFRAME
 from cfi2sframe.errors import RequestError
 from cfi2sframe.gnu.layout import gnu_sections
 from cfi2sframe.intern import distinct
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.dwarf.programs import CfiEntry
-    from cfi2sframe.elf.image import ElfImage, ElfSection
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import ElfSection
     from cfi2sframe.gnu.layout import GnuSection
     from cfi2sframe.sframe.rows import PlannedBody
 
@@ -72,7 +72,7 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
         )
         if version == function_version:
             functions = function_sizes(conversion, function_count)
-    sframe = _sframe_section(image)
+    sframe = image.sframe_section
     return FileSizes(
         name=image.name,
         arch=image.arch.name,
@@ -95,12 +95,6 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
 
 def _size_of(image: ElfImage, name: str) -> int:
     return sum(section.size for section in image.sections_named(name))
-
-
-def _sframe_section(image: ElfImage) -> ElfSection | None:
-    named = image.sections_named(".sframe")
-    typed = (section for section in image.sections if section.type == SHT_GNU_SFRAME and section.size)
-    return next(typed, None) or next(named, None)
 
 
 def _version_of(image: ElfImage, section: ElfSection) -> int | None:

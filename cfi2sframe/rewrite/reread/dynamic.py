@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the dynamic linker as it finds them itself: through PT_DYNAMIC, without section headers."""
+"""The dynamic linker's tables, found as it finds them: through PT_DYNAMIC, without section headers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.records import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
+from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.rewrite.reread.view import Loads
 
 if TYPE_CHECKING:
-    from cfi2sframe.rewrite.reread.view import Range, View
+    from cfi2sframe.rewrite.reread.view import FileView
 
-#: Tags whose tables may move: a moved one has to be there as a whole.
+#: Tags of the tables that may move, each as a whole.
 MOVABLE_TAGS: Final = frozenset(
     {c.DT_HASH, c.DT_GNU_HASH, c.DT_STRTAB, c.DT_SYMTAB, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}
 )
 #: In a record of DT_VERDEF or DT_VERNEED: its size, where the count of its parts, the distance to the first and to the
 #: next record are; in a part: its size, and where the distance to the next one is.
 _VERSIONS: Final = {c.DT_VERDEF: (20, 6, 12, 16, 8, 4), c.DT_VERNEED: (16, 2, 8, 12, 16, 12)}
-#: So many parts no list of versions has; they may overlap, so that the size of a file bounds them badly.
+#: The most entries that a list of versions may have: they may overlap, so the file's size does not bound their number.
 _MAX_VERSION_COUNT: Final = 1 << 16
 _COUNT_TAGS: Final = {c.DT_VERDEF: c.DT_VERDEFNUM, c.DT_VERNEED: c.DT_VERNEEDNUM}
 
@@ -28,15 +29,15 @@ _COUNT_TAGS: Final = {c.DT_VERDEF: c.DT_VERDEFNUM, c.DT_VERNEED: c.DT_VERNEEDNUM
 class Dynamic:
     """The entries of PT_DYNAMIC; none where there is no such segment."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: FileView) -> None:
         self.view = view
         segment = next((s for s in view.segments if s.type == c.PT_DYNAMIC), None)
-        self.place: Range = (0, 0)
+        self.place = Span(0, 0)
         self.entries: list[tuple[int, int]] = []
         if segment is not None:
             size = segment.file_size - segment.file_size % DYNAMIC_ENTRY_SIZE
             start = segment.file_offset
-            self.place = (start, start + size)
+            self.place = Span(start, start + size)
             for tag, value in struct.iter_unpack(view.order + "QQ", view.bytes_of(self.place)):
                 self.entries.append((tag, value))
                 if tag == c.DT_NULL:
@@ -53,12 +54,12 @@ class Dynamic:
         start = self._loads.file_offset_of(vaddr, size)
         if start is None:
             raise ValueError("no segment holds the bytes")
-        return self.view.bytes_of((start, start + size))
+        return self.view.bytes_of(Span(start, start + size))
 
     def table_size(self, tag: int) -> int:
-        """Return the size of the table that a tag leads to, as its readers find it: from what is in it.
+        """Return the size of a tag's table in bytes, derived from its contents as its readers do.
 
-        Raises `ValueError` when that cannot be told.
+        Raises `ValueError` when it cannot be derived.
         """
         vaddr = self.value(tag)
         if vaddr is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is mapped of a file without a section and of the same file with one: the same bytes, but for what is explained.
+"""Compare what is mapped of a file without an SFrame section (`bare`) and of the same file with one (`full`).
 
-Two files are compared, `bare` and `full`: whichever of them was made of the other, the rules are the same. Addresses
-follow from file offsets, since each segment has to be where it was in the file and in memory.
+The rules are the same whichever of them was made from the other: the same bytes are mapped, except for the changes that
+are listed here. Addresses follow from file offsets, since each segment has to stay where it was in both.
 """
 
 from __future__ import annotations
@@ -10,59 +10,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.records import DYNAMIC_ENTRY_SIZE, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE
+from cfi2sframe.elf.contents import differences, first_difference, is_zero
+from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE
+from cfi2sframe.elf.ranges import Span, common, holder_of, touches, united, without
 from cfi2sframe.elf.strings import shown_name
-from cfi2sframe.rewrite.notes import ask_for_nothing, notes_in
+from cfi2sframe.rewrite.loader_notes import ask_for_nothing, notes_in
 from cfi2sframe.rewrite.reread.dynamic import MOVABLE_TAGS, Dynamic
-from cfi2sframe.rewrite.reread.view import (
-    Loads,
-    Range,
-    View,
-    common,
-    differences,
-    expect,
-    failure,
-    file_range,
-    first_difference,
-    holder_of,
-    is_zero,
-    touches,
-    united,
-    without,
-)
+from cfi2sframe.rewrite.reread.view import FileView, Loads, expect, failure
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import ProgramHeader
+    from cfi2sframe.elf.headers import ProgramHeader
 
-#: Segments that lead to a section by its place in the file, and that may follow it.
+#: Segments that name a section by its file offset, and follow the section when it moves.
 _FOLLOWING = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
-#: Program headers that are compared in a way of their own, or that say nothing.
+#: Program headers that are compared separately, or that have no meaning.
 _SPECIAL = frozenset({c.PT_LOAD, c.PT_GNU_SFRAME, c.PT_NULL, c.PT_PHDR})
 #: How often each byte of a file may be in segments that have moved, on average.
 _MAX_OVERLAP = 16
 _PAGE_SIZE = 1 << 12
-#: Alignment and .bss aside, a program takes no more addresses than before.
+#: How far after the last segment a new one may start: alignment is all that separates them.
 _MAX_DISTANCE = 1 << 31
-#: The shortest run that patchelf overwrites.
+#: The shortest section that patchelf overwrites with X after moving it.
 _X_RUN = b"X" * 8
-#: It moves no larger section (bytes); whatever else is as large is in use.
+#: patchelf moves no larger section (bytes).
 _LARGEST_X_RANGE = 1 << 24
 
 
 class Moved(NamedTuple):
-    """A loaded section that has another address in the other file: its indices, and its ranges of the files."""
+    """A loaded section whose address differs between the files: its index and its file offsets in either."""
 
     bare_index: int
     full_index: int
-    bare: Range
-    full: Range
+    bare: Span
+    full: Span
 
 
-def check_memory(bare: View, full: View, section: Range, moved: list[Moved]) -> None:
-    """Raise `EmbedError` unless two files are mapped alike, but for the SFrame section at `section` of the full one.
+def check_memory(bare: FileView, full: FileView, section: Span, moved: list[Moved]) -> None:
+    """Raise `EmbedError` unless two files are mapped alike, except for the SFrame section at `section` of the full one.
 
-    What differs is explained: the headers, sections that have moved and what leads to them. `section` is empty when it
-    is not loaded.
+    Headers may differ, and so may sections that have moved and what refers to them. `section` is empty when the SFrame
+    section is not loaded.
     """
     _check_header(bare, full)
     _check_loads(bare, full, section)
@@ -80,18 +67,18 @@ def check_memory(bare: View, full: View, section: Range, moved: list[Moved]) -> 
     _check_bytes(bare, full, used_bare, used_full, patched)
 
 
-def _check_header(bare: View, full: View) -> None:
+def _check_header(bare: FileView, full: FileView) -> None:
     for field in ("ident", "type", "machine", "version", "entry_vaddr", "flags", "header_size", "program_header_size"):
         expect(getattr(bare.header, field) == getattr(full.header, field), f"the file header's {field} changed")
 
 
-def _check_loads(bare: View, full: View, section: Range) -> None:
-    """Each PT_LOAD keeps its place and rights; a read-only one may have grown, and one may have been added."""
+def _check_loads(bare: FileView, full: FileView, section: Span) -> None:
+    """Check that PT_LOAD entries keep place and rights; read-only ones may have grown, and one may have been added."""
     old, new = bare.loads(), full.loads()
     expect(len(new) - len(old) in (0, 1), "there are more or fewer PT_LOAD segments")
     for before, after in zip(old, new, strict=False):
         same = before._replace(file_size=0, memory_size=0) == after._replace(file_size=0, memory_size=0)
-        expect(same, f"the segment at 0x{before.vaddr:x} is another one")
+        expect(same, f"the segment at 0x{before.vaddr:x} changed")
         if before != after:
             growth = after.file_size - before.file_size
             expect(growth == after.memory_size - before.memory_size >= 0, "a segment changed its size")
@@ -99,18 +86,18 @@ def _check_loads(bare: View, full: View, section: Range) -> None:
             expect(not before.flags & c.PF_W, "a writable segment changed its size")
     for added in new[len(old) :]:
         expect(added.flags == c.PF_R and added.file_size == added.memory_size, "the new segment is not read-only")
-        start, end = file_range(added)
-        expect(start <= section[0] < section[1] <= end, "the new segment does not hold .sframe")
+        holds_section = section.start < section.end and holder_of([added.file_span], section) is not None
+        expect(holds_section, "the new segment does not hold .sframe")
         last = max((load.end_vaddr for load in old), default=0)
         expect(last <= added.vaddr < last + _MAX_DISTANCE, "the new segment is not right after the others")
         expect(added.alignment <= max(_PAGE_SIZE, *(load.alignment for load in old)), "a new alignment")
 
 
-def _check_others(bare: View, full: View, touched: list[Range]) -> None:
+def _check_others(bare: FileView, full: FileView, touched: list[Span]) -> None:
     """Compare the other program headers.
 
-    The full file may lack the PT_NOTE that repeats PT_GNU_PROPERTY, as long as the note asks for nothing, and PT_PHDR
-    where nothing reads it. A segment that stays where it is holds none of the bytes `touched`.
+    The full file may lack the PT_NOTE that repeats PT_GNU_PROPERTY, as long as no loader refuses the program for such a
+    note, and PT_PHDR where nothing reads it. A segment that has not moved must not hold any of the bytes `touched`.
     """
     expect(sum(s.type == c.PT_GNU_SFRAME for s in full.segments) <= 1, "there are several PT_GNU_SFRAME segments")
     expect(all(s.type != c.PT_GNU_SFRAME for s in bare.segments), "there is a PT_GNU_SFRAME segment")
@@ -128,18 +115,18 @@ def _check_others(bare: View, full: View, touched: list[Range]) -> None:
             spare = 0
             continue
         if after is None or not _corresponds(before, after):
-            raise failure(f"a program header of type {before.type:#x} is another one")
+            raise failure(f"a program header of type {before.type:#x} changed")
         at += 1
         if before != after:
             total_size += before.file_size
-            expect(total_size <= _MAX_OVERLAP * len(bare.data), "segments overlap one another over and over")
+            expect(total_size <= _MAX_OVERLAP * len(bare.data), "segments overlap one another too often")
             followers.check(before, after)
         else:
-            is_apart = not touches(changed_bytes, file_range(before))
+            is_apart = not touches(changed_bytes, before.file_span)
             expect(is_apart, f"bytes of a segment of type {before.type:#x} changed")
     entries = [sum(s.type == c.PT_PHDR for s in view.segments) for view in (bare, full)]
     is_static = bare.header.type == c.ET_EXEC and not any(s.type in (c.PT_INTERP, c.PT_DYNAMIC) for s in bare.segments)
-    expect(entries[0] == entries[1] or (entries[1] == 0 and is_static), "PT_PHDR is gone, or new")
+    expect(entries[0] == entries[1] or (entries[1] == 0 and is_static), "PT_PHDR is missing, or new")
 
 
 def _corresponds(before: ProgramHeader, after: ProgramHeader) -> bool:
@@ -150,50 +137,50 @@ def _corresponds(before: ProgramHeader, after: ProgramHeader) -> bool:
 
 
 class _Followers:
-    """Segments that lead to small sections, in both files."""
+    """The segments that follow small sections, in both files."""
 
-    def __init__(self, bare: View, full: View) -> None:
+    def __init__(self, bare: FileView, full: FileView) -> None:
         self._bare, self._full = bare, full
         self._bare_loads, self._full_loads = Loads(bare), Loads(full)
         self._properties = {s for s in bare.segments if s.type == c.PT_GNU_PROPERTY}
 
     def is_repeated(self, segment: ProgramHeader) -> bool:
-        """Say whether this is a PT_NOTE for what PT_GNU_PROPERTY leads to, of notes that ask for nothing."""
+        """Say whether this PT_NOTE repeats PT_GNU_PROPERTY, with notes that no loader refuses a program for."""
         twin = segment._replace(type=c.PT_GNU_PROPERTY)
         if segment.type != c.PT_NOTE or twin not in self._properties or not _is_mapped(self._bare_loads, segment):
             return False
-        return ask_for_nothing(self._bare.bytes_of(file_range(segment)), self._bare.order, segment.alignment)
+        return ask_for_nothing(self._bare.bytes_of(segment.file_span), self._bare.order, segment.alignment)
 
     def check(self, before: ProgramHeader, after: ProgramHeader) -> None:
-        """A segment that has followed a section holds the same; of notes, the full file may have lost some."""
+        """Check that a segment which followed a section has the same contents; a PT_NOTE may have lost notes."""
         is_mapped = _is_mapped(self._bare_loads, before) and _is_mapped(self._full_loads, after)
         expect(is_mapped, f"a segment of type {before.type:#x} has moved, and is not mapped")
-        old, new = self._bare.bytes_of(file_range(before)), self._full.bytes_of(file_range(after))
+        old, new = self._bare.bytes_of(before.file_span), self._full.bytes_of(after.file_span)
         if old == new:
             return
-        expect(before.type == c.PT_NOTE, f"the content of a segment of type {before.type:#x} changed")
+        expect(before.type == c.PT_NOTE, f"the contents of a segment of type {before.type:#x} changed")
         had, has = (notes_in(content, self._bare.order, before.alignment) for content in (old, new))
-        if had is None or has is None or not {n[:3] for n in has} <= {n[:3] for n in had}:
-            raise failure("a PT_NOTE leads to other notes")
-        kept = {note[:3] for note in has}
-        lost = [note for note in had if note[:3] not in kept]
+        if had is None or has is None or not {n.identity for n in has} <= {n.identity for n in had}:
+            raise failure("a PT_NOTE has other notes")
+        kept = {note.identity for note in has}
+        lost = [note for note in had if note.identity not in kept]
         expect(not any(note.is_build_id for note in lost), "the build-id differs")
         harmless = ask_for_nothing(b"".join(note.raw for note in lost), self._bare.order, before.alignment)
         expect(harmless, "a PT_NOTE has lost or gained a note that matters")
 
 
 def _is_mapped(loads: Loads, segment: ProgramHeader) -> bool:
-    """Say whether a segment's bytes are where its addresses say, all of them."""
+    """Say whether all bytes of a segment are mapped at its addresses."""
     is_whole = segment.file_size == segment.memory_size
     return is_whole and loads.file_offset_of(segment.vaddr, segment.file_size) == segment.file_offset
 
 
 def _check_dynamic(bare: Dynamic, full: Dynamic, moved: list[Moved]) -> dict[int, list[int]]:
-    """The entries of PT_DYNAMIC are the same, but for the addresses of tables that have moved.
+    """Check that the entries of PT_DYNAMIC are the same, except for the addresses of tables that have moved.
 
-    Return the tags of those, by the address in the bare file.
+    Returns the tags of those tables, by their address in the bare file.
     """
-    expect(bare.place == full.place and len(bare.entries) == len(full.entries), "PT_DYNAMIC is another one")
+    expect(bare.place == full.place and len(bare.entries) == len(full.entries), "PT_DYNAMIC changed")
     addresses = {(bare.view.sections[m.bare_index].vaddr, full.view.sections[m.full_index].vaddr) for m in moved}
     left = united(
         (view.sections[index].vaddr, view.sections[index].vaddr + view.sections[index].size)
@@ -202,21 +189,24 @@ def _check_dynamic(bare: Dynamic, full: Dynamic, moved: list[Moved]) -> dict[int
     )
     found: dict[int, list[int]] = {}
     for (tag, old), (other, new) in zip(bare.entries, full.entries, strict=True):
-        expect(tag == other, "a dynamic entry is another one")
+        expect(tag == other, "the tag of a dynamic entry changed")
         if old != new:
             expect(tag in MOVABLE_TAGS and (old, new) in addresses, f"dynamic entry {tag:#x} changed")
             found.setdefault(old, []).append(tag)
         elif tag in MOVABLE_TAGS:
-            expect(holder_of(left, (old, old + 1)) is None, f"dynamic entry {tag:#x} leads nowhere")
-    rest = bare.place[0] + DYNAMIC_ENTRY_SIZE * len(bare.entries), bare.place[1]
+            expect(
+                holder_of(left, Span(old, old + 1)) is None,
+                f"dynamic entry {tag:#x} has the address of a section that moved away",
+            )
+    rest = Span(bare.place.start + DYNAMIC_ENTRY_SIZE * len(bare.entries), bare.place.end)
     expect(first_difference(bare.view.data, full.view.data, rest) is None, "bytes after the dynamic entries changed")
     return found
 
 
-def _check_moved(bare: View, full: View, moved: list[Moved], tags: dict[int, list[int]]) -> None:
-    """A section may move when nothing but a program header or a dynamic entry leads to it."""
+def _check_moved(bare: FileView, full: FileView, moved: list[Moved], tags: dict[int, list[int]]) -> None:
+    """Check that only a program header or a dynamic entry refers to each section that has moved."""
     loads = (Loads(bare), Loads(full))
-    followed = united(file_range(segment) for segment in bare.segments if segment.type in _FOLLOWING)
+    followed = united(segment.file_span for segment in bare.segments if segment.type in _FOLLOWING)
     for one in moved:
         old, new = bare.sections[one.bare_index], full.sections[one.full_index]
         name = shown_name(bare.names[one.bare_index])
@@ -224,69 +214,73 @@ def _check_moved(bare: View, full: View, moved: list[Moved], tags: dict[int, lis
         is_mapped = loads[0].file_offset_of(old.vaddr, old.size) == old.file_offset
         is_mapped &= loads[1].file_offset_of(new.vaddr, new.size) == new.file_offset
         expect(is_mapped, f"section {name} has moved, and is not mapped")
-        is_led_to = old.vaddr in tags or holder_of(followed, one.bare) is not None or old.type == c.SHT_NOTE
-        expect(is_led_to, f"section {name} has moved, and nothing leads to it")
+        is_found = old.vaddr in tags or holder_of(followed, one.bare) is not None or old.type == c.SHT_NOTE
+        expect(is_found, f"section {name} has moved, and nothing refers to its new place")
 
 
 def _check_whole(bare: Dynamic, full: Dynamic, tag: int, moved: list[Moved]) -> None:
-    """A table that has moved is within the section of which the bytes moved, as those find it who read it."""
-    size = next(m.bare[1] - m.bare[0] for m in moved if bare.view.sections[m.bare_index].vaddr == bare.value(tag))
+    """Check that a moved table, of the size that its readers derive, is no larger than the section that was moved."""
+    size = next(m.bare.end - m.bare.start for m in moved if bare.view.sections[m.bare_index].vaddr == bare.value(tag))
     try:
         needed = max(bare.table_size(tag), full.table_size(tag))
     except ValueError as error:
-        raise failure(f"what dynamic entry {tag:#x} leads to cannot be read: {error}") from error
-    expect(needed <= size, f"what dynamic entry {tag:#x} leads to is more than the section that has moved")
+        raise failure(f"the table of dynamic entry {tag:#x} cannot be read: {error}") from error
+    expect(needed <= size, f"the table of dynamic entry {tag:#x} is larger than the section that has moved")
 
 
-def _symbol_table(view: View, dynamic: Dynamic) -> Range | None:
-    """Return where the dynamic symbols are, when a section of theirs is where the dynamic linker finds them."""
+def _symbol_table(view: FileView, dynamic: Dynamic) -> Span | None:
+    """Return where the dynamic symbols are in the file; None without an SHT_DYNSYM section at DT_SYMTAB."""
     vaddr = dynamic.value(c.DT_SYMTAB)
     for section in view.sections:
         if section.type == c.SHT_DYNSYM and section.vaddr == vaddr:
-            return file_range(section)
+            return section.file_span
     return None
 
 
-def _headers(view: View) -> list[Range]:
-    return [(0, FILE_HEADER_SIZE), view.table, view.section_table]
+def _headers(view: FileView) -> list[Span]:
+    return [Span(0, FILE_HEADER_SIZE), view.table, view.section_table]
 
 
-def _check_bytes(bare: View, full: View, used_bare: list[Range], used_full: list[Range], patched: list[Range]) -> None:
-    """Bytes of segments are the same where neither file uses them for something that is compared elsewhere.
+def _check_bytes(
+    bare: FileView, full: FileView, used_bare: list[Span], used_full: list[Span], patched: list[Span]
+) -> None:
+    """Compare the bytes of segments that neither file uses for anything that is compared elsewhere.
 
-    What only one of the files uses means nothing in the other one.
+    Bytes that only one of the files uses have to be free in the other one.
     """
-    fixed = [file_range(segment) for segment in {*bare.segments} & {*full.segments} if segment.type not in _SPECIAL]
-    scopes = [united([*map(file_range, view.loads()), *fixed]) for view in (bare, full)]
+    fixed = [segment.file_span for segment in {*bare.segments} & {*full.segments} if segment.type not in _SPECIAL]
+    scopes = [united([*(load.file_span for load in view.loads()), *fixed]) for view in (bare, full)]
     for place in without(common(*scopes), [*used_bare, *used_full, *patched]):
         for run in differences(bare.data, full.data, place):
             are_free = _is_free(bare, run) and _is_free(full, run)
-            expect(are_free, f"loaded bytes at file offset 0x{run[0]:x} changed")
-    for place in without(scopes[1], [*scopes[0], *used_full]):
+            expect(are_free, f"loaded bytes at file offset 0x{run.start:x} changed")
+    in_bare, in_full = scopes
+    for place in without(in_full, [*in_bare, *used_full]):
         expect(_is_free(full, place), "a new part of a segment is not empty")
-    expect(not without(scopes[0], [*scopes[1], *used_bare]), "a part of a segment is gone")
-    for place in without(common(scopes[0], used_full), used_bare):
-        expect(_is_free(bare, place), f"bytes at file offset 0x{place[0]:x} are in use without the section")
+    expect(not without(in_bare, [*in_full, *used_bare]), "a part of a segment is missing")
+    for place in without(common(in_bare, used_full), used_bare):
+        expect(_is_free(bare, place), f"bytes at file offset 0x{place.start:x} are in use without the section")
     stale = _stale_table(bare, full)
-    for place in without(common(scopes[1], used_bare), [*used_full, *stale]):
+    for place in without(common(in_full, used_bare), [*used_full, *stale]):
         same = first_difference(bare.data, full.data, place) is None
-        expect(same or _is_free(full, place), f"bytes at file offset 0x{place[0]:x} are in use with the section")
+        expect(same or _is_free(full, place), f"bytes at file offset 0x{place.start:x} are in use with the section")
 
 
-def _is_free(view: View, place: Range) -> bool:
+def _is_free(view: FileView, place: Span) -> bool:
     """Say whether bytes are zeros or, as patchelf leaves where a section was, runs of X."""
     if is_zero(view.data, place):
         return True
-    if place[1] - place[0] > _LARGEST_X_RANGE or view.bytes_of(place).translate(None, b"\0X"):
+    if place.end - place.start > _LARGEST_X_RANGE or view.bytes_of(place).translate(None, b"\0X"):
         return False
-    return _X_RUN in view.bytes_of((max(0, place[0] - len(_X_RUN)), place[1] + len(_X_RUN)))
+    return _X_RUN in view.bytes_of(Span(max(0, place.start - len(_X_RUN)), place.end + len(_X_RUN)))
 
 
-def _stale_table(bare: View, full: View) -> list[Range]:
-    """Return the range of a program header table that is out of use in the full file, whose own is elsewhere."""
+def _stale_table(bare: FileView, full: FileView) -> list[Span]:
+    """Return the span of the old program header table where the full file has moved the table and kept the old one."""
     start, end = bare.table
-    if full.table[0] == start:
+    if full.table.start == start:
         return []
-    places = range(start, end, PROGRAM_HEADER_SIZE)
-    same = all(bare.bytes_of((at, at + 8)) == full.bytes_of((at, at + 8)) for at in places)
+    # p_type and p_flags identify an entry: tools change the rest when they move things.
+    keys = [Span(at, at + 8) for at in range(start, end, PROGRAM_HEADER_SIZE)]
+    same = all(bare.bytes_of(key) == full.bytes_of(key) for key in keys)
     return [bare.table] if same else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section table of a file without a section against that of the same file with one."""
+"""Compare the section tables of a file without an SFrame section (`bare`) and of the same file with one (`full`)."""
 
 from __future__ import annotations
 
@@ -9,53 +9,57 @@ from sys import byteorder
 from typing import TYPE_CHECKING, Literal
 
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.records import SFRAME_NAME, SYMBOL_SIZE
+from cfi2sframe.elf.contents import first_difference
+from cfi2sframe.elf.headers import SFRAME_NAME, SYMBOL_SIZE
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.elf.strings import shared_names, shown_name
 from cfi2sframe.rewrite.reread.mapped import Moved
-from cfi2sframe.rewrite.reread.view import expect, failure, file_range, first_difference
+from cfi2sframe.rewrite.reread.view import expect, failure
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from cfi2sframe.elf.records import SectionHeader
-    from cfi2sframe.rewrite.reread.view import View
+    from cfi2sframe.elf.headers import SectionHeader
+    from cfi2sframe.rewrite.reread.view import FileView
 
 _SYMBOL_TABLES = frozenset({c.SHT_SYMTAB, c.SHT_DYNSYM})
-#: Sections that hold section indices which nothing here follows.
+#: Sections of section indices, which rewriting does not renumber.
 _INDEX_LISTS = frozenset({c.SHT_SYMTAB_SHNDX, c.SHT_GROUP})
 
-#: How often a name occurs in two files together that is unique in both.
+#: How often a name occurs in both files together when it is unique in each.
 _ONE_EACH = 2
 
 
-def check_sections(bare: View, full: View, section: int | None, *, is_removal: bool) -> list[Moved]:
-    """Raise `EmbedError` unless two files have the same sections, but for number `section` of the full one.
+def check_sections(bare: FileView, full: FileView, section: int | None, *, is_removal: bool) -> list[Moved]:
+    """Raise `EmbedError` unless two files have the same sections, except for number `section` of the full one.
 
-    Sections keep name, kind, size, links and bytes; an address only unless they have moved. Return those that have.
-    `is_removal` says which file was made of the other one.
+    Sections keep name, type, size, links and bytes. Returns those whose address or file offset changed. `is_removal`
+    says that the bare file was made from the full one, and not the other way round.
     """
     full = full._replace(names=shared_names(full.names, bare.names))
     numbering = _paired(bare, full, section)
     count = len(numbering) + (section is not None)
     expect(len(full.sections) == count, f"{len(full.sections)} sections instead of {count}")
-    expect(_renumbered(bare.names_index, numbering) == full.names_index, "the section names are elsewhere")
+    expect(
+        _renumbered(bare.headers.names_index, numbering) == full.headers.names_index, "the section names are elsewhere"
+    )
     moved = []
     for index, old in enumerate(bare.sections):
         name, new = shown_name(bare.names[index]), full.sections[numbering[index]]
-        _check_header(name, old, new, numbering, section, has_grown=index == bare.names_index)
+        _check_header(name, old, new, numbering, section, has_grown=index == bare.headers.names_index)
         if old.flags & c.SHF_ALLOC and (old.vaddr, old.file_offset) != (new.vaddr, new.file_offset):
-            expect(bare.is_in_file(index), f"section {name} is at 0x{new.vaddr:x}")
-            moved.append(Moved(index, numbering[index], file_range(old), file_range(new)))
+            expect(bare.sections[index].is_stored, f"section {name} is at 0x{new.vaddr:x}")
+            moved.append(Moved(index, numbering[index], old.file_span, new.file_span))
         else:
             expect(old.vaddr == new.vaddr, f"section {name} is at 0x{new.vaddr:x}")
     _check_contents(bare, full, numbering, section, moved, is_removal=is_removal)
     return moved
 
 
-def _paired(bare: View, full: View, section: int | None) -> list[int]:
+def _paired(bare: FileView, full: FileView, section: int | None) -> list[int]:
     """Return for each section of the bare file its index in the full one: by name, where that is unique.
 
-    Of several with one name, those come first that have not moved, then those of the same bytes.
+    Sections that share a name are paired with one at the same address first, then with one of the same bytes.
     """
     left = dict.fromkeys(index for index in range(len(full.sections)) if index != section)
     found: dict[int, int] = {}
@@ -74,30 +78,30 @@ def _paired(bare: View, full: View, section: int | None) -> list[int]:
         offered = list(left)
         wanted = [index for index in range(len(bare.sections)) if index not in found]
     for index in wanted:
-        raise failure(f"section {shown_name(bare.names[index])} is gone")
+        raise failure(f"section {shown_name(bare.names[index])} is missing")
     return [found[index] for index in range(len(bare.sections))]
 
 
-def _name(view: View, index: int) -> Hashable:
+def _name(view: FileView, index: int) -> Hashable:
     return view.names[index]
 
 
-def _same_kind(view: View, index: int) -> Hashable:
+def _same_kind(view: FileView, index: int) -> Hashable:
     section = view.sections[index]
     return view.names[index], section.type, section.flags, section.size, section.alignment, section.entry_size
 
 
-def _same_bytes(view: View, index: int) -> Hashable:
-    content = view.bytes_of(file_range(view.sections[index])) if view.is_in_file(index) else b""
+def _same_bytes(view: FileView, index: int) -> Hashable:
+    content = view.bytes_of(view.sections[index].file_span) if view.sections[index].is_stored else b""
     return _same_kind(view, index), hash(content)
 
 
-def _same_place(view: View, index: int) -> Hashable:
+def _same_place(view: FileView, index: int) -> Hashable:
     return _same_bytes(view, index), view.sections[index].vaddr
 
 
 def _renumbered(index: int, numbering: list[int]) -> int:
-    """Return the new index of a section; one that is none, as a damaged null section may hold, stays."""
+    """Return the new index of a section; an index past the table, as a damaged null section may have, stays."""
     return numbering[index] if index < len(numbering) else index
 
 
@@ -106,10 +110,11 @@ def _check_header(
 ) -> None:
     sizes = (old.size, old.size + len(SFRAME_NAME) + 1) if has_grown else (old.size,)
     expect(new.size in sizes, f"sh_size of section {name} changed")
-    expect(old._replace(size=0)[1:3] == new._replace(size=0)[1:3], f"type or flags of section {name} changed")
-    expect(old[8:] == new[8:], f"alignment or entry size of section {name} changed")
+    expect((old.type, old.flags) == (new.type, new.flags), f"type or flags of section {name} changed")
+    same = (old.alignment, old.entry_size) == (new.alignment, new.entry_size)
+    expect(same, f"alignment or entry size of section {name} changed")
     links = (_renumbered(old.link, numbering), section if old.link == 0 else None)
-    expect(new.link in links, f"section {name} is linked to another")
+    expect(new.link in links, f"sh_link of section {name} changed")
     is_index = old.flags & c.SHF_INFO_LINK or old.type in (c.SHT_REL, c.SHT_RELA)
     infos = (_renumbered(old.info, numbering), section if old.info == 0 else None) if is_index else (old.info,)
     expect(new.info in infos, f"sh_info of section {name} changed")
@@ -118,9 +123,9 @@ def _check_header(
 
 
 def _check_contents(
-    bare: View, full: View, numbering: list[int], section: int | None, moved: list[Moved], *, is_removal: bool
+    bare: FileView, full: FileView, numbering: list[int], section: int | None, moved: list[Moved], *, is_removal: bool
 ) -> None:
-    """Compare the bytes of sections that are not mapped, that have moved, or that hold section indices."""
+    """Compare the bytes of sections that are not mapped, that have moved, or that are symbol tables."""
     are_renumbered = any(numbering[index] != index for index in range(len(numbering)))
     expect(
         not are_renumbered or not any(s.type in _INDEX_LISTS for s in bare.sections),
@@ -132,26 +137,25 @@ def _check_contents(
     }
     for index, old in enumerate(bare.sections):
         new = full.sections[numbering[index]]
-        if not bare.is_in_file(index):
+        if not bare.sections[index].is_stored:
             continue
         if old.type in _SYMBOL_TABLES and old.size % SYMBOL_SIZE == 0 and (are_renumbered or section is not None):
             _check_symbols(bare, full, old, new, _Indices(numbering, section, deltas, is_removal=is_removal))
         elif index in elsewhere or not old.flags & c.SHF_ALLOC:
-            start, end = file_range(old)
-            same = first_difference(bare.data, full.data, (start, end), new.file_offset) is None
+            same = first_difference(bare.data, full.data, old.file_span, new.file_offset) is None
             expect(same, f"the bytes of section {shown_name(bare.names[index])} changed")
     if full.sections:
-        old, new = bare.sections[bare.names_index], full.sections[full.names_index]
-        added = full.bytes_of((new.file_offset + old.size, new.file_offset + new.size))
+        old, new = bare.sections[bare.headers.names_index], full.sections[full.headers.names_index]
+        added = full.bytes_of(Span(new.file_offset + old.size, new.file_span.end))
         expect(not added or added == SFRAME_NAME.encode() + b"\0", "the section names changed")
 
 
 class _Indices:
-    """How symbols of the bare file name sections of the full one."""
+    """The section indices that symbols of the full file should have."""
 
     def __init__(self, numbering: list[int], section: int | None, deltas: dict[int, int], *, is_removal: bool) -> None:
         self.numbering = numbering
-        #: A symbol of the section that was taken out has become absolute.
+        #: Symbols of a removed section have become absolute.
         self.removed = section if is_removal else None
         self.deltas = deltas
 
@@ -161,9 +165,9 @@ class _Indices:
         return self.numbering[index] if is_index else index
 
 
-def _check_symbols(bare: View, full: View, old: SectionHeader, new: SectionHeader, indices: _Indices) -> None:
-    """Symbols are the same, but for the indices of their sections and the addresses of those that have moved."""
-    first, second = bare.bytes_of(file_range(old)), full.bytes_of(file_range(new))
+def _check_symbols(bare: FileView, full: FileView, old: SectionHeader, new: SectionHeader, indices: _Indices) -> None:
+    """Check that symbols differ only in section indices, and in values where their section has moved."""
+    first, second = bare.bytes_of(old.file_span), full.bytes_of(new.file_span)
     expect(len(first) == len(second) == old.size, "a symbol table leaves the file")
     order: Literal["little", "big"] = "little" if bare.order == "<" else "big"
     before, after = _halves(first, order), _halves(second, order)
@@ -186,7 +190,7 @@ def _check_symbols(bare: View, full: View, old: SectionHeader, new: SectionHeade
         start = SYMBOL_SIZE * at + 8
         delta = int.from_bytes(second[start : start + 8], order) - int.from_bytes(first[start : start + 8], order)
         expect(delta == indices.deltas.get(index), f"symbol {at} has another value")
-        expect(one[:4] + one[8:] == other[:4] + other[8:], f"symbol {at} is another one")
+        expect(one[:4] + one[8:] == other[:4] + other[8:], f"symbol {at} changed")
 
 
 def _halves(content: bytes, order: str) -> array[int]:

@@ -16,12 +16,12 @@ SOURCES: Final = Path(__file__).resolve().parent / "programs"
 #: No frame pointers, no debug information; everything that is not asked for is as the compiler has it.
 FLAGS: Final = ("-O2", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,-z,lazy")
 
-#: gdb commands, behind the stop: into the resolver of lazy binding, and further into ld.so.
+#: gdb commands, after the stop: into the resolver of lazy binding, and further into ld.so.
 _TO_RESOLVER: Final = ("tbreak *(long)resolver", "continue")
 
 
 class Program(NamedTuple):
-    """A test program: `commands` are gdb's behind the stop, `functions` are names that its chain has, inside out.
+    """A test program: `commands` are gdb's after the stop, `functions` are names that its chain has, inside out.
 
     Its traces end with `ending`; where that is not the true end, the judges have more frames than the trace.
     """

@@ -18,7 +18,7 @@ from tests.support.raw_sframe import RawFunction, RawSection
 
 SECTION_VADDR: Final = 0x30000
 FUNCTION_SIZE: Final = 0x100
-#: Where a frame's PC is in its function: behind the row that counts, at the start of one that would be wrong.
+#: Where a frame's PC is in its function: after the row that counts, at the start of one that would be wrong.
 PC_DELTA: Final = 0x40
 STACK: Final = 0x7FFF_0000_0000
 PAC: Final = 0x5A << 56 | 0x2B << 48
@@ -141,7 +141,7 @@ def _pc(number: int) -> int:
 
 
 def _function(arch: Arch, number: int, words: tuple[int, ...], model: Model) -> RawFunction:
-    """Return a function whose row changes at the PC: before a call for the topmost frame, behind it for others."""
+    """Return a function whose row changes at the PC: before a call for the topmost frame, after it for others."""
     order = arch.byte_order
     right = {"base_is_fp": model.base_is_fp, "signed": model.is_signed}
     wrong = (words[0] + 7, *words[1:])

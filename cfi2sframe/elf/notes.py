@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ELF notes: of a file, of a core, or of a program in memory."""
+"""ELF notes of a file, of a core, or of a program in memory (gABI, "Note Section")."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cfi2sframe.elf.constants import PT_NOTE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi2sframe.elf.headers import Buffer, ByteOrder
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.records import Buffer, ByteOrder
 
 NT_GNU_BUILD_ID: Final = 3
 _MAX_BUILD_ID_SIZE: Final = 64
@@ -27,7 +27,7 @@ class Note(NamedTuple):
 
 
 def parse_notes(data: Buffer, byte_order: ByteOrder, alignment: int = 4) -> Iterator[Note]:
-    """Yield the notes in a segment; ends without error where one leaves the bytes, as kernels truncate them."""
+    """Yield the notes of a segment, up to the first that is truncated, as kernels truncate cores."""
     align = 8 if alignment == 8 else 4
     header = struct.Struct(byte_order + "III")
     position = 0

@@ -12,10 +12,11 @@ from cfi2sframe.errors import InputError
 from cfi2sframe.trace.failures import guarded
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.image import ElfImage, ElfSection
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import ElfSection
 
 
-#: Bytes of a symbol table that are read in a microsecond.
+#: Bytes of a symbol table that cost one step of the budget.
 _TABLE_BYTES_PER_STEP: Final = 4
 
 
@@ -29,13 +30,13 @@ class FoundSymbol(NamedTuple):
 class SymbolTable:
     """A file's function symbols, from .symtab and .dynsym, searchable by address.
 
-    `trouble` names a bug of this program that was met, and is empty otherwise.
+    `trouble` describes a bug of this program that occurred, and is empty otherwise.
     """
 
     def __init__(self, image: ElfImage) -> None:
         self.trouble = ""
         self._image = image
-        #: Of each address: rank, size, name.
+        #: By address: rank, size, name.
         best: dict[int, tuple[int, int, str]] = {}
         for table in image.sections:
             if table.type in (SHT_SYMTAB, SHT_DYNSYM):
@@ -46,18 +47,18 @@ class SymbolTable:
 
     def _read(self, table: ElfSection, best: dict[int, tuple[int, int, str]]) -> None:
         try:
-            # Any number of tables may share their bytes.
+            # Tables may share their bytes.
             self._image.budget.spend(table.size // _TABLE_BYTES_PER_STEP, "its symbol tables")
             for symbol in self._image.symbols(table):
                 if symbol.vaddr is None or not symbol.name or not _may_be_function(symbol.type, symbol.name):
                     continue
-                # Functions before labels, those that know their size before others, the first before later ones.
+                # Functions are preferred to labels, then symbols with a size, then the first.
                 rank = (symbol.type == STT_NOTYPE) * 2 + (symbol.size == 0)
                 known = best.get(symbol.vaddr)
                 if known is None or rank < known[0]:
                     best[symbol.vaddr] = (rank, symbol.size, symbol.name)
         except InputError:
-            # Names are a courtesy: a table that is damaged, or gone by now, has none.
+            # Names are optional: a damaged or truncated table has none.
             pass
 
     def _failed(self, reason: str) -> None:
@@ -79,5 +80,5 @@ class SymbolTable:
 
 
 def _may_be_function(symbol_type: int, name: str) -> bool:
-    # AArch64's mapping symbols ($x, $d) mark instructions and data; they name nothing.
+    # AArch64's mapping symbols ($x, $d) mark instructions and data; they are no names.
     return symbol_type in (STT_FUNC, STT_GNU_IFUNC) or (symbol_type == STT_NOTYPE and name[0] != "$")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces as text for people, and as plain data for JSON."""
+"""Format traces as text, or as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Shown(NamedTuple):
-    """A frame with the names in it: its function's readable one, and the linkage name (None where unknown)."""
+    """A frame, its function's demangled name and its linkage name, both None where unknown."""
 
     entry: TraceEntry
     function: str | None
@@ -28,15 +28,15 @@ class _Shown(NamedTuple):
     offset: int | None
 
 
-#: How often a name is in memory while it is on its way out.
+#: Copies of a name that are in memory while it is printed.
 _COPIES: Final = 4
 
-# The frames of a trace share few names, which may be long.
+# The frames of a trace share few names, but these may be long.
 _printable = lru_cache(maxsize=1024)(printable)
 
 
 def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> tuple[list[_Shown], Ending]:
-    """Return a thread's frames with their names, and its ending: where the names become too many, if they do."""
+    """Return a thread's frames with their names, and its ending, which is a limit when the names become too many."""
     shown: list[_Shown] = []
     entries, ending = thread.trace
     try:
@@ -75,7 +75,7 @@ def trace_lines(traced: Traced) -> Iterator[str]:
 
 
 def _notes(module: Module) -> list[str]:
-    """Return what a reader should know of a module that is used."""
+    """Return the notes on a module that is used."""
     if isinstance(module.file, str):
         return []
     return [text for text in (module.note, module.file.trouble) if text]
@@ -128,7 +128,7 @@ def trace_data(traced: Traced, *, file: str | None = None, pid: int | None = Non
 def json_lines(data: dict[str, Any]) -> Iterator[str]:
     """Yield what `trace_data` returns as the lines of a JSON text: one for each frame.
 
-    Python's encoder is ten times as slow when it is to indent, and the text of all frames is several times their size.
+    Python's encoder is ten times slower when it indents, and the text of all frames is several times their size.
     """
     import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's register records (NT_PRSTATUS, PTRACE_GETREGSET) as topmost frames."""
+"""Topmost frames from the kernel's register records (NT_PRSTATUS, PTRACE_GETREGSET)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cfi2sframe.trace.frame import Frame
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
 
-#: struct user_regs_struct: DWARF numbers in its order; rip at its place, None for what has no number here.
+#: DWARF numbers in the order of struct user_regs_struct, with RA for rip; None for registers that are not used.
 _AMD64_ORDER: Final = (15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5, None, 16, None, None, 7)
-#: Bytes of the general registers' record by ELF machine, as far as it is read.
+#: Bytes that are read of the record of general registers, by ELF machine.
 REGISTERS_SIZE: Final = {EM_X86_64: 20 * 8, EM_AARCH64: 33 * 8, EM_S390: 18 * 8}
 #: DWARF columns 16 to 31 are these floating-point registers.
 _S390X_FLOATS: Final = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
@@ -23,7 +23,7 @@ _S390X_FPREGS_SIZE: Final = 8 + 16 * 8
 
 
 def topmost_frame(data: bytes, arch: Arch, float_data: bytes | None = None) -> Frame | None:
-    """Return the frame that a record of general registers shows; None when it is too short.
+    """Return the frame of a record of general registers; None when it is too short.
 
     `float_data` is the record of the floating-point registers, in which s390x functions may keep RA and FP.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes, as far as they decide about starting a program.
+"""Notes for which a loader may refuse a program.
 
-glibc for x86-64 refuses a program when a property note that a PT_NOTE leads to asks for a newer processor, whatever
-PT_GNU_PROPERTY says; and glibc refuses a library for another system (NT_GNU_ABI_TAG). So a note that nothing led to
-may only be led to when it asks for nothing.
+glibc for x86-64 refuses a program when a property note in a PT_NOTE requires a newer processor, whatever
+PT_GNU_PROPERTY says; and glibc refuses a library for another system (NT_GNU_ABI_TAG). So a PT_NOTE may be added or
+dropped only for notes that require nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from cfi2sframe.elf.records import ByteOrder
+    from cfi2sframe.elf.headers import ByteOrder
 
 _OWNER: Final = b"GNU\0"
 _NT_GNU_ABI_TAG: Final = 1
@@ -24,7 +24,7 @@ _X86_ISA_1_BASELINE: Final = 1
 _MAX_LINUX_VERSION: Final = 6
 
 
-class Note(NamedTuple):
+class LoaderNote(NamedTuple):
     """A note; `content` is the descriptor, `raw` the whole entry with its padding."""
 
     owner: bytes
@@ -33,17 +33,21 @@ class Note(NamedTuple):
     raw: bytes
 
     @property
+    def identity(self) -> tuple[bytes, int, bytes]:
+        """The note without its padding, to compare it with others."""
+        return self.owner, self.type, self.content
+
+    @property
     def is_build_id(self) -> bool:
         """Whether this is the build-id."""
         return self.owner == _OWNER and self.type == _NT_GNU_BUILD_ID
 
 
-def notes_in(data: bytes, order: ByteOrder, alignment: int) -> list[Note] | None:
-    """Return the notes that some bytes consist of; None when they do not end with a note.
+def notes_in(data: bytes, order: ByteOrder, alignment: int) -> list[LoaderNote] | None:
+    """Return the notes of a segment or section; None when the last one is truncated.
 
-    `alignment` is the segment's or section's: 8 for property notes, anything else counts as 4.
+    `alignment` is the segment's or section's: 8 aligns property notes to 8 bytes, all others are aligned to 4.
     """
-    unit = 8 if alignment == 8 else 4
     found = []
     position = 0
     while position < len(data):
@@ -57,7 +61,7 @@ def notes_in(data: bytes, order: ByteOrder, alignment: int) -> list[Note] | None
             return None
         following = min(start + _padded(size, unit), len(data))
         owner = data[position + 12 : position + 12 + owner_size]
-        found.append(Note(owner, kind, data[start:end], data[position:following]))
+        found.append(LoaderNote(owner, kind, data[start:end], data[position:following]))
         position = following
         if alignment == _PROPERTY_ALIGNMENT and position % 8 and not any(data[position : position + 4]):
             position += 4
@@ -69,12 +73,12 @@ def _padded(size: int, unit: int) -> int:
 
 
 def ask_for_nothing(data: bytes, order: ByteOrder, alignment: int) -> bool:
-    """Say whether bytes are well-formed notes which no loader refuses a program for."""
+    """Say whether bytes are well-formed notes, none of which makes a loader refuse the program."""
     notes = notes_in(data, order, alignment)
     return notes is not None and all(_asks_for_nothing(note, order) for note in notes)
 
 
-def _asks_for_nothing(note: Note, order: ByteOrder) -> bool:
+def _asks_for_nothing(note: LoaderNote, order: ByteOrder) -> bool:
     if note.owner != _OWNER:
         return True
     if note.type == _NT_GNU_PROPERTY_TYPE_0:

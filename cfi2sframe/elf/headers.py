@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The headers of an ELF64 file as records: file header, program headers, section headers; from bytes and back.
+
+Knows the fields of the gABI and nothing else: whether headers make sense is for their reader to decide.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from cfi2sframe.elf.constants import (
+    ELF_MAGIC,
+    ELFCLASS64,
+    ELFDATA2LSB,
+    ELFDATA2MSB,
+    PN_XNUM,
+    SHN_UNDEF,
+    SHN_XINDEX,
+    SHT_GNU_SFRAME,
+    SHT_NOBITS,
+    SHT_NULL,
+    SHT_PROGBITS,
+)
+from cfi2sframe.elf.ranges import Span
+from cfi2sframe.errors import ElfError, UnfitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Buffer = bytes | bytearray | memoryview
+ByteOrder = Literal["<", ">"]
+
+FILE_HEADER_SIZE = 64
+SECTION_HEADER_SIZE = 64
+PROGRAM_HEADER_SIZE = 56
+SYMBOL_SIZE = 24
+RELA_SIZE = 24
+REL_SIZE = 16
+DYNAMIC_ENTRY_SIZE = 16
+
+SFRAME_NAME = ".sframe"
+
+_FILE_HEADER = "16sHHIQQQIHHHHHH"
+_SECTION_HEADER = "IIQQQQIIQQ"
+_PROGRAM_HEADER = "IIQQQQQQ"
+
+
+class Sliceable(Protocol):
+    """Bytes in memory or in a file, of which slices are read."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, wanted: slice, /) -> Buffer: ...
+
+
+class FileHeader(NamedTuple):
+    """Elf64_Ehdr. `ident` is e_ident, 16 bytes. Counts and indices are as stored: large ones are in section 0."""
+
+    ident: bytes
+    type: int
+    machine: int
+    version: int
+    entry_vaddr: int
+    program_headers_offset: int
+    section_headers_offset: int
+    flags: int
+    header_size: int
+    program_header_size: int
+    program_header_count: int
+    section_header_size: int
+    section_header_count: int
+    section_names_index: int
+
+    @property
+    def byte_order(self) -> ByteOrder:
+        """`<` or `>`, as `struct` spells it."""
+        return "<" if self.ident[5] == ELFDATA2LSB else ">"
+
+    def pack(self) -> bytes:
+        """Return the 64 bytes of the header."""
+        return struct.pack(self.byte_order + _FILE_HEADER, *self)
+
+
+class SectionHeader(NamedTuple):
+    """Elf64_Shdr; `name_offset` counts in the section name string table."""
+
+    name_offset: int
+    type: int
+    flags: int
+    vaddr: int
+    file_offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+    @property
+    def file_span(self) -> Span:
+        """The file offsets of the section's contents, as far as it has any."""
+        return Span(self.file_offset, self.file_offset + self.size)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the section occupies bytes of the file."""
+        return self.type not in (SHT_NULL, SHT_NOBITS) and self.size > 0
+
+    def pack(self, byte_order: ByteOrder) -> bytes:
+        """Return the 64 bytes of the header."""
+        return struct.pack(byte_order + _SECTION_HEADER, *self)
+
+
+class ProgramHeader(NamedTuple):
+    """Elf64_Phdr: one segment."""
+
+    type: int
+    flags: int
+    file_offset: int
+    vaddr: int
+    paddr: int
+    file_size: int
+    memory_size: int
+    alignment: int
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first address past the segment in memory."""
+        return self.vaddr + self.memory_size
+
+    @property
+    def file_span(self) -> Span:
+        """The file offsets of the segment's contents."""
+        return Span(self.file_offset, self.file_offset + self.file_size)
+
+    def holds(self, vaddr: int, file_offset: int, size: int) -> bool:
+        """Say whether `size` bytes at a file offset are mapped by this segment at an address."""
+        return (
+            self.vaddr <= vaddr
+            and vaddr + size <= self.vaddr + self.file_size
+            and vaddr - self.vaddr == file_offset - self.file_offset
+        )
+
+    def pack(self, byte_order: ByteOrder) -> bytes:
+        """Return the 56 bytes of the header."""
+        return struct.pack(byte_order + _PROGRAM_HEADER, *self)
+
+
+class Headers(NamedTuple):
+    """All headers of a file, and the index of the section that holds the section names (0: there is none)."""
+
+    file: FileHeader
+    segments: tuple[ProgramHeader, ...]
+    sections: tuple[SectionHeader, ...]
+    names_index: int
+
+
+def parse_file_header(data: Sliceable) -> FileHeader:
+    """Parse the ELF64 file header at the start of `data`.
+
+    Raises `UnfitError` when it is not ELF or not 64 bits wide, `ElfError` when truncated or of an unknown byte order.
+    """
+    head = bytes(data[:FILE_HEADER_SIZE])
+    if head[:4] != ELF_MAGIC:
+        raise UnfitError("not an ELF file")
+    if len(head) < FILE_HEADER_SIZE:
+        raise ElfError(f"truncated: the ELF header needs {FILE_HEADER_SIZE} bytes, the file has {len(head)}")
+    if head[4] != ELFCLASS64:
+        raise UnfitError("not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only")
+    if head[5] not in (ELFDATA2LSB, ELFDATA2MSB):
+        raise ElfError(f"unknown byte order {head[5]} in the ELF header")
+    order = "<" if head[5] == ELFDATA2LSB else ">"
+    return FileHeader(*struct.unpack(order + _FILE_HEADER, head))
+
+
+def parse_headers(data: Sliceable, header: FileHeader | None = None) -> Headers:
+    """Parse all headers of a file; `header` is its file header where the caller has parsed that already.
+
+    Raises as the functions do that parse one kind of headers.
+    """
+    header = header or parse_file_header(data)
+    segments = parse_program_headers(data, header)
+    sections = parse_section_headers(data, header)
+    index = header.section_names_index
+    if index == SHN_XINDEX and sections:
+        # An index that needs more than 16 bits is in the null section (gABI, e_shstrndx).
+        index = sections[0].link
+    return Headers(header, segments, sections, index if index < len(sections) else SHN_UNDEF)
+
+
+def parse_section_headers(data: Sliceable, header: FileHeader) -> tuple[SectionHeader, ...]:
+    """Parse the section header table; empty when the file has none.
+
+    Raises `ElfError` when the table leaves the file or its entry size is not ELF64's.
+    """
+    if header.section_headers_offset == 0:
+        return ()
+    if header.section_header_size != SECTION_HEADER_SIZE:
+        raise ElfError(f"section headers of {header.section_header_size} bytes, not {SECTION_HEADER_SIZE}")
+    # More than 0xff00 sections: the count is in the size field of the null section (gABI, e_shnum).
+    count = header.section_header_count or _null_section(data, header).size
+    table = _table(data, header.section_headers_offset, count, SECTION_HEADER_SIZE, "section headers")
+    return tuple(SectionHeader(*f) for f in struct.iter_unpack(header.byte_order + _SECTION_HEADER, table))
+
+
+def parse_program_headers(data: Sliceable, header: FileHeader) -> tuple[ProgramHeader, ...]:
+    """Parse the program header table; empty when the file has none.
+
+    Raises `ElfError` when the table leaves the file or its entry size is not ELF64's.
+    """
+    count = header.program_header_count
+    if count == PN_XNUM:
+        # A count that needs more than 16 bits is in the null section (gABI, e_phnum).
+        if not header.section_headers_offset:
+            raise ElfError("truncated: the number of program headers is in a section header that is not there")
+        count = _null_section(data, header).info
+    if count == 0 or header.program_headers_offset == 0:
+        return ()
+    if header.program_header_size != PROGRAM_HEADER_SIZE:
+        raise ElfError(f"program headers of {header.program_header_size} bytes, not {PROGRAM_HEADER_SIZE}")
+    table = _table(data, header.program_headers_offset, count, PROGRAM_HEADER_SIZE, "program headers")
+    return unpack_program_headers(table, header.byte_order)
+
+
+def unpack_program_headers(table: Buffer, byte_order: ByteOrder) -> tuple[ProgramHeader, ...]:
+    """Return the entries of a program header table, a whole number of them; wherever its bytes come from."""
+    return tuple(ProgramHeader(*fields) for fields in struct.iter_unpack(byte_order + _PROGRAM_HEADER, table))
+
+
+def _null_section(data: Sliceable, header: FileHeader) -> SectionHeader:
+    table = _table(data, header.section_headers_offset, 1, SECTION_HEADER_SIZE, "section headers")
+    return SectionHeader(*struct.unpack(header.byte_order + _SECTION_HEADER, table))
+
+
+def _table(data: Sliceable, offset: int, count: int, entry_size: int, what: str) -> Buffer:
+    end = offset + count * entry_size
+    if end > len(data):
+        raise ElfError(f"truncated: {count} {what} at 0x{offset:x} leave the file")
+    return data[offset:end]
+
+
+def is_sframe_section(kind: int, name: str) -> bool:
+    """Say whether a section of this type and name is an SFrame section.
+
+    Tools before binutils 2.45 know it by its name and give it the type SHT_PROGBITS. A section of that name with any
+    other type, a note say, is none.
+    """
+    return kind == SHT_GNU_SFRAME or (kind == SHT_PROGBITS and name == SFRAME_NAME)
+
+
+def sframe_index(sections: Iterable[tuple[int, str]]) -> int | None:
+    """Return the index of the first SFrame section among all sections, given by type and name; None without one."""
+    return next((index for index, (kind, name) in enumerate(sections) if is_sframe_section(kind, name)), None)
+
+
+def machine_name(machine: int, byte_order: str) -> str:
+    """Return the name of an ELF machine for messages, such as `EM_RISCV`, with the byte order."""
+    from elftools.elf.enums import ENUM_E_MACHINE
+
+    # pyelftools has a pseudo-name for unknown machines, which is no number.
+    names = [name for name in ENUM_E_MACHINE if name != "_default_" and ENUM_E_MACHINE[name] == machine]
+    name = names[0] if names else f"ELF machine {machine}"
+    return f"{name} ({'big' if byte_order == '>' else 'little'}-endian)"

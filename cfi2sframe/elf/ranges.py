@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranges of file offsets or addresses, and sets of bytes made of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_ADDRESS_END = 1 << 64
+
+
+class Span(NamedTuple):
+    """The bytes from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+def united(spans: Iterable[tuple[int, int]]) -> list[Span]:
+    """Return the bytes that are in any of the spans, as ascending spans that do not touch."""
+    result: list[Span] = []
+    for start, end in sorted(spans):
+        if start >= end:
+            continue
+        if result and start <= result[-1].end:
+            result[-1] = Span(result[-1].start, max(end, result[-1].end))
+        else:
+            result.append(Span(start, end))
+    return result
+
+
+def without(spans: Iterable[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[Span]:
+    """Return the bytes of some spans that are in none of the others, as ascending spans."""
+    cuts = united(taken)
+    result: list[Span] = []
+    at = 0
+    for start, end in united(spans):
+        position = start
+        while at < len(cuts) and cuts[at].end <= start:
+            at += 1
+        cut = at
+        while cut < len(cuts) and cuts[cut].start < end:
+            if position < cuts[cut].start:
+                result.append(Span(position, cuts[cut].start))
+            position = max(position, cuts[cut].end)
+            cut += 1
+        if position < end:
+            result.append(Span(position, end))
+    return result
+
+
+def common(first: Iterable[tuple[int, int]], second: Iterable[tuple[int, int]]) -> list[Span]:
+    """Return the bytes that are in both, as ascending spans."""
+    spans = united(first)
+    return without(spans, without(spans, second))
+
+
+def holder_of(spans: Sequence[Span], wanted: Span) -> Span | None:
+    """Return which of some ascending spans that do not touch holds another span."""
+    index = bisect_right(spans, Span(wanted.start, _ADDRESS_END)) - 1
+    return spans[index] if index >= 0 and wanted.end <= spans[index].end else None
+
+
+def touches(spans: Sequence[Span], wanted: Span) -> bool:
+    """Say whether some ascending spans that do not touch have bytes in common with another span."""
+    index = bisect_left(spans, Span(wanted.end, -1)) - 1
+    return index >= 0 and wanted.start < min(spans[index].end, wanted.end)

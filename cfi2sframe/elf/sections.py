@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sections with their names and addresses, and the ranges of addresses that hold instructions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.headers import is_sframe_section
+from cfi2sframe.errors import ElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cfi2sframe.elf.headers import ProgramHeader, SectionHeader
+
+#: The address of an object's first allocated section.
+_FIRST_VADDR = 0x10000
+#: A gap between an object's sections, so that the end of one is never the start of the next.
+_GAP_SIZE = 64
+_ADDRESS_END = 1 << 64
+
+
+class ElfSection(NamedTuple):
+    """A section. `vaddr` is its address; in a relocatable object, the one assigned by the image (0: not allocated)."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index
+    name: str
+    type: int
+    flags: int
+    vaddr: int
+    file_offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    entry_size: int
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first address past the section."""
+        return self.vaddr + self.size
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the section holds instructions that are loaded."""
+        return (self.flags & (c.SHF_ALLOC | c.SHF_EXECINSTR)) == c.SHF_ALLOC | c.SHF_EXECINSTR
+
+    @property
+    def is_sframe(self) -> bool:
+        """Whether this is an SFrame section."""
+        return is_sframe_section(self.type, self.name)
+
+
+class CodeRange(NamedTuple):
+    """A range of addresses that holds instructions: an executable section, or segment where there are no sections."""
+
+    name: str
+    section_index: int
+    start_vaddr: int
+    end_vaddr: int
+
+
+def named_section(index: int, name: str, header: SectionHeader) -> ElfSection:
+    """Return a section of a file from its header."""
+    return ElfSection(
+        index,
+        name,
+        header.type,
+        header.flags,
+        header.vaddr,
+        header.file_offset,
+        header.size,
+        header.link,
+        header.info,
+        header.alignment,
+        header.entry_size,
+    )
+
+
+def assigned_vaddrs(sections: Sequence[ElfSection]) -> list[int]:
+    """Return addresses for an object's sections: ascending for those that are allocated, 0 for others.
+
+    Raises `ElfError` when the sections are larger than the address space.
+    """
+    vaddrs = [0] * len(sections)
+    cursor = _FIRST_VADDR
+    # SFrame sections come last, so that the others have the same addresses with and without one.
+    for section in sorted(sections, key=lambda section: section.is_sframe):
+        if section.flags & c.SHF_ALLOC:
+            alignment = max(1, section.alignment)
+            vaddrs[section.index] = cursor = (cursor + alignment - 1) // alignment * alignment
+            cursor += section.size + _GAP_SIZE
+            if cursor > _ADDRESS_END:
+                raise ElfError("the sections need more addresses than there are")
+    return vaddrs
+
+
+def code_ranges(
+    sections: Iterable[ElfSection], segments: Iterable[ProgramHeader], *, is_relocatable: bool
+) -> tuple[CodeRange, ...]:
+    """Return the ranges of addresses that hold instructions, ascending and without overlaps.
+
+    Where a linked file has no section with instructions, they are its executable segments.
+    """
+    ranges = [CodeRange(s.name, s.index, s.vaddr, s.end_vaddr) for s in sections if s.is_code and s.size]
+    if not ranges and not is_relocatable:
+        ranges = [
+            CodeRange(f"segment {index}", 0, p.vaddr, p.vaddr + p.file_size)
+            for index, p in enumerate(segments)
+            if p.type == c.PT_LOAD and p.flags & c.PF_X
+        ]
+    ranges.sort(key=lambda r: r.start_vaddr)
+    return tuple(_without_overlap(ranges))
+
+
+def _without_overlap(ranges: Iterable[CodeRange]) -> Iterator[CodeRange]:
+    """Yield ranges without overlaps: of several that hold an address, the one that starts last keeps it."""
+    open_ranges: list[CodeRange] = []
+    position = 0
+    for current in ranges:
+        while open_ranges and open_ranges[-1].end_vaddr <= current.start_vaddr:
+            last = open_ranges.pop()
+            if position < last.end_vaddr:
+                yield last._replace(start_vaddr=position)
+                position = last.end_vaddr
+        if open_ranges and position < current.start_vaddr:
+            yield open_ranges[-1]._replace(start_vaddr=position, end_vaddr=current.start_vaddr)
+        open_ranges.append(current)
+        position = current.start_vaddr
+    for last in reversed(open_ranges):
+        if position < last.end_vaddr:
+            yield last._replace(start_vaddr=position)
+            position = last.end_vaddr
