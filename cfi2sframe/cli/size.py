@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from cfi2sframe.files import Source, Unusable
-    from cfi2sframe.report.size.records import Comparison, SizeReport
+    from cfi2sframe.report.size.records import SizeComparison, SizeReport
     from cfi2sframe.report.size.totals import Result
 
 _HTML_FUNCTION_COUNT = 20
@@ -102,7 +102,7 @@ def execute(arguments: argparse.Namespace) -> int:
     return _say_failures(report)
 
 
-def _say_failures(report: SizeReport | Comparison) -> int:
+def _say_failures(report: SizeReport | SizeComparison) -> int:
     """Report what could not be measured, and return the exit status.
 
     Some files of a tree may have nothing to measure, but not all of them.
@@ -132,7 +132,7 @@ def _measure(arguments: argparse.Namespace) -> SizeReport:
     )
 
 
-def _compare(arguments: argparse.Namespace) -> Comparison:
+def _compare(arguments: argparse.Namespace) -> SizeComparison:
     from cfi2sframe.files import find_relative
     from cfi2sframe.report.size.totals import build_comparison
 
@@ -157,7 +157,7 @@ def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) 
     return results
 
 
-def _write(report: SizeReport | Comparison, arguments: argparse.Namespace) -> None:
+def _write(report: SizeReport | SizeComparison, arguments: argparse.Namespace) -> None:
     if arguments.output == "-":
         _render(report, arguments, sys.stdout)
         return
@@ -170,7 +170,7 @@ def _write(report: SizeReport | Comparison, arguments: argparse.Namespace) -> No
     write_output(arguments.output, text.getvalue().encode("utf-8", "backslashreplace"))
 
 
-def _render(report: SizeReport | Comparison, arguments: argparse.Namespace, out: TextIO) -> None:
+def _render(report: SizeReport | SizeComparison, arguments: argparse.Namespace, out: TextIO) -> None:
     """Write a report in the requested format; the code of the others is not loaded."""
     from cfi2sframe.report.size.records import SizeReport
 

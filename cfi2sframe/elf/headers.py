@@ -23,7 +23,7 @@ from cfi2sframe.elf.constants import (
     SHT_PROGBITS,
 )
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.errors import ElfError, UnfitError
+from cfi2sframe.errors import ElfError, NotElfError, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -161,7 +161,7 @@ def parse_file_header(data: Sliceable) -> FileHeader:
     """
     head = bytes(data[:FILE_HEADER_SIZE])
     if head[:4] != ELF_MAGIC:
-        raise UnfitError("not an ELF file")
+        raise NotElfError("not an ELF file")
     if len(head) < FILE_HEADER_SIZE:
         raise ElfError(f"truncated: the ELF header needs {FILE_HEADER_SIZE} bytes, the file has {len(head)}")
     if head[4] != ELFCLASS64:

@@ -11,7 +11,7 @@ from cfi2sframe.plt.aarch64 import AARCH64_STUBS
 from cfi2sframe.plt.amd64 import AMD64_STUBS
 from cfi2sframe.plt.s390x import S390X_STUBS
 from cfi2sframe.plt.scan_records import StubReason
-from cfi2sframe.plt.stub_model import ENDS_FLOW, Block, Effect, Flow, Instruction, Problem, StubArch
+from cfi2sframe.plt.stub_model import ENDS_FLOW, Block, Effect, Flow, Problem, StubArch, StubInstruction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,14 +52,14 @@ class BlockDecoder:
             found = self._known[data] = self._decode(data)
         return found
 
-    def way_to_jump(self, data: bytes) -> tuple[Instruction, ...] | None:
+    def way_to_jump(self, data: bytes) -> tuple[StubInstruction, ...] | None:
         """Decode up to the first instruction that ends the flow; None when one before it is not known."""
-        instructions: list[Instruction] = []
+        instructions: list[StubInstruction] = []
         for insn in self._disassemble(data):
             understood = self.stubs.understand(insn, insn.address, data)
             if understood is None:
                 return None
-            instructions.append(Instruction(insn.address, insn.size, understood[0]))
+            instructions.append(StubInstruction(insn.address, insn.size, understood[0]))
             if understood[0].flow in ENDS_FLOW:
                 return tuple(instructions)
         return None
@@ -86,7 +86,7 @@ class BlockDecoder:
             position = found[-1].address + found[-1].size
 
     def _decode(self, data: bytes) -> Block | Problem:
-        instructions: list[Instruction] = []
+        instructions: list[StubInstruction] = []
         mask = bytearray()
         for insn in self._disassemble(data):
             if self._is_literal(instructions, len(data) - insn.address):
@@ -96,18 +96,18 @@ class BlockDecoder:
                 text = f"{insn.mnemonic} {insn.op_str}".strip()
                 return Problem(StubReason.UNKNOWN_INSTRUCTION, text, insn.address)
             effect, insn_mask = understood
-            instructions.append(Instruction(insn.address, insn.size, effect))
+            instructions.append(StubInstruction(insn.address, insn.size, effect))
             mask += insn_mask
         rest_size = len(data) - len(mask)
         if rest_size and not self._is_literal(instructions, rest_size):
             return Problem(StubReason.NO_INSTRUCTION, data[len(mask) :][:16].hex(" "), len(mask))
         if rest_size:
             literal = Effect(Flow.LEAVE, is_padding=True)
-            instructions.append(Instruction(len(mask), rest_size, literal))
+            instructions.append(StubInstruction(len(mask), rest_size, literal))
             mask += bytes(rest_size)
         return Block(data, bytes(mask), tuple(instructions))
 
-    def _is_literal(self, instructions: list[Instruction], rest_size: int) -> bool:
+    def _is_literal(self, instructions: list[StubInstruction], rest_size: int) -> bool:
         """Whether the rest of a block is data: of the size that stubs have, after the last jump."""
         return (
             rest_size == self.stubs.literal_size

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.plt.flow import Frame
+    from cfi2sframe.plt.flow import StubFrame
     from cfi2sframe.plt.scan_records import CfiAt
     from cfi2sframe.plt.sp_distance import SpDistances
 
 
 def contradiction(
-    evaluator: SpDistances, start_vaddr: int, size: int, frame_at: Sequence[Frame], cfi_at: CfiAt
+    evaluator: SpDistances, start_vaddr: int, size: int, frame_at: Sequence[StubFrame], cfi_at: CfiAt
 ) -> Problem | None:
     """Return where CFI contradicts the derived frames, or None.
 
@@ -42,7 +42,7 @@ def contradiction(
 
 
 def _compare_span(
-    evaluator: SpDistances, state: RowState, start_vaddr: int, span: range, frame_at: Sequence[Frame]
+    evaluator: SpDistances, state: RowState, start_vaddr: int, span: range, frame_at: Sequence[StubFrame]
 ) -> Problem | None:
     """Compare a DWARF row that is in force in `span` with the frames of blocks from `start_vaddr` on."""
     pc, arch = span.start, evaluator.arch
@@ -79,7 +79,7 @@ def depth_of(evaluator: SpDistances, state: RowState, pc_vaddr: int) -> int | No
     return None
 
 
-def _agrees_on_registers(arch: Arch, state: RowState, frame: Frame) -> bool:
+def _agrees_on_registers(arch: Arch, state: RowState, frame: StubFrame) -> bool:
     # A register that was saved and not changed has its value in both places: CFI may name either.
     unchanged = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
     if arch.fixed_ra_offset:

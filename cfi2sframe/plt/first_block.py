@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.plt.cfi_agreement import depth_of
-from cfi2sframe.plt.flow import Frame
+from cfi2sframe.plt.flow import StubFrame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ class FirstBlockEntries:
         image: ElfImage,
         units: Sequence[Unit],
         stubs: StubArch,
-        entry: Frame,
+        entry: StubFrame,
         cfi_at: CfiAt,
         evaluator: SpDistances,
     ) -> None:
@@ -57,12 +57,12 @@ class FirstBlockEntries:
         self.entry = entry
         self.cfi_at = cfi_at
 
-    def of_first_block(self, unit: Unit) -> Frame | None:
+    def of_first_block(self, unit: Unit) -> StubFrame | None:
         """Return the frame at the entry of a first block, or None when it is not known what enters it."""
         state = self.cfi_at(unit.start_vaddr).state
         if state is not None:
             depth = depth_of(self.evaluator, state, unit.start_vaddr)
-            return None if depth is None else Frame(depth)
+            return None if depth is None else StubFrame(depth)
         return self.entry if unit.start_vaddr in self._pointed_to else None
 
     @cached_property

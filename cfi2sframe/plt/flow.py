@@ -28,14 +28,14 @@ _MAX_TARGETS: Final = 64
 _MAX_STATES: Final = 8
 
 
-class Frame(NamedTuple):
+class StubFrame(NamedTuple):
     """CFA = SP + `depth`; RA is saved at CFA + `ra_offset` (None: where it was at entry)."""
 
     depth: int
     ra_offset: int | None = None
 
 
-class _Node(NamedTuple):
+class _FlowNode(NamedTuple):
     """An instruction, by the numbers of its unit and in its block."""
 
     unit: int
@@ -45,19 +45,19 @@ class _Node(NamedTuple):
 class _State(NamedTuple):
     """A frame, and the words pushed since the entry: None, or where a call returns to."""
 
-    frame: Frame
-    words: tuple[_Node | None, ...] = ()
+    frame: StubFrame
+    words: tuple[_FlowNode | None, ...] = ()
 
 
 class UnitFrames(NamedTuple):
     """The frame at each instruction of a unit's block, or the problem there; `problem` concerns the whole unit."""
 
-    frames: tuple[Frame | Problem, ...]
+    frames: tuple[StubFrame | Problem, ...]
     problem: Problem | None = None
 
 
 def follow(
-    units: Sequence[Unit], stubs: StubArch, entry: Frame, first_entry: Callable[[Unit], Frame | None]
+    units: Sequence[Unit], stubs: StubArch, entry: StubFrame, first_entry: Callable[[Unit], StubFrame | None]
 ) -> tuple[UnitFrames, ...]:
     """Return the frames of all units, given in ascending order.
 
@@ -69,7 +69,11 @@ def follow(
 
 class _Flow:
     def __init__(
-        self, units: Sequence[Unit], stubs: StubArch, entry: Frame, first_entry: Callable[[Unit], Frame | None]
+        self,
+        units: Sequence[Unit],
+        stubs: StubArch,
+        entry: StubFrame,
+        first_entry: Callable[[Unit], StubFrame | None],
     ) -> None:
         self.units = units
         self.stubs = stubs
@@ -78,22 +82,22 @@ class _Flow:
         self.starts = [unit.start_vaddr for unit in units]
         self.index_at = [{insn.offset: index for index, insn in enumerate(unit.block.instructions)} for unit in units]
         self.problems: dict[int, Problem] = {}
-        self.node_problems: dict[_Node, Problem] = {}
+        self.node_problems: dict[_FlowNode, Problem] = {}
         #: Where each direct jump or call leads; None: out of the stubs.
-        self.targets: dict[_Node, tuple[_Node | None, ...]] = {}
-        self.states: dict[_Node, set[_State]] = {}
-        self.work: list[tuple[_Node, _State]] = []
+        self.targets: dict[_FlowNode, tuple[_FlowNode | None, ...]] = {}
+        self.states: dict[_FlowNode, set[_State]] = {}
+        self.work: list[tuple[_FlowNode, _State]] = []
 
     def run(self) -> tuple[UnitFrames, ...]:
         for number, unit in enumerate(self.units):
             for index, insn in enumerate(unit.block.instructions):
                 if insn.effect.target_delta is not None:
-                    node = _Node(number, index)
+                    node = _FlowNode(number, index)
                     self.targets[node] = self._targets_of(node)
         jumped_to = self._jumped_to()
         for number, unit in enumerate(self.units):
             for index in unit.block.entries:
-                node = _Node(number, index)
+                node = _FlowNode(number, index)
                 if unit.block_count == 1 and node in jumped_to:
                     continue
                 frame = self.first_entry(unit) if self._is_first_block(unit) else self.entry
@@ -115,7 +119,7 @@ class _Flow:
             and all(effect.target_delta is None for effect in effects)
         )
 
-    def _jumped_to(self) -> set[_Node]:
+    def _jumped_to(self) -> set[_FlowNode]:
         """Return the targets of stubs; a block whose own start only it jumps to is entered from outside as well."""
         return {
             node
@@ -124,7 +128,7 @@ class _Flow:
             if node is not None and (node.insn or source.unit != node.unit)
         }
 
-    def _targets_of(self, node: _Node) -> tuple[_Node | None, ...]:
+    def _targets_of(self, node: _FlowNode) -> tuple[_FlowNode | None, ...]:
         unit = self.units[node.unit]
         insn = unit.block.instructions[node.insn]
         size, delta_of = unit.block_size, self.stubs.branch_delta
@@ -143,24 +147,24 @@ class _Flow:
         targets |= {self._node_at(vaddr) for vaddr in vaddrs}
         return tuple(targets)
 
-    def _node_at(self, vaddr: int) -> _Node | None:
+    def _node_at(self, vaddr: int) -> _FlowNode | None:
         number = bisect_right(self.starts, vaddr) - 1
         if number < 0 or vaddr >= self.units[number].end_vaddr:
             return None
         unit = self.units[number]
         return self._node_in(number, (vaddr - unit.start_vaddr) % unit.block_size)
 
-    def _node_in(self, number: int, offset: int) -> _Node | None:
+    def _node_in(self, number: int, offset: int) -> _FlowNode | None:
         index = self.index_at[number].get(offset)
         if index is None:
             self.problems[number] = Problem(StubReason.JUMP_INTO_INSTRUCTION, "a jump leads there", offset)
             return None
-        return _Node(number, index)
+        return _FlowNode(number, index)
 
-    def _reach(self, node: _Node, state: _State) -> None:
+    def _reach(self, node: _FlowNode, state: _State) -> None:
         if node.insn >= len(self.units[node.unit].block.instructions):
             self._fail(
-                _Node(node.unit, node.insn - 1),
+                _FlowNode(node.unit, node.insn - 1),
                 StubReason.UNKNOWN_INSTRUCTION,
                 "control runs past its end",
             )
@@ -174,10 +178,10 @@ class _Flow:
         known.add(state)
         self.work.append((node, state))
 
-    def _step(self, node: _Node, state: _State) -> None:
+    def _step(self, node: _FlowNode, state: _State) -> None:
         """Carry a state over one instruction."""
         effect = self.units[node.unit].block.instructions[node.insn].effect
-        following = _Node(node.unit, node.insn + 1)
+        following = _FlowNode(node.unit, node.insn + 1)
         after = self._apply(effect, node, state)
         if after is None:
             return
@@ -197,7 +201,7 @@ class _Flow:
             case Flow.LEAVE:
                 pass
 
-    def _apply(self, effect: Effect, node: _Node, state: _State) -> _State | None:
+    def _apply(self, effect: Effect, node: _FlowNode, state: _State) -> _State | None:
         """Return the state after an instruction, before its flow; None when there is none."""
         frame, words = state
         if effect.overwrites_top:
@@ -217,24 +221,24 @@ class _Flow:
         else:
             words = words[:-word_count]
         if effect.ra_at is not None:
-            frame = Frame(frame.depth, effect.ra_at - frame.depth)
+            frame = StubFrame(frame.depth, effect.ra_at - frame.depth)
         return _State(frame, words)
 
-    def _go(self, node: _Node, state: _State) -> None:
+    def _go(self, node: _FlowNode, state: _State) -> None:
         for target in self.targets[node]:
             if target is not None:
                 self._reach(target, state)
 
-    def _fail(self, node: _Node, reason: StubReason, detail: str) -> None:
+    def _fail(self, node: _FlowNode, reason: StubReason, detail: str) -> None:
         offset = self.units[node.unit].block.instructions[node.insn].offset
         self.problems.setdefault(node.unit, Problem(reason, detail, offset))
 
     def _frames_of(self, number: int) -> UnitFrames:
-        frames: list[Frame | Problem] = []
+        frames: list[StubFrame | Problem] = []
         for index, insn in enumerate(self.units[number].block.instructions):
-            node = _Node(number, index)
+            node = _FlowNode(number, index)
             reaching = {state.frame for state in self.states.get(node, ())}
-            frame: Frame | Problem
+            frame: StubFrame | Problem
             if node in self.node_problems:
                 frame = self.node_problems[node]._replace(offset=insn.offset)
             elif len(reaching) == 1:
@@ -250,10 +254,10 @@ class _Flow:
         return UnitFrames(tuple(frames), self.problems.get(number))
 
 
-def _push(frame: Frame, size: int) -> Frame:
+def _push(frame: StubFrame, size: int) -> StubFrame:
     """Move SP; offsets from the CFA do not change."""
-    return Frame(frame.depth + size, frame.ra_offset)
+    return StubFrame(frame.depth + size, frame.ra_offset)
 
 
-def _depth_of(frame: Frame) -> int:
+def _depth_of(frame: StubFrame) -> int:
     return frame.depth

@@ -9,7 +9,7 @@ from cfi2sframe.plt.block_decoder import BlockDecoder
 from cfi2sframe.plt.block_runs import cut_range
 from cfi2sframe.plt.cfi_agreement import contradiction
 from cfi2sframe.plt.first_block import FirstBlockEntries
-from cfi2sframe.plt.flow import Frame, UnitFrames, follow
+from cfi2sframe.plt.flow import StubFrame, UnitFrames, follow
 from cfi2sframe.plt.scan_records import StubReason, StubScan, StubSkip
 from cfi2sframe.plt.sp_distance import SpDistances
 from cfi2sframe.plt.stub_model import Problem, Unit
@@ -42,7 +42,7 @@ def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
     cuts = [cut_range(stubs, decoder) for stubs in ranges]
     units = tuple(unit for cut in cuts for unit in cut.units)
     left_out = [*unread, *(skip for cut in cuts for skip in cut.left_out)]
-    entry = Frame(-image.arch.fixed_ra_offset - image.arch.sp_offset_from_cfa)
+    entry = StubFrame(-image.arch.fixed_ra_offset - image.arch.sp_offset_from_cfa)
     entries = FirstBlockEntries(image, units, decoder.stubs, entry, cfi_at, evaluator)
     all_frames = follow(units, decoder.stubs, entry, entries.of_first_block)
     functions: list[Function] = []
@@ -67,7 +67,7 @@ class _Piece(NamedTuple):
     unit: Unit
     start_vaddr: int
     size: int
-    frame_at: tuple[Frame, ...] | Problem
+    frame_at: tuple[StubFrame, ...] | Problem
 
 
 def _pieces(unit: Unit, frames: UnitFrames) -> Iterator[_Piece]:
@@ -79,7 +79,7 @@ def _pieces(unit: Unit, frames: UnitFrames) -> Iterator[_Piece]:
     if problem is not None:
         yield _Piece(unit, unit.start_vaddr, size, problem)
         return
-    known: list[Frame] = []
+    known: list[StubFrame] = []
     unknown_size = 0
     cause: Problem | None = None
     offset = 0
@@ -124,7 +124,7 @@ def _describe(evaluator: SpDistances, version: int, piece: _Piece, cfi_at: CfiAt
 
 
 def _functions(
-    evaluator: SpDistances, version: int, piece: _Piece, frame_at: tuple[Frame, ...]
+    evaluator: SpDistances, version: int, piece: _Piece, frame_at: tuple[StubFrame, ...]
 ) -> tuple[Function, ...] | Problem:
     unit, start, block_size = piece.unit, piece.start_vaddr, piece.unit.block_size
     arch = evaluator.arch
@@ -151,7 +151,7 @@ def _functions(
     )
 
 
-def _body(arch: Arch, frame_at: tuple[Frame, ...]) -> FunctionBody:
+def _body(arch: Arch, frame_at: tuple[StubFrame, ...]) -> FunctionBody:
     starts = tuple(n for n, frame in enumerate(frame_at) if n == 0 or frame != frame_at[n - 1])
     return FunctionBody(starts, tuple(_state(arch, frame_at[start]) for start in starts))
 
@@ -172,7 +172,7 @@ def first_wrong_mask(starts: tuple[int, ...], start_vaddr: int, block_size: int)
     return None
 
 
-def _state(arch: Arch, frame: Frame) -> FrameState:
+def _state(arch: Arch, frame: StubFrame) -> FrameState:
     ra: Rule | None = None
     if arch.fixed_ra_offset:
         ra = Rule(None, arch.fixed_ra_offset, deref=True)

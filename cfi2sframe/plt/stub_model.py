@@ -34,9 +34,9 @@ class Flow(IntEnum):
 
     NEXT = 0
     JUMP = 1
-    """To `Instruction.target_delta`."""
+    """To `StubInstruction.target_delta`."""
     CALL = 2
-    """To `Instruction.target_delta`, with the next instruction's address on the stack (AMD64)."""
+    """To `StubInstruction.target_delta`, with the next instruction's address on the stack (AMD64)."""
     LEAVE = 3
     """To an address in a register or in memory, or into a trap."""
     RETURN = 4
@@ -65,7 +65,7 @@ class Effect(NamedTuple):
     reads_relative: bool = False
 
 
-class Instruction(NamedTuple):
+class StubInstruction(NamedTuple):
     """An instruction of a block; `offset` counts from the block's start, as do the deltas of its effect."""
 
     offset: int
@@ -78,7 +78,7 @@ class Block(NamedTuple):
 
     data: bytes
     mask: bytes
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[StubInstruction, ...]
 
     @property
     def ends_flow(self) -> bool:

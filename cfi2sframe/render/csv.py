@@ -16,7 +16,7 @@ from cfi2sframe.sframe.constants import VERSIONS
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from cfi2sframe.report.size.records import Comparison, FileSizes, SectionSizes, SizeReport
+    from cfi2sframe.report.size.records import FileSizes, SectionSizes, SizeComparison, SizeReport
 
     class Writer(Protocol):
         """A text stream."""
@@ -41,7 +41,7 @@ def write_report(report: SizeReport, out: Writer) -> None:
     writer.writerows((_text(f.name), *blank, _text(f.reason)) for f in report.failures)
 
 
-def write_comparison(comparison: Comparison, out: Writer) -> None:
+def write_comparison(comparison: SizeComparison, out: Writer) -> None:
     """Write the pairs of a comparison."""
     import csv
 

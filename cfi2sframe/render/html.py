@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from cfi2sframe.report.size.records import (
         CfiSizes,
-        Comparison,
         FileSizes,
         Maker,
         Pair,
         SectionSizes,
+        SizeComparison,
         SizeReport,
         Totals,
     )
@@ -64,7 +64,7 @@ def _report_sections(report: SizeReport) -> Iterator[str]:
     yield from _section("failures", tables.failures_table(report.failures), "")
 
 
-def comparison_page(comparison: Comparison) -> str:
+def comparison_page(comparison: SizeComparison) -> str:
     """Return the page of a comparison."""
     old, new = comparison.totals
     summary = f"Before: {_counted(old)}. After: {_counted(new)}."
@@ -72,7 +72,7 @@ def comparison_page(comparison: Comparison) -> str:
     return _page("SFrame size comparison", summary, cards, _comparison_sections(comparison))
 
 
-def _comparison_sections(comparison: Comparison) -> Iterator[str]:
+def _comparison_sections(comparison: SizeComparison) -> Iterator[str]:
     changed = [pair for pair in comparison.pairs if pair.change(comparison.version)][:_CHARTED_FILES]
     if changed:
         yield "<section><h2>What changed most</h2>\n"
@@ -138,7 +138,7 @@ def _report_cards(report: SizeReport) -> Iterator[tuple[str, str, str]]:
     yield "Left out", f"{version.cfi2sframe.left_out_count:,}", more
 
 
-def _comparison_cards(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+def _comparison_cards(comparison: SizeComparison) -> Iterator[tuple[str, str, str]]:
     number = comparison.version
     changes = [(_maker_label(number, maker), comparison.section_change(number, maker)) for maker in MAKERS]
     for label, change in [("CFI + hdr", comparison.base), *changes]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from cfi2sframe.report.size.records import (
         CfiSizes,
-        Comparison,
         FileSizes,
         FunctionSize,
         NamedFunctions,
         Pair,
         SectionSizes,
+        SizeComparison,
         SizeReport,
         Totals,
         VersionSizes,
@@ -38,7 +38,7 @@ def report_data(report: SizeReport) -> dict[str, Any]:
     }
 
 
-def comparison_data(comparison: Comparison) -> dict[str, Any]:
+def comparison_data(comparison: SizeComparison) -> dict[str, Any]:
     """Return a comparison as data."""
     old, new = comparison.totals
     return {

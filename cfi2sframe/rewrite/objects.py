@@ -138,7 +138,7 @@ def add_to_object(
     """
     old = _Object(data)
     headers = list(old.sections)
-    tail = _Tail(len(data))
+    tail = _FileTail(len(data))
     name_offset, rela_name_offset = _add_names(old, headers, tail)
     symbol_table = old.symbol_table()
     index = old.find()
@@ -200,7 +200,7 @@ def remove_from_object(data: FileData) -> Joined:
             headers[removed] = _INACTIVE
     while headers[-1].type == c.SHT_NULL and len(headers) > 1:
         headers.pop()
-    return _finish(old, headers, _Tail(len(data)))
+    return _finish(old, headers, _FileTail(len(data)))
 
 
 def _check_unreferenced(old: _Object, index: int, rela_index: int | None) -> None:
@@ -213,7 +213,7 @@ def _check_unreferenced(old: _Object, index: int, rela_index: int | None) -> Non
         raise EmbedError("a symbol is in .sframe; the section cannot be removed")
 
 
-class _Tail:
+class _FileTail:
     """The bytes that are appended after the old end of the file."""
 
     def __init__(self, start: int) -> None:
@@ -229,7 +229,7 @@ class _Tail:
         return offset
 
 
-def _add_names(old: _Object, headers: list[SectionHeader], tail: _Tail) -> tuple[int, int]:
+def _add_names(old: _Object, headers: list[SectionHeader], tail: _FileTail) -> tuple[int, int]:
     """Return the offsets of both names in the name table, which is replaced by a longer one if they are missing."""
     position = old.names.find(_RELA_NAME.encode() + b"\0")
     if position < 0:
@@ -240,7 +240,7 @@ def _add_names(old: _Object, headers: list[SectionHeader], tail: _Tail) -> tuple
     return position + len(_RELA_NAME) - len(SFRAME_NAME), position
 
 
-def _finish(old: _Object, headers: list[SectionHeader], tail: _Tail) -> Joined:
+def _finish(old: _Object, headers: list[SectionHeader], tail: _FileTail) -> Joined:
     offset = tail.offset + -tail.offset % 8
     header, headers[0] = old.file_header(offset, len(headers))
     tail.add(b"".join(h.pack(old.order) for h in headers), 8)

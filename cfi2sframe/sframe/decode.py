@@ -137,7 +137,7 @@ class _RowList(NamedTuple):
     size: int
 
 
-class _Tail(NamedTuple):
+class _RowTail(NamedTuple):
     """The meaning of a row's info byte and data words, and the words as stored."""
 
     state: FrameState
@@ -171,7 +171,7 @@ class _Decoder:
         #: By (FRE type, FDE type), then by the row's bytes.
         self.known_rows: dict[tuple[int, int], dict[bytes, DecodedRow]] = {}
         #: By FDE type, then by the bytes of info byte and data words.
-        self.known_tails: tuple[dict[bytes, _Tail], ...] = ({}, {})
+        self.known_tails: tuple[dict[bytes, _RowTail], ...] = ({}, {})
 
     def run(self) -> DecodedSection:
         header, table = self.header, self.table_offset
@@ -271,7 +271,7 @@ class _Decoder:
             tail = self.known_tails[fde_type][tail_bytes] = self.tail(tail_bytes, fde_type, offset)
         return DecodedRow(FrameRow(start_delta, tail.state), tail_bytes[0], tail.word_size, tail.words)
 
-    def tail(self, data: bytes, fde_type: int, offset: int) -> _Tail:
+    def tail(self, data: bytes, fde_type: int, offset: int) -> _RowTail:
         """Decode a row's info byte and data words; `offset` is the row's, for messages."""
         info = data[0]
         count = info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK
@@ -288,7 +288,7 @@ class _Decoder:
             state = self.default_state(words, info)
         if state is None:
             raise SFrameError(f"a row's {count} data words have no meaning", WHERE, offset)
-        return _Tail(state._replace(mangled_ra=bool(info & s.FRE_INFO_MANGLED_RA)), word_size, words)
+        return _RowTail(state._replace(mangled_ra=bool(info & s.FRE_INFO_MANGLED_RA)), word_size, words)
 
     def default_state(self, words: tuple[int, ...], info: int) -> FrameState | None:
         """Interpret a default row (version 3, 3.1): CFA, RA unless it is fixed, FP unless it is fixed.

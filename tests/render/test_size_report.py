@@ -21,7 +21,7 @@ from cfi2sframe.render.html import comparison_page, human, report_page
 from cfi2sframe.render.json import comparison_data, report_data
 from cfi2sframe.render.markdown import escape, render_markdown
 from cfi2sframe.render.table import render_tables
-from cfi2sframe.report.size.records import Comparison, Failure, FileSizes, SizeReport
+from cfi2sframe.report.size.records import Failure, FileSizes, SizeComparison, SizeReport
 from cfi2sframe.report.size.tables import comparison_tables, report_tables
 from cfi2sframe.report.size.totals import build_comparison, build_report
 from tests.support.sizes import check_report, library, measured, sample_comparison, sample_files
@@ -35,7 +35,7 @@ def _report() -> SizeReport:
 
 
 @pytest.fixture(name="comparison", scope="module")
-def _comparison() -> Comparison:
+def _comparison() -> SizeComparison:
     return sample_comparison()
 
 
@@ -61,7 +61,7 @@ def test_json_of_reports(report: SizeReport) -> None:
     _check_schema(report_data(report))
 
 
-def test_json_of_comparisons(comparison: Comparison) -> None:
+def test_json_of_comparisons(comparison: SizeComparison) -> None:
     _check_schema(comparison_data(comparison))
 
 
@@ -94,7 +94,7 @@ def test_csv_of_reports(report: SizeReport) -> None:
     assert [line["error"] for line in lines[-2:]] == ["truncated", "no call frame information"]
 
 
-def test_csv_of_comparisons(comparison: Comparison) -> None:
+def test_csv_of_comparisons(comparison: SizeComparison) -> None:
     out = io.StringIO()
     write_comparison(comparison, out)
     lines = {line["file"]: line for line in csv.DictReader(io.StringIO(out.getvalue()))}
@@ -118,7 +118,7 @@ HOSTILE = (
 )
 
 
-def _hostile(name: str) -> tuple[SizeReport, Comparison]:
+def _hostile(name: str) -> tuple[SizeReport, SizeComparison]:
     named = measured("a.so", library(2))._replace(name=name)
     function = named.functions.costliest[0]._replace(name=name, file=name)
     named = named._replace(functions=named.functions._replace(costliest=(function,), larger=(function,)))
@@ -266,7 +266,7 @@ def test_html_of_reports(report: SizeReport) -> None:
         assert name in words
 
 
-def test_html_of_comparisons(comparison: Comparison) -> None:
+def test_html_of_comparisons(comparison: SizeComparison) -> None:
     page = _parse(comparison_page(comparison))
     _check_page(page)
     words = " ".join(page.text)
@@ -282,7 +282,7 @@ def test_bars_stay_inside(report: SizeReport) -> None:
             assert 0 <= x <= x + width <= 100.01
 
 
-def test_comparison_tables(comparison: Comparison) -> None:
+def test_comparison_tables(comparison: SizeComparison) -> None:
     sums, pairs, failures = comparison_tables(comparison)
     for row in (*sums.rows, *((row[6], *row[:4]) for row in pairs.rows)):
         _, old, new, change, _ = row

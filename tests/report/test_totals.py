@@ -15,7 +15,7 @@ from tests.support.sizes import check_report, library, measured, sample_comparis
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cfi2sframe.report.size.records import Comparison, SizeReport
+    from cfi2sframe.report.size.records import SizeComparison, SizeReport
 
 
 @pytest.fixture(name="report", scope="module")
@@ -24,7 +24,7 @@ def _report() -> SizeReport:
 
 
 @pytest.fixture(name="comparison", scope="module")
-def _comparison() -> Comparison:
+def _comparison() -> SizeComparison:
     return sample_comparison()
 
 
@@ -56,7 +56,7 @@ def test_functions_of_all_files(report: SizeReport) -> None:
     assert report.functions.described_count == sum(file.functions.described_count for file in report.files)
 
 
-def test_pairs(comparison: Comparison) -> None:
+def test_pairs(comparison: SizeComparison) -> None:
     verdicts = {pair.name: (pair.verdict(3), pair.change(3) > 0) for pair in comparison.pairs}
     assert verdicts["a.so"] == ("grew", True)
     assert verdicts["b.so"] == ("shrank", False)

@@ -15,7 +15,7 @@ from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 
 if TYPE_CHECKING:
-    from cfi2sframe.report.size.records import Comparison, SectionSizes
+    from cfi2sframe.report.size.records import SectionSizes, SizeComparison
 
 FUNCTION_SIZE = 32
 
@@ -65,7 +65,7 @@ def sample_files() -> list[FileSizes | Failure]:
     ]
 
 
-def sample_comparison() -> Comparison:
+def sample_comparison() -> SizeComparison:
     """A comparison in which files grew, shrank, were added and were removed."""
     old = [measured("a.so", library(2)), measured("b.so", library(9)), measured("gone.so", library(1))]
     new: list[FileSizes | Failure] = [

@@ -321,7 +321,7 @@ class Pair(NamedTuple):
         return "grew" if change > 0 else "shrank" if change < 0 else "same"
 
 
-class Comparison(NamedTuple):
+class SizeComparison(NamedTuple):
     """Two reports side by side, file by file; `totals` are before and after, of all pairs."""
 
     version: int

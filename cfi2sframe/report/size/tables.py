@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from cfi2sframe.report.size.records import (
-        Comparison,
         Failure,
         FileSizes,
         FunctionSize,
         Maker,
         SectionSizes,
+        SizeComparison,
         SizeReport,
         Totals,
     )
@@ -65,7 +65,7 @@ def report_tables(report: SizeReport) -> Iterator[Table]:
     yield from (table for table in tables if table.rows)
 
 
-def comparison_tables(comparison: Comparison) -> Iterator[Table]:
+def comparison_tables(comparison: SizeComparison) -> Iterator[Table]:
     """Yield the tables of a comparison."""
     yield changes_table(comparison)
     yield pairs_table(comparison)
@@ -320,7 +320,7 @@ def failures_table(failures: Sequence[Failure]) -> Table:
 # Comparisons
 
 
-def changes_table(comparison: Comparison) -> Table:
+def changes_table(comparison: SizeComparison) -> Table:
     """Return the sums before and after."""
     old, new = comparison.totals
     changes = [
@@ -346,7 +346,7 @@ def _change_cells(change: Change) -> tuple[Cell, ...]:
     return change.old, change.new, change.difference, change.percent
 
 
-def pairs_table(comparison: Comparison) -> Table:
+def pairs_table(comparison: SizeComparison) -> Table:
     """Return the files that grew and those that shrank, the largest change first."""
     version = comparison.version
     note = "" if not comparison.omitted_count else f"{comparison.omitted_count:,} more files count in the total."

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from cfi2sframe.report.size.records import (
     MAKERS,
     CfiSizes,
-    Comparison,
     Failure,
     FileSizes,
     NamedFunctions,
     Pair,
     Parts,
     SectionSizes,
+    SizeComparison,
     SizeReport,
     Totals,
     VersionTotal,
@@ -88,7 +88,7 @@ def merge_functions(parts: Iterable[NamedFunctions], count: int) -> NamedFunctio
 
 def build_comparison(
     old: Iterable[Result], new: Iterable[Result], *, version: int, top: int | None = None
-) -> Comparison:
+) -> SizeComparison:
     """Pair files of the same name, those that changed most first. `top` limits the pairs that are listed."""
     before, after = list(old), list(new)
     old_files, new_files = _by_name(before), _by_name(after)
@@ -103,7 +103,7 @@ def build_comparison(
     shown = pairs if top is None else pairs[:top]
     failures = [failure._replace(name=f"old: {failure.name}") for failure in _failures(before)]
     failures += [failure._replace(name=f"new: {failure.name}") for failure in _failures(after)]
-    return Comparison(
+    return SizeComparison(
         version,
         tuple(shown),
         len(pairs) - len(shown),
