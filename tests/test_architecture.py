@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ast
+import graphlib
+import itertools
 import re
 import subprocess
 import sys
@@ -15,37 +17,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "cfi2sframe"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-#: Layers from the bottom up: a module imports from its own layer and those below it. The longest prefix counts.
-LAYERS = (
-    (
-        *(
-            "errors",
-            "budget",
-            "intern",
-            "interrupts",
-            "lazy",
-            "limits",
-            "pool",
-            "printable",
-            "processes",
-            "reasons",
-            "arch",
-        ),
-        *("elf.constants", "sframe.constants", "dwarf.constants"),
-    ),
-    ("elf", "rewrite"),
-    ("dwarf", "sframe.model"),
-    ("describe",),
-    ("lower", "overlaps", "sframe", "plt"),
-    ("code_map",),
-    ("assemble",),
-    ("conversion", "verification"),
-    ("api",),
-    ("emit",),
-    ("trace", "files", "jobs", "report", "gnu", "render"),
-    ("cli",),
-    ("__main__",),
-)
+#: The table of rooms: "| `room/`, `module.py` | its job | what it must not know | `what`, `it`, `imports` |".
+TABLE = ROOT / "CONTRIBUTING.md"
+TABLE_HEAD = "| room of `cfi2sframe/` |"
+#: The last rows of the table, which every room may import.
+FREE_ROWS = 2
 #: The package's face knows the names of everything and imports them when asked.
 FACE = "cfi2sframe"
 HEAVY = ("capstone", "elftools", "zstandard")
@@ -100,43 +76,111 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
-def layer_of(module: str) -> int:
-    """Return the number of a module's layer; the package's own name is on top of all."""
-    inner = module.removeprefix(f"{FACE}.")
-    best = ("", len(LAYERS))
-    for number, names in enumerate(LAYERS):
-        for name in names:
-            if (inner == name or inner.startswith(f"{name}.")) and len(name) > len(best[0]):
-                best = (name, number)
-    return best[1]
+class Row(NamedTuple):
+    """A row of the table: the rooms, as files or folders of the package, and the rows that they may import."""
+
+    rooms: tuple[str, ...]
+    imports: frozenset[int]
+
+
+def read_table() -> tuple[Row, ...]:
+    lines = TABLE.read_text().splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.startswith(TABLE_HEAD)) + 2
+    cells = [
+        line.strip("|").split("|") for line in itertools.takewhile(lambda line: line.startswith("|"), lines[begin:])
+    ]
+    rooms = [tuple(re.findall(r"`([^`]+)`", row[0])) for row in cells]
+    numbers = {names[0].rstrip("/").removesuffix(".py"): number for number, names in enumerate(rooms)}
+    return tuple(
+        Row(names, frozenset(numbers[name] for name in re.findall(r"`([^`]+)`", row[3])))
+        for names, row in zip(rooms, cells, strict=True)
+    )
+
+
+ROWS = read_table()
+
+
+def row_of(module: str) -> int:
+    """Return the number of a module's row: the one that names its file, or else its folder."""
+    path = ROOT.joinpath(*module.split("."))
+    file = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).relative_to(PACKAGE).as_posix()
+    found = [
+        (len(room), number)
+        for number, row in enumerate(ROWS)
+        for room in row.rooms
+        if file == room or (room.endswith("/") and file.startswith(room))
+    ]
+    assert found, f"{module} has no room in {TABLE.name}"
+    return max(found)[1]
+
+
+def imported_modules(path: Path) -> dict[str, int]:
+    """Return the package's modules that a module imports, but for types, and the lines where it does."""
+    return {
+        found.target: found.line
+        for found in imports_of(path)
+        if found.target.startswith(f"{FACE}.") and not found.is_for_types
+    }
 
 
 def ids(path: Path) -> str:
     return name_of(path)
 
 
-def test_every_module_has_a_layer() -> None:
-    assert len(MODULES) > 40
-    assert [name_of(path) for path in MODULES if layer_of(name_of(path)) == len(LAYERS)] == [FACE]
+def test_every_room_of_the_table_is_there() -> None:
+    assert len(ROWS) > 20
+    assert [room for row in ROWS for room in row.rooms if not (PACKAGE / room).exists()] == []
+
+
+def test_the_table_points_downwards() -> None:
+    assert [(row.rooms, below) for number, row in enumerate(ROWS) for below in row.imports if below <= number] == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=ids)
-def test_imports_point_downwards(path: Path) -> None:
-    own = layer_of(name_of(path))
-    upwards = [
-        f"{path.name}:{found.line} imports {found.target}"
-        for found in imports_of(path)
-        if found.target.startswith(f"{FACE}.") and not found.is_for_types and layer_of(found.target) > own
+def test_a_module_imports_what_its_room_may(path: Path) -> None:
+    own = row_of(name_of(path))
+    allowed = {own, *ROWS[own].imports, *range(len(ROWS) - FREE_ROWS, len(ROWS))}
+    forbidden = [
+        f"{path.name}:{line} imports {target}"
+        for target, line in imported_modules(path).items()
+        if row_of(target) not in allowed or row_of(target) < own
     ]
-    assert upwards == []
+    assert forbidden == []
 
 
-def test_the_layers_are_told_apart() -> None:
-    """What the test above would say of an import that points upwards."""
-    assert layer_of("cfi2sframe.elf.image") < layer_of("cfi2sframe.dwarf.row_machine") < layer_of("cfi2sframe.lower")
-    assert layer_of("cfi2sframe.sframe.encode") < layer_of("cfi2sframe.conversion") < layer_of("cfi2sframe.render.text")
-    assert layer_of("cfi2sframe.elf.constants") < layer_of("cfi2sframe.elf.image")
-    assert layer_of("cfi2sframe.api") < layer_of("cfi2sframe.report.coverage") < layer_of("cfi2sframe.cli.convert")
+def test_the_table_allows_nothing_that_nobody_needs() -> None:
+    used: dict[int, set[int]] = {number: set() for number in range(len(ROWS))}
+    for path in MODULES:
+        used[row_of(name_of(path))] |= {row_of(target) for target in imported_modules(path)}
+    assert [
+        (row.rooms[0], ROWS[n].rooms[0]) for number, row in enumerate(ROWS) for n in row.imports - used[number]
+    ] == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = {name_of(path): set(imported_modules(path)) for path in MODULES}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_no_two_classes_have_one_name() -> None:
+    names = [
+        node.name
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_identity_is_for_one_module() -> None:
+    """`intern.py` says what may be looked up by identity, and keeps its keys alive; others ask it."""
+    users = [
+        name_of(path)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Name) and node.id == "id" and isinstance(node.ctx, ast.Load)
+    ]
+    assert set(users) == {"cfi2sframe.intern"}
 
 
 def closure(module: str) -> set[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli import PROGRAM
+from cfi2sframe.cli.exit_status import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -116,7 +116,8 @@ def digests(root: Path, files: list[Path], jobs: int, folder: Path) -> dict[str,
 
 def print_digests(files: list[str]) -> None:
     """Print a line for each output of each file: the digest, the file, the command's name."""
-    from cfi2sframe.cli import KEPT, main
+    from cfi2sframe.cli import main
+    from cfi2sframe.cli.exit_status import KEPT
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -7,16 +7,10 @@ import sys
 from typing import Final, NoReturn
 
 from cfi2sframe import __version__
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.errors import reason_of
 from cfi2sframe.interrupts import keep_interrupts
 
-PROGRAM: Final = "cfi2sframe"
-
-EXIT_SUCCESS: Final = 0
-EXIT_DIFFERENCE: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNUSABLE: Final = 3
-EXIT_INCOMPLETE: Final = 4
 #: Values of `signal.SIGINT` and `signal.SIGPIPE`. This module loads little, since nothing can be caught before it.
 _SIGINT: Final = 2
 _SIGPIPE: Final = 13
@@ -91,10 +85,6 @@ def run() -> NoReturn:
         except OSError:
             pass
     os._exit(status)
-
-
-#: Results of a run, kept so that they need not be freed before the process ends.
-KEPT: Final[list[object]] = []
 
 
 def main(arguments: list[str] | None = None) -> int:

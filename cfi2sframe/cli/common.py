@@ -13,7 +13,14 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
+from cfi2sframe.cli.exit_status import (
+    EXIT_DIFFERENCE,
+    EXIT_INCOMPLETE,
+    EXIT_SUCCESS,
+    EXIT_UNUSABLE,
+    EXIT_USAGE,
+    PROGRAM,
+)
 from cfi2sframe.errors import ErrorKind, RequestError, kind_of, reason_of
 from cfi2sframe.printable import printable
 

@@ -8,9 +8,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, process_count, say, worst
 from cfi2sframe.cli.convert_options import check, make_parser, output_job, settings_of
+from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Outcome

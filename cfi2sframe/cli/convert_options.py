@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli import PROGRAM
 from cfi2sframe.cli.common import (
     ADDRESS_BELONGS_TO_RAW,
     add_conversion_options,
@@ -14,6 +13,7 @@ from cfi2sframe.cli.common import (
     parser_of,
     percentage,
 )
+from cfi2sframe.cli.exit_status import PROGRAM
 from cfi2sframe.errors import RequestError
 from cfi2sframe.jobs.records import Job, Output, Settings
 

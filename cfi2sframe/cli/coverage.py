@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.common import add_conversion_options, conversion_options, fail, parser_of, read_image
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
 
 if TYPE_CHECKING:
     import argparse

@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.common import address, fail, parser_of, read_image, read_section
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:

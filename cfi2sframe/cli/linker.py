@@ -23,7 +23,8 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli import EXIT_UNUSABLE, PROGRAM, open_missing_streams
+from cfi2sframe.cli import open_missing_streams
+from cfi2sframe.cli.exit_status import EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.linker_words import is_for_driver, output_of
 from cfi2sframe.interrupts import keep_interrupts
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.common import fail, parser_of, say
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:

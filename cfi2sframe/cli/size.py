@@ -9,8 +9,8 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.cli.common import count_from_one, fail, parser_of, process_count, say
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:

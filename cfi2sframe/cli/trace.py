@@ -7,8 +7,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Literal
 
-from cfi2sframe.cli import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.common import fail, parser_of
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:

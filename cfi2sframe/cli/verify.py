@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.common import (
     add_conversion_options,
     conversion_options,
@@ -16,6 +15,7 @@ from cfi2sframe.cli.common import (
     read_section,
     say,
 )
+from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
 from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, SFrameError
 from cfi2sframe.printable import printable

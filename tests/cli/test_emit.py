@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import decode_raw, load
-from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, main
+from cfi2sframe.cli import main
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from cfi2sframe.errors import VerificationError
 from tests.support.cli import run as run_cli
 from tests.support.emitted import GOLDEN, SHT_GNU_SFRAME, SHT_PROGBITS, headers_of, named, run

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, main
+from cfi2sframe.cli import main
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from tests.support.sizes import library
 
 if TYPE_CHECKING:
