@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Print what a change of structure did: lines by room, and what converting a small object enters, before and after.
+
+house.py --before COMMIT [--object FILE]
+
+Rooms are the folders and modules of the package. A module or function is entered when Python code of it runs during
+`convert` of a loaded object (comprehensions are functions of their own in Python 3.11).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGE: Final = "cfi2sframe"
+SMALL_OBJECT: Final = ROOT / "testdata/golden/amd64-several-cies.o"
+
+#: Run by an interpreter that sees one state's package only. The second conversion counts, when everything is imported.
+ENTERED: Final = """
+import json, sys
+import cfi2sframe
+image = cfi2sframe.load(sys.argv[1])
+cfi2sframe.convert(image)
+functions = set()
+def note(frame, event, argument):
+    if event == "call" and "/cfi2sframe/" in frame.f_code.co_filename:
+        functions.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+sys.setprofile(note)
+cfi2sframe.convert(image)
+sys.setprofile(None)
+print(json.dumps([len({file for file, _ in functions}), len(functions)]))
+"""
+
+
+class State(NamedTuple):
+    """One state of the package: lines by room, and the numbers of modules and functions that a conversion enters."""
+
+    lines: Counter[str]
+    module_count: int
+    function_count: int
+
+
+def main() -> int:
+    """Run the program and return its exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--before", metavar="COMMIT", default="HEAD~1", help="the state to compare with")
+    parser.add_argument("--object", metavar="FILE", default=str(SMALL_OBJECT), help="the object to convert")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["git", "-C", str(ROOT), "archive", arguments.before, PACKAGE]
+        archive = subprocess.run(command, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(folder, filter="data")
+        before, after = (state_of(root, arguments.object) for root in (Path(folder), ROOT))
+    rows = [(room, before.lines[room], after.lines[room]) for room in sorted(before.lines | after.lines)]
+    rows += [
+        ("all lines", before.lines.total(), after.lines.total()),
+        ("modules entered", before.module_count, after.module_count),
+        ("functions entered", before.function_count, after.function_count),
+    ]
+    print(f"{'':<20}{'before':>8}{'after':>8}")
+    for name, old, new in rows:
+        print(f"{name:<20}{old or '-':>8}{new or '-':>8}")
+    return 0
+
+
+def state_of(root: Path, path: str) -> State:
+    """Return what the package under a folder is."""
+    lines: Counter[str] = Counter()
+    for file in (root / PACKAGE).rglob("*.py"):
+        inner = file.relative_to(root / PACKAGE)
+        lines[f"{inner.parts[0]}/" if len(inner.parts) > 1 else inner.parts[0]] += len(file.read_text().splitlines())
+    command = [sys.executable, "-P", "-c", ENTERED, path]
+    done = subprocess.run(command, capture_output=True, check=True, env={"PYTHONPATH": str(root)})
+    module_count, function_count = json.loads(done.stdout)
+    return State(lines, module_count, function_count)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
