@@ -73,16 +73,15 @@ def _check_against(decoded: DecodedSection, image: ElfImage | None) -> Iterator[
 
 def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
     row_starts = IdentityMap(_row_starts)
-    previous_end: int | None = None
-    previous_start = -1
+    previous: DecodedFunction | None = None
     for function in decoded.functions:
         start = function.start_vaddr
-        if decoded.header.is_sorted:
-            if previous_end is not None and start <= previous_start:
+        if decoded.header.is_sorted and previous is not None:
+            if start <= previous.start_vaddr:
                 yield Difference("invariant", start, "starts do not ascend")
-            elif previous_end is not None and start < previous_end:
+            elif start < previous.start_vaddr + previous.size:
                 yield Difference("invariant", start, "overlaps the function before it")
-            previous_start, previous_end = start, start + function.size
+        previous = function
         # An FDE may reach past its section, and a part of it may start there where others interrupt it.
         if image is not None and not image.may_execute(start):
             yield Difference("invariant", start, "starts outside the executable sections and segments")

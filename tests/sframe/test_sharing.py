@@ -146,6 +146,14 @@ def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], fre
         assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + decoded.header.fre_size
 
 
+@pytest.mark.skipif(not constants.__file__.endswith(".py"), reason="a compiled function cannot be replaced")
+def test_lists_are_shared_up_to_the_bound() -> None:
+    bodies = [pushes(1), pushes(2)]
+    with patch.object(constants, "max_decoded_rows", lambda _size: sum(len(body.starts) for body in bodies)):
+        _, decoded = make(2, *bodies, share=True)
+    assert len({function.fre_offset for function in decoded.functions}) == 1
+
+
 def test_many_nested_lists() -> None:
     """80,000 rows in lists that all begin with one another: some are stored by themselves, most are shared."""
     bodies = [pushes(count) for count in range(1, 401)]

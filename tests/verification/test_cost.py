@@ -93,6 +93,13 @@ def test_those_who_are_asked_are_those_that_start_last() -> None:
         assert result.is_clean is is_clean
 
 
+def test_a_state_that_agrees_with_none_is_reported_once() -> None:
+    """The FDE that is found has one row: later rows of the others add nothing."""
+    other = asm.Fde(CIE, TEXT_VADDR, 64, (cfa_offset(20), asm.advance(40), cfa_offset(21)))
+    result = check(file_with([asm.Fde(CIE, TEXT_VADDR, 64), other], 64), RawFunction(TEXT_VADDR, 64, CFA_63))
+    assert [difference.vaddr for difference in result.differences] == [TEXT_VADDR, TEXT_VADDR]
+
+
 def test_an_alternative_has_to_hold_to_the_end() -> None:
     """Where the FDE that is found disagrees all along, another one agrees up to its own next row only."""
     agreeing = asm.Fde(CIE, TEXT_VADDR, 64, (asm.def_cfa_offset(63), asm.advance(40), asm.def_cfa_offset(16)))

@@ -203,6 +203,7 @@ BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 0
         (asm.same_value(16), "00 03 08", 0, ["wrong +0x0 RA is same value, the row says *(c-8)"]),
         (asm.register(16, 2), "00 08 39 08 11 00", 1, []),
         (asm.register(16, 2), "00 03 08", 0, ["wrong +0x0 RA is rcx, the row says *(c-8)"]),
+        (asm.expression(7, b"\x77\x08"), "00 03 08", 0, ["wrong +0x0 SP is *(breg7 8), every row says c+0"]),
         (asm.expression(16, b"\x73\x08"), "00 08 39 08 1b 08", 1, []),
         (asm.expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, ["wrong +0x0 RA is *(breg3 8), the row says rbx+8"]),
         (asm.val_expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, []),
