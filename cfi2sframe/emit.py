@@ -136,11 +136,12 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """
     from cfi2sframe.api import decode_existing, truth_of
-    from cfi2sframe.rewrite.linked import self_check
     from cfi2sframe.verification import verify_section
 
     conversion = emitted.conversion
     if emitted.plan is not None:
+        from cfi2sframe.rewrite.linked import self_check
+
         self_check(conversion.image.data, rewritten.data, emitted.plan, conversion.data)
     else:
         from cfi2sframe.rewrite.objects import check_object_with

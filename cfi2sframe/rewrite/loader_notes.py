@@ -72,17 +72,17 @@ def _padded(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def ask_for_nothing(data: bytes, order: ByteOrder, alignment: int) -> bool:
+def require_nothing(data: bytes, order: ByteOrder, alignment: int) -> bool:
     """Say whether bytes are well-formed notes, none of which makes a loader refuse the program."""
     notes = notes_in(data, order, alignment)
-    return notes is not None and all(_asks_for_nothing(note, order) for note in notes)
+    return notes is not None and all(_requires_nothing(note, order) for note in notes)
 
 
-def _asks_for_nothing(note: LoaderNote, order: ByteOrder) -> bool:
+def _requires_nothing(note: LoaderNote, order: ByteOrder) -> bool:
     if note.owner != _OWNER:
         return True
     if note.type == _NT_GNU_PROPERTY_TYPE_0:
-        return _properties_ask_for_nothing(note.content, order)
+        return _properties_require_nothing(note.content, order)
     if note.type == _NT_GNU_ABI_TAG:
         if len(note.content) != 16:
             return False
@@ -91,7 +91,7 @@ def _asks_for_nothing(note: LoaderNote, order: ByteOrder) -> bool:
     return True
 
 
-def _properties_ask_for_nothing(content: bytes, order: ByteOrder) -> bool:
+def _properties_require_nothing(content: bytes, order: ByteOrder) -> bool:
     position, last = 0, -1
     while position < len(content):
         if position + 8 > len(content):

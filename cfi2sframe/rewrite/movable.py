@@ -42,7 +42,7 @@ from cfi2sframe.elf.constants import (
 from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, RELA_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.ranges import Span, touches, united
 from cfi2sframe.rewrite.following_segments import FOLLOWING_TYPES, FollowingSegments
-from cfi2sframe.rewrite.loader_notes import ask_for_nothing
+from cfi2sframe.rewrite.loader_notes import require_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,4 +204,4 @@ def may_be_dropped(file: LinkedFile, note: ProgramHeader) -> bool:
         load.holds(note.vaddr, note.file_offset, note.file_size) for load in file.loads
     )
     content = bytes(file.data[note.file_offset : note.file_span.end])
-    return is_mapped and ask_for_nothing(content, file.order, note.alignment)
+    return is_mapped and require_nothing(content, file.order, note.alignment)

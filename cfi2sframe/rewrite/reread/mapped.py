@@ -14,7 +14,7 @@ from cfi2sframe.elf.contents import differences, first_difference, is_zero
 from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE
 from cfi2sframe.elf.ranges import Span, common, holder_of, touches, united, without
 from cfi2sframe.elf.strings import shown_name
-from cfi2sframe.rewrite.loader_notes import ask_for_nothing, notes_in
+from cfi2sframe.rewrite.loader_notes import notes_in, require_nothing
 from cfi2sframe.rewrite.reread.dynamic import MOVABLE_TAGS, Dynamic
 from cfi2sframe.rewrite.reread.view import FileView, Loads, expect, failure
 
@@ -149,7 +149,7 @@ class _Followers:
         twin = segment._replace(type=c.PT_GNU_PROPERTY)
         if segment.type != c.PT_NOTE or twin not in self._properties or not _is_mapped(self._bare_loads, segment):
             return False
-        return ask_for_nothing(self._bare.bytes_of(segment.file_span), self._bare.order, segment.alignment)
+        return require_nothing(self._bare.bytes_of(segment.file_span), self._bare.order, segment.alignment)
 
     def check(self, before: ProgramHeader, after: ProgramHeader) -> None:
         """Check that a segment which followed a section has the same contents; a PT_NOTE may have lost notes."""
@@ -165,7 +165,7 @@ class _Followers:
         kept = {note.identity for note in has}
         lost = [note for note in had if note.identity not in kept]
         expect(not any(note.is_build_id for note in lost), "the build-id differs")
-        harmless = ask_for_nothing(b"".join(note.raw for note in lost), self._bare.order, before.alignment)
+        harmless = require_nothing(b"".join(note.raw for note in lost), self._bare.order, before.alignment)
         expect(harmless, "a PT_NOTE has lost or gained a note that matters")
 
 
