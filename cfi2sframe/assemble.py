@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_left
 from itertools import compress, count, pairwise
 from operator import ne, sub
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from cfi2sframe.lower import Skip
 from cfi2sframe.overlaps import Pieces, spliced
@@ -111,11 +111,10 @@ def assemble(
 
 def _functions_of(pieces: Pieces, entries: CfiEntries, outcomes: Outcomes, max_row_count: int) -> Functions:
     """Return the functions of FDEs: nearly every FDE is one piece with all of its program's rows."""
-    results = list(map(outcomes.results.__getitem__, pieces.numbers))
-    bodies = [result for result in results if not isinstance(result, Skip)]
-    if len(bodies) < len(results):
-        is_body = [not isinstance(result, Skip) for result in results]
-        pieces = Pieces(*(tuple(compress(column, is_body)) for column in pieces))
+    if not outcomes.skipped.isdisjoint(pieces.numbers):
+        is_described = [number not in outcomes.skipped for number in pieces.numbers]
+        pieces = Pieces(*(tuple(compress(column, is_described)) for column in pieces))
+    bodies = cast("list[FunctionBody]", list(map(outcomes.results.__getitem__, pieces.numbers)))
     sizes = list(map(sub, pieces.ends, pieces.starts))
     functions = Functions(pieces.starts, sizes, bodies, pieces.numbers)
     changes = []

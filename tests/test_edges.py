@@ -108,7 +108,7 @@ def as_both_do(cache: ProgramCache, code: str) -> UnwindTable:
     """Run a program by the cache, seeing that it did not hand it on, and by the plain machine."""
     cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
     with patch.object(RowMachine, "run", None):
-        table = cache.run(cie, bytes.fromhex(code))
+        table = cache.of(cie).run(bytes.fromhex(code))
     assert table == RowMachine(cie, AMD64).run(bytes.fromhex(code))
     return table
 

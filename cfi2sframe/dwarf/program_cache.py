@@ -13,17 +13,18 @@ from operator import attrgetter, getitem, is_not
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.instructions import CUTTER, Cutter, read_chunk
-from cfi2sframe.dwarf.row_machine import RowMachine
+from cfi2sframe.dwarf.row_machine import Location, RowMachine
 from cfi2sframe.dwarf.rules import TableBuilder, UnwindTable
 from cfi2sframe.errors import CfiError
-from cfi2sframe.intern import IdentityMap, TupleInterner
+from cfi2sframe.intern import TupleInterner
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.budget import Budget
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.instructions import Instruction
-    from cfi2sframe.dwarf.row_machine import Location, RegisterState
+    from cfi2sframe.dwarf.pointer import PointerBases
+    from cfi2sframe.dwarf.row_machine import RegisterState
     from cfi2sframe.dwarf.rules import RowState
 
 _row_state_of: Final = attrgetter("row_state")
@@ -35,49 +36,58 @@ _STATE_STEPS: Final = 10
 
 
 class ProgramCache:
-    """Runs the programs of one file. Equal row states are one object, and so are equal tuples of them.
+    """What the programs of one file share: machines, and the budget that distinct states are counted on.
 
-    `budget` counts the distinct states; whatever runs a program raises `BudgetError` when there are too many.
+    Equal row states are one object, and so are equal tuples of them.
     """
 
     def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
         self._arch = arch
         self._cutter = cutter
         self._row_states = _RowStates(budget)
-        #: Equal CIEs of several sections share a machine and its graph.
-        self._machines: dict[DwarfCie, RowMachine | CfiError] = {}
-        self._machine_of = IdentityMap(self._find_machine)
-        self._graph_of = IdentityMap(self._make_graph)
+        #: By CIE, since equal CIEs of several sections share their programs; the error of a damaged one.
+        self._graphs: dict[DwarfCie, _Graph | CfiError] = {}
 
-    def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
-        """Return what `row_machine.run` returns, and raise what it raises; damage of a CIE is named as such."""
-        machine = self._machine_of[cie]
-        if isinstance(machine, CfiError):
-            raise CfiError(f"in its CIE: {machine.reason}")
+    def of(self, cie: DwarfCie, bases: PointerBases | None = None) -> CiePrograms:
+        """Return what runs the programs of a CIE; DW_CFA_set_loc needs `bases`.
+
+        Raises `CfiError` when the CIE is damaged.
+        """
+        graph = self._graphs.get(cie)
+        if graph is None:
+            try:
+                graph = _Graph(RowMachine(cie, self._arch), self._row_states, self._arch.byte_order)
+            except CfiError as error:
+                graph = error
+            self._graphs[cie] = graph
+        if isinstance(graph, CfiError):
+            raise CfiError(f"in its CIE: {graph.reason}")
+        return CiePrograms(graph, self._cutter, bases)
+
+
+class CiePrograms:
+    """Runs the programs of one CIE."""
+
+    def __init__(self, graph: _Graph, cutter: Cutter, bases: PointerBases | None) -> None:
+        self._graph = graph
+        self._cutter = cutter
+        self._bases = bases
+
+    def run(self, instructions: bytes, pc_begin_vaddr: int = 0, instructions_vaddr: int = 0) -> UnwindTable:
+        """Return what `row_machine.run` returns for instructions of the function at `pc_begin_vaddr`.
+
+        Raises what that raises, and `BudgetError` when the file has too many distinct states.
+        """
         chunks = self._cutter.cut(instructions)
         if chunks is not None:
             try:
-                return self._graph_of[machine].table(chunks)
+                return self._graph.table(chunks)
             except CfiError:
                 # The machine meets the same damage, and knows its place in the string.
                 pass
         # Also here: expressions, DW_CFA_set_loc, and the first programs of a process.
-        table = machine.run(instructions, location)
-        return table._replace(states=self._row_states.intern_all(table.states))
-
-    def _find_machine(self, cie: DwarfCie) -> RowMachine | CfiError:
-        machine = self._machines.get(cie)
-        if machine is None:
-            try:
-                machine = RowMachine(cie, self._arch)
-            except CfiError as error:
-                # Of a damaged CIE, which may have many FDEs.
-                machine = error
-            self._machines[cie] = machine
-        return machine
-
-    def _make_graph(self, machine: RowMachine) -> _Graph:
-        return _Graph(machine, self._row_states, self._arch.byte_order)
+        location = None if self._bases is None else Location(pc_begin_vaddr, instructions_vaddr, self._bases)
+        return self._graph.interned(self._graph.machine.run(instructions, location))
 
 
 class _RowStates:
@@ -161,13 +171,14 @@ class _Path(NamedTuple):
 class _Paths(dict[tuple[bytes, ...], _Path]):
     """The instructions of a program's chunks -> its path. Programs differ by their advances more than by these."""
 
-    def __init__(self, start: _Node, row_states: _RowStates) -> None:
+    def __init__(self, graph: _Graph, row_states: _RowStates) -> None:
         super().__init__()
-        self._start = start
+        self._graph = graph
         self._row_states = row_states
 
     def __missing__(self, codes: tuple[bytes, ...]) -> _Path:
-        states = tuple(map(_row_state_of, accumulate(codes, getitem, initial=self._start)))
+        start = self._graph.node(self._graph.machine.initial_state)
+        states = tuple(map(_row_state_of, accumulate(codes, getitem, initial=start)))
         is_change = (True, *map(is_not, states, states[1:]))
         changes = self._row_states.intern_tuple(tuple(compress(states, is_change)))
         path = self[codes] = _Path(states, changes, None if all(is_change) else is_change)
@@ -178,13 +189,13 @@ class _Graph:
     """The graph of one CIE, whose factors and initial rules its edges depend on."""
 
     def __init__(self, machine: RowMachine, row_states: _RowStates, byte_order: str) -> None:
-        self._machine = machine
+        self.machine = machine
         self._row_states = row_states
         self._nodes: dict[RegisterState, _Node] = {}
         #: Instructions by their bytes: the same few strings follow many states.
         self._instructions: dict[bytes, tuple[Instruction, ...]] = {}
         self._codes = _Codes(byte_order, machine.cie.code_alignment)
-        self._paths = _Paths(self._node(machine.initial_state), row_states)
+        self._paths = _Paths(self, row_states)
 
     def table(self, chunks: list[bytes]) -> UnwindTable:
         """Return the table of a program, given its chunks. Raises `CfiError` when it is damaged, `BudgetError`."""
@@ -201,14 +212,19 @@ class _Graph:
             starts = tuple(compress(starts, path.is_change))
         return UnwindTable(starts, path.changes)
 
+    def interned(self, table: UnwindTable) -> UnwindTable:
+        """Return a table with the file's objects for its states. Raises `BudgetError`."""
+        return table._replace(states=self._row_states.intern_all(table.states))
+
     def follow(self, state: RegisterState, code: bytes) -> _Node:
         """Return the node that instructions without advances lead to from a state. Raises as `table` does."""
         instructions = self._instructions.get(code)
         if instructions is None:
-            instructions = self._instructions[code] = tuple(self._machine.read(code))
-        return self._node(self._machine.step(state, instructions))
+            instructions = self._instructions[code] = tuple(self.machine.read(code))
+        return self.node(self.machine.step(state, instructions))
 
-    def _node(self, state: RegisterState) -> _Node:
+    def node(self, state: RegisterState) -> _Node:
+        """Return the node of a state. Raises `BudgetError`."""
         node = self._nodes.get(state)
         if node is None:
             self._row_states.count()

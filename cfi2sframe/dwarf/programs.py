@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.dwarf.program_cache import ProgramCache
-from cfi2sframe.dwarf.row_machine import Location
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from cfi2sframe.dwarf.program_cache import CiePrograms
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiSection
     from cfi2sframe.elf.image import ElfImage
@@ -150,15 +150,18 @@ class _Reader:
         damaged: list[DamagedFde] = []
         last_cie: DwarfCie | None = None
         known: dict[bytes, int] = {}
+        programs: CiePrograms | None = None
+        starts, sizes, offsets, program_numbers = self.starts, self.sizes, self.offsets, self.program_numbers
         for offset, cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
             if cie is not last_cie:
+                last_cie, programs = cie, None
                 known = self.known.setdefault(cie, {})
-                last_cie = cie
             number = known.get(instructions)
             if number is None:
-                location = Location(pc_begin, section.vaddr + instructions_offset, bases)
                 try:
-                    table = self.cache.run(cie, instructions, location)
+                    if programs is None:
+                        programs = self.cache.of(cie, bases)
+                    table = programs.run(instructions, pc_begin, section.vaddr + instructions_offset)
                 except CfiError as damage:
                     error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
                     damaged.append(DamagedFde(CfiFailure(offset, error), section, pc_begin))
@@ -166,10 +169,10 @@ class _Reader:
                 number = self.add_program(cie, table)
                 if not table.depends_on_location:
                     known[instructions] = number
-            self.starts.append(pc_begin)
-            self.sizes.append(pc_range)
-            self.offsets.append(offset)
-            self.program_numbers.append(number)
+            starts.append(pc_begin)
+            sizes.append(pc_range)
+            offsets.append(offset)
+            program_numbers.append(number)
         damaged += [DamagedFde(failure, section, None) for failure in walk.failures]
         self.damaged += sorted(damaged, key=_offset_of)
 

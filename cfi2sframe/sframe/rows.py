@@ -16,12 +16,15 @@ from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import FrameState, FunctionBody
 
 _WORD_SIZES: Final = (1, 2, 4)
 _WORD_CODES: Final = ("b", "h", "i")
-_START_CODES: Final = ("B", "H", "I")
+#: Row starts of the FRE type for functions below 256 bytes, which most are.
+_ONE_BYTE_STARTS: Final = tuple(bytes((start,)) for start in range(256))
 
 
 class PlannedState(NamedTuple):
@@ -54,7 +57,11 @@ class BodyPlanner:
         self.version = version
         order = arch.byte_order
         self._pack_attribute = struct.Struct(order + "HBBB").pack
-        self._pack_start = tuple(struct.Struct(order + code).pack for code in _START_CODES)
+        self._pack_start: tuple[Callable[[int], bytes], ...] = (
+            _ONE_BYTE_STARTS.__getitem__,
+            struct.Struct(order + "H").pack,
+            struct.Struct(order + "I").pack,
+        )
         self._default_tails = self._tails(is_flexible=False)
         self._flexible_tails = self._tails(is_flexible=True)
 
@@ -83,8 +90,9 @@ class BodyPlanner:
         return IdentityMap(lambda states: list(map(tails.__getitem__, states)))
 
     def _info_bytes(self, body: FunctionBody, fre_type: int) -> tuple[int, int]:
-        pc_type = s.SFRAME_FDE_PCTYPE_MASK if body.repeat_size else s.SFRAME_FDE_PCTYPE_INC
-        info = fre_type | pc_type << s.FDE_INFO_PCTYPE_SHIFT
+        info = fre_type
+        if body.repeat_size:
+            info |= s.SFRAME_FDE_PCTYPE_MASK << s.FDE_INFO_PCTYPE_SHIFT
         if body.uses_b_key:
             info |= s.FDE_INFO_PAUTH_KEY_B
         if body.is_signal_frame and self.version >= s.SFRAME_VERSION_3:

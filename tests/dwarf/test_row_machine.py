@@ -50,7 +50,10 @@ AARCH64 = (AARCH64_LE, AARCH64_BE)
 
 
 def run_by_cache(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
-    return ProgramCache(arch, Cutter(0)).run(cie, instructions, location)
+    cache = ProgramCache(arch, Cutter(0))
+    if location is None:
+        return cache.of(cie).run(instructions)
+    return cache.of(cie, location.bases).run(instructions, location.pc_begin_vaddr, location.instructions_vaddr)
 
 
 @pytest.fixture(autouse=True, params=[row_machine.run, run_by_cache], ids=["plain", "cached"])

@@ -167,9 +167,22 @@ class _Plain:
         return RowMachine(cie, self.arch).run(instructions, location)
 
 
-def _machines(arch: Arch) -> tuple[_Plain, ProgramCache, ProgramCache]:
+class _Cached:
+    """The cache of a file."""
+
+    def __init__(self, arch: Arch, cutter: Cutter) -> None:
+        self.cache = ProgramCache(arch, cutter)
+
+    def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
+        if location is None:
+            return self.cache.of(cie).run(instructions)
+        programs = self.cache.of(cie, location.bases)
+        return programs.run(instructions, location.pc_begin_vaddr, location.instructions_vaddr)
+
+
+def _machines(arch: Arch) -> tuple[_Plain, _Cached, _Cached]:
     """The reference, and the cache: where it hands all programs on, and where it cuts those that it can."""
-    return _Plain(arch), ProgramCache(arch, WALKS), ProgramCache(arch, CUTS)
+    return _Plain(arch), _Cached(arch, WALKS), _Cached(arch, CUTS)
 
 
 def _check_rows(program: UnwindTable) -> None:

@@ -23,6 +23,7 @@ from tests.support.samples import cie_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from cfi2sframe.dwarf.entries import DwarfFde
     from cfi2sframe.dwarf.rules import UnwindTable
 
 _VADDR = 0x400000
@@ -51,8 +52,13 @@ def run(data: bytes) -> None:
         expect(0 <= fde.pc_range < 1 << 64, f"pc_range {fde.pc_range}")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
         plain = _answer(partial(run_plainly, fde.cie, fde.instructions, arch, location))
-        cached = _answer(partial(cache.run, fde.cie, fde.instructions, location))
+        cached = _answer(partial(run_by_cache, cache, fde, location))
         expect(plain == cached, f"machine and cache differ for {fde.instructions.hex()}: {plain}, {cached}")
+
+
+def run_by_cache(cache: ProgramCache, fde: DwarfFde, location: Location) -> UnwindTable:
+    programs = cache.of(fde.cie, location.bases)
+    return programs.run(fde.instructions, location.pc_begin_vaddr, location.instructions_vaddr)
 
 
 def _answer(run_program: Callable[[], UnwindTable]) -> object:
