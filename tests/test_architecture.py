@@ -132,6 +132,15 @@ def test_every_room_of_the_table_is_there() -> None:
     assert [room for row in ROWS for room in row.rooms if not (PACKAGE / room).exists()] == []
 
 
+def test_files_that_the_map_names_are_there() -> None:
+    _, _, text = TABLE.read_text().partition("## Where does my change go?\n")
+    named = set(re.findall(r"`([\w/]+\.py)`", text.partition("\n## ")[0])) - {"cli/VERB.py"}
+    # Modules of one line are named after the first one's folder.
+    folders = [ROOT, PACKAGE, PACKAGE / "report/size"]
+    assert len(named) > 25
+    assert sorted(name for name in named if not any((folder / name).exists() for folder in folders)) == []
+
+
 def test_the_table_points_downwards() -> None:
     assert [(row.rooms, below) for number, row in enumerate(ROWS) for below in row.imports if below <= number] == []
 
