@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus same-bytes house tree demo bench clean
+.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus same-bytes house tree demo bench bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -164,6 +164,9 @@ demo: venv ## show a conversion from start to end
 bench: venv ## measure speed, memory and size
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/batch.py
+
+bench-before: venv ## measure the speed of these sources against those of commit BEFORE
+	$(BIN)/python bench/before.py --before $(BEFORE)
 
 clean: ## remove what was built, fetched and cached
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
