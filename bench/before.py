@@ -4,7 +4,7 @@
 
 before.py --before COMMIT [--rounds N] [--large FILE] [--medium FILE]
 
-The files are those of speed.py. Values are CPU time of now / before: the median over the pairs; least seconds beside it.
+The files are those of speed.py. Values are CPU time, now to before: the median over the pairs, and the least seconds.
 """
 
 from __future__ import annotations

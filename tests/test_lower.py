@@ -306,7 +306,7 @@ LEFT_OUT = (
 #: Reasons that no row is to blame for.
 ELSEWHERE = {
     SkipReason.NON_DEFAULT_RA_COLUMN,  # the CIE: test_another_return_column
-    SkipReason.FUNCTION_TOO_LARGE,  # the FDE: test_pipeline.py
+    SkipReason.FUNCTION_TOO_LARGE,  # the FDE: test_conversion.py
 }
 
 
