@@ -55,5 +55,5 @@ _HOMES = {
     "verify": "api",
 }
 
-# The command line must not pay for all of it.
+# Imported when first asked for: the command line must not load what it does not use.
 __getattr__ = importer(__name__, _HOMES)

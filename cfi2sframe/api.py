@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program does with a loaded file: convert it, decode a section, verify one (`elf.load` loads it).
+"""The library: convert a loaded file, decode a section, verify one. `elf.load` loads files.
 
 Addresses are virtual addresses of the file; sizes count bytes. Everything raised on purpose is a `Cfi2SFrameError`.
 """
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
 
 
 def convert(image: ElfImage, options: Options = Options()) -> Conversion:
-    """Convert an image's CFI; `Conversion.data` is the section, `report.coverage.account` the account of it.
+    """Convert an image's CFI. `Conversion.data` is the section; `report.coverage.account` counts the outcomes.
 
-    Raises `InputError` when the CFI cannot be used, `RequestError` when the options ask for what does not exist.
+    Raises `InputError` when the CFI cannot be used, `RequestError` when the options ask for what does not exist or
+    does not fit.
     """
     return convert_image(image, options)
 
 
 def decode(data: bytes, section_vaddr: int = 0) -> DecodedSection:
-    """Decode a section's raw bytes that lie at `section_vaddr`. Raises `SFrameError` when they are damaged."""
+    """Decode the raw bytes of a section at `section_vaddr`. Raises `SFrameError` when they are damaged."""
     return decode_section(data, section_vaddr)
 
 
 def decode_existing(image: ElfImage) -> DecodedSection:
-    """Decode the `.sframe` that a file holds already; an object's with its relocations applied.
+    """Decode the SFrame section of a file; in an object, with its relocations applied.
 
-    An object's function starts are addresses in the image's layout (see `ElfImage.place`).
-    Raises `InputError` when there is none or it is damaged.
+    An object's function starts are addresses in the image's layout (see `ElfImage.place`). Raises `InputError` when
+    there is no section or it is damaged.
     """
     section, segment = image.sframe_section, image.sframe_segment
     if section is not None and section.size:
@@ -56,23 +57,25 @@ def verify(
     section: DecodedSection | None = None,
     options: Options = Options(),
 ) -> Verification:
-    """Compare an SFrame section with the image's CFI at every boundary of either side.
+    """Compare an SFrame section with the image's CFI, at every address where rows of either start or end.
 
-    `section` None: the section that `convert` makes with these options. Otherwise its own version counts, not the
-    options'. Raises as `convert` does.
+    `section` None: the section that `convert` makes with these options, encoded and decoded again. Of the options, only
+    `source` and `with_stubs` matter to a given section. Raises as `convert` does, and `BudgetError` when the comparison
+    is out of proportion to the file.
     """
     if section is None:
         conversion = convert_image(image, options)
         if not conversion.data:
-            raise InputError(f"version {options.version} can say none of the functions; there is no section")
+            raise InputError(f"version {options.version} can express none of the functions; there is no section")
         if image.is_relocatable:
-            # The raw section of an object puts every function's section at 0; keep them apart to compare.
+            # A raw section has every text section at 0; to be compared, functions need distinct addresses.
             conversion = place_again(conversion, 0)
         section = decode_section(conversion.data, conversion.section_vaddr)
         return verify_section(image, truth_of(conversion), section)
     check_options(options)
     header = section.header
-    errata = (2 if _says_outermost(section) else 1) if header.start_is_pcrel else 0
+    # No field holds the number of the errata: 1 introduced PC-relative starts, 2 rows without data words.
+    errata = (2 if _has_outermost_rows(section) else 1) if header.start_is_pcrel else 0
     target = Target(image.arch, header.version, errata)
     check_target(target)
     cfi = read_programs(image, find_cfi(image, options.source))
@@ -82,19 +85,21 @@ def verify(
 
 
 def truth_of(conversion: Conversion) -> Truth:
-    """Return what a section of the same version as a conversion's is verified against."""
+    """Return what a section made by a conversion is verified against."""
     return Truth(conversion.cfi.entries, conversion.outcomes.skipped, conversion.code_map.stubs)
 
 
-def _says_outermost(section: DecodedSection) -> bool:
+def _has_outermost_rows(section: DecodedSection) -> bool:
     return any(row.row.state.cfa is None for function in section.functions for row in function.rows)
 
 
 def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> DecodedSection:
-    """Decode raw bytes that were made for an image, so that they can be verified against it.
+    """Decode a raw section that was made for an image with these options, to be verified against it.
 
-    For an object, whose raw section has every text section at 0, functions are given back their places: in the order
-    of the FDEs, by offset and size. Raises `InputError` when the bytes are damaged.
+    `section_vaddr` None is the address that `convert` assumes. The raw section of an object has every text section at
+    0: each function gets the address, in the image's layout, of a function that `convert` makes of its offset and size;
+    of several, in the order of the FDEs. Raises `SFrameError` when the bytes are damaged; for objects what `convert`
+    raises.
     """
     if section_vaddr is None:
         section_vaddr = default_section_vaddr(image)

@@ -32,7 +32,9 @@ class Arch(NamedTuple):
 
     name: str
     elf_machine: int
+    """`e_machine` of the ELF header."""
     byte_order: Literal["<", ">"]
+    """As `struct` spells it."""
     abi_id: int
     """`sfh_abi_arch` of the SFrame header."""
     sp_register: int
@@ -44,16 +46,18 @@ class Arch(NamedTuple):
     sp_offset_from_cfa: int
     """SP of the caller is CFA + this."""
     cfa_offset_bias: int
-    """The CFA offset is stored as (offset - bias) / scale."""
+    """SFrame stores the CFA's offset as (offset - bias) / scale."""
     cfa_offset_scale: int
     pads_ra: bool
-    """An RA word of 0 says "not saved" where only FP is; version 2 may put a register into RA and FP words."""
+    """An RA word of 0 means "not saved" where only FP is saved; in version 2, RA and FP words may hold a register."""
     ra_may_be_signed: bool
     """The RA may carry a pointer authentication code."""
     first_version: int
     """The first SFrame version that defines this ABI."""
     pc32_relocation: int
+    """Type of the relocation for a 32-bit distance from the field to the symbol."""
     pc64_relocation: int
+    """The same for 64 bits."""
     registers: tuple[str, ...]
     """DWARF register names by number, as the assembler spells them."""
 

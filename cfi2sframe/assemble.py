@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions at their addresses, of a size that holds, from lowered programs and from stubs.
+"""Functions from lowered programs and from stubs: at their addresses, and no larger than a record can hold.
 
-Everything that a function's place and size do to what its program says happens here: pieces of FDEs that overlap, rows
-that one function cannot hold, functions that no record can hold.
+Whatever depends on a function's address and size happens here: FDEs that overlap are cut into pieces, functions of too
+many rows are split, and functions that no record can hold are skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
 class Outcomes(NamedTuple):
-    """What the target can say of each sound FDE, by the FDE's number; `skipped` has the numbers of the `Skip`s."""
+    """The result of each sound FDE, by the FDE's number: a body, or why the target has none.
+
+    `skipped` has the numbers of the FDEs whose result is a `Skip`.
+    """
 
     results: tuple[FunctionBody | Skip, ...]
     skipped: frozenset[int]
@@ -60,25 +63,25 @@ class Functions(NamedTuple):
         )
 
     def replaced(self, changes: Sequence[_Change]) -> Functions:
-        """Return the columns with the changes made, which ascend and do not overlap."""
+        """Return the columns after some changes, which ascend and do not overlap."""
         return Functions(
-            spliced(self.starts, [(c.first, c.last, c.others.starts) for c in changes]),
-            spliced(self.sizes, [(c.first, c.last, c.others.sizes) for c in changes]),
-            spliced(self.bodies, [(c.first, c.last, c.others.bodies) for c in changes]),
-            spliced(self.entries, [(c.first, c.last, c.others.entries) for c in changes]),
+            spliced(self.starts, [(c.first, c.last, c.replacement.starts) for c in changes]),
+            spliced(self.sizes, [(c.first, c.last, c.replacement.sizes) for c in changes]),
+            spliced(self.bodies, [(c.first, c.last, c.replacement.bodies) for c in changes]),
+            spliced(self.entries, [(c.first, c.last, c.replacement.entries) for c in changes]),
         )
 
 
 class _Change(NamedTuple):
-    """Others in place of the functions from `first` up to `last`."""
+    """Functions in place of those with the indices `[first, last)`; an insertion where these are none."""
 
     first: int
     last: int
-    others: Functions
+    replacement: Functions
 
 
 def outcomes_of(entries: CfiEntries, results: Sequence[FunctionBody | Skip]) -> Outcomes:
-    """Return the outcome of each FDE, given the result of each program."""
+    """Return the outcome of each FDE, given the result of each program; functions of 4 GiB or more are skipped."""
     outcomes = list(map(results.__getitem__, entries.program_numbers))
     skipped_programs = {number for number, result in enumerate(results) if isinstance(result, Skip)}
     skipped = set[int]()
@@ -94,9 +97,10 @@ def outcomes_of(entries: CfiEntries, results: Sequence[FunctionBody | Skip]) -> 
 def assemble(
     entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, version: int, *, in_section_order: bool
 ) -> Functions:
-    """Return the functions of FDEs and stubs.
+    """Return the functions of FDEs and stubs, for a version of SFrame.
 
-    By ascending address; `in_section_order`: in the order of the FDEs, without stubs, as linkers expect it of objects.
+    They are in ascending order of their addresses; with `in_section_order`, in the order of the FDEs, as linkers expect
+    it of objects (which have no stubs).
     """
     pieces = code_map.pieces
     if in_section_order:
@@ -104,13 +108,17 @@ def assemble(
     functions = _functions_of(pieces, entries, outcomes, V3_MAX_FRES if version >= SFRAME_VERSION_3 else sys.maxsize)
     insertions = []
     for stub in code_map.stubs.functions:
-        place = bisect_left(functions.starts, stub.start_vaddr)
-        insertions.append(_Change(place, place, Functions.of([stub], [None])))
+        index = bisect_left(functions.starts, stub.start_vaddr)
+        insertions.append(_Change(index, index, Functions.of([stub], [None])))
     return functions.replaced(insertions) if insertions else functions
 
 
 def _functions_of(pieces: Pieces, entries: CfiEntries, outcomes: Outcomes, max_row_count: int) -> Functions:
-    """Return the functions of FDEs: nearly every FDE is one piece with all of its program's rows."""
+    """Return the functions of the FDEs that are not skipped.
+
+    Nearly every FDE is one piece with all of its program's rows. The others are cut to their pieces, and split into
+    functions of at most `max_row_count` rows.
+    """
     if not outcomes.skipped.isdisjoint(pieces.numbers):
         is_described = [number not in outcomes.skipped for number in pieces.numbers]
         pieces = Pieces(*(tuple(compress(column, is_described)) for column in pieces))
@@ -118,23 +126,23 @@ def _functions_of(pieces: Pieces, entries: CfiEntries, outcomes: Outcomes, max_r
     sizes = list(map(sub, pieces.ends, pieces.starts))
     functions = Functions(pieces.starts, sizes, bodies, pieces.numbers)
     changes = []
-    for place in _unusual(functions, list(map(entries.sizes.__getitem__, pieces.numbers)), max_row_count):
-        start, size, number = functions.starts[place], sizes[place], pieces.numbers[place]
+    for index in _partial_or_long(functions, list(map(entries.sizes.__getitem__, pieces.numbers)), max_row_count):
+        start, size, number = functions.starts[index], sizes[index], pieces.numbers[index]
         delta = start - entries.starts[number]
-        body = bodies[place].cut(delta, delta + size)
+        body = bodies[index].cut(delta, delta + size)
         parts = [
             Function(start + first, last - first, body.cut(first, last))
             for first, last in pairwise((*body.starts[::max_row_count], size))
         ]
-        changes.append(_Change(place, place + 1, Functions.of(parts, [number] * len(parts))))
+        changes.append(_Change(index, index + 1, Functions.of(parts, [number] * len(parts))))
     return functions.replaced(changes) if changes else functions
 
 
-def _unusual(functions: Functions, fde_sizes: Sequence[int], max_row_count: int) -> list[int]:
-    """Return the places of functions that are a part of their FDE, or that have more rows than one function may."""
-    places = set(compress(count(), map(ne, functions.sizes, fde_sizes)))
-    # A row has a byte at least.
-    for place in compress(count(), map(max_row_count.__lt__, functions.sizes)):
-        if len(functions.bodies[place].starts) > max_row_count:
-            places.add(place)
-    return sorted(places)
+def _partial_or_long(functions: Functions, fde_sizes: Sequence[int], max_row_count: int) -> list[int]:
+    """Return the indices of functions that are a part of their FDE, or that have more than `max_row_count` rows."""
+    indices = set(compress(count(), map(ne, functions.sizes, fde_sizes)))
+    # Each row holds for at least a byte, so a function of few bytes need not be looked at.
+    for index in compress(count(), map(max_row_count.__lt__, functions.sizes)):
+        if len(functions.bodies[index].starts) > max_row_count:
+            indices.add(index)
+    return sorted(indices)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one input may cost: work and memory in proportion to its size, counted in one place.
 
-Only costs that the size of an input does not bound are counted: those that one field can cause many times over
-(expressions evaluated again, rows that are shared, bytes that are decompressed, text that is built). The rest is linear
-by construction, and is not counted.
+Only costs that the size of an input does not bound are counted: what a few bytes can ask for many times over
+(expressions evaluated again, rows that are shared, bytes that are decompressed, text that is built). Everything else is
+linear by construction.
 
 Promise (SECURITY.md): at most 2 s + 10 s per MiB, and 300 MiB + 200 bytes per byte. A budget grants less than half of
-that, because a step is only roughly a microsecond, and the rest of a run has a cost, too.
+that, because a step is only roughly a microsecond, and what is not counted has a cost, too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MEMORY_PER_BYTE: Final = 80
 class Budget:
     """The account of one input, from reading to the last report about it.
 
-    `input_size` counts the bytes that somebody had to store or send: for a compressed package the package's, for a
-    sparse file those outside of holes. Everything computed from the input draws on the same account.
+    `input_size` counts the bytes that are stored or sent: those of a compressed package itself, and those of a sparse
+    file outside of its holes. Everything computed from the input draws on the same account.
     """
 
     def __init__(self, input_size: int) -> None:

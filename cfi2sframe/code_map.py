@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds an address: an FDE, or a PLT stub, whose instructions say more than its CFI."""
+"""Which FDE holds an address, or whether a PLT stub does: for stubs, instructions override the CFI."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.overlaps import Piece, Pieces, Ranges, resolve_overlaps
 from cfi2sframe.plt.scan_records import CfiSpan, StubReason, StubScan
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.reasons import DropReason
 
+_ADDRESS_END: Final = 1 << 64
+
 
 class CodeMap(NamedTuple):
-    """The addresses of an image, each given to one FDE or to the stubs.
+    """The virtual addresses of an image, each given to one FDE or to the stubs at most.
 
-    `pieces` are the addresses of FDEs. FDEs without an address are in `dropped`, or in `replaced` when stubs have all
-    of theirs; `overlapped` FDEs have lost addresses to other FDEs. All of these are numbers of FDEs.
+    `pieces` are the ranges of FDEs. FDEs without a range are in `dropped`, with the reason, or in `replaced` when stubs
+    hold all of theirs; `overlapped` FDEs have lost addresses to other FDEs. All of these are numbers of FDEs.
     """
 
     pieces: Pieces
@@ -32,7 +34,10 @@ class CodeMap(NamedTuple):
 
 
 def map_code(image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: bool = True) -> CodeMap:
-    """Decide what holds at which address. Only linked files have stubs; `version` is that of SFrame."""
+    """Give each address to one FDE or to the stubs, which only linked files have; `version` is that of SFrame.
+
+    Raises `BudgetError` when the stubs are out of proportion to the file, `InputError` when capstone cannot be loaded.
+    """
     resolved = resolve_overlaps(Ranges(entries.starts, entries.sizes, entries.program_numbers), image.not_code)
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()
@@ -45,7 +50,7 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: 
 
 
 def _without_stubs(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> tuple[Pieces, frozenset[int]]:
-    """Return pieces without ascending ranges, and the numbers of the FDEs that have none left."""
+    """Return pieces without the ascending ranges `taken`, and the numbers of the FDEs that have none left."""
     if not taken:
         return pieces, frozenset()
     # Stubs are close together, and most pieces are far from them.
@@ -73,12 +78,12 @@ class _CfiAt:
         self.entries = entries
 
     def span(self, vaddr: int) -> CfiSpan:
-        """Return the row at an address and where it ends; no row where no FDE holds."""
+        """Return the row state in force at an address, and where it ends; between FDEs there is none."""
         numbers, piece_starts, piece_ends = self.pieces
         index = bisect_right(piece_starts, vaddr) - 1
         if index < 0 or vaddr >= piece_ends[index]:
             following = piece_starts[index + 1 : index + 2]
-            return CfiSpan(following[0] if following else 1 << 64, None)
+            return CfiSpan(following[0] if following else _ADDRESS_END, None)
         entry = numbers[index]
         table = self.entries.programs[self.entries.program_numbers[entry]].table
         start_vaddr = self.entries.starts[entry]
@@ -88,17 +93,18 @@ class _CfiAt:
 
 
 def _without(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
-    """Yield what is left of ascending pieces without ascending ranges."""
+    """Yield what is left of ascending pieces without the ascending ranges `taken`."""
     position = 0
     for number, start, end in zip(*pieces, strict=True):
         begin = start
         while position < len(taken) and taken[position][1] <= begin:
             position += 1
-        ahead = position
-        while ahead < len(taken) and taken[ahead][0] < end:
-            if taken[ahead][0] > begin:
-                yield Piece(number, begin, taken[ahead][0])
-            begin = max(begin, taken[ahead][1])
-            ahead += 1
+        # A range that reaches past this piece may also cut the next one: `position` stays.
+        at = position
+        while at < len(taken) and taken[at][0] < end:
+            if taken[at][0] > begin:
+                yield Piece(number, begin, taken[at][0])
+            begin = max(begin, taken[at][1])
+            at += 1
         if begin < end:
             yield Piece(number, begin, end)

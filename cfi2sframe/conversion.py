@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion, one line for each stage: an image in, a section and the outcome of every FDE out."""
+"""Conversion, one line for each stage: from an image to a section and the outcome of every FDE."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ _SECTION_BOUNDARY: Final = 0x10000
 class Options(NamedTuple):
     """What the caller may choose.
 
-    `version` is that of SFrame (1 to 3); `errata` says which errata of version 2 its readers know (0 to 2). `source` is
-    the CFI to read; None: `.eh_frame`, or `.debug_frame` in a file without it. `section_vaddr` is the section's virtual
-    address; None: the first 64 KiB boundary past the last PT_LOAD (objects: 0). `all_keep_frame_pointer` sets the
-    section's flag SFRAME_F_FRAME_POINTER (versions 1 and 2). `with_stubs`: describe PLT stubs by their instructions.
-    `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also cuts and joins functions where that
-    saves bytes; None is 1 in little-endian sections and 0 in big-endian ones, because libsframe flips those in place,
-    function by function. Objects are always at 0: GNU ld cannot merge shared rows.
+    `version` is that of SFrame (1 to 3); `errata` is the number of the newest errata of version 2 that the section's
+    readers know (0 to 2). `source` is the CFI to read; None: `.eh_frame`, or `.debug_frame` in a file without it.
+    `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary past the last PT_LOAD (objects:
+    0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER (versions 1 and 2). `with_stubs`: PLT
+    stubs get rows from their instructions. `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also
+    cuts and joins functions where that saves bytes; None is 1 in little-endian sections and 0 in big-endian ones,
+    because libsframe flips those in place, function by function. Objects are always at 0: GNU ld cannot merge shared
+    rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -61,12 +62,12 @@ _MAX_VADDR: Final = (1 << 64) - 1
 
 
 def check_options(options: Options) -> None:
-    """Raise `RequestError` when a field is none of the values that it may have, or of another type."""
+    """Raise `RequestError` when a field has a value or a type that it may not have."""
     # By name, because reading a field of another type raises TypeError in compiled modules.
     values: dict[str, object] = options._asdict()
     for name, choices in _CHOICES.items():
         value = values[name]
-        # True equals 1, and 2.0 equals 2.
+        # Types are compared too: True equals 1, and 2.0 equals 2.
         if not any(type(value) is type(choice) and value == choice for choice in choices):
             *first, last = map(repr, choices)
             raise RequestError(f"{name} is {value!r}; it has to be {', '.join(first)} or {last}")
@@ -78,11 +79,12 @@ def check_options(options: Options) -> None:
 class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
-    `target` is what was asked for, `cfi` what was read, `code_map` who holds which address, and `outcomes` has the
-    result of each FDE in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and
-    `function_entries` gives for each function of `section` the number of its FDE, None for stubs; at level 2, where a
-    function may reach over several FDEs and stubs, that of the one it begins in. `section_vaddr` is the virtual address
-    that starts are relative to. `data` is empty when the section would have no function.
+    `target` is the ABI and version of the section, `cfi` the CFI that was read. `code_map` gives each address to one
+    FDE or to the stubs. `outcomes` has the result of each FDE in `cfi.entries`, by its number. `section` is the logical
+    section, `plan` its layout, and `data` its bytes, empty when it would have no function. `function_entries` has the
+    number of the FDE of each function of `section`, None for stubs; at level 2, where a function may reach over several
+    FDEs and stubs, that of the one it begins in. `section_vaddr` is the section's virtual address, which function
+    starts are relative to.
     """
 
     image: ElfImage
@@ -98,15 +100,16 @@ class Conversion(NamedTuple):
 
     @property
     def shares(self) -> bool:
-        """Whether functions refer to rows that are stored once for several."""
+        """Whether some functions refer to the same stored rows."""
         return len(self.plan.bodies) < len(self.plan.sizes)
 
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
         """The functions that this version cannot express, with their reasons, in the order of the FDEs."""
-        gone = self.code_map.dropped.keys() | self.code_map.replaced
+        # FDEs that describe no code of their own are no loss, and stubs describe the code of the others.
+        without_code = self.code_map.dropped.keys() | self.code_map.replaced
         left_out = []
-        for number in sorted(self.outcomes.skipped - gone):
+        for number in sorted(self.outcomes.skipped - without_code):
             outcome = self.outcomes.results[number]
             if isinstance(outcome, Skip):
                 left_out.append((self.cfi.entries[number], outcome))
@@ -119,7 +122,7 @@ class Conversion(NamedTuple):
 
 
 def default_section_vaddr(image: ElfImage) -> int:
-    """Return where a section is assumed to lie: past the last PT_LOAD; 0 in an object."""
+    """Return the virtual address that a section is assumed to have: past the last PT_LOAD; in an object 0."""
     if image.is_relocatable:
         return 0
     return -(-image.end_of_segments() // _SECTION_BOUNDARY) * _SECTION_BOUNDARY
@@ -128,9 +131,9 @@ def default_section_vaddr(image: ElfImage) -> int:
 def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
-    Raises `InputError` when the CFI cannot be used, `RequestError` when an option has no meaning, or when the version,
-    its fields or its flags cannot hold what was asked for, `BudgetError` when the CFI has far more distinct rows than
-    its size can account for.
+    Raises `InputError` when the CFI cannot be used; its subclass `BudgetError` when the CFI has far more distinct rows
+    than its size can account for; `RequestError` when an option has no meaning, or when the version, its fields or its
+    flags cannot hold what was asked for.
     """
     target = _target_of(image, options)
     level = _level_of(image, options)
@@ -153,10 +156,10 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
 
 def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
-    """Return the conversion with its section at another address.
+    """Return the conversion with its section at another virtual address.
 
-    An object's functions keep the addresses of the image's layout, where no two are the same.
-    Raises `RequestError` when a start does not fit.
+    An object's functions then have their addresses in the image's layout, where sections do not overlap; as
+    `convert_image` returns them, they have offsets in their sections. Raises `RequestError` when a start does not fit.
     """
     plan = move_plan(conversion.plan, conversion.section, section_vaddr)
     return conversion._replace(plan=plan, section_vaddr=section_vaddr, data=encode_section(plan))
@@ -173,8 +176,8 @@ def _target_of(image: ElfImage, options: Options) -> Target:
 
 def _level_of(image: ElfImage, options: Options) -> int:
     if image.is_relocatable:
-        # GNU ld (2.40 to 2.47) makes room for an input's bytes and then writes every function's rows: shared ones would
-        # overflow it, and what follows .sframe in the output would be overwritten.
+        # GNU ld (2.40 to 2.47) makes room for an input's bytes and then writes every function's rows by themselves:
+        # shared rows would overflow that room, and overwrite what follows .sframe in the output.
         return 0
     if options.level is None:
         return 1 if image.byte_order == "<" else 0
@@ -188,9 +191,9 @@ def _check_usable(cfi: Cfi) -> None:
 
 
 def _split(functions: Functions, target: Target, budget: Budget) -> Functions:
-    """Cut and join functions into ranges whose rows recur; leave them as they are where that exceeds the budget.
+    """Cut and join functions into ranges whose rows recur; return them unchanged where that exceeds the budget.
 
-    The budget is not the image's, because the bytes must depend on nothing but the file.
+    The budget is not the image's, because what else was computed from the image must not change the bytes.
     """
     from cfi2sframe.sframe.splitting import split_functions
 
@@ -205,7 +208,7 @@ def _split(functions: Functions, target: Target, budget: Budget) -> Functions:
 
 
 def _section_of(functions: Functions, image: ElfImage, target: Target, options: Options) -> Section:
-    """Return the logical section, at the image's addresses."""
+    """Return the logical section, with the image's addresses."""
     return Section(
         target.version,
         target.arch.abi_id,
@@ -219,7 +222,7 @@ def _section_of(functions: Functions, image: ElfImage, target: Target, options: 
 
 
 def _as_placed(section: Section, image: ElfImage) -> Section:
-    """Give an object's functions the addresses that the raw section shows: as if every section lay at 0."""
+    """Return the section with an object's functions at their offsets: a raw section has every text section at 0."""
     if not image.is_relocatable:
         return section
     return section._replace(starts=tuple([image.place(start).offset for start in section.starts]))

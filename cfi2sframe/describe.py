@@ -31,7 +31,7 @@ def describe_frame_rule(rule: Rule, arch: Arch) -> str:
 
 
 def describe_rule(rule: RegisterRule | CfaRule | None, arch: Arch) -> str:
-    """Return a DWARF rule in readable form."""
+    """Return a DWARF rule in readable form, such as `rsp+16`, `*(c-8)` or `same value`; None: the CFA has no rule."""
     match rule:
         case None:
             return "none"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Insert a converted section into a copy of its file, and remove one: where conversion and `rewrite` meet."""
+"""Insert a converted section into a copy of its file, check the copy, or remove a section."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from cfi2sframe.rewrite.linked import EmbeddingPlan
     from cfi2sframe.rewrite.objects import ObjectRelocation
 
-#: The largest distance from a section's start that 32-bit fields of CFI can hold.
+#: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
 
 
 class Emitted(NamedTuple):
     """A rewritten file: `chunks` are its bytes, to be written one after the other.
 
-    Unchanged parts of a large file are read from it while they are written, which may raise `InputError`. `conversion`
-    is the one whose section was inserted, `placement` describes where, and `plan` (of a linked file) has the numbers.
+    Unchanged parts of a large file are read only while they are written, which may raise `InputError`. `conversion` has
+    the section as inserted, `placement` describes where it is, and `plan` (of a linked file) has the addresses.
     """
 
     chunks: Joined
@@ -88,13 +88,14 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
     ):
         if number is None:
             raise EmbedError("an object has no stubs")
-        _, fde, _, cfi_section = conversion.cfi.entries[number]
-        relocation = cfi_section.relocations.get(fde.pc_offset)
+        entry = conversion.cfi.entries[number]
+        fde, name = entry.fde, entry.section.name
+        relocation = entry.section.relocations.get(fde.pc_offset)
         if relocation is None:
-            raise EmbedError(f"{cfi_section.name}+0x{fde.pc_offset:x}: there is no relocation for the function's start")
+            raise EmbedError(f"{name}+0x{fde.pc_offset:x}: there is no relocation for the function's start")
         # A function may be a later part of its FDE's range.
         addend = relocation.addend + function.start_vaddr - fde.pc_begin_vaddr
-        # The FDE's field may be so narrow that the sum wraps around into the code; in a wider field it would not.
+        # In the FDE's narrow field, the sum may wrap around into the code; in a wider field it would not.
         value, vaddr = symbols(relocation.symbol_index)
         is_near = 0 <= value + addend <= _MAX_SECTION_OFFSET
         if not is_near or vaddr is None or vaddr + relocation.addend != fde.pc_begin_vaddr:
@@ -131,7 +132,7 @@ def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, ma
 
 
 def check(emitted: Emitted, rewritten: ElfImage) -> None:
-    """Reread a rewritten file, and check that nothing else changed and that its section agrees with the CFI.
+    """Check a rewritten file, read again: nothing but the section changed, and the section agrees with the CFI.
 
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """
@@ -160,7 +161,7 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
 def remove(image: ElfImage) -> Joined:
     """Return a copy of a file without its SFrame section; the caller checks it with `check_removal`.
 
-    Raises `EmbedError` when the file has none, or it cannot be removed.
+    Raises `EmbedError` when the file has no such section, or when it cannot be removed safely.
     """
     if image.is_relocatable:
         from cfi2sframe.rewrite.objects import remove_from_object
@@ -172,7 +173,7 @@ def remove(image: ElfImage) -> Joined:
 
 
 def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
-    """Reread a file that `remove` has made, and check that nothing but the section changed.
+    """Check a file that `remove` has made, read again: nothing but the section changed.
 
     Every other mapped byte is at its address, loaders find the same tables, and sections and symbols are the same.
     Raises `EmbedError` when that is not so, `InputError` when the file cannot be read.

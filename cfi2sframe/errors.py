@@ -31,9 +31,10 @@ class ErrorKind(Enum):
 
 
 class Cfi2SFrameError(Exception):
-    """Root of every exception that the package raises on purpose: why, and where if that is known.
+    """Root of every exception that the package raises on purpose.
 
-    `where` names a section or another part of the file; `offset` (bytes) counts from that part's start.
+    `reason` is the message; `where` names a section or another part of the file, empty where it is not known; `offset`
+    (bytes) counts from that part's start.
     """
 
     kind: ClassVar[ErrorKind] = ErrorKind.UNUSABLE
@@ -119,7 +120,7 @@ class EmbedError(Cfi2SFrameError):
 
 
 class VerificationError(Cfi2SFrameError):
-    """The output does not say what the CFI says; nothing is written."""
+    """The output contradicts the CFI; nothing is written."""
 
     kind = ErrorKind.WRONG
 

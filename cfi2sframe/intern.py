@@ -9,12 +9,13 @@ would cost more than the stage. Identity implies equality; that equal objects ar
 |---|---|---|
 | `DwarfCie` | `dwarf.entries.EntryWalk` | a section |
 | `RowState`, tuples of them, DWARF expressions | `dwarf.program_cache.ProgramCache` | a file |
-| `FrameState`, tuples of them | `lower.Lowering` | a conversion |
+| `FrameState` | `lower.Lowering` | a conversion |
+| tuples of `FrameState`s | `lower.Lowering`, one for each CIE and tuple of `RowState`s | a conversion |
 | `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
 | lists of `DecodedRow` | `sframe.decode`, one for each offset that functions refer to | a section |
 
-A place that interns less costs time and section bytes are the same: no result may depend on two equal objects being
-two. A test holds every row of this table.
+Interning less would cost time but change no result: nothing may depend on two equal objects being two. A test holds
+every row of this table.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ V = TypeVar("V")
 
 
 class IdentityMap(Generic[K, V]):
-    """Values made once for each key object. Keeps its keys alive, so that no later object can take their identity."""
+    """Values made once for each key object. Keeps its keys alive, because a later object could get a freed one's id."""
 
     __slots__ = ("_keys", "_make", "_values")
 
@@ -53,7 +54,7 @@ class IdentityMap(Generic[K, V]):
 
 
 def distinct(objects: Iterable[K]) -> tuple[list[K], list[int]]:
-    """Return the distinct objects in the order in which they first occur, and the number of each object among them."""
+    """Return the distinct objects in the order of their first occurrence, and for each object its number among them."""
     kept = list(objects)
     identities = list(map(id, kept))
     firsts = dict(zip(identities, kept, strict=True))
@@ -62,7 +63,7 @@ def distinct(objects: Iterable[K]) -> tuple[list[K], list[int]]:
 
 
 class TupleInterner(Generic[K]):
-    """Makes equal tuples one object, given that their items are interned: compares by the identity of the items."""
+    """Makes equal tuples one object. Compares the identities of their items, which have to be interned."""
 
     __slots__ = ("_known",)
 

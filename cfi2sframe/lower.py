@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the DWARF row table to frame rows, or the named reason why not: all that SFrame can express, by version.
+"""Rows of the DWARF row table to frame rows, or to the named reason why not: all that SFrame can express, by version.
 
-Two steps. `reduce_state` puts a row's rules into SFrame's algebra (`Rule`), whatever the version. `Lowering` then asks
-whether the version's default rows can express them, or its flexible rows, or neither.
+There are two steps. `reduce_state` translates a row's rules to SFrame's (`Rule`), whatever the version. `Lowering` then
+decides whether the version's default rows can express them, or its flexible rows, or neither.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """What is written for: the ABI, the SFrame version, and which errata of version 2 (0, 1 or 2) its readers know."""
+    """What a section is made for: the ABI, the SFrame version, and the newest errata of version 2 that readers know."""
 
     arch: Arch
     version: int = SFRAME_VERSION_3
@@ -47,17 +47,17 @@ class Target(NamedTuple):
 
     @property
     def has_flexible_rows(self) -> bool:
-        """Whether the version has flexible FDEs."""
+        """Whether the version has flexible FDEs (version 3)."""
         return self.version >= SFRAME_VERSION_3
 
     @property
-    def says_outermost(self) -> bool:
-        """Whether a row without data words may say that RA is undefined (version 2 errata 2, version 3)."""
+    def has_outermost_rows(self) -> bool:
+        """Whether a row without data words means that RA is undefined (version 2 errata 2, version 3)."""
         return self.version >= SFRAME_VERSION_3 or (self.version == SFRAME_VERSION_2 and self.errata >= 2)
 
     @property
     def start_is_pcrel(self) -> bool:
-        """Whether function starts count from their own field (version 2 errata 1, version 3)."""
+        """Whether a start field counts from itself, not from the section (version 2 errata 1, version 3)."""
         return self.version >= SFRAME_VERSION_3 or (self.version == SFRAME_VERSION_2 and self.errata >= 1)
 
 
@@ -73,7 +73,10 @@ def check_target(target: Target) -> None:
 
 
 class Skip(NamedTuple):
-    """Why a function is left out: the reason, the offending rule in readable form, and the row it stands in."""
+    """Why a function is left out: the reason, the offending rule in readable form, and the start of its row.
+
+    `start_delta` counts bytes from the function's start.
+    """
 
     reason: SkipReason
     detail: str
@@ -81,7 +84,7 @@ class Skip(NamedTuple):
 
 
 class _InexpressibleError(Exception):
-    """SFrame has no rule like this one. Control flow inside this module; it never leaves it."""
+    """SFrame has no rule like this one. Raised and caught in this module only."""
 
     def __init__(self, reason: SkipReason, detail: str = "") -> None:
         self.reason = reason
@@ -90,14 +93,14 @@ class _InexpressibleError(Exception):
 
 
 class _Limit(NamedTuple):
-    """Why something cannot express a state: the reason, and the offending rule in readable form."""
+    """Why some kind of row cannot express a state: the reason, and the offending rule in readable form."""
 
     reason: SkipReason
     detail: str
 
 
 class _LoweredState(NamedTuple):
-    """A lowered row state, with why the target cannot express it, and why its default rows cannot; None: they can."""
+    """A lowered row state; why the target cannot express it, and why its default rows cannot (None: they can)."""
 
     state: FrameState
     failure: _Limit | None
@@ -105,9 +108,9 @@ class _LoweredState(NamedTuple):
 
 
 class _LoweredStates(NamedTuple):
-    """A lowered list of row states: all of a body but its starts, in which most programs differ.
+    """A lowered list of row states: all of a body except its starts, which differ in most programs.
 
-    `kept` are the numbers of the rows whose state differs from the one before; None: all rows.
+    `kept` are the numbers of the rows whose lowered state differs from the one before; None: all rows.
     """
 
     states: tuple[FrameState, ...]
@@ -125,23 +128,24 @@ class _SkippedStates(NamedTuple):
 
 
 def lower_programs(programs: Iterable[Program], target: Target) -> tuple[FunctionBody | Skip, ...]:
-    """Lower the programs of a file; the results have the programs' numbers."""
+    """Lower the programs of a file; return the result of each, in their order."""
     lowering = Lowering(target)
     return tuple([lowering.lower(program.table, program.cie) for program in programs])
 
 
 class Lowering:
-    """Lowers the programs of one file for one target. Row states recur all over a program: each is lowered once."""
+    """Lowers the programs of one file for one target. States, and lists of them, recur: each is lowered once."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self._frames: dict[FrameState, FrameState] = {}
         self._shapes = Shapes(target.arch.byte_order)
         self._lowered_state = IdentityMap(self._lower_state)
-        self._lists_of = IdentityMap(self._lists_for)
+        #: By CIE, then by the states of a program.
+        self._lists_of = IdentityMap(self._new_lists)
 
     def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | Skip:
-        """Lower a program's rows. Equal neighbours merge; only what default rows cannot express becomes flexible."""
+        """Lower a program's rows: equal neighbours merge, and a body is flexible only where default rows do not do."""
         starts = table.starts
         lowered = self._lists_of[cie][table.states]
         if isinstance(lowered, _SkippedStates):
@@ -150,7 +154,7 @@ class Lowering:
             starts = tuple([starts[number] for number in lowered.kept])
         return FunctionBody(starts, lowered.states, lowered.is_flexible, lowered.is_signal_frame, lowered.uses_b_key)
 
-    def _lists_for(self, cie: DwarfCie) -> IdentityMap[tuple[RowState, ...], _LoweredStates | _SkippedStates]:
+    def _new_lists(self, cie: DwarfCie) -> IdentityMap[tuple[RowState, ...], _LoweredStates | _SkippedStates]:
         return IdentityMap(partial(self._lower_states, cie))
 
     def _lower_states(self, cie: DwarfCie, row_states: tuple[RowState, ...]) -> _LoweredStates | _SkippedStates:
@@ -159,27 +163,28 @@ class Lowering:
             return _SkippedStates(_Limit(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}"), 0)
         kept: list[int] = []
         states: list[FrameState] = []
-        limit: _SkippedStates | None = None
+        # The first state that default rows cannot express.
+        not_default: _SkippedStates | None = None
         for number, row_state in enumerate(row_states):
             state, failure, default_limit = self._lowered_state[row_state]
             if failure is not None:
                 return _SkippedStates(failure, number)
             if states and state is states[-1]:
                 continue
-            if default_limit is not None and limit is None:
-                limit = _SkippedStates(default_limit, number)
+            if default_limit is not None and not_default is None:
+                not_default = _SkippedStates(default_limit, number)
             kept.append(number)
             states.append(state)
-        if limit is not None:
-            skipped = self._flexible_limit(kept, states) if target.has_flexible_rows else limit
+        if not_default is not None:
+            skipped = self._flexible_limit(kept, states) if target.has_flexible_rows else not_default
             if skipped is not None:
                 return skipped
         return _LoweredStates(
             tuple(states),
             None if len(kept) == len(row_states) else tuple(kept),
-            is_flexible=limit is not None,
+            is_flexible=not_default is not None,
             is_signal_frame=cie.is_signal_frame and target.version >= SFRAME_VERSION_3,
-            # The key matters where an RA is signed; elsewhere it would only keep equal functions apart.
+            # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
             uses_b_key=cie.uses_b_key and any(state.mangled_ra for state in states),
         )
 
@@ -190,7 +195,7 @@ class Lowering:
         except _InexpressibleError as why:
             return _LoweredState(OUTERMOST, _Limit(why.reason, why.detail), None)
         state = self._frames.setdefault(state, state)
-        if state.cfa is None and not target.says_outermost:
+        if state.cfa is None and not target.has_outermost_rows:
             return _LoweredState(state, _Limit(SkipReason.RA_UNDEFINED, ""), None)
         return _LoweredState(state, None, _default_limit(state, target))
 
@@ -203,11 +208,11 @@ class Lowering:
         return None
 
 
-# Step 1: into the algebra
+# Step 1: DWARF's rules to SFrame's
 
 
 def reduce_state(state: RowState, arch: Arch, shapes: Shapes) -> FrameState:
-    """Put a row into SFrame's algebra; raises `_InexpressibleError` with the reason when it has no such rule."""
+    """Translate a row's rules to SFrame's. Raises `_InexpressibleError` when SFrame has no rule like one of them."""
     if state.ra is NoRule.UNDEFINED:
         return OUTERMOST
     if state.signing is RaSigning.SIGNED_WITH_PC:
@@ -251,6 +256,7 @@ def _at_shape(expression: bytes, shapes: Shapes, reason: SkipReason) -> Rule:
 def _reduce_register(
     rule: RegisterRule, shapes: Shapes, expression_reason: SkipReason, value_reason: SkipReason
 ) -> Rule | None:
+    """Return the rule of RA or FP; None where the CFI gives none or the register keeps its value."""
     reduced: Rule | None
     match rule:
         case NoRule():
@@ -276,7 +282,7 @@ def _reduce_ra(rule: RegisterRule, arch: Arch, shapes: Shapes) -> Rule | None:
     if ra == Rule(arch.ra_register, 0, deref=False):
         ra = None
     if ra is None and arch.fixed_ra_offset:
-        # The call instruction pushed RA; CFI that does not say where leaves it unknown.
+        # The call instruction pushed RA, and the CFI does not describe where.
         raise _InexpressibleError(SkipReason.RA_UNSPECIFIED)
     return ra
 
@@ -289,7 +295,10 @@ def _reduce_fp(rule: RegisterRule, arch: Arch, shapes: Shapes) -> Rule | None:
 
 
 def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch, shapes: Shapes) -> None:
-    """Accept only an SP that equals the CFA plus the ABI's constant: SFrame has no rule for another one."""
+    """Check that SP is the CFA plus the ABI's constant, since SFrame has no rule of SP.
+
+    Raises `_InexpressibleError` otherwise.
+    """
     match rule:
         case NoRule.UNSPECIFIED:
             return
@@ -299,7 +308,7 @@ def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch, shapes: Shapes) -> None
             # s390x saves SP with the other registers; it is CFA - 160 by the ABI's definition of the CFA.
             return
         case InRegister() if arch.sp_offset_from_cfa and cfa.register in (arch.sp_register, arch.fp_register):
-            # The same, in leaf functions. Where the CFA comes from elsewhere, stacks are being switched.
+            # The same, in leaf functions. A CFA from any other register means that stacks are being switched.
             return
         case AtExpression(expression):
             # A signal frame: CFA and SP are loaded from the same word.
@@ -310,7 +319,7 @@ def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch, shapes: Shapes) -> None
     raise _InexpressibleError(SkipReason.SP_RULE, describe_rule(rule, arch))
 
 
-# Step 2: into a version's rows
+# Step 2: rows of a version
 
 
 def _default_limit(state: FrameState, target: Target) -> _Limit | None:
@@ -343,7 +352,7 @@ def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> _Limi
         if ra is not None and ra.register is None:
             return _Limit(SkipReason.RA_NOT_AT_FIXED_OFFSET, describe_frame_rule(ra, arch))
     elif ra is None:
-        # s390x has a padding word for this; AArch64 has none.
+        # FP without RA needs a padding word for RA, which s390x has and AArch64 has not.
         return None if fp is None or arch.pads_ra else _Limit(SkipReason.FP_WITHOUT_RA, "")
     if ra is None:
         return _Limit(SkipReason.RA_UNSPECIFIED, "")
@@ -362,7 +371,7 @@ def _default_saved_limit(
     """Return why a default row's RA or FP word cannot express a rule."""
     arch = target.arch
     if rule.register is None:
-        # Readers take an offset of 0 for "not saved"; no compiler saves a register at the CFA itself.
+        # To readers an offset of 0 means "not saved"; no compiler saves a register at the CFA itself.
         if rule.offset == 0 or (arch.pads_ra and rule.offset & 1):
             return _Limit(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
         return None
@@ -374,7 +383,7 @@ def _default_saved_limit(
 
 
 def _range_limit(state: FrameState, arch: Arch) -> _Limit | None:
-    """Return the first rule with a number that no data word can hold; None when there is none."""
+    """Return the first rule with an offset or a register that no data word can hold; None when there is none."""
     for rule in (state.cfa, state.ra, state.fp):
         if rule is None:
             continue

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From FDEs to code ranges that every reader accepts: no empty, discarded, repeated or overlapping ones.
+"""The ranges of FDEs to ranges that every reader accepts: none is empty, discarded, repeated or overlapping.
 
-Knows ranges only, not what they are ranges of. Where ranges overlap, the address belongs to the range that starts last
-(as in the search table of `.eh_frame_hdr`), and to the first of those in the section's order.
+Knows FDEs by their numbers and ranges only. An address in several ranges belongs to the one that starts last (as in the
+search table of `.eh_frame_hdr`), and of several such to the first in the section's order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Ranges(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Where an FDE, given by its number, holds: `[start_vaddr, end_vaddr)`."""
+    """Addresses `[start_vaddr, end_vaddr)` that belong to the FDE of this number."""
 
     number: int
     start_vaddr: int
@@ -62,7 +62,7 @@ class Pieces(NamedTuple):
         )
 
     def replaced(self, changes: Sequence[tuple[int, int, Pieces]]) -> Pieces:
-        """Return others in place of those from `first` up to `last`, for ascending (first, last, others)."""
+        """Replace the pieces with the indices `[first, last)`, for ascending (first, last, others)."""
         return Pieces(
             spliced(self.numbers, [(first, last, others.numbers) for first, last, others in changes]),
             spliced(self.starts, [(first, last, others.starts) for first, last, others in changes]),
@@ -71,7 +71,7 @@ class Pieces(NamedTuple):
 
 
 def spliced(column: Sequence[_T], changes: Iterable[tuple[int, int, Sequence[_T]]]) -> tuple[_T, ...]:
-    """Return a column with others in place of those from `first` up to `last`, for ascending (first, last, others)."""
+    """Return a column with the items `[first, last)` replaced by others, for ascending (first, last, others)."""
     parts: list[_T] = []
     position = 0
     for first, last, others in changes:
@@ -83,7 +83,7 @@ def spliced(column: Sequence[_T], changes: Iterable[tuple[int, int, Sequence[_T]
 
 
 class Resolved(NamedTuple):
-    """Where FDEs hold; the FDEs that are dropped, and those that lost bytes to others, by their numbers."""
+    """The addresses that each FDE keeps; by number, the FDEs that are dropped, and those that lost some addresses."""
 
     pieces: Pieces
     dropped: dict[int, DropReason]
@@ -93,13 +93,12 @@ class Resolved(NamedTuple):
 def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence[int]], list[int]]) -> Resolved:
     """Give each address to one FDE at most.
 
-    `not_code(starts, ends)` returns the places in these columns, of which the first ascends, of ranges that are not
-    executable.
+    `not_code(starts, ends)` returns the indices of the ranges that are not executable; `starts` ascend.
     """
     order = sorted(range(len(ranges.starts)), key=ranges.starts.__getitem__)
     starts, sizes = tuple(map(ranges.starts.__getitem__, order)), tuple(map(ranges.sizes.__getitem__, order))
     ends = tuple(map(add, starts, sizes))
-    dropped = {order[place]: DropReason.DISCARDED for place in not_code(starts, ends)}
+    dropped = {order[index]: DropReason.DISCARDED for index in not_code(starts, ends)}
     if 0 in sizes:
         dropped.update((number, DropReason.EMPTY) for number, size in zip(order, sizes, strict=True) if size == 0)
     pieces = Pieces(tuple(order), starts, ends)
@@ -114,36 +113,38 @@ def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence
 
 
 def _clusters(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last) of the runs of sorted ranges that overlap one another; nearly always there is none."""
+    """Yield the indices [first, last) of the runs of sorted ranges that overlap; nearly always there is none."""
     if not any(map(gt, ends, starts[1:])):
         return
-    touched = compress(count(), map(gt, accumulate(ends, max), starts[1:]))
+    # The indices of ranges that reach, themselves or with those before them, into the next one.
+    touching = compress(count(), map(gt, accumulate(ends, max), starts[1:]))
     first = last = -1
-    for number in touched:
-        if number >= last:
+    for index in touching:
+        if index >= last:
             if last >= 0:
                 yield first, last
-            first = number
-        last = number + 2
+            first = index
+        last = index + 2
     if last >= 0:
         yield first, last
 
 
 def _without_duplicates(cluster: Sequence[int], ranges: Ranges, dropped: dict[int, DropReason]) -> list[int]:
+    """Return a run without FDEs that repeat an earlier one; these are added to `dropped`."""
     seen: set[tuple[int, int, int]] = set()
     kept = []
     for number in cluster:
-        what = (ranges.starts[number], ranges.sizes[number], ranges.contents[number])
-        if what in seen:
+        key = (ranges.starts[number], ranges.sizes[number], ranges.contents[number])
+        if key in seen:
             dropped[number] = DropReason.DUPLICATE
         else:
-            seen.add(what)
+            seen.add(key)
             kept.append(number)
     return kept
 
 
 def _settle(cluster: list[int], ranges: Ranges, dropped: dict[int, DropReason], overlapped: set[int]) -> list[Piece]:
-    """Return the pieces of a run of ranges that touch only one another."""
+    """Return the pieces of a run of overlapping ranges; FDEs that lose go to `dropped` or `overlapped`."""
     pieces = _sweep(cluster, ranges)
     won: dict[int, int] = {}
     for piece in pieces:
@@ -157,9 +158,11 @@ def _settle(cluster: list[int], ranges: Ranges, dropped: dict[int, DropReason], 
 
 
 def _sweep(cluster: list[int], ranges: Ranges) -> list[Piece]:
+    """Return the pieces of a run in ascending order; `cluster` is sorted by start."""
     starts, ends = ranges.starts, {number: ranges.starts[number] + ranges.sizes[number] for number in cluster}
     edges = sorted({starts[number] for number in cluster}.union(ends.values()))
-    # Candidates by (latest start, first in the section); those that have ended are thrown out when they come up.
+    # A heap: the range that starts last comes first, and of equal starts the first in the section. A range that has
+    # ended is removed when it comes first.
     candidates: list[tuple[int, int]] = []
     pieces: list[Piece] = []
     waiting = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a function is not in the section: one reason for each sentence that a user may ask about."""
+"""Why a function is not in the section, as named reasons that reports count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class SkipReason(Enum):
-    """Valid CFI that the chosen SFrame version cannot say. The value is the sentence's readable form."""
+    """Valid CFI that the chosen SFrame version cannot express. The value is the text that reports print."""
 
     CFA_EXPRESSION = "CFA is an expression"
     CFA_BASE_REGISTER = "CFA is based on a register other than SP and FP"
@@ -31,7 +31,7 @@ class SkipReason(Enum):
 
 
 class DropReason(Enum):
-    """An FDE that describes no code of its own; nothing is lost by leaving it out."""
+    """Why an FDE describes no code of its own; nothing is lost without it. The value is the text that reports print."""
 
     DISCARDED = "function outside the executable sections"
     EMPTY = "empty range"

@@ -443,7 +443,7 @@ def test_the_largest_register_of_a_control_word() -> None:
 )
 def test_errata(version: int, errata: int, is_said: bool, is_pcrel: bool) -> None:  # noqa: FBT001
     target = Target(AMD64, version, errata)
-    assert (target.says_outermost, target.start_is_pcrel) == (is_said, is_pcrel)
+    assert (target.has_outermost_rows, target.start_is_pcrel) == (is_said, is_pcrel)
     result = lower(AMD64, version, state(AMD64), state(AMD64, ra=NoRule.UNDEFINED), errata=errata)
     if is_said:
         assert body_of(result).rows == (FrameRow(0, FrameState(ENTRY, RA8)), FrameRow(4, OUTERMOST))

@@ -20,13 +20,19 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.cfi import CfiSection
 
-
+#: The encoding of pc_begin in nearly every .eh_frame.
 _PCREL_SDATA4: Final = d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
+#: Letters of an augmentation that a message shows.
 _MAX_SHOWN_AUGMENTATION: Final = 32
 
 
 class DwarfCie(NamedTuple):
-    """What a CIE says, without where it stands: equal CIEs of a section are one object."""
+    """A CIE's fields, without its offset: equal CIEs of a section are one object.
+
+    `code_alignment` and `data_alignment` are the factors of advances and of offsets, `ra_register` is the return
+    address column. The encodings are DW_EH_PE values. `is_signal_frame` and `uses_b_key` are the augmentation's "S"
+    and "B" (AArch64: the RA is signed with key B).
+    """
 
     version: int
     augmentation: str
@@ -43,8 +49,8 @@ class DwarfCie(NamedTuple):
 class DwarfFde(NamedTuple):
     """A function's CFI. `offset` is the entry's in its section, `pc_offset` that of its pc_begin field.
 
-    `pc_begin_vaddr` is absolute (for objects: in the image's layout); `pc_range` counts bytes;
-    `instructions_offset` says where `instructions` start in the section.
+    `pc_begin_vaddr` is the function's virtual address (for objects: in the image's layout), `pc_range` its size in
+    bytes. `instructions_offset` is where `instructions` start in the section.
     """
 
     offset: int
@@ -69,7 +75,7 @@ class CfiFailure(NamedTuple):
 
 
 class CfiTable(NamedTuple):
-    """All entries of a section, in its order."""
+    """All entries of a section, in its order: sound FDEs, damaged ones, and the number of CIEs that were read."""
 
     fdes: tuple[DwarfFde, ...]
     failures: tuple[CfiFailure, ...]
@@ -79,7 +85,7 @@ class CfiTable(NamedTuple):
 def parse_entries(section: CfiSection, bases: PointerBases) -> CfiTable:
     """Parse a whole section. A damaged entry fails alone.
 
-    Raises `CfiError` when the walk itself breaks: an entry's length leaves the section, so nothing behind it is known.
+    Raises `CfiError` when an entry's length leaves the section, since nothing after that entry can be found.
     """
     walk = EntryWalk(section, bases)
     fdes = tuple(map(DwarfFde._make, walk.fdes()))
@@ -87,7 +93,7 @@ def parse_entries(section: CfiSection, bases: PointerBases) -> CfiTable:
 
 
 class EntryWalk:
-    """The way through a section's entries: `fdes` yields the sound ones, `failures` has the damaged ones afterwards."""
+    """A pass over a section's entries: `fdes` yields the sound FDEs; after that, `failures` has the damaged ones."""
 
     def __init__(self, section: CfiSection, bases: PointerBases) -> None:
         self.section = section
@@ -97,15 +103,15 @@ class EntryWalk:
         self.cies: dict[int, DwarfCie | CfiError] = {}
         self.failures: list[CfiFailure] = []
         self._interned: dict[DwarfCie, DwarfCie] = {}
-        #: Those of `cies` whose FDEs are read the short way.
+        #: Those of `cies` whose FDEs have the common form (see `fdes`).
         self._common_cies: dict[int, DwarfCie] = {}
-        #: Each CIE is read once, so those read ahead of the walk are no larger than the section; if none overlap.
+        #: Bytes of CIEs that may still be read ahead. Each is read once, so only CIEs that overlap exceed the section.
         self._ahead_size = len(section.data)
 
     def fdes(self) -> Iterator[FdeFields]:
-        """Yield the fields of each FDE. Raises `CfiError` where the walk breaks.
+        """Yield the fields of each sound FDE. Raises `CfiError` where an entry's length leaves the section.
 
-        Nearly nobody wants all of them for longer than a moment, and most of a large library's instructions repeat.
+        These are tuples, because most callers drop them at once, and a large library has a million of them.
         """
         data = self.data
         size = len(data)
@@ -117,7 +123,8 @@ class EntryWalk:
         self.failures = []
         offset = 0
         while offset + 4 <= size:
-            # The form of nearly every FDE there is: written out, it takes a third of the general way's time.
+            # The common form, 17 bytes and the instructions: with pcrel sdata4 pointers, and a size of the augmentation
+            # data below 128. Reading it here costs a third of what `_entry` costs.
             if offset + 17 <= size:
                 length, cie_field, pc, pc_range, augmentation_size = common_fde(data, offset)
                 cie = common_cies.get(offset + 4 - cie_field)
@@ -132,7 +139,7 @@ class EntryWalk:
             if length == 0:
                 offset = start
                 if self._ends_at(offset):
-                    # What lies behind belongs to other sections of the segment.
+                    # What follows belongs to other sections of the segment.
                     offset = size
                     break
                 continue
@@ -159,7 +166,7 @@ class EntryWalk:
         return self._fde(offset, start, end, id_size)
 
     def _ends_at(self, offset: int) -> bool:
-        """Whether a terminator in front of `offset` ends the section: only where no header says its size."""
+        """Whether the terminator before `offset` ends the section: only where no section header gives its size."""
         must_find = self.section.must_find_offset
         return must_find is not None and offset > must_find
 
@@ -191,14 +198,19 @@ class EntryWalk:
             return None
 
     def _identifier(self, start: int, id_size: int) -> int:
+        """Return the field that is a CIE's CIE_id or an FDE's CIE_pointer."""
         code = "I" if id_size == 4 else "Q"
         return int(struct.unpack_from(self.bases.byte_order + code, self.data, start)[0])
 
     def _cie_id(self, id_size: int) -> int:
+        """Return the CIE_id, which marks CIEs: 0 in .eh_frame, all ones in .debug_frame."""
         return 0 if self.is_eh_frame else (1 << (8 * id_size)) - 1
 
     def _find_cie(self, offset: int) -> DwarfCie:
-        """Return the CIE at an offset, reading ahead when it stands behind its FDE (legal in .debug_frame)."""
+        """Return the CIE at an offset; it is read ahead when it follows its FDE (legal in .debug_frame).
+
+        Raises `CfiError` when it is damaged or there is none.
+        """
         if offset not in self.cies:
             self._read_cie_ahead(offset)
         found = self.cies[offset]
@@ -223,6 +235,7 @@ class EntryWalk:
         self._cie(offset, start + id_size, start + length)
 
     def _cie(self, offset: int, body: int, end: int) -> None:
+        """Add the CIE at an offset to `cies`, or the error where it is damaged; its fields are `data[body:end]`."""
         try:
             cie = _parse_cie(self.data[body:end], self.bases, self.section.vaddr + body)
         except CfiError as error:
@@ -243,7 +256,7 @@ class EntryWalk:
         pc_begin, position = read_pointer(entry, 0, cie.fde_encoding, self.bases, self.section.vaddr + body)
         pc_range, position = read_value(entry, position, cie.fde_encoding, order)
         if pc_range < 0:
-            # A signed form holds the range, yet a range has no sign.
+            # A range has the form of pc_begin, which may be signed, but never a sign.
             pc_range &= (1 << 8 * (fixed_size(cie.fde_encoding) or 8)) - 1
         if cie.augmentation.startswith("z"):
             size, position = read_uleb(entry, position)
@@ -254,7 +267,7 @@ class EntryWalk:
 
 
 def _parse_cie(data: bytes, bases: PointerBases, data_vaddr: int) -> DwarfCie:
-    """Parse a CIE from its version byte at `data[0]`, which stands at `data_vaddr`, to its end, where `data` ends."""
+    """Parse a CIE: `data` is all of it from its version byte on, which is at the address `data_vaddr`."""
     if not data:
         raise CfiError("truncated CIE")
     version = data[0]
@@ -266,7 +279,7 @@ def _parse_cie(data: bytes, bases: PointerBases, data_vaddr: int) -> DwarfCie:
     augmentation = data[1:terminator].decode("latin-1")
     position = terminator + 1
     if augmentation == "eh":
-        # An old GCC's pointer to exception data; of no use here.
+        # GCC 2 put a pointer to exception data here, which is not used.
         position += 8
     if version == 4:
         if data[position : position + 2] != b"\x08\0":
@@ -297,6 +310,8 @@ def _parse_cie(data: bytes, bases: PointerBases, data_vaddr: int) -> DwarfCie:
 
 
 class _Augmentation(NamedTuple):
+    """The meaning of a CIE's augmentation, and where its data end."""
+
     fde_encoding: int
     lsda_encoding: int
     is_signal_frame: bool
@@ -331,13 +346,13 @@ def _parse_augmentation(
         elif letter == "L":
             lsda_encoding = encoding
         elif encoding != d.DW_EH_PE_omit:
-            # The personality routine's address is of no use here, but it has to be stepped over.
+            # The personality routine's address is not used.
             position = _skip_pointer(limited, position, encoding, bases, data_vaddr)
     return _Augmentation(fde_encoding, lsda_encoding, "S" in augmentation, "B" in augmentation, end)
 
 
 def _shown(augmentation: str) -> str:
-    """Return an augmentation for a message, which each FDE of its CIE repeats."""
+    """Return an augmentation for a message, cut where it is long: each FDE of its CIE repeats the message."""
     shown = augmentation[:_MAX_SHOWN_AUGMENTATION]
     return f"{shown!r}" if shown == augmentation else f"{shown!r} and {len(augmentation) - len(shown):,} more letters"
 

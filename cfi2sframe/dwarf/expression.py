@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DWARF expressions classified by shape (DWARF 5, 2.5).
+"""DWARF expressions by their shape (DWARF 5, 2.5): those that are a base plus an offset, or one load from there.
 
-Which of them are a base, an offset and maybe a load? Nothing is evaluated: there are no register values here.
+Nothing is evaluated, since there are no register values here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Sum(NamedTuple):
-    """base + offset; the base is a register, the CFA (`register` None), or nothing (`is_constant`)."""
+    """base + offset. The base is a register, the CFA (`register` None), or 0 (`is_constant`)."""
 
     register: int | None
     offset: int
@@ -49,8 +49,7 @@ _NAMES: Final = {
     and name not in ("DW_OP_lit0", "DW_OP_lit31", "DW_OP_breg0", "DW_OP_breg31", "DW_OP_reg0")
 }
 
-
-#: Messages show this much of an expression: many functions of a file may have the same one of any size.
+#: Bytes of an expression that a message shows: many functions of a file may have the same large one.
 _MAX_SHOWN_SIZE: Final = 32
 
 
@@ -105,7 +104,7 @@ def _operands(data: bytes, position: int, opcode: int, byte_order: str) -> tuple
 
 
 def classify(expression: bytes, byte_order: str, *, starts_with_cfa: bool) -> Shape | None:
-    """Return the expression's shape, or None when it is no sum and no load of a sum.
+    """Return the shape of an expression, or None when it is neither a sum nor the load of a sum.
 
     `starts_with_cfa` says whether the CFA is on the initial stack, as it is for rules of registers (DWARF 5, 6.4.2.3).
     Raises `CfiError` when the expression is damaged.
@@ -123,9 +122,9 @@ def classify(expression: bytes, byte_order: str, *, starts_with_cfa: bool) -> Sh
 
 
 class Shapes(dict[tuple[bytes, bool], Sum | Load | None]):
-    """The shapes of a file's expressions, each worked out once: rows by the thousands may share an expression.
+    """The shapes of a file's expressions, each classified once: thousands of rows may have the same expression.
 
-    The keys are (expression, `starts_with_cfa`) as in `classify`; None stands for a damaged expression too.
+    The keys are (expression, `starts_with_cfa`) as in `classify`. A damaged expression has the shape None.
     """
 
     def __init__(self, byte_order: str) -> None:
@@ -156,19 +155,17 @@ def _step(stack: list[Shape], opcode: int, operands: tuple[int, ...]) -> bool:
     elif opcode in (d.DW_OP_plus_uconst, d.DW_OP_plus, d.DW_OP_minus):
         return _add(stack, opcode, operands)
     elif opcode == d.DW_OP_deref:
-        if not stack or not isinstance(stack[-1], Sum) or stack[-1].is_constant:
+        top = stack[-1] if stack else None
+        if not isinstance(top, Sum) or top.is_constant:
             return False
-        stack.append(Load(_as_sum(stack.pop())))
+        stack[-1] = Load(top)
     else:
         return False
     return True
 
 
-def _as_sum(shape: Shape) -> Sum:
-    return shape if isinstance(shape, Sum) else shape.address
-
-
 def _add(stack: list[Shape], opcode: int, operands: tuple[int, ...]) -> bool:
+    """Apply DW_OP_plus, DW_OP_minus or DW_OP_plus_uconst; False when the result would be no sum."""
     if opcode == d.DW_OP_plus_uconst:
         stack.append(Sum(None, operands[0], is_constant=True))
     if len(stack) < 2:
@@ -189,9 +186,9 @@ def _signed(value: int) -> int:
 
 
 def describe(expression: bytes, byte_order: str) -> str:
-    """Return the expression in readable form, such as `breg7 40; deref; plus_uconst 8`; bytes where it is damaged.
+    """Return the expression in readable form, such as `breg7 40; deref; plus_uconst 8`; as bytes if it is damaged.
 
-    Only the beginning of a long expression is shown.
+    Only the beginning of a long expression is shown, and the size of the rest.
     """
     texts: list[str] = []
     end = 0

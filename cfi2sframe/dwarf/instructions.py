@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call frame instructions: one table of their operands, a reader of single instructions, and a cutter of whole strings.
+"""Call frame instructions: a table of their operands, a reader of single instructions, and a cutter of whole strings.
 
-The cutter compiles the table into one regular expression. It cuts nearly every string at its advances in a single call;
-strings that it cannot cut are read instruction by instruction, which also finds what is wrong with damaged ones.
+The cutter compiles the table into one regular expression, which cuts nearly every string at its advances in a single
+call. The other strings are read instruction by instruction, which also finds the error in damaged ones.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ _ADVANCE_SIZES: Final = {
     d.DW_CFA_advance_loc4: 4,
     d.DW_CFA_MIPS_advance_loc8: 8,
 }
-#: Opcodes that move on by their operand, in units of the code alignment.
+#: Opcodes that advance the location by their operand, in units of the code alignment.
 ADVANCES: Final = frozenset(_ADVANCE_SIZES)
 
 
 class Instruction(NamedTuple):
-    """One call frame instruction; `offset` and `end` are its first byte and the one after its last, in the string.
+    """One call frame instruction, the bytes from `offset` to `end` of its string.
 
-    `opcode` is without an operand in its low six bits, which is the first of `operands`. The operand of DW_CFA_set_loc
-    is given by its offset in the string, since its value depends on where the string stands.
+    An operand in the low six bits of the opcode is not in `opcode` but the first of `operands`. For DW_CFA_set_loc,
+    `operands` has the offset of its operand in the string, since the value depends on the string's address.
     """
 
     offset: int
@@ -148,8 +148,8 @@ _OPERAND_PATTERNS: Final[dict[Operand, bytes]] = {
 
 
 def _compile() -> Callable[[bytes], list[bytes]]:
-    """Compile the expression. This costs a few milliseconds, which a small file does not earn back."""
-    # One alternative for all instructions whose operands look alike; those of nearly all programs come first.
+    """Compile the expression. This costs a few milliseconds: more than it saves in a small file."""
+    # One alternative for all instructions with the same kinds of operands; the most frequent ones come first.
     alike: dict[bytes, bytes] = {_LEB: rb"\x80-\xbf", b"": rb"\xc0-\xff"}
     advances = [rb"[\x40-\x7f]"]
     for opcode, operands in OPERANDS.items():
@@ -166,7 +166,7 @@ def _compile() -> Callable[[bytes], list[bytes]]:
 
 
 class Cutter:
-    """Cuts strings at their advances, after `patience` strings have been left to be read one instruction at a time."""
+    """Cuts strings at their advances. Refuses the first `patience` strings, because compiling costs more than these."""
 
     def __init__(self, patience: int = 100) -> None:
         self.patience = patience
@@ -175,7 +175,8 @@ class Cutter:
     def cut(self, instructions: bytes) -> list[bytes] | None:
         """Return chunks, each an advance with the instructions that follow it; the first may have no advance.
 
-        None when the string is damaged, has an instruction with an expression or an address, or patience is left.
+        None for the first `patience` strings, and for one that is damaged or has an instruction with an expression or
+        an address.
         """
         if self.patience > 0:
             self.patience -= 1
@@ -184,16 +185,16 @@ class Cutter:
         if find is None:
             find = self._find = _compile()
         chunks = find(instructions)
-        # The search skips what the expression does not match, so the chunks of such a string are too short together.
+        # The search skips bytes that the expression does not match: then the chunks do not add up to the string.
         return chunks if sum(map(len, chunks)) == len(instructions) else None
 
 
-#: Shared by all files of a process, because compiling pays once many programs have been seen.
+#: Shared by all files of a process, so that many small files together reach the point where compiling pays.
 CUTTER: Final = Cutter()
 
 
 def read_chunk(chunk: bytes, byte_order: str) -> tuple[int, bytes]:
-    """Split a chunk into its advance, in units of the code alignment (0 without one), and the instructions after it."""
+    """Return a chunk's advance, in units of the code alignment (0 without one), and the instructions after it."""
     opcode = chunk[0]
     if opcode & _PACKED_OPCODE_MASK == d.DW_CFA_advance_loc:
         return opcode & _PACKED_OPERAND_MASK, chunk[1:]

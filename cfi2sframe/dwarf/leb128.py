@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cfi2sframe.errors import CfiError
 
-#: No number of this format needs more than 64 bits; longer encodings of small numbers (padding) are legal.
+#: Bytes of the longest encoding that is read. Ten hold 64 bits, and padding may legally follow.
 _MAX_SIZE = 32
 _MASK = (1 << 64) - 1
 

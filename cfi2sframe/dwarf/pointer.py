@@ -26,9 +26,11 @@ _FIXED_FORMS: Final = {
 
 
 class PointerBases(NamedTuple):
-    """What encoded pointers may be relative to, and how to load a word for indirect ones.
+    """What the pointers of a section depend on, besides their own addresses.
 
-    `table_vaddr` is the global offset table's address (None: unknown), what DW_EH_PE_datarel counts from.
+    `byte_order` is `<` or `>`. `table_vaddr` is the address of the global offset table (None: there is none), which
+    DW_EH_PE_datarel pointers count from. `load_word(vaddr)` returns the 8-byte word at an address, for indirect
+    pointers; None when the file does not hold it.
     """
 
     byte_order: str
@@ -37,13 +39,16 @@ class PointerBases(NamedTuple):
 
 
 def fixed_size(encoding: int) -> int | None:
-    """Return the bytes that a pointer of this encoding takes; None for a LEB128 number, and for unknown forms."""
+    """Return the size in bytes of pointers of an encoding; None for LEB128 numbers and for unknown forms."""
     fixed = _FIXED_FORMS.get(encoding & 0x0F)
     return None if fixed is None else fixed[1]
 
 
 def read_value(data: bytes, offset: int, encoding: int, byte_order: str) -> tuple[int, int]:
-    """Return the plain number at `offset` in the form of the encoding's low four bits, and the offset past it."""
+    """Return the number at `offset`, in the form of the encoding's low four bits, and the offset past it.
+
+    Raises `CfiError` when the number is truncated, or the form is unknown.
+    """
     form = encoding & 0x0F
     fixed = _FIXED_FORMS.get(form)
     if fixed is not None:
@@ -61,9 +66,8 @@ def read_value(data: bytes, offset: int, encoding: int, byte_order: str) -> tupl
 def read_pointer(data: bytes, offset: int, encoding: int, bases: PointerBases, data_vaddr: int) -> tuple[int, int]:
     """Return the address that an encoded pointer at `offset` stands for, and the offset past it.
 
-    `data_vaddr` is the address of `data[0]`.
-
-    Raises `CfiError` when the pointer is truncated, of an unknown encoding, or cannot be resolved in a file.
+    `data_vaddr` is the address of `data[0]`. Raises `CfiError` when the pointer is truncated, of an unknown encoding,
+    or cannot be resolved in a file.
     """
     if encoding == d.DW_EH_PE_aligned:
         offset += -(data_vaddr + offset) % 8

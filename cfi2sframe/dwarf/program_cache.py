@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of `row_machine`, sooner: what has been interpreted once in a file is looked up the next time.
+"""The tables of `row_machine`, faster: what has been interpreted once in a file is looked up the next time.
 
-Programs repeat one another in pieces: the same instructions in the same state lead to the same state. States are
-therefore nodes of a graph and instructions without advances its edges; a program is cut at its advances into a path,
-and only an edge that no program has walked before is interpreted, by the row machine.
+Programs repeat parts of one another: the same instructions in the same state lead to the same state. States are
+therefore the nodes of a graph, and strings of instructions without advances its edges. A program, cut at its advances,
+is a path; only an edge that no program has used before is interpreted, by the row machine.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import RowState
 
 _row_state_of: Final = attrgetter("row_state")
-#: Bytes of memory for one distinct state, from here to the comparison of its row. Programs have a state for some
-#: thousand bytes of theirs; a file may have one for every five.
+#: Bytes of memory for one distinct state in all stages, verification included. Compilers' programs have one state for
+#: about a thousand bytes; a hostile file may have one for every five.
 _STATE_SIZE: Final = 1000
-#: The work on one, in the same stages.
+#: Microseconds of work on a distinct state in the same stages.
 _STATE_STEPS: Final = 10
 
 
 class ProgramCache:
-    """What the programs of one file share: machines, and the budget that distinct states are counted on.
+    """Runs the programs of one file; distinct states are counted on `budget`.
 
-    Equal row states are one object, and so are equal tuples of them.
+    Equal row states of the file are one object, and so are equal tuples of them.
     """
 
     def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
         self._arch = arch
         self._cutter = cutter
         self._row_states = _RowStates(budget)
-        #: By CIE, since equal CIEs of several sections share their programs; the error of a damaged one.
+        #: By CIE, since equal CIEs of several sections share their programs; the error where a CIE is damaged.
         self._graphs: dict[DwarfCie, _Graph | CfiError] = {}
 
     def of(self, cie: DwarfCie, bases: PointerBases | None = None) -> CiePrograms:
@@ -83,9 +83,9 @@ class CiePrograms:
             try:
                 return self._graph.table(chunks)
             except CfiError:
-                # The machine meets the same damage, and knows its place in the string.
+                # The machine finds the same error, and its offset in the string.
                 pass
-        # Also here: expressions, DW_CFA_set_loc, and the first programs of a process.
+        # Besides damaged ones, these are the strings that the cutter does not cut.
         location = None if self._bases is None else Location(pc_begin_vaddr, instructions_vaddr, self._bases)
         return self._graph.interned(self._graph.machine.run(instructions, location))
 
@@ -99,7 +99,7 @@ class _RowStates:
         self._tuples: TupleInterner[RowState] = TupleInterner()
 
     def count(self) -> None:
-        """Count a distinct state of registers or of a row. Raises `BudgetError`."""
+        """Count a distinct state of registers or of a row. Raises `BudgetError` when there are too many."""
         if self._budget is not None:
             self._budget.hold(_STATE_SIZE, "the rows that differ from one another")
             self._budget.spend(_STATE_STEPS, "the rows that differ from one another")
@@ -109,11 +109,11 @@ class _RowStates:
         return self._known.setdefault(state, state)
 
     def intern_tuple(self, states: tuple[RowState, ...]) -> tuple[RowState, ...]:
-        """Return the one tuple of these states, which are interned."""
+        """Return the one tuple of these states, each of which has to be interned."""
         return self._tuples.intern(states)
 
     def intern_all(self, states: tuple[RowState, ...]) -> tuple[RowState, ...]:
-        """Intern states and the tuple of them; counts those that are new."""
+        """Intern states and the tuple of them. Raises `BudgetError` when there are too many new ones."""
         for state in states:
             if state not in self._known:
                 self.count()
@@ -122,9 +122,9 @@ class _RowStates:
 
 
 class _Node(dict[bytes, "_Node"]):
-    """A state of the machine, as a mapping from instructions to the state that follows. Missing ones are interpreted.
+    """A state of the machine: maps instructions to the state after them, which is computed when it is missing.
 
-    A dict, because a path is then one `accumulate` over `getitem`, without a Python call for each step.
+    A dict, because a path is then one `accumulate` over `getitem`, which calls no Python code for known steps.
     """
 
     __slots__ = ("graph", "row_state", "state")
@@ -141,7 +141,7 @@ class _Node(dict[bytes, "_Node"]):
 
 
 class _Codes(dict[bytes, bytes]):
-    """Chunk -> its instructions after the advance. `advances` has the advance of each chunk read so far, in bytes."""
+    """Maps a chunk to its instructions after the advance; `advances` has the advances of known chunks, in bytes."""
 
     def __init__(self, byte_order: str, code_alignment: int) -> None:
         super().__init__()
@@ -157,10 +157,10 @@ class _Codes(dict[bytes, bytes]):
 
 
 class _Path(NamedTuple):
-    """The states along a path: one for the function's start, and one after each chunk.
+    """The states along a path: one at the function's start, and one after each chunk.
 
-    `changes` are those that differ from the state before, and `is_change` says which these are (None: all). Registers
-    that no row follows are saved, too, on AArch64 in nearly every function.
+    `changes` are those that differ from the state before, and `is_change` tells which these are (None: all). The others
+    come from instructions for registers that rows do not follow; on AArch64 nearly every function has some.
     """
 
     states: tuple[RowState, ...]
@@ -169,7 +169,7 @@ class _Path(NamedTuple):
 
 
 class _Paths(dict[tuple[bytes, ...], _Path]):
-    """The instructions of a program's chunks -> its path. Programs differ by their advances more than by these."""
+    """Maps the instructions of a program's chunks to its path: most programs differ in their advances only."""
 
     def __init__(self, graph: _Graph, row_states: _RowStates) -> None:
         super().__init__()
@@ -186,19 +186,22 @@ class _Paths(dict[tuple[bytes, ...], _Path]):
 
 
 class _Graph:
-    """The graph of one CIE, whose factors and initial rules its edges depend on."""
+    """The graph of one CIE: its edges depend on the CIE's factors and initial rules."""
 
     def __init__(self, machine: RowMachine, row_states: _RowStates, byte_order: str) -> None:
         self.machine = machine
         self._row_states = row_states
         self._nodes: dict[RegisterState, _Node] = {}
-        #: Instructions by their bytes: the same few strings follow many states.
+        #: Instructions by their bytes: few strings occur, each after many states.
         self._instructions: dict[bytes, tuple[Instruction, ...]] = {}
         self._codes = _Codes(byte_order, machine.cie.code_alignment)
         self._paths = _Paths(self, row_states)
 
     def table(self, chunks: list[bytes]) -> UnwindTable:
-        """Return the table of a program, given its chunks. Raises `CfiError` when it is damaged, `BudgetError`."""
+        """Return the table of a program, given its chunks.
+
+        Raises `CfiError` when the program is damaged, `BudgetError` when the file has too many distinct states.
+        """
         path = self._paths[tuple(map(self._codes.__getitem__, chunks))]
         advances = list(map(self._codes.advances.__getitem__, chunks))
         starts = tuple(accumulate(advances, initial=0))
@@ -213,11 +216,11 @@ class _Graph:
         return UnwindTable(starts, path.changes)
 
     def interned(self, table: UnwindTable) -> UnwindTable:
-        """Return a table with the file's objects for its states. Raises `BudgetError`."""
+        """Return a table with its states interned. Raises `BudgetError`."""
         return table._replace(states=self._row_states.intern_all(table.states))
 
     def follow(self, state: RegisterState, code: bytes) -> _Node:
-        """Return the node that instructions without advances lead to from a state. Raises as `table` does."""
+        """Return the node after a state and a string of instructions without advances. Raises as `table` does."""
         instructions = self._instructions.get(code)
         if instructions is None:
             instructions = self._instructions[code] = tuple(self.machine.read(code))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All call frame information of an image: its FDEs, and their distinct programs, each run once.
 
-Two thirds of a large library's FDEs repeat the instructions of another one with the same CIE. A program is such a pair
-of CIE and instructions with the rows that it makes, cut at the end of its functions where they end before a row starts.
+Two thirds of a large library's FDEs repeat the instructions of another FDE with the same CIE. A program is a distinct
+pair of CIE and instructions, with its rows. Where functions end before their program's last row starts, those of each
+size get a program of their own, without the rows past their end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Program(NamedTuple):
-    """A CIE and an instruction string, by what they make; `number` is its place among the programs of its file."""
+    """The rows that an FDE's instructions make after its CIE's; `number` is the program's index among its file's."""
 
     number: int
     cie: DwarfCie
@@ -46,7 +47,7 @@ class CfiEntry(NamedTuple):
 
 
 class DamagedFde(NamedTuple):
-    """A damaged FDE and the section that holds it; `start_vaddr` where its function's start could be read."""
+    """A damaged FDE and its section; `start_vaddr` is its function's address, None where that could not be read."""
 
     failure: CfiFailure
     section: CfiSection
@@ -56,8 +57,8 @@ class DamagedFde(NamedTuple):
 class CfiEntries:
     """The sound FDEs of an image, numbered in the order of the sections, as columns; records are made on demand.
 
-    `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` those of the FDEs in their
-    sections, and `program_numbers` refer to `programs`.
+    `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` (bytes) those of the FDEs in
+    their sections, and `program_numbers` are indices of `programs`.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class CfiEntries:
         self.offsets: Final = offsets
         self.program_numbers: Final = program_numbers
         self.programs: Final = programs
-        #: For each section the number of its first FDE, and the way through its entries.
+        #: For each section the number of its first FDE, and the pass over its entries.
         self._walks: Final = tuple(walks)
 
     def __len__(self) -> int:
@@ -91,7 +92,7 @@ class CfiEntries:
         number = 0
         for (_, walk), end in zip(self._walks, ends, strict=True):
             for fields in walk.fdes():
-                # The section's other FDEs have damaged instructions.
+                # The walk also yields FDEs whose instructions are damaged, which have no number.
                 if number < end and fields[0] == self.offsets[number]:
                     yield self._entry(number, DwarfFde(*fields), walk)
                     number += 1
@@ -101,7 +102,7 @@ class CfiEntries:
 
 
 class Cfi(NamedTuple):
-    """All call frame information of an image. `damaged` FDEs are in the order of the sections and of their offsets."""
+    """All call frame information of an image; `damaged` is sorted by section and offset."""
 
     sections: tuple[CfiSection, ...]
     entries: CfiEntries
@@ -126,7 +127,7 @@ def read_programs(image: ElfImage, sections: tuple[CfiSection, ...]) -> Cfi:
 
 
 class _Reader:
-    """Collects the FDEs of one image; runs each distinct (CIE, instructions) once."""
+    """Collects the FDEs of one image; runs each distinct pair of CIE and instructions once."""
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
@@ -139,7 +140,7 @@ class _Reader:
         self.programs: list[Program] = []
         self.walks: list[tuple[int, EntryWalk]] = []
         self.damaged: list[DamagedFde] = []
-        #: Program numbers by CIE and instructions. Equal CIEs of several sections share their programs.
+        #: Numbers of programs by CIE and instructions; equal CIEs of several sections share their programs.
         self.known: dict[DwarfCie, dict[bytes, int]] = {}
 
     def read(self, section: CfiSection) -> None:
@@ -190,7 +191,7 @@ class _Reader:
         return Cfi(sections, entries, tuple(self.damaged))
 
     def cut_at_ends(self) -> None:
-        """Give FDEs that end before the last row of their program another program, without the rows past the end."""
+        """Give FDEs that end before their program's last row starts another program, without the rows past the end."""
         last_starts = [program.table.starts[-1] for program in self.programs]
         lasts = map(last_starts.__getitem__, self.program_numbers)
         cut: dict[tuple[int, int], int] = {}

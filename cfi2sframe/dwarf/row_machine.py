@@ -2,7 +2,7 @@
 """The row machine of DWARF 5, 6.4.2 and 6.4.3: a CIE and an FDE's instructions become a table of rows.
 
 It follows CFA, RA, FP and SP; rules of other registers are read and dropped. This is the plain form, one handler for
-each instruction, and the reference: `program_cache` gives the same tables sooner.
+each instruction, and the reference: `program_cache` returns the same tables faster.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.pointer import PointerBases
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
-    #: Does one instruction, given its operands.
+    #: Executes one instruction, given its operands.
     Handler: TypeAlias = Callable[..., None]
     #: A column of the table: the register that the CIE names as RA, the ABI's FP and SP.
     Column: TypeAlias = Literal["ra", "fp", "sp"]
 
 
 class Location(NamedTuple):
-    """What DW_CFA_set_loc needs: the function's start, the address of the instructions, and how pointers resolve."""
+    """What DW_CFA_set_loc needs: the addresses of the function and of the instructions, and the bases of pointers."""
 
     pc_begin_vaddr: int
     instructions_vaddr: int
@@ -54,7 +54,7 @@ class Location(NamedTuple):
 
 
 class RememberedState:
-    """A state that DW_CFA_remember_state has pushed; its `stack` holds the ones below it. Compared by identity."""
+    """A state that DW_CFA_remember_state has pushed; its own `stack` is the rest of the stack. Compared by identity."""
 
     __slots__ = ("state",)
 
@@ -65,8 +65,9 @@ class RememberedState:
 class RegisterState(NamedTuple):
     """Everything that instructions have set so far.
 
-    An expression hides the CFA's register and offset, and later instructions may build on those: hand-written CFI does,
-    and unwinders keep them. `cfa_register` None: no rule yet. `stack` is the top of the stack of remembered states.
+    While `cfa_expression` is the CFA's rule, the register and offset of an earlier rule are kept: unwinders keep them,
+    and hand-written CFI builds on them. `cfa_register` None: there was no such rule. `stack` is the state remembered
+    last.
     """
 
     cfa_register: int | None
@@ -80,7 +81,7 @@ class RegisterState(NamedTuple):
 
     @property
     def row_state(self) -> RowState:
-        """The rules that a row has in this state."""
+        """The rules of a row that is made in this state."""
         cfa: CfaRule | None = None
         if self.cfa_expression is not None:
             cfa = CfaExpression(self.cfa_expression)
@@ -90,12 +91,12 @@ class RegisterState(NamedTuple):
 
 
 def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
-    """Interpret an FDE's instructions after its CIE's; see `RowMachine.run` for what is raised."""
+    """Interpret an FDE's instructions after its CIE's. Raises what `RowMachine` and `RowMachine.run` raise."""
     return RowMachine(cie, arch).run(instructions, location)
 
 
 _HANDLERS: Final[dict[int, Handler]] = {}
-#: AArch64 alone defines the instructions that sign the RA; elsewhere their numbers mean nothing.
+#: Only AArch64 defines the instructions that sign the RA; for other machines these opcodes are unknown.
 _AARCH64_HANDLERS: Final[dict[int, Handler]] = {}
 
 
@@ -131,7 +132,7 @@ class RowMachine:
         self._byte_order = arch.byte_order
         self._pointer_size = fixed_size(cie.fde_encoding)
         self._handlers: dict[int, Handler] = _AARCH64_HANDLERS if arch.elf_machine == EM_AARCH64 else _HANDLERS
-        # The CIE's RA column comes last: it wins where a CIE names SP or FP as its RA column.
+        # The CIE's RA column comes last: where a CIE names SP or FP as its RA column, it replaces that entry.
         self._column_of: dict[int, Column] = {arch.fp_register: "fp", arch.sp_register: "sp", cie.ra_register: "ra"}
         self._cfa_register: int | None = None
         self._cfa_offset = 0
@@ -143,14 +144,14 @@ class RowMachine:
         #: None while the CIE's instructions run.
         self._initial_rules: dict[Column, RegisterRule] | None = None
         for instruction in self.read(cie.instructions):
-            # An advance has no meaning in a CIE; what counts is the state after its last instruction.
+            # An advance has no meaning in a CIE; its initial rules are those after the last instruction.
             if instruction.opcode not in ADVANCES and instruction.opcode != d.DW_CFA_set_loc:
                 self._execute(instruction)
         self._initial_rules = dict(self._rules)
         self.initial_state = self._state()
 
     def run(self, instructions: bytes, location: Location | None = None) -> UnwindTable:
-        """Interpret an FDE's instructions, beginning with the CIE's rules.
+        """Interpret an FDE's instructions, starting with the CIE's rules.
 
         Where several rows have the same start, the last of them holds. Raises `CfiError`, its offset counted from the
         first instruction, when one is unknown, truncated or out of context, or needs a `location` and has none.
@@ -172,7 +173,7 @@ class RowMachine:
         return rows.table(depends_on_location=depends_on_location)
 
     def step(self, state: RegisterState, instructions: Iterable[Instruction]) -> RegisterState:
-        """Return the state after instructions none of which moves on, beginning with `state`.
+        """Return the state after instructions without advances, starting with `state`.
 
         Raises `CfiError` as `run` does; advances are unknown instructions here.
         """
@@ -217,12 +218,12 @@ class RowMachine:
     # Row creation instructions, 6.4.2.1
 
     def _set_loc(self, instructions: bytes, instruction: Instruction, delta: int, location: Location | None) -> int:
-        """Return the delta from the function's start that DW_CFA_set_loc goes to."""
+        """Return the new location: bytes from the function's start."""
         if location is None:
             raise CfiError("set_loc outside a function", "", instruction.offset)
         encoding = self.cie.fde_encoding
         if encoding == d.DW_EH_PE_aligned:
-            # Its padding depends on the address of the operand; no compiler has been seen to write one.
+            # Its padding depends on the operand's address, and no compiler is known to emit it.
             raise CfiError("set_loc to an aligned pointer is not supported", "", instruction.offset)
         position = instruction.offset + 1
         try:
@@ -251,7 +252,7 @@ class RowMachine:
 
     @_handles(d.DW_CFA_def_cfa_offset)
     def _def_cfa_offset(self, offset: int) -> None:
-        # After an expression DWARF does not allow this. Unwinders change the offset and keep the expression.
+        # DWARF does not allow this after an expression. Unwinders change the offset and keep the expression.
         if self._cfa_register is None and self._cfa_expression is None:
             raise CfiError("def_cfa_offset before any rule of the CFA")
         self._cfa_offset = offset
@@ -309,14 +310,14 @@ class RowMachine:
             raise CfiError("restore in a CIE, which has no initial rules to restore")
         column = self._column_of.get(register)
         if column is not None:
-            # A register that the CIE has not set goes back to having no rule.
+            # A register that the CIE has not set has no rule again.
             self._rules[column] = self._initial_rules[column]
 
     # Row state instructions, 6.4.2.4
 
     @_handles(d.DW_CFA_remember_state)
     def _remember_state(self) -> None:
-        # Equal stacks are one object, so that states compare and hash in constant time whatever the depth.
+        # Equal stacks are one object: states then compare and hash in constant time at any depth.
         state = self._state()
         stack = self._remembered.get(state)
         if stack is None:
@@ -348,13 +349,13 @@ class RowMachine:
 
     @_handles_on_aarch64(d.DW_CFA_AARCH64_negate_ra_state_with_pc)
     def _negate_ra_state_with_pc(self) -> None:
-        # Negates the bit that says "signed" and the one that says "with the PC"; the first decides.
+        # The instruction negates two bits, "signed" and "with the PC"; the second matters only if the first is set.
         with_pc = self._signing is RaSigning.SIGNED_WITH_PC
         self._signing = RaSigning.NONE if with_pc else RaSigning.SIGNED_WITH_PC
 
     @_handles_on_aarch64(d.DW_CFA_AARCH64_set_ra_state)
     def _set_ra_state(self, signing: int, _distance: int) -> None:
-        # The distance to the signing instruction matters to whoever checks the signature.
+        # The distance to the signing instruction is needed only to check the signature.
         if signing > max(RaSigning):
             raise CfiError(f"set_ra_state to {signing}, which is no state")
         self._signing = RaSigning(signing)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DWARF row table (DWARF 5, 6.4.1): the rule of the CFA and rules of registers, a row of them, and the table.
+"""The DWARF row table (DWARF 5, 6.4.1): rules of the CFA and of registers, rows of these rules, and tables of rows.
 
-Each class carries its rule's name as a last field: records are tuples, and without it tuples of two classes with equal
-fields would be equal.
+Offsets count bytes. Each class of rules has the rule's name as its last field: records are tuples, and rules of two
+classes with equal fields would be equal without it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ class NoRule(IntEnum):
     """Register rules that are complete without an operand, and the absence of a rule."""
 
     UNSPECIFIED = 0
-    """The CFI says nothing of the register: the ABI's default holds."""
+    """No instruction has given the register a rule: the ABI's default holds."""
     UNDEFINED = 1
+    """The caller's value is lost."""
     SAME_VALUE = 2
+    """The caller's value is still in the register."""
 
 
 class AtCfa(NamedTuple):
@@ -84,7 +86,7 @@ class RaSigning(IntEnum):
 
 
 class RowState(NamedTuple):
-    """A row without its place. `cfa` is None while no rule has been given."""
+    """The rules of a row, without its start. `cfa` is None before any instruction has given the CFA a rule."""
 
     cfa: CfaRule | None
     ra: RegisterRule
@@ -94,17 +96,17 @@ class RowState(NamedTuple):
 
 
 class CfiRow(NamedTuple):
-    """A row of the table: it holds from `start_delta` (bytes from the function's start) to the next row or the end."""
+    """A row of the table: in force from `start_delta` (bytes from the function's start) to the next row or the end."""
 
     start_delta: int
     state: RowState
 
 
 class UnwindTable(NamedTuple):
-    """The rows of a program as columns: `states[N]` holds from `starts[N]` (bytes from the function's start) on.
+    """The rows of a program as columns: `states[N]` is in force from `starts[N]` (bytes from the function's start) on.
 
-    Starts ascend from 0, and no state equals the one before it. The table knows nothing of the function's size.
-    `depends_on_location`: the same instructions at another address may give other rows.
+    Starts ascend from 0, and no state equals the one before it. Rows may start past the end of a function.
+    `depends_on_location`: the same instructions at another address may give other rows (DW_CFA_set_loc).
     """
 
     starts: tuple[int, ...]
@@ -117,20 +119,20 @@ class UnwindTable(NamedTuple):
         return tuple(map(CfiRow, self.starts, self.states))
 
     def before(self, end_delta: int) -> UnwindTable:
-        """Return the rows that start before `end_delta`; the first row always stays."""
+        """Return the rows that start before `end_delta`, and the first row in any case."""
         count = bisect_left(self.starts, max(end_delta, 1))
         return self._replace(starts=self.starts[:count], states=self.states[:count])
 
 
 class TableBuilder:
-    """Collects rows in the order of their starts: a later row replaces one of no length, equal neighbours are one."""
+    """Collects rows in the order of their starts. Rows without length are dropped, and equal neighbours merged."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._states: list[RowState] = []
 
     def add(self, start: int, state: RowState) -> None:
-        """Add a row, whose start is not before the last one's."""
+        """Add a row. It replaces the last one if that has the same start, and may not start before it."""
         if self._starts and self._starts[-1] == start:
             del self._starts[-1], self._states[-1]
         if not self._states or self._states[-1] != state:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Load an ELF file from a path, an open descriptor or bytes."""
+"""Load an ELF file from a path or from bytes; read the bytes of paths, open descriptors and pipes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,6 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
         return ElfImage(source, name or "<bytes>")
     path = os.fspath(source)
     return image_of(read_file(path), path if name is None else name)
-
-
-def load_open(descriptor: int, name: str) -> ElfImage:
-    """Load an ELF file from an open descriptor, as `load` does from a path; the caller closes it."""
-    return image_of(read_open(descriptor), name)
 
 
 def image_of(data: FileData, name: str) -> ElfImage:

@@ -12,7 +12,7 @@ SFRAME_VERSION_2: Final = 2
 SFRAME_VERSION_3: Final = 3
 VERSIONS: Final = (SFRAME_VERSION_1, SFRAME_VERSION_2, SFRAME_VERSION_3)
 
-#: FDEs are sorted by start address.
+#: The function table is sorted by start address.
 SFRAME_F_FDE_SORTED: Final = 0x1
 #: Every function keeps a frame pointer (versions 1 and 2).
 SFRAME_F_FRAME_POINTER: Final = 0x2
@@ -77,16 +77,16 @@ FRE_WORDS_SIZES: Final = tuple(
     for info in range(256)
 )
 
-#: Rows that a reader must be ready to decode more than once, because lists overlap, in a section of any size.
+#: Rows that are decoded more than once, because lists overlap, in a section of any size.
 _ROWS_DECODED_AGAIN: Final = 20_000
 #: No row is smaller: a start and an info byte.
 _LEAST_ROW_SIZE: Final = 2
 
 
 def max_decoded_rows(rows_size: int) -> int:
-    """Return how many rows all distinct lists of a section may have, given the bytes of its rows.
+    """Return how many rows all distinct row lists of a section may have together; `rows_size` is the bytes of its rows.
 
-    The decoder refuses more, because its time and memory are bounded by the section's size; the writer shares less
-    where a section would have more. Lists that do not overlap never exceed the bound.
+    The decoder refuses more, so that its time and memory are bounded by the section's size. The layout shares fewer
+    rows where a section would have more. Lists that do not overlap never exceed the bound.
     """
     return _ROWS_DECODED_AGAIN + rows_size // _LEAST_ROW_SIZE

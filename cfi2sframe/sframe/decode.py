@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes -> a decoded section: an independent reader of versions 1 to 3 in both byte orders.
+"""Bytes to a decoded section: an independent reader of versions 1 to 3 in both byte orders.
 
-Shares only constants and the model with the encoder, and trusts nothing that it reads.
+Shares only constants and the model with the encoder, and checks all that it reads.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.elf.headers import Buffer
 
+#: The `where` of errors.
 WHERE: Final = ".sframe"
 _WORD_CODES: Final = "bhi"
 _ADDRESS_MASK: Final = (1 << 64) - 1
@@ -62,7 +63,8 @@ class DecodedRow(NamedTuple):
 class DecodedFunction(NamedTuple):
     """A function's FDE and rows. `index` is its number in the function table.
 
-    `fre_offset` is an offset in the FRE sub-section: of the rows, in version 3 of the attribute before them.
+    `start_vaddr` is the virtual address, `size` counts bytes. `fre_offset` is an offset in the FRE sub-section: of the
+    rows, in version 3 of the attribute before them. `repeat_size` is the block size of a PCMASK function in bytes.
     `rows_size` is the bytes of the rows, without the attribute.
     """
 
@@ -81,7 +83,7 @@ class DecodedFunction(NamedTuple):
 
 
 class DecodedSection(NamedTuple):
-    """A whole section. `section_vaddr` is the address that starts were resolved against."""
+    """A whole section. `section_vaddr` is the virtual address that function starts are relative to."""
 
     header: Header
     arch: Arch
@@ -91,18 +93,18 @@ class DecodedSection(NamedTuple):
 
 
 def decode_section(data: Buffer, section_vaddr: int = 0, *, is_object: bool = False) -> DecodedSection:
-    """Decode a section that is loaded at `section_vaddr`.
+    """Decode a section at the virtual address `section_vaddr`.
 
     `is_object`: it comes from a relocatable object, with relocations applied. There, starts count from their own field
-    in every version, whatever the flags say: assemblers write and linkers read them so.
+    in every version, whatever the flags are: assemblers write and linkers read them so.
 
-    Raises `SFrameError` with the offset of the first thing that exceeds its bounds or has no meaning.
+    Raises `SFrameError`, its offset that of the first field or row that exceeds its bounds or has no meaning.
     """
     return _Decoder(bytes(data), section_vaddr, is_object=is_object).run()
 
 
 def decode_header(data: bytes) -> Header:
-    """Decode the header alone. Raises `SFrameError` when it is truncated, not SFrame's or of an unknown version."""
+    """Decode the header alone. Raises `SFrameError` when it is truncated, not SFrame's, or of an unknown version."""
     if len(data) < 4:
         raise SFrameError("truncated: no room for the preamble", WHERE, 0)
     order: Literal["<", ">"]
@@ -133,6 +135,8 @@ class _Fde(NamedTuple):
 
 
 class _RowList(NamedTuple):
+    """Decoded rows, and their size in bytes."""
+
     rows: tuple[DecodedRow, ...]
     size: int
 
@@ -187,7 +191,7 @@ class _Decoder:
         return struct.unpack_from(self.order + form, self.data, offset)
 
     def fde(self, offset: int) -> _Fde:
-        """Read the record of the function table at an offset, in version 3 with its attribute."""
+        """Read the record of the function table at an offset; in version 3 also its attribute."""
         if self.header.version == s.SFRAME_VERSION_1:
             start, size, fre_offset, count, info = self.unpack("iIIIB", offset)
             return _Fde(start, size, fre_offset, count, info, 0, 0, self.fre_start + fre_offset)
@@ -203,7 +207,7 @@ class _Decoder:
         return _Fde(start, size, fre_offset, count, info, info2, repeat_size, rows_offset)
 
     def function(self, index: int, offset: int) -> DecodedFunction:
-        """Decode function number `index`, whose record is at an offset, with its rows."""
+        """Decode function number `index`, whose record is at `offset`, with its rows."""
         fde = self.fde(offset)
         fde_type = fde.info2 & s.FDE_INFO2_TYPE_MASK
         if fde_type > s.SFRAME_FDE_TYPE_FLEX:
@@ -229,18 +233,19 @@ class _Decoder:
         )
 
     def rows(self, offset: int, count: int, fre_type: int, fde_type: int) -> _RowList:
-        """Decode the `count` rows at an offset; functions that share row bytes share the result."""
+        """Return the `count` rows at an offset; functions that share row bytes share the result."""
         key = (offset, count, fre_type, fde_type)
         found = self.row_lists.get(key)
         if found is None:
             found = self.row_lists[key] = self.new_rows(offset, count, fre_type, fde_type)
             self.rows_left -= count
             if self.rows_left < 0:
-                # Sections share whole lists or their beginnings; one that overlaps them at will costs time only.
+                # Writers share whole lists or their beginnings; other overlaps would only cost time.
                 raise SFrameError("the functions' row lists overlap one another over and over", WHERE, offset)
         return found
 
     def new_rows(self, offset: int, count: int, fre_type: int, fde_type: int) -> _RowList:
+        """Decode the `count` rows at an offset."""
         data, limit = self.data, self.fre_end
         known = self.known_rows.setdefault((fre_type, fde_type), {})
         start_size = s.FRE_START_SIZE[fre_type]
@@ -263,7 +268,7 @@ class _Decoder:
         return _RowList(tuple(decoded), position - offset)
 
     def row(self, data: bytes, start_size: int, fde_type: int, offset: int) -> DecodedRow:
-        """Decode a row; `offset` is where it is, for messages."""
+        """Decode the bytes of a row; `offset` is the row's, for errors."""
         start_delta = int.from_bytes(data[:start_size], self.int_order)
         tail_bytes = data[start_size:]
         tail = self.known_tails[fde_type].get(tail_bytes)
@@ -272,7 +277,7 @@ class _Decoder:
         return DecodedRow(FrameRow(start_delta, tail.state), tail_bytes[0], tail.word_size, tail.words)
 
     def tail(self, data: bytes, fde_type: int, offset: int) -> _RowTail:
-        """Decode a row's info byte and data words; `offset` is the row's, for messages."""
+        """Decode the bytes of a row's info byte and data words; `offset` is the row's, for errors."""
         info = data[0]
         count = info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK
         size_code = info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK
@@ -291,9 +296,9 @@ class _Decoder:
         return _RowTail(state._replace(mangled_ra=bool(info & s.FRE_INFO_MANGLED_RA)), word_size, words)
 
     def default_state(self, words: tuple[int, ...], info: int) -> FrameState | None:
-        """Interpret a default row (version 3, 3.1): CFA, RA unless it is fixed, FP unless it is fixed.
+        """Interpret the words of a default row (version 3, 3.1): CFA, RA unless it is fixed, FP unless it is fixed.
 
-        None: there are more words.
+        Returns None when there are more words.
         """
         base = self.arch.sp_register if info & s.FRE_INFO_CFA_BASE_SP else self.arch.fp_register
         cfa = Rule(base, self.cfa_offset(words[0]), deref=False)
@@ -306,7 +311,7 @@ class _Decoder:
         return None if rest else FrameState(cfa, ra, fp)
 
     def saved(self, word: int) -> Rule | None:
-        """Interpret the word of a saved RA or FP; s390x has a padding word, and registers in odd words."""
+        """Interpret the word of a saved RA or FP; on s390x, 0 is padding and an odd word has a register's number."""
         if self.arch.pads_ra and word & 1:
             return Rule((word & 0xFFFFFFFF) >> 1, 0, deref=False)
         if self.arch.pads_ra and word == 0:
@@ -314,9 +319,9 @@ class _Decoder:
         return Rule(None, word, deref=True)
 
     def flexible_state(self, words: tuple[int, ...], word_size: int) -> FrameState | None:
-        """Interpret a flexible row (version 3, 3.2): for each of CFA, RA, FP a control word and an offset, or one 0.
+        """Interpret the words of a flexible row (version 3, 3.2): a control word and an offset for each of CFA, RA, FP.
 
-        None: the words are not such a sequence.
+        A single 0 is padding. Returns None when the words are no such sequence.
         """
         mask = (1 << 8 * word_size) - 1
         rules: list[Rule | None] = []
@@ -338,6 +343,7 @@ class _Decoder:
         return FrameState(cfa._replace(offset=self.cfa_offset(cfa.offset)), ra or self.fixed_ra, fp or self.fixed_fp)
 
     def cfa_offset(self, word: int) -> int:
+        """Return the CFA's offset in bytes from its data word."""
         return word * self.arch.cfa_offset_scale + self.arch.cfa_offset_bias
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decoded section as text, in the form of the newest `readelf --sframe`, or as plain data for JSON."""
+"""A decoded section as text, in the form of the newest `readelf --sframe`, or as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROW_STEPS: Final = 3
 
 
 def check_size(decoded: DecodedSection, budget: Budget) -> None:
-    """Count the rows that a dump prints. Raises `BudgetError`: many functions may share the same rows."""
+    """Count the rows that a dump prints. Raises `BudgetError` when they are too many: functions may share rows."""
     budget.spend(_ROW_STEPS * sum(len(function.rows) for function in decoded.functions), "the rows to print")
 
 
@@ -38,9 +38,9 @@ def _same_address(vaddr: int) -> int:
 def dump_text(
     decoded: DecodedSection, name: str = ".sframe", show_address: Callable[[int], int] = _same_address
 ) -> Iterator[str]:
-    """Yield the lines of the dump.
+    """Yield the lines of the dump; `name` is the section's.
 
-    `show_address` maps an address to the one shown (in objects: the offset in its section).
+    `show_address` maps a virtual address to the number shown (in objects: the offset in its section).
     """
     header = decoded.header
     yield f"Contents of the SFrame section {name}:"
@@ -95,7 +95,7 @@ def _function_lines(
 
 
 def row_texts(row: DecodedRow, decoded: DecodedSection) -> tuple[str, str, str]:
-    """Return CFA, FP and RA of a row as `readelf` prints them: `u` unchanged, `f` at the ABI's fixed offset."""
+    """Return CFA, FP and RA of a row as `readelf` prints them: `u` is unchanged, `f` is at the ABI's fixed offset."""
     state, arch = row.row.state, decoded.arch
     cfa = _rule_text(state.cfa, arch)
     fp = _saved_text(state.fp, decoded)
@@ -127,7 +127,7 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
 
 
 def dump_data(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> dict[str, Any]:
-    """Return the section as JSON-ready data. Rules are `{"base", "offset", "load"}`; null: unchanged or undefined."""
+    """Return the section as data for JSON. A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined."""
     return {
         **_header_data(decoded),
         "functions": [
@@ -140,7 +140,7 @@ def dump_data(decoded: DecodedSection, show_address: Callable[[int], int] = _sam
 def dump_json(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> Iterator[str]:
     """Yield the text of `json.dumps(dump_data(...), indent=2)` in pieces.
 
-    Functions may share rows, and rows differ mostly in their starts, so the rest of a row is formatted once.
+    Functions may share rows, and most rows differ in their starts only, so the rest of a row is formatted once.
     """
     known: dict[tuple[FrameState, int, tuple[int, ...]], str] = {}
 
@@ -165,7 +165,10 @@ def _json(data: dict[str, Any], indent: int) -> str:
 
 
 def _json_list(whole: str, items: Iterable[Iterable[str]], indent: int) -> Iterator[str]:
-    """Yield an object's text, whose last value is an empty list, with items in that list; items come in pieces."""
+    """Yield the text of an object with items put into its last value, which is an empty list in `whole`.
+
+    Each item is the pieces of its text.
+    """
     end = "[]\n" + " " * indent + "}"
     separator = "[\n"
     yield whole.removesuffix(end)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A section plan -> bytes. Decides nothing."""
+"""A section plan to bytes. Decides nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.layout import SectionPlan
 
 _NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
-#: Fields of a function record, by version, as array codes of their size; in version 2 two bytes of padding follow.
+#: Fields of a function record, by version, as type codes of `array`; in version 2 two bytes of padding follow.
 _RECORD_FIELDS: Final = {1: "iIIIB", 2: "iIIIBB", 3: "qII"}
 
 
@@ -27,7 +27,7 @@ def encode_section(plan: SectionPlan) -> bytes:
 
 
 def _function_table(plan: SectionPlan, order: str) -> bytearray:
-    """Return the records of all functions, a column of bytes at a time: no Python code runs per record."""
+    """Return the function table, filled by columns of bytes: no Python code runs for a single record."""
     columns: list[Sequence[int]] = [plan.start_fields, plan.sizes, plan.fre_offsets]
     if plan.version < s.SFRAME_VERSION_3:
         columns += [[body.row_count for body in plan.function_bodies], [body.info for body in plan.function_bodies]]
@@ -35,15 +35,15 @@ def _function_table(plan: SectionPlan, order: str) -> bytearray:
         columns.append([body.repeat_size for body in plan.function_bodies])
     size = s.FDE_SIZE[plan.version]
     table = bytearray(size * len(plan.sizes))
-    place = 0
+    offset = 0
     for code, column in zip(_RECORD_FIELDS[plan.version], columns, strict=True):
         values = array(code, column)
         if order != _NATIVE_ORDER:
             values.byteswap()
         data, width = values.tobytes(), values.itemsize
         for byte in range(width):
-            table[place + byte :: size] = data[byte::width]
-        place += width
+            table[offset + byte :: size] = data[byte::width]
+        offset += width
     return table
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A logical section -> a plan, in which every width, order and offset is settled."""
+"""A logical section to a plan: decides every width, order and offset."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ class PlannedFunction(NamedTuple):
 
 
 class SectionPlan(NamedTuple):
-    """A section ready to be written.
+    """A section ready to be encoded.
 
     The function table is columns: `start_fields` as stored, `sizes` in bytes, `fre_offsets` in the FRE sub-section,
-    `function_bodies`. `bodies` are those that are stored, each once, in the order of their bytes.
+    `function_bodies`. `bodies` are the bodies to be stored, in the order of their bytes; functions may refer to the
+    same one. `fre_count` counts the rows of all functions (`sfh_num_fres`), `fre_size` the bytes of the FRE
+    sub-section (`sfh_fre_len`).
     """
 
     version: int
@@ -58,12 +60,12 @@ class SectionPlan(NamedTuple):
 
 
 def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: bool = False) -> SectionPlan:
-    """Settle every width, order and offset.
+    """Decide every width, order and offset.
 
-    `section_vaddr` is the section's address, which function starts are relative to. With `share`, functions whose rows
-    (version 3: attribute and rows) are equal refer to one copy; in versions 1 and 2 also to the beginning of a longer
-    list. Raises `RequestError` when a start does not fit the version's field, or the section outgrows its 32-bit
-    offsets.
+    `section_vaddr` is the section's virtual address, which function starts are relative to. With `share`, functions
+    whose rows (version 3: attribute and rows) are equal refer to one copy; in versions 1 and 2 also to the beginning of
+    a longer list. Raises `RequestError` when a start does not fit the version's field, a data word
+    needs more than 32 bits, or the rows outgrow their 32-bit offsets.
     """
     distinct_bodies, numbers = distinct(section.bodies)
     plans = list(map(BodyPlanner(arch, section.version).plan, distinct_bodies))
@@ -123,9 +125,9 @@ def _start_fields(section: Section, section_vaddr: int) -> tuple[int, ...]:
 def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
     """Return for each plan the one whose bytes it refers to: its own, an equal one, or a longer one.
 
-    Readers decode as many rows as the function's record says, so a body may be the beginning of a longer one. In
-    version 3 the number of rows is in the attribute before them, so only equal bodies can share bytes. Longer bodies
-    are shared up to the number of rows that readers accept (`constants.max_decoded_rows`).
+    Readers decode as many rows as the function's record has, so a body may refer to the beginning of a longer one. In
+    version 3 the number of rows is in the attribute before them, so only equal bodies can share bytes. Beginnings are
+    shared only as long as readers accept the number of rows (`constants.max_decoded_rows`).
     """
     if version >= s.SFRAME_VERSION_3:
         equal: dict[bytes, PlannedBody] = {}
@@ -144,9 +146,9 @@ def share_rows(plans: Sequence[PlannedBody], version: int) -> list[PlannedBody]:
 
 
 def _share_less(lists: dict[tuple[int, bytes], PlannedBody], stored: dict[tuple[int, bytes], PlannedBody]) -> None:
-    """Store more of the row lists by themselves until readers accept the number of rows of all lists together.
+    """Give more row lists bytes of their own, until readers accept the number of rows of all lists together.
 
-    Each byte that is stored raises the bound equally, so the longest lists need the fewest changes.
+    Each stored byte raises the bound by the same amount, so the longest lists come first.
     """
     row_count = sum([plan.row_count for plan in lists.values()])
     size = sum(map(len, {plan.data for plan in stored.values()}))

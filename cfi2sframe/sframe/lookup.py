@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the row for a PC, as a stack tracer does (version 3, 2.3.3.1 "PC types")."""
+"""Find the row in force at a PC, as a stack tracer does (version 3, 2.3.3.1 "PC types")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """The function that holds a PC, and the row for it (None: the function's rows start later)."""
+    """The function that holds a PC, and the row in force there (None: the function's rows start later)."""
 
     function: DecodedFunction
     row: DecodedRow | None
@@ -28,12 +28,12 @@ class Lookup:
         self.starts = [function.start_vaddr for function in self.functions]
 
     def find(self, pc: int) -> Found | None:
-        """Return the function and row for an address, or None where no function holds it."""
+        """Return the function and the row for the virtual address `pc`, or None where no function holds it."""
         function = self.holder_of(pc)
         return None if function is None else Found(function, row_at(function, pc, self.version))
 
     def holder_of(self, pc: int) -> DecodedFunction | None:
-        """Return the function that holds an address, or None."""
+        """Return the function that holds the virtual address `pc`: of several, the one that starts last; or None."""
         index = bisect_right(self.starts, pc) - 1
         if index < 0:
             return None
@@ -44,8 +44,9 @@ class Lookup:
 def row_at(function: DecodedFunction, pc: int, version: int) -> DecodedRow | None:
     """Return the row of a function for an address inside it, or None where its rows start later.
 
-    PCINC: the last row that starts at or before the PC's distance from the function's start. PCMASK: the same with the
-    distance from the start of the repeating block; version 1 stores no block size and masks the PC instead.
+    `version` is the section's. PCINC: the last row that starts at or before the PC's distance from the function's
+    start. PCMASK: the same with the distance from the start of the repeating block; version 1 stores no block size, and
+    its readers test the PC's bits instead.
     """
     rows = function.rows
     if function.is_pcmask:

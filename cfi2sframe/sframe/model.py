@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The logical SFrame section: what all versions can express, without widths, byte order or offsets.
 
-A rule of SFrame is a `Rule`: a base (a DWARF register or the CFA), an offset, and optionally a load. Default rows can
-express a few of them, flexible rows (version 3) nearly all.
+A `Rule` is a base (a DWARF register or the CFA), an offset in bytes, and optionally a load. Default rows can express a
+few rules, flexible rows (version 3) nearly all.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Rule(NamedTuple):
 
 
 class FrameState(NamedTuple):
-    """How to recover the caller's CFA, RA and FP.
+    """How to compute a frame's CFA, and to recover RA and the caller's FP.
 
-    `cfa` is None in the outermost frame, where RA is undefined and nothing else counts. `ra` and `fp` are None where
-    the caller's value is still in its own register. `mangled_ra`: the saved RA is signed (AArch64).
+    `cfa` is None in the outermost frame, where RA is undefined and the other fields have no meaning. `ra` and `fp` are
+    None where the value is still in its own register. `mangled_ra`: the RA is signed (AArch64).
     """
 
     cfa: Rule | None
@@ -43,14 +43,14 @@ OUTERMOST: Final = FrameState(None)
 
 
 class FrameRow(NamedTuple):
-    """A state that holds from `start_delta` (bytes from the function's start) to the next row or the function's end."""
+    """A state in force from `start_delta` (bytes from the function's start) to the next row or the function's end."""
 
     start_delta: int
     state: FrameState
 
 
 class Attributes(NamedTuple):
-    """What an FDE says of all rows of its function. Only functions with equal attributes can be joined."""
+    """What an FDE states for all rows of its function. Only functions with equal attributes can be joined."""
 
     is_flexible: bool
     is_signal_frame: bool
@@ -58,11 +58,11 @@ class Attributes(NamedTuple):
 
 
 class FunctionBody(NamedTuple):
-    """Everything that an SFrame FDE says of a function except its start and size; functions may share bodies.
+    """Everything that an SFrame FDE describes, except the function's start and size; functions may share bodies.
 
-    Rows are columns: `states[N]` holds from `starts[N]` (bytes from the function's start) to the next start or the
-    function's end. `repeat_size` is 0 for PCINC; otherwise the FDE is PCMASK: the rows describe a block of that many
-    bytes that repeats, and their starts count from the start of each block.
+    Rows are columns: `states[N]` is in force from `starts[N]` (bytes from the function's start) to the next start or
+    the function's end. `repeat_size` is 0 for PCINC. Otherwise the FDE is PCMASK: the rows describe a block of that
+    many bytes, which repeats, and their starts count from the start of each block.
     """
 
     starts: tuple[int, ...]
@@ -78,7 +78,7 @@ class FunctionBody(NamedTuple):
         return tuple(map(FrameRow, self.starts, self.states))
 
     def cut(self, start_delta: int, end_delta: int) -> FunctionBody:
-        """Return the rows in force in `[start_delta, end_delta)`, with starts counted from `start_delta` (PCINC)."""
+        """Return the rows in force in `[start_delta, end_delta)`, with starts from `start_delta`; only for PCINC."""
         starts = self.starts
         if start_delta == 0 and starts[-1] < end_delta:
             return self
@@ -89,7 +89,7 @@ class FunctionBody(NamedTuple):
 
     @property
     def attributes(self) -> Attributes:
-        """What holds for all rows."""
+        """The fields that apply to all rows."""
         return Attributes(self.is_flexible, self.is_signal_frame, self.uses_b_key)
 
     def with_attributes(self, attributes: Attributes) -> FunctionBody:
@@ -102,7 +102,7 @@ class FunctionBody(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A code range `[start_vaddr, start_vaddr + size)` and its rows."""
+    """The addresses `[start_vaddr, start_vaddr + size)` and their rows."""
 
     start_vaddr: int
     size: int
@@ -110,7 +110,7 @@ class Function(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The logical section: version, flags that do not follow from the layout, functions in the order of the table.
+    """The logical section: version, ABI, flags, and functions in the order of the function table.
 
     Functions are columns: `bodies[N]` describes the addresses `[starts[N], starts[N] + sizes[N])`. `abi_id` is
     `sfh_abi_arch`. `is_sorted`, `start_is_pcrel` and `all_keep_frame_pointer` are the flags SFRAME_F_FDE_SORTED,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A function's rows -> bytes: the smallest FRE type that holds its last start, the smallest data words for each row.
+"""A function's rows to bytes: the smallest FRE type that holds its last start, the smallest data words for each row.
 
-A row is its start and a tail: an info byte and data words. Rows differ mostly in their starts, so tails are encoded
-once for each distinct state.
+A row consists of its start and a tail: an info byte and data words. Most rows differ in their starts only, so tails are
+encoded once for each distinct state.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _WORD_SIZES: Final = (1, 2, 4)
 _WORD_CODES: Final = ("b", "h", "i")
-#: Row starts of the FRE type for functions below 256 bytes, which most are.
+#: Encoded starts of one byte, which most functions have.
 _ONE_BYTE_STARTS: Final = tuple(bytes((start,)) for start in range(256))
 
 
 class PlannedState(NamedTuple):
-    """A row without its start: the info byte, and words as stored, signed, of `1 << size_code` bytes."""
+    """A row without its start: the info byte, and the words as stored (signed), of `1 << size_code` bytes each."""
 
     info: int
     size_code: int
@@ -36,9 +36,10 @@ class PlannedState(NamedTuple):
 
 
 class PlannedBody(NamedTuple):
-    """A function's rows as bytes, in version 3 after their attribute, and the fields that its record needs.
+    """A function's rows as bytes, in version 3 after their attribute, and the fields for its record.
 
-    `fre_type`, `info` and `info2` are the fields of the record (version 3: of the attribute) of those names.
+    `info` and `info2` are the info bytes of the record (version 3: of the attribute). `repeat_size` is the block size
+    of a PCMASK function in bytes, 0 for PCINC.
     """
 
     fre_type: int
@@ -66,13 +67,13 @@ class BodyPlanner:
         self._flexible_tails = self._tails(is_flexible=True)
 
     def plan(self, body: FunctionBody) -> PlannedBody:
-        """Settle a function's widths and make its bytes. Raises `RequestError` when a word needs more than 32 bits."""
+        """Decide a function's widths and encode its rows. Raises `RequestError` when a word needs more than 32 bits."""
         starts = body.starts
         last_start = starts[-1] if starts else 0
         fre_type = 0 if last_start < 0x100 else 1 if last_start < 0x10000 else 2
         info, info2 = self._info_bytes(body, fre_type)
         row_count = len(starts)
-        # [attribute] start tail start tail ...
+        # The attribute (version 3) or nothing; then the start and the tail of each row.
         parts = [b""] * (2 * row_count + 1)
         if self.version >= s.SFRAME_VERSION_3:
             parts[0] = self._pack_attribute(row_count, info, info2, body.repeat_size)
@@ -101,7 +102,7 @@ class BodyPlanner:
 
 
 def plan_state(state: FrameState, arch: Arch, *, is_flexible: bool) -> PlannedState:
-    """Return a row without its start, in the smallest words. Raises `RequestError` when one needs more than 32 bits."""
+    """Return a row without its start, with the smallest words. Raises `RequestError` when one exceeds 32 bits."""
     words, code = _words(state, arch, is_flexible=is_flexible)
     info = len(words) << s.FRE_INFO_COUNT_SHIFT | code << s.FRE_INFO_SIZE_SHIFT
     if not is_flexible and state.cfa is not None and state.cfa.register == arch.sp_register:
@@ -124,7 +125,7 @@ def words_size(state: FrameState, arch: Arch, *, is_flexible: bool) -> int:
 
 
 def _words(state: FrameState, arch: Arch, *, is_flexible: bool) -> tuple[tuple[int, ...], int]:
-    """Return a row's data words, as signed numbers of their size, and the size's code."""
+    """Return a row's data words as signed numbers, and the code of their size."""
     if is_flexible:
         return _flexible_words(state, arch)
     words = _default_words(state, arch)
@@ -171,7 +172,7 @@ def _saved_word(rule: Rule | None) -> int:
 
 
 def _flexible_words(state: FrameState, arch: Arch) -> tuple[tuple[int, ...], int]:
-    """Return the words of a flexible row, as signed numbers of their size, and the size's code.
+    """Return the words of a flexible row as signed numbers, and the code of their size.
 
     Version 3, "Flexible FDE Type Interpretation": pairs of an unsigned control word and a signed offset. An RA at the
     ABI's fixed offset needs no word, or the padding word when FP follows.
@@ -193,6 +194,7 @@ def _flexible_words(state: FrameState, arch: Arch) -> tuple[tuple[int, ...], int
         if pair is None:
             words.append(0)
         else:
+            # The control word is unsigned: as a signed number of the same bits, a large one is negative.
             words += (pair[0] - (1 << bits) if pair[0] >> (bits - 1) else pair[0], pair[1])
     return tuple(words), code
 

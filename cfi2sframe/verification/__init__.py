@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds a section against the CFI it was made from and against what readers require; the door is `verify_section`.
+"""Compares a section with the CFI it was made from, and with what readers require; the door is `verify_section`.
 
-Two independent ways lead to an answer for each address: DWARF's rows, and the bytes of the section, decoded again.
+Each address has a row from two independent sources: the DWARF row table, and the section's bytes, decoded again.
 Nothing here knows how the section was encoded.
 """
 

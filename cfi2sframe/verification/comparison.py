@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all parts of one verification share: the section, what has been found so far, and how rows are compared."""
+"""The state of one verification: the section, what has been found so far, and how rows are compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Comparison:
-    """One section against one image. Collects differences, addresses compared, FDEs that are absent for a reason."""
+    """The comparison of one section with one image: collects differences, and counts addresses and absent FDEs."""
 
     def __init__(self, image: ElfImage, decoded: DecodedSection, skipped: Container[int]) -> None:
         #: Numbers of the FDEs that the section's version cannot express.
@@ -43,14 +43,14 @@ class Comparison:
         self.differences.append(Difference(kind, vaddr, message))
 
     def row_difference(self, truth: RowState, state: FrameState | None) -> str | None:
-        """Return how a state of the section differs from a row of the DWARF table, or None."""
+        """Return how a state of the section (None: no row) differs from a row of the DWARF table; None: not at all."""
         return row_difference(truth, state, self.arch, self._shapes)
 
     def compare_attributes(self, entries: Sequence[CfiEntry], function: DecodedFunction, *, signs_ra: bool) -> None:
-        """Compare what an FDE says of all its rows: RA's column, signal frame, key of a signed RA.
+        """Compare what applies to all rows of an FDE: RA's column, signal frame, key of a signed RA.
 
-        Where several FDEs hold the function's addresses, one of them has to agree. `signs_ra`: the rows that were
-        compared say that RA is signed; without that, the key has no effect.
+        Where several FDEs hold the function's addresses, one of them has to agree. `signs_ra`: a row that was compared
+        has a signed RA; otherwise the key has no effect.
         """
         problems = [
             attribute_difference(entry.fde.cie, function, self.arch, self.version, signs_ra=signs_ra)

@@ -11,7 +11,9 @@ Kind = Literal["wrong", "missing", "extra", "invariant"]
 class Difference(NamedTuple):
     """Where a section differs from what it should contain.
 
-    `vaddr` is an address in the code; for `invariant`, the function's start or the section's address.
+    `vaddr` is a virtual address in the code; of an `invariant`, the function's start or the section's address. `wrong`:
+    a row or an attribute differs. `missing`: there is no function, though the version can express it. `extra`: neither
+    CFI nor stubs describe the address. `invariant`: readers require something else.
     """
 
     kind: Kind
@@ -20,10 +22,10 @@ class Difference(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """The result: how much was compared, how many FDEs this version cannot express, and all differences.
+    """The result: how much was compared, and all differences.
 
-    `function_count` FDEs were compared at `point_count` addresses. The `left_out_count` FDEs are absent for a reason,
-    which is no difference.
+    `function_count` FDEs were compared at `point_count` addresses. `left_out_count` FDEs are absent because the version
+    cannot express them, which is no difference.
     """
 
     function_count: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the strictest readers require of a section, apart from what its rows mean."""
+"""What the strictest readers require of a section, whatever its rows mean."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def check_invariants(decoded: DecodedSection, image: ElfImage | None = None) -> list[Difference]:
-    """Check what the strictest readers require; for unsorted sections (of objects), what linkers require."""
+    """Return what breaks a requirement of the strictest readers or, in unsorted sections (of objects), of linkers.
+
+    Without an image, requirements that depend on the file are not checked.
+    """
     return [*_check_header(decoded), *_check_against(decoded, image), *_check_functions(decoded, image)]
 
 
@@ -82,7 +85,7 @@ def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterato
             elif start < previous.start_vaddr + previous.size:
                 yield Difference("invariant", start, "overlaps the function before it")
         previous = function
-        # An FDE may reach past its section, and a part of it may start there where others interrupt it.
+        # An FDE may reach past its section into the segment, and a piece of it may start there.
         if image is not None and not image.may_execute(start):
             yield Difference("invariant", start, "starts outside the executable sections and segments")
         for message in _check_rows(function, row_starts[function.rows], decoded.header.version):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which FDEs hold an address where FDEs overlap: one sweep over their edges."""
+"""Which FDEs hold an address where FDEs overlap, found by one sweep over their edges."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.programs import CfiEntry
 
-#: FDEs of one address that a row is compared with. Linkers produce two or three; a hostile file may have thousands,
-#: and comparing all of them at each of their edges would be quadratic.
+#: A row is compared with at most so many FDEs of its address. Linkers produce two or three; a hostile file may have
+#: thousands, and comparing all of them at each of their edges would be quadratic.
 MAX_CANDIDATES: Final = 16
 
 
 class Holding(NamedTuple):
     """Addresses `[start_vaddr, end_vaddr)` and the FDEs that hold all of them.
 
-    `entries` begins with the one that unwinders find: the FDE that starts last, and of several such the first in the
-    section. At most `MAX_CANDIDATES` are there. `may_be_absent`: SFrame cannot express one of the FDEs here, which may
-    be one that is not among `entries`.
+    `entries` are at most `MAX_CANDIDATES`. The first is the one that unwinders find: the FDE that starts last, and of
+    several such the first in the section. `may_be_absent`: SFrame cannot express one of the FDEs here, which need not
+    be among `entries`.
     """
 
     start_vaddr: int
@@ -32,10 +32,10 @@ class Holding(NamedTuple):
 
 
 def find_holdings(entries: Sequence[CfiEntry], skipped: Container[int]) -> Iterator[Holding]:
-    """Yield what FDEs hold, in ascending order, without the gaps between them.
+    """Yield the addresses that FDEs hold, in ascending order, cut wherever an FDE starts or ends.
 
-    The FDEs are sorted by their starts and have at least one byte each; `skipped` are the numbers of those that the
-    section's version cannot express.
+    The FDEs have to be sorted by their starts and to have at least one byte each; `skipped` are the numbers of those
+    that the section's version cannot express.
     """
     starts = [entry.fde.pc_begin_vaddr for entry in entries]
     ends = [start + entry.fde.pc_range for start, entry in zip(starts, entries, strict=True)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FDEs against the section at every edge of either: FDEs that overlap, or that are left out, cut or split."""
+"""Compare FDEs with the section at every edge of either: FDEs that overlap, or that are left out, cut or split."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 def compare_points(
     comparison: Comparison, entries: Sequence[CfiEntry], begin: int, end: int, ignored: AddressSet
 ) -> None:
-    """Compare FDEs, sorted by start, that together hold `[begin, end)`; addresses in `ignored` are not compared."""
+    """Compare FDEs, sorted by start, that together hold `[begin, end)`, except at the addresses in `ignored`."""
     edges = sorted(comparison.edges.between(begin, end))
     absent: list[int] = []
     missing: list[int] = []
     for holding in find_holdings(entries, comparison.skipped):
         gaps = _compare_holding(comparison, holding, edges, ignored)
         absent += gaps
-        # Where FDEs overlap and SFrame cannot express one of them, the section may be right to have none.
+        # Where FDEs overlap and SFrame cannot express one of them, the section need not have a function.
         missing += () if holding.may_be_absent else gaps
     for entry in entries:
         fde = entry.fde
@@ -42,14 +42,17 @@ def compare_points(
 
 
 def _compare_holding(comparison: Comparison, holding: Holding, edges: Sequence[int], ignored: AddressSet) -> list[int]:
-    """Compare the addresses that the same FDEs hold; return those that no function of the section holds."""
+    """Compare the section with FDEs at the addresses that all of them hold.
+
+    Returns the compared addresses that no function of the section holds.
+    """
     begin, end, entries = holding.start_vaddr, holding.end_vaddr, holding.entries
     points = {begin, *edges[bisect_right(edges, begin) : bisect_left(edges, end)]}
     for entry in entries if comparison.edges.has_blocks else entries[:1]:
         points.update(_row_starts_in(entry, begin, end))
     points |= comparison.edges.in_blocks(points, end)
     absent: list[int] = []
-    #: By number, the functions found, and whether their rows here say that RA is signed.
+    # By number, the functions found, and whether one of their rows here has a signed RA.
     found_functions: dict[int, tuple[DecodedFunction, bool]] = {}
     for pc, next_pc in pairwise((*sorted(points), end)):
         if pc in ignored:
@@ -71,9 +74,9 @@ def _compare_holding(comparison: Comparison, holding: Holding, edges: Sequence[i
 def _compare_state(
     comparison: Comparison, entries: Sequence[CfiEntry], state: FrameState | None, pc: int, end: int
 ) -> None:
-    """Compare a state that the section has for `[pc, end)` with FDEs, the first of which has one row there.
+    """Compare the section's state for `[pc, end)` with FDEs. The first of them has one row there, others may have more.
 
-    It is wrong where none of them agrees: with several FDEs over one address, any of them may be the truth.
+    The state is wrong where no FDE agrees: of several FDEs over one address, any may be the truth.
     """
     while pc < end:
         problems: list[str] = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One SFrame row against one row of the DWARF table, and one FDE's attributes against the other's.
+"""Compare an SFrame row with a row of the DWARF table, and the attributes of a function with those of a CIE.
 
-Decides independently what SFrame can express: shares only the shapes of expressions with lowering.
+Decides without `lower` which SFrame rule a DWARF rule is equal to; both use the shapes of expressions.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def attribute_difference(
 ) -> str | None:
     """Return how the attributes of a function of the section differ from a CIE's; None: not at all.
 
-    `signs_ra`: rows say that RA is signed. Otherwise the key has no effect, and assemblers differ in it.
+    `signs_ra`: a row has a signed RA. Otherwise the key has no effect, and assemblers differ in it.
     """
     if cie.ra_register != arch.ra_register:
         return f"the return address is in column {cie.ra_register}, rows have {arch.register_name(arch.ra_register)}"

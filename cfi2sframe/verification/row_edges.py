@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses at which a section's answer may change: where its functions and their rows start and end.
+"""The edges of a section: the addresses where its functions and their rows start and end.
 
-PCMASK functions may claim billions of blocks, so their rows are not listed with the others. Between two addresses where
-neither the truth nor the function changes, what they say repeats after `period` bytes: a block or two will do.
+A PCMASK function may claim billions of blocks, so its rows are listed separately. Between two addresses at which
+neither the truth nor the function changes, the function's rows repeat after `period` bytes: comparing one or two blocks
+is enough.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
     from cfi2sframe.sframe.lookup import Lookup
 
-#: What exhausts the budget, in its message.
+#: What exhausts the budget, for its message.
 COMPARED: Final = "the rows to compare"
 #: Microseconds of work on an edge of a row, and on a place in a block.
 _EDGE_STEPS: Final = 4
@@ -33,7 +34,7 @@ _ROWS_PER_STEP: Final = 8
 
 
 class RowEdges:
-    """Edges of the functions of one section. Raises `BudgetError`: many functions may share the same rows."""
+    """The edges of one section. Methods raise `BudgetError` for too many: functions may share the same rows."""
 
     def __init__(self, lookup: Lookup, budget: Budget) -> None:
         self._lookup = lookup
@@ -50,7 +51,7 @@ class RowEdges:
         last = bisect_left(starts, end)
         found: set[int] = set()
         for index in range(first, last):
-            # A look-up finds the function that starts last, even where the one before it has not ended.
+            # From the start of the next function on, a look-up finds that one.
             limit = min(end, starts[index + 1]) if index + 1 < last else end
             found.update(self._edges_of(self._lookup.functions[index], begin, limit))
         return {edge for edge in found if begin <= edge < end}
@@ -91,7 +92,7 @@ class RowEdges:
 
     def _in_period(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
         if self._lookup.version == SFRAME_VERSION_1:
-            # A row holds where the PC has all bits of its start: only multiples of the lowest bit can be edges.
+            # A row is in force where the PC has all bits of its start: only multiples of the lowest bit can be edges.
             bits = self._start_bits[function.rows]
             step = bits & -bits
             if not step:
@@ -120,5 +121,5 @@ def _row_starts(rows: tuple[DecodedRow, ...]) -> list[int]:
 
 
 def _start_bits(rows: tuple[DecodedRow, ...]) -> int:
-    """Return the bits that the starts of rows have, as version 1 masks a PC with them."""
+    """Return the bits that are set in any start: version 1 tests these bits of a PC."""
     return reduce(or_, (row.row.start_delta for row in rows), 0)

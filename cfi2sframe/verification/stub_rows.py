@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PLT stubs, as their instructions describe them, against the rows that the section has for them."""
+"""Compare PLT stubs, as their instructions describe them, with the section's rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def compare_stubs(comparison: Comparison, stubs: Function) -> None:
-    """Compare a function over PLT stubs with the section at every edge of either."""
+    """Compare a function of PLT stubs with the section at every address where rows of either start or end."""
     start, end, body = stubs.start_vaddr, stubs.start_vaddr + stubs.size, stubs.body
     block_size = body.repeat_size or stubs.size
     edges = sorted({start, *comparison.edges.between(start, end)})
@@ -27,7 +27,7 @@ def compare_stubs(comparison: Comparison, stubs: Function) -> None:
             comparison.point_count += 1
             comparison.report("missing", start, "no SFrame FDE for a PLT stub")
             return
-        # After that distance both sides repeat.
+        # Past a common multiple of the block size and the section's period, both sides repeat.
         limit = min(edge, begin + lcm(block_size, comparison.edges.period(holder)))
         first_block = (begin - start) // block_size * block_size
         blocks = range(first_block, limit - start, block_size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decoded section against the CFI and the stubs of its file."""
+"""Compare a decoded section with the CFI and the stubs of its file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Truth(NamedTuple):
-    """What a section is held to: FDEs, the numbers of those that its version cannot express, and its stubs."""
+    """What a section is compared with: FDEs, the numbers of those that its version cannot express, and stubs."""
 
     entries: CfiEntries
     skipped: Container[int]
@@ -32,10 +32,10 @@ class Truth(NamedTuple):
 
 
 def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Verification:
-    """Compare a decoded section with the image's CFI and stubs, both for the section's version, and check invariants.
+    """Compare a decoded section with the image's CFI and stubs, and check invariants.
 
-    The CFI is the truth, except at the addresses of PLT stubs, where the instructions are. Raises `BudgetError` when
-    the comparison is out of proportion to the image's size.
+    `truth` is for the section's version. At the addresses of PLT stubs their instructions are the truth, everywhere
+    else the CFI. Raises `BudgetError` when the comparison is out of proportion to the image's size.
     """
     comparison = Comparison(image, decoded, truth.skipped)
     entries = sorted((e for e in truth.entries if _describes_code(e, image)), key=lambda e: e.fde.pc_begin_vaddr)
@@ -60,7 +60,7 @@ def _compare_fdes(comparison: Comparison, fdes: Sequence[CfiEntry], ignored: Add
 
 
 def _clusters(fdes: Sequence[CfiEntry]) -> Iterator[tuple[Sequence[CfiEntry], int, int]]:
-    """Yield runs of FDEs that overlap one another, and the addresses `[begin, end)` that they hold together."""
+    """Yield runs of overlapping FDEs, each with the addresses `[begin, end)` that they hold together."""
     starts = [entry.fde.pc_begin_vaddr for entry in fdes]
     ends = [start + entry.fde.pc_range for start, entry in zip(starts, fdes, strict=True)]
     first = 0
@@ -78,7 +78,7 @@ def _find_extra(comparison: Comparison, fdes: Sequence[CfiEntry], stubs: StubSca
     ranges = [(entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range) for entry in fdes]
     described = AddressSet(ranges + _ranges(stubs))
     lookup = comparison.lookup
-    # A look-up never finds a function past the start of the next one.
+    # From the start of the next function on, a look-up finds that one.
     next_starts = (*lookup.starts[1:], 1 << 64)
     for function, next_start in zip(lookup.functions, next_starts, strict=False):
         end = min(function.start_vaddr + function.size, next_start)
@@ -87,7 +87,7 @@ def _find_extra(comparison: Comparison, fdes: Sequence[CfiEntry], stubs: StubSca
 
 
 def _stub_analysis_overrides(stubs: StubScan) -> AddressSet:
-    """Return the addresses where the stub analysis overrides the CFI: stubs, and where it contradicts the CFI."""
+    """Return the addresses where the stub analysis overrides the CFI: described stubs, and those that contradict it."""
     contradicted = [
         (skip.start_vaddr, skip.start_vaddr + skip.size)
         for skip in stubs.left_out

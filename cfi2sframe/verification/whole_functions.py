@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An FDE that overlaps no other against the function of the same range: nearly all FDEs of nearly all files.
+"""Compare an FDE that overlaps no other with the function of the same range: nearly all FDEs of nearly all files.
 
-Equal programs meet equal row lists again and again, so each pair is compared once.
+Most pairs of a program and a row list occur many times; each distinct pair is compared once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WholeFunctions:
             comparison.budget.hold(_DIFFERENCE_SIZE * len(result.problems), "the differences")
         for delta, message in result.problems:
             comparison.report("wrong", entry.fde.pc_begin_vaddr + delta, message)
-        # Rows are searched for signed RAs only where that matters.
+        # A key matters only where an RA is signed, and the rows need not be searched for that unless a key is B.
         has_b_key = function.uses_b_key or entry.fde.cie.uses_b_key
         comparison.compare_attributes((entry,), function, signs_ra=has_b_key and self._signs_ra[function.rows])
 
@@ -90,7 +90,7 @@ class WholeFunctions:
         return _Result(len(points), tuple(problems))
 
     def _is_same_throughout(self, table: UnwindTable, rows: tuple[DecodedRow, ...]) -> bool:
-        """Whether rows of both sides start at the same places and agree: nearly always so, and quick to see."""
+        """Whether rows of both sides start at the same addresses and agree: cheap to find out, and nearly always so."""
         if len(table.starts) != len(rows):
             return False
         for start, agrees, decoded in zip(table.starts, self._agreements[table.states], rows, strict=True):

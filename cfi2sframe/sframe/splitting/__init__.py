@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting and joining functions so that a section gets smaller (-O2). The door is `split_functions`.
+"""Cutting and joining functions to make a section smaller (-O2). The door is `split_functions`.
 
 An SFrame function is a range of code with a list of rows; nothing ties it to one function of the program. A program's
 functions begin and end alike (prologues and epilogues set up and release frames) and differ in the middle, so whole row
@@ -11,16 +11,17 @@ lists seldom repeat, but parts of them do. -O2 cuts where that lets ranges share
     after:   f  [ push push sub ....... | add pop pop ]    four ranges, but two lists: the two beginnings are equal,
              g  [ push push sub ............. | add pop pop ]        and so are the two ends
 
-It also joins neighbouring functions that no gap separates where one record is smaller than several. A range costs a
-record of the function table; a row list costs its bytes once, however many ranges use it. Every address keeps its row.
+It also joins neighbouring functions without a gap between them, where one range is smaller than several. A range costs
+a record of the function table; a row list costs its bytes once, however many ranges use it. Every address keeps its
+row.
 
 The modules, in the order of the work:
 
 - `stretches`: functions without a gap between them form a *stretch*; equal stretches are handled once.
-- `columns`: the rows of all stretches, and the *cuts*: the places where a stretch may be divided into ranges.
-- `candidates`: the row lists that more than one range would have.
-- `partition`: the cheapest ranges of each stretch, by dynamic programming over its cuts.
-- `split`: the steps together, from functions to ranges.
+- `columns`: the rows of all stretches, and the *cuts*, where a stretch may be divided into ranges.
+- `candidates`: the row lists that more than one range could use.
+- `partition`: the ranges of each stretch that cost the fewest bytes, by dynamic programming over its cuts.
+- `split`: all steps, from functions to ranges.
 """
 
 from cfi2sframe.sframe.splitting.split import split_functions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which row lists more than one range would have, and how many."""
+"""The row lists that more than one range could use, and how many ranges could."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
 
 #: The most cuts that a candidate may span; few row lists that recur are longer.
 _MAX_SPAN: Final = 24
-#: Bytes of memory, and microseconds of work, for a candidate until the ranges are chosen.
+#: Bytes of memory and microseconds of work for a candidate, in this module and in `partition`.
 _CANDIDATE_SIZE: Final = 200
 _CANDIDATE_STEPS: Final = 3
-#: Bytes of a key besides its rows; bytes of keys that are made and counted in a microsecond.
+#: Bytes of memory of a key besides its rows.
 _KEY_SIZE: Final = 40
+#: Bytes of keys that are made and counted in a microsecond.
 _KEY_BYTES_PER_STEP: Final = 256
 _CANDIDATES: Final = "the ranges whose rows recur"
 
 
 class Candidates:
-    """The row lists that more than one range would have, by number, and those ranges.
+    """The row lists that more than one range could use, by number, and those ranges.
 
     `ranges_at[C]` are the ranges that begin at cut C, the shortest first, as (last cut, list number); `list_sizes` are
-    the lists' bytes with their attribute; `use_counts` says how many ranges have a list. Raises `BudgetError` when
-    there are more candidates than `budget` allows.
+    the bytes of the lists with their attributes, `use_counts` the numbers of ranges that could use them. Raises
+    `BudgetError` when there are more candidates than `budget` allows.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Candidates:
         self.ranges_at: list[list[tuple[int, int]]] = [[] for _ in columns.cut_rows]
         self.list_sizes: list[int] = []
         self.use_counts: list[int] = []
-        #: Cuts of stretches that the section has several times, and how many times more.
+        #: By cut, how often the section repeats the cut's stretch.
         self._more_uses = {
             cut: stretch.use_count - 1
             for stretch in stretches
@@ -55,7 +56,7 @@ class Candidates:
         last_cuts = columns.last_cuts
         plain = [cut for cut, last in enumerate(last_cuts) if cut != last and cut not in columns.inner_cuts]
         inner = [cut for cut in sorted(columns.inner_cuts) if cut != last_cuts[cut]]
-        # A range can only recur if the range that begins there and is one cut shorter does.
+        # A range can recur only if the range with the same beginning that ends one cut earlier recurs.
         for span in range(1, max_span + 1):
             plain = [cut for cut in plain if cut + span <= last_cuts[cut]]
             inner = [cut for cut in inner if cut + span <= last_cuts[cut]]
@@ -72,7 +73,7 @@ class Candidates:
             budget.spend(_CANDIDATE_STEPS * len(found), _CANDIDATES)
             budget.hold(_CANDIDATE_SIZE * len(found), _CANDIDATES)
             budget.release(keys_size)
-            # All ranges of a list have its size: any one will do.
+            # All ranges of a list have the same size, so that of any one is the list's.
             for number, cut in {number: cut for cut, number in found}.items():
                 self.list_sizes[number] = attribute_size + columns.rows_size(cut, cut + span)
             for cut, number in found:

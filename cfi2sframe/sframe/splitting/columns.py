@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of all stretches of a section, and the cuts: the places where a stretch may be divided into ranges.
+"""The rows of all stretches of a section, and the cuts, where a stretch may be divided into ranges.
 
-All stretches share the same columns, one after the other. A range of any of them is a slice, and two ranges can share
-a row list if their slices are equal bytes.
+The stretches are in the same columns, one after the other. A range is a slice of these, and two ranges can share a row
+list if the bytes of their slices are equal.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ if TYPE_CHECKING:
 
     from cfi2sframe.sframe.model import Attributes, FrameState, Function
 
-#: Bytes of a row in a slice: its state's number, and its distance to the next row.
+#: Bytes of a row in a slice: the number of its state, and the distance to the next row.
 ROW_SIZE: Final = 8
+#: Bytes of the latter.
 _GAP_SIZE: Final = 4
 
 
 class Columns:
     """The rows and cuts of all stretches.
 
-    Rows: `states` are numbers of states, `deltas` count from the stretch's start; `tail_ends[N]` is the size of the
-    info bytes and data words of all rows before row N. Cuts, among them each stretch's start and end: `cut_rows`, the
-    first row of a range that begins there; `cut_ends`, the end of the rows of a range that ends there; `cut_deltas`
-    from the stretch's start; `last_cuts`, the last cut of the same stretch.
+    By row: `states` are numbers of states, `deltas` count bytes from the stretch's start, `tail_ends[N]` is the size of
+    the info bytes and data words of all rows before row N. By cut (each stretch's start and end are cuts): `cut_rows`
+    is the first row of a range that begins there, `cut_ends` the end of the rows of a range that ends there,
+    `cut_deltas` counts bytes from the stretch's start, `last_cuts` is the last cut of the same stretch.
 
-    There are cuts where functions begin, and before a row whose predecessor holds for `least_gap` bytes or more. A cut
-    may lie inside a row, where a function begins with the state in which the one before it ends: `inner_cuts`.
+    There are cuts where functions begin, and before a row whose predecessor is in force for `least_gap` bytes or more.
+    `inner_cuts` are inside a row: a function begins there with the state in which the one before it ends.
     """
 
     def __init__(self, words_size: Callable[[FrameState, bool], int], least_gap: int) -> None:
@@ -93,7 +94,7 @@ class Columns:
         self.cut_deltas.append(delta)
 
     def _state_numbers(self, body: FunctionBody) -> list[int]:
-        """Return the numbers of a body's states: equal only where the functions' attributes are equal, too."""
+        """Return the numbers of a body's states; equal states have one number where the attributes are equal, too."""
         attributes = body.attributes
         numbers = self._numbers.get(attributes)
         if numbers is None:
@@ -107,7 +108,7 @@ class Columns:
         return len(self._state_of) - 1
 
     def finish(self) -> None:
-        """Compute what depends on all rows; called once, after the last stretch was added."""
+        """Compute what depends on all rows; the caller must call this once, after the last `add`."""
         self.tail_ends = [0, *accumulate(map(self._tail_sizes.__getitem__, self.states))]
         # No slice contains the distance from one stretch to the next.
         gaps = [max(after - before, 0) for before, after in zip(self.deltas, self.deltas[1:], strict=False)]

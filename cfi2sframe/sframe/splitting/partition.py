@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cheapest ranges that make up each stretch, by dynamic programming over its cuts."""
+"""The ranges of each stretch that cost the fewest bytes, by dynamic programming over its cuts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.splitting.columns import Columns
     from cfi2sframe.sframe.splitting.stretches import Stretch
 
-#: Rounds in which all stretches are partitioned by the average cost of a use, before each is improved by itself.
+#: Rounds in which all stretches are partitioned by the average cost of using a list, before each is improved by itself.
 _ROUNDS: Final = 2
 _INFINITE: Final = float("inf")
 #: The largest row start, counted from the range's start, that fits start fields of one byte, and of two.
@@ -33,9 +33,9 @@ class Range(NamedTuple):
 class Partitioner:
     """Finds the cheapest ranges of stretches, given the cost of each row list that recurs.
 
-    Costs are bytes. A row list of a range's own costs the sum of its rows, so that for ranges that end at some cut, the
-    best beginning stays the best for all later cuts, until a start no longer fits its field. The cheapest open
-    beginnings are kept in a queue for each width of starts, and each cut is visited once.
+    Costs are bytes. A row list that only one range uses costs the sum of its rows. The beginning that is best for a
+    range that ends at some cut therefore stays the best one for later cuts, until the last start no longer fits its
+    field. A queue for each width of starts keeps the cheapest open beginnings, and each cut is visited once.
     """
 
     def __init__(self, columns: Columns, candidates: Candidates, record_size: int, attribute_size: int) -> None:
@@ -45,7 +45,7 @@ class Partitioner:
         self.attribute_size = attribute_size
 
     def partition(self, stretch: Stretch, list_costs: list[float]) -> list[Range]:
-        """Return the cheapest ranges of a stretch; `list_costs[N]` is one use of list N, its record included."""
+        """Return the cheapest ranges of a stretch; `list_costs[N]` is the cost of one use of list N, with a record."""
         columns, ranges_at = self.columns, self.candidates.ranges_at
         tail_ends, deltas = columns.tail_ends, columns.deltas
         cut_rows, cut_ends, cut_deltas = columns.cut_rows, columns.cut_ends, columns.cut_deltas
@@ -56,8 +56,8 @@ class Partitioner:
         # the stretch's first one.
         costs: list[float] = [0.0] + [_INFINITE] * last
         last_ranges: list[tuple[int, int | None]] = [(0, None)] * (last + 1)
-        # (cost without the rows up to a later end, first cut) of ranges that may still become the cheapest, with starts
-        # of one byte and of two. Costs ascend in a queue; the first is dropped once its starts no longer fit.
+        # Ranges that may still become the cheapest, with starts of one byte and of two, as (cost without the rows up to
+        # a later end, first cut). Costs ascend in a queue; the first item is dropped once its starts no longer fit.
         open_1: deque[tuple[float, int]] = deque()
         open_2: deque[tuple[float, int]] = deque()
         for here in range(last + 1):
@@ -97,7 +97,7 @@ class Partitioner:
         return _trace_back(base, last, last_ranges)
 
     def cost(self, ranges: list[Range], use_count: int, other_uses: list[int]) -> int:
-        """Return the bytes of ranges of a stretch: their records, and each row list that nothing else uses once."""
+        """Return the bytes of a stretch's ranges: their records, and once each row list that no other stretch uses."""
         own_size = sum(
             self.attribute_size + self.columns.rows_size(each.first_cut, each.last_cut)
             for each in ranges
@@ -120,12 +120,13 @@ def _trace_back(base: int, last: int, last_ranges: list[tuple[int, int | None]])
 
 
 def choose_ranges(columns: Columns, stretches: list[Stretch], version: int, budget: Budget) -> list[list[Range]]:
-    """Choose the ranges of each stretch so that records and row lists together are small.
+    """Choose the ranges of each stretch, to make records and row lists together small.
 
-    What a use of a row list costs depends on how many other ranges use it, which is what is to be found. So all
-    stretches are partitioned by average costs first, as if all candidates were chosen, then as the first round chose
-    them. Then each stretch is partitioned once more while all others stay as they are: a list that another stretch uses
-    costs nothing but its record there. Raises `BudgetError` when there are more candidates than `budget` allows.
+    The cost of using a row list depends on how many other ranges use it, which is not known before they are chosen. So
+    all stretches are first partitioned by average costs: in the first round as if all candidates were chosen, then by
+    the choices of the round before. Then each stretch is partitioned once more while all others keep their ranges: a
+    list that another stretch uses costs only its record there. Raises `BudgetError` when there are more candidates than
+    `budget` allows.
     """
     record_size = s.FDE_SIZE[version]
     attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
@@ -168,5 +169,5 @@ def _improve(partitioner: Partitioner, stretches: list[Stretch], choices: list[l
 
 
 def _lists_of(ranges: list[Range]) -> list[int]:
-    """Return the numbers of the row lists of ranges that recur."""
+    """Return the numbers of the row lists of ranges, without those that only one range uses."""
     return [each.list_number for each in ranges if each.list_number is not None]

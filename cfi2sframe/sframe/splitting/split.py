@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of a section -> the ranges to write: all steps of -O2 together (see the package)."""
+"""Functions of a section to the ranges to write: all steps of -O2 (see the package)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.model import FrameState, FunctionBody
 
-#: (distinct rows, bytes): in sections of up to so many rows, there is a cut after each row that holds for so many
-#: bytes. More cuts are slower, and rows that are close to one another usually belong to the same range.
+#: (distinct rows, bytes): sections of up to that many rows have a cut after each row in force for that many bytes or
+#: more. More cuts cost more time, and rows that are close together usually belong to the same range.
 _LEAST_GAPS: Final = ((20_000, 1), (100_000, 2))
 _LEAST_GAP: Final = 3
 
@@ -29,10 +29,10 @@ def split_functions(
 ) -> list[tuple[Function, int]]:
     """Return the ranges to write, in the order of the functions, each with the number of the function it begins in.
 
-    `words_size(state, is_flexible)` is the size of a state's data words in bytes. Every address has the same rows
-    before and after, and no range holds an address that no function has. PCMASK functions of a few blocks become
-    PCINC functions; the others stay as they are. Functions of equal bodies should have one body object. Raises
-    `BudgetError` when there are more ways to cut the functions than `budget` allows to look at.
+    `words_size(state, is_flexible)` is the size of a state's data words in bytes. Every address keeps its row, and no
+    range holds an address that no function holds. PCMASK functions of a few blocks become PCINC functions; the others
+    are returned unchanged. Functions of equal bodies should have one body object. Raises `BudgetError` when there are
+    more ways to cut the functions than `budget` allows for.
     """
     bodies, _ = distinct(function.body for function in functions)
     row_count = sum(len(body.starts) for body in bodies)
@@ -48,7 +48,7 @@ def split_functions(
             ranges.append((plain[group.first], group.first))
         else:
             ranges += _ranges_of(group, chosen, plain, columns, known)
-    # Each step does what looks best by itself, so the result may be larger for a section of few functions.
+    # No step knows the final cost, so the result for a few functions may be larger than they are.
     if _size([each for each, _ in ranges], columns, version) > _size(functions, columns, version):
         return [(function, number) for number, function in enumerate(functions)]
     return ranges
@@ -79,7 +79,7 @@ def _ranges_of(
 
 
 def _size(functions: Sequence[Function], columns: Columns, version: int) -> int:
-    """Return the bytes of functions in a section where equal rows are shared."""
+    """Return the bytes of functions, records and rows, in a section where equal rows are shared."""
     bodies, _ = distinct(function.body for function in functions)
     attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
     return s.FDE_SIZE[version] * len(functions) + sum(attribute_size + columns.body_size(body) for body in bodies)

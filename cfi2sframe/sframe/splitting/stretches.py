@@ -38,9 +38,9 @@ class Group(NamedTuple):
 
 
 def unroll_stubs(functions: Sequence[Function]) -> list[Function]:
-    """Replace PCMASK functions by plain ones of the same rows where that costs nothing.
+    """Replace PCMASK functions by PCINC ones of the same rows where that costs nothing: only those can be joined.
 
-    These are blocks of a single row, and a few blocks with a neighbour: only plain functions can be joined.
+    It costs nothing for blocks of a single row, and for a few blocks that touch a function they can be joined with.
     """
     unrolled = list(functions)
     for number, function in enumerate(functions):
@@ -75,7 +75,7 @@ def _can_join(function: Function, following: Function) -> bool:
 
 
 def make_stretches(functions: Sequence[Function], columns: Columns) -> tuple[list[Group], list[Stretch]]:
-    """Group the functions, add the distinct stretches to the columns, and finish those."""
+    """Group the functions, and add the distinct stretches to `columns`, which is complete after that."""
     _, body_numbers = distinct(function.body for function in functions)
     groups: list[Group] = []
     cuts: list[tuple[int, int]] = []
@@ -85,7 +85,7 @@ def make_stretches(functions: Sequence[Function], columns: Columns) -> tuple[lis
         if functions[first].body.repeat_size:
             groups.append(Group(first, last, None))
             continue
-        # The last function's size makes no difference: its rows end within it.
+        # Without the last function's size: it changes no row start.
         sizes = tuple([function.size for function in functions[first : last - 1]])
         key = (tuple(body_numbers[first:last]), sizes)
         stretch = known.get(key)
@@ -100,7 +100,7 @@ def make_stretches(functions: Sequence[Function], columns: Columns) -> tuple[lis
 
 
 def _touching(functions: Sequence[Function]) -> Iterator[tuple[int, int]]:
-    """Yield [first, last) of functions that touch and have the same attributes; PCMASK functions stay alone."""
+    """Yield the indices [first, last) of functions that can be joined; a PCMASK function is alone."""
     first = 0
     while first < len(functions):
         size, row_count = functions[first].size, len(functions[first].body.starts)
