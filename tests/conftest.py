@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.support.oracle import tools
 
@@ -34,6 +34,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what hypothesis runs, in whichever file it is."""
+    if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+        item.add_marker(pytest.mark.property)
 
 
 def _or_skip(find: Callable[P, R]) -> Callable[P, R]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
+pytestmark = pytest.mark.fuzz
+
 CIE: Final = cie_of(AMD64)
 NOP: Final = b"\x96"
 PLT_VADDR: Final = 0x1000000

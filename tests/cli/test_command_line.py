@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.oracle]
+
 #: Words of each way to run the program, without the file; `{out}` is a file to write.
 WAYS: Final = {
     "copy": ("convert", "-o", "{out}"),

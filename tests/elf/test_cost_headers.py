@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
+pytestmark = pytest.mark.fuzz
+
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3
 SHT_RELA: Final = 4

@@ -24,6 +24,8 @@ from tests.support.package_files import cpio, deb, rpm, tar
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 #: Beside the standard library: what this program may load, and what Python itself looks for.
 OTHERS: Final = (
     *("capstone", "elftools", "zstandard", "rpmfile", "cxxfilt", "jsonschema", "distributed", "cffi", "_cffi_backend"),

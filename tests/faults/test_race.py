@@ -25,6 +25,8 @@ from tests.support.jobs import object_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.fuzz
+
 #: Any user without rights.
 USER = 65534
 USERS, ROOTS = object_of(2), object_of(5)

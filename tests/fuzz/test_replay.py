@@ -24,6 +24,8 @@ from tests.fuzz.harness import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 #: Bytes of the whole corpus, which is part of the repository.
 MAX_CORPUS_SIZE = 1_000_000
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 SIZE = 4 << 40
 BLOCK = 1 << 16
 

@@ -28,6 +28,8 @@ from tests.support.oracle.tools import find_binutils, oracles_directory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.oracle
+
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 CONSUMER = SUPPORT / "consumer"
 INTERVAL_US = "499"

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
+pytestmark = pytest.mark.oracle
+
 LINKERS = ("bfd", "gold", "lld", "mold")
 KINDS = ("pie", "nopie", "static", "static-pie")
 EU_STRIP_WRONG = "eu-strip writes zeros or section headers over program headers that do not follow the ELF header"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
+pytestmark = pytest.mark.oracle
+
 
 class Command(NamedTuple):
     """A tool and its arguments; IN and OUT stand for the files. GNU tools come in several versions."""

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
+pytestmark = pytest.mark.fuzz
+
 FRAME: Final = Frame(BIAS + TEXT_VADDR, STACK, 0)
 #: One return address after the other: each word of a stack is a frame.
 DEEP: Final = struct.pack("<Q", BIAS + TEXT_VADDR + 0x100)

@@ -18,6 +18,8 @@ from tests.support.demangling import needs_demangling
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.trace import Located
 
+pytestmark = pytest.mark.fuzz
+
 ENDINGS: Final = set(get_args(EndingKind))
 MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False)]
 DAMAGE: Final = st.lists(

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
     from cfi2sframe.trace import Traced
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="traces processes of Linux on AMD64"
-)
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+        reason="traces processes of Linux on AMD64",
+    ),
+]
 
 #: Says "ready" when it is where it shall be traced, then waits for its input to end.
 DEEP = """

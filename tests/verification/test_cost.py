@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.verification import Verification
 
+pytestmark = pytest.mark.fuzz
+
 CIE: Final = cie_of(AMD64)
 CFA_63: Final = b"\x00\x03\x3f"
 
