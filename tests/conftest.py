@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that every test may ask for; one that cannot be had skips the test and says how to get it."""
+"""Fixtures that every test may ask for; one that is missing skips the test with how to get it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# A shell has what it starts in the background ignore it, and whatever the tests start would, too.
+# Programs that a shell starts in the background ignore SIGINT, and those that the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

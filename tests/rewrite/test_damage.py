@@ -20,7 +20,7 @@ from tests.support.samples import object_file, push_fp
 pytestmark = pytest.mark.fuzz
 
 END = (1 << 64) - 1
-#: A section symbol that is local, so that its section may move.
+#: A local section symbol, whose section may move.
 LOCAL = 0x03
 
 
