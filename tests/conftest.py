@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that every test may ask for; one that cannot be had skips the test and says how to get it."""
+"""Fixtures that every test may ask for; one that is missing skips the test with how to get it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.support.oracle import tools
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# A shell has what it starts in the background ignore it, and whatever the tests start would, too.
+# Programs that a shell starts in the background ignore SIGINT, and those that the tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -34,6 +34,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what hypothesis runs, in whichever file it is."""
+    if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+        item.add_marker(pytest.mark.property)
 
 
 def _or_skip(find: Callable[P, R]) -> Callable[P, R]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of each hand-written source of AArch64 and s390x in each version; relocations of objects; modules."""
+"""The rows of each hand-written source of AArch64 and s390x in each version; relocations of objects; modules."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_identity_is_for_one_module() -> None:
-    """`intern.py` says what may be looked up by identity, and keeps its keys alive; others ask it."""
+    """Only `intern.py` looks values up by identity, because it keeps them alive."""
     users = [
         name_of(path)
         for path in MODULES
@@ -299,13 +299,13 @@ def asserts_and_broad_handlers(path: Path) -> list[str]:
     return found
 
 
-#: Where whatever was raised becomes the failure of one file or thread, or the last line of a process.
+#: Where any exception becomes the failure of one file or thread, or the last line of a process.
 LAST_LINES = ("jobs.job", "cli", "cli.coverage", "report.size.sources", "trace.failures")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=ids)
 def test_input_is_not_asserted_and_errors_are_not_swallowed(path: Path) -> None:
-    """Only where the work of a file, a thread or the process ends, what nobody foresaw becomes a line."""
+    """Unforeseen exceptions are caught only where the work on a file, a thread or the process ends."""
     found = {re.sub(r".*:\d+ ", "", each) for each in asserts_and_broad_handlers(path)}
     is_last = name_of(path).removeprefix(f"{FACE}.") in LAST_LINES
     assert found == ({"except Exception"} if is_last else set())

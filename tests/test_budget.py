@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of one input: what it grants, and what it says when that is used up."""
+"""The account of one input: what it grants, and its message when that is used up."""
 
 from __future__ import annotations
 

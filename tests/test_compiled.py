@@ -2,7 +2,7 @@
 # ruff: noqa: ANN401  # the script is loaded by its path: no types can be taken from it
 """tools/compiled.py: what it compiles, the wheel that it makes of a pure one, and whether that is what runs here.
 
-`make test-compiled` says by CFI2SFRAME_EXPECT_COMPILED that the compiled modules are expected.
+`make test-compiled` sets CFI2SFRAME_EXPECT_COMPILED: then the compiled modules have to be the ones that run.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def test_each_option_is_checked() -> None:
     ("name", "value"), [(name, value) for name, (values, _) in NO_OPTIONS.items() for value in values]
 )
 def test_options_that_do_not_exist(name: str, value: object) -> None:
-    """The library takes what the command line would, and says of anything else what there is."""
+    """The library accepts what the command line accepts, and names the choices for anything else."""
     options = Options(**{name: value})  # type: ignore[arg-type]
     message = f"^{re.escape(f'{name} is {value!r}; it has to be {NO_OPTIONS[name][1]}')}$"
     image = linked(AMD64, leaf(0))
@@ -188,9 +188,9 @@ def test_overlaps_are_cut() -> None:
 
 
 def test_rows_behind_the_end_do_not_count() -> None:
-    """What CFI says behind its function's end is never in force, so it must not leave the function out either."""
-    behind = (asm.advance(0x10), asm.def_cfa_expression(b"\x30"))
-    image = linked(AMD64, leaf(0, 0x10, *behind), leaf(0x20, 0x11, *behind))
+    """Rules from after the function's end are never in force, so they must not leave the function out either."""
+    after_end = (asm.advance(0x10), asm.def_cfa_expression(b"\x30"))
+    image = linked(AMD64, leaf(0, 0x10, *after_end), leaf(0x20, 0x11, *after_end))
     conversion = convert_checked(image)
     assert places(conversion) == [(0, 0x10)]
     assert [skip.reason for _, skip in conversion.left_out] == [SkipReason.CFA_EXPRESSION]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section made of an object says what GNU as says of the same source, at every PC and in no more rows."""
+"""The section of an object has the rules of GNU as for the same source, at every PC and in no more rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS: dict[BinutilsVersion, Options] = {
 }
 # Before 2.46 readelf takes time with the square of a function's rows: 70,000 keep it busy for a minute.
 MAX_PRINTED_ROWS = 10_000
-# The newest may learn to say more.
+# A newer one may describe more.
 FEWEST_KEPT = {1: 7, 2: 7, 3: 1}
 
 
@@ -123,7 +123,7 @@ def test_where_they_differ_gas_is_wrong(
 def test_functions_that_gas_drops_are_kept(
     gas: tuple[Binutils, Options], gcc: Tool, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Sources that spell .eh_frame out in bytes do not count: the assembler cannot know what they say."""
+    """Sources that spell .eh_frame out in bytes do not count: the assembler does not know their meaning."""
     tools, options = gas
     kept = []
     for name in NAMES:

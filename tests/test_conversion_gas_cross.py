@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections made of cross-assembled objects say what the cross assemblers say, at every PC, in no more rows."""
+"""Sections of cross-assembled objects have the cross assemblers' rules, at every PC and in no more rows."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ASSEMBLERS: Final = {
 CASES: Final = [(key, name) for key, assembler in ASSEMBLERS.items() for name in assembler.target.sources]
 #: An offset of 0 from the CFA, which some readers take for "not saved": versions 1 and 2 leave it out.
 AT_THE_CFA: Final = "signal-frame.s"
-#: What each assembler gives up and we say; the newest may learn to say more.
+#: What each assembler leaves out and this project describes; a newer one may describe more.
 KEPT: Final = {
     "aarch64-2.40": set[str](),
     "aarch64-2.44": set[str](),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random CFI through the whole program: what comes out says what went in, and no damage to it goes unseen."""
+"""Random CFI through the whole program: the section agrees with it, and verification notices any damage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
 
 ARCH_OF = {"amd64": AMD64, "aarch64": AARCH64_LE, "s390x": S390X}
-#: Steps that leave every row sayable, so that the section is not empty most of the time.
+#: Steps after which every row can be expressed: with others, most sections would be empty.
 PLAIN: frozenset[cfi.Operation] = frozenset(
     (
         *("advance", "def_cfa", "def_cfa_register", "def_cfa_offset", "offset", "remember_state", "restore_state"),
@@ -90,7 +90,7 @@ def files(draw: st.DrawFn, max_steps: int = 10, *, may_overlap: bool = True) -> 
 
 @given(files())
 def test_conversions_verify(drawn: Drawn) -> None:
-    """Whatever the CFI, the section says it or leaves the function out with a reason."""
+    """For any CFI, the section has its rules or leaves the function out with a reason."""
     conversion = convert_checked(drawn.image, drawn.options)
     if conversion.data:
         result = verify(drawn.image, decode_section(conversion.data, conversion.section_vaddr), drawn.options)
@@ -198,7 +198,7 @@ class Values(NamedTuple):
 
 
 def rule_value(rule: RegisterRule, cfa: int | None, arch: Arch, own: int) -> int | None:
-    """Return what a rule says of a register; `own` is the register's value here."""
+    """Return the value that a rule gives a register; `own` is the register's value here."""
     if cfa is None or rule is NoRule.UNDEFINED:
         return None
     match rule:
@@ -282,7 +282,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
 
 
 def meaning(decoded: DecodedSection) -> list[tuple[object, ...]]:
-    """Return all that a section says, in one form for all ways to say it."""
+    """Return the rules of a section in one form, however they are stored."""
     return sorted(function_meaning(f, decoded) for f in decoded.functions)
 
 
@@ -304,7 +304,7 @@ def function_meaning(function: DecodedFunction, decoded: DecodedSection) -> tupl
         function.is_signal_frame,
         function.uses_b_key and is_signed,
         tuple(rows),
-        # Not what is said, but how readers have it: verification looks at these too.
+        # Not rules, but how readers find them: verification looks at these too.
         [row.row.start_delta for row in function.rows] != sorted({row.row.start_delta for row in function.rows}),
     )
 
@@ -324,7 +324,7 @@ def judged(drawn: Drawn, conversion: Conversion, data: bytes) -> str:
 @settings(max_examples=150)
 @given(files(max_steps=6, may_overlap=False), st.data())
 def test_no_change_of_a_byte_goes_unseen(drawn: Drawn, data: st.DataObject) -> None:
-    """A section with one byte changed cannot be decoded, or does not verify, or still says the same.
+    """A section with one byte changed cannot be decoded, or does not verify, or still has the same rules.
 
     Where FDEs overlap, the truth is open, and so is what a change does.
     """

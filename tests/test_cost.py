@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
+pytestmark = pytest.mark.fuzz
+
 CIE: Final = cie_of(AMD64)
 NOP: Final = b"\x96"
 PLT_VADDR: Final = 0x1000000
@@ -50,7 +52,7 @@ def fp_saved_at(number: int) -> bytes:
 
 @pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
 def test_one_expression_of_many_functions_that_are_left_out(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    """Each has rows of its own, so that none of them repeats another."""
+    """Each has rows of its own; none of them repeats another."""
     cie = cie_of(AMD64, asm.def_cfa_expression(NOP * 12_000))
     fdes = [asm.Fde(cie, TEXT_VADDR + 64 * n, 64, (fp_saved_at(n + 2),)) for n in range(800)]
     result = run(file_of(asm.Fde(CIE, TEXT_VADDR + (1 << 20), 64), *fdes), tmp_path, *arguments)
@@ -123,7 +125,7 @@ def test_the_expression_of_stubs_at_each_of_their_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [b"\x90", b"\x50"], ids=["nop", "push"])
 def test_stubs_that_are_none(code: bytes, tmp_path: Path) -> None:
-    """They are left out, with the reason, and cost nobody else anything."""
+    """They are left out with the reason, and other functions are converted as without them."""
     result = run(file_of(asm.Fde(CIE, TEXT_VADDR, 64), more=(plt(code * 150_001),)), tmp_path, "coverage")
     assert result.status == 0
     assert "150,001 bytes of PLT stubs at 0x1000000 in .plt: no block of one size repeats" in result.out
@@ -179,7 +181,7 @@ def test_functions_of_blocks_that_repeat(version: int, tmp_path: Path) -> None:
     fde = asm.Fde(CIE, TEXT_VADDR, size)
     data = file_of(fde, more=(asm.Section(".sframe", section, 0x6FFFFFF4, 2, 0x200000),))
     result = run(data, tmp_path, "verify", "--existing")
-    # Of the rows that versions 2 and 3 have, all but one start behind the block's end.
+    # Of the rows that versions 2 and 3 have, all but one start at or after the block's end.
     assert (result.status, result.out.count("\n")) == ((0, 0) if version == 1 else (1, 1))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What parts of the core promise on their own, where the whole has a second way to the same result and so hides it."""
+"""Promises of parts of the core that whole conversions cannot test: there a second way leads to the same result."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_instructions_with_their_operands() -> None:
 
 
 def test_every_advance_begins_a_chunk() -> None:
-    """Also those with operands; were they part of a chunk, the machine would find out and take the slow way."""
+    """Also those with operands; if they were part of a chunk, the machine would notice and be slow."""
     pieces = [b"\x0e\x10", b"\x02\x10\x0e\x18", b"\x03\x10\x00", b"\x44\x0e\x20\x0a", b"\x04\x01\x00\x00\x00"]
     assert Cutter(0).cut(b"".join(pieces)) == pieces
 
@@ -119,7 +119,7 @@ def test_the_cache_hands_on_only_what_it_must() -> None:
     # The first chunk without an advance, and one by 0.
     assert as_both_do(cache, "0e 10 44 0e 20").starts == (0, 4)
     assert as_both_do(cache, "41 0e 10 40 0e 18").starts == (0, 1)
-    # Rows that say what the one before says: saving rbx, and nothing.
+    # Rows equal to the one before: saving rbx, and nothing.
     assert as_both_do(cache, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
 
 
@@ -142,7 +142,7 @@ def test_the_last_errata_are_the_default() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -> None:
-    """A rule that SFrame need not say makes another row of the CFI, and none of the section."""
+    """A rule that SFrame need not store makes another row of the CFI, and none of the section."""
     other = ROW._replace(fp=NoRule.SAME_VALUE)
     last = ROW._replace(cfa=RegisterOffset(7, 16))
     lowering, cie = Lowering(Target(AMD64, version)), parsed_cie(AMD64)
@@ -162,7 +162,7 @@ def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -
 
 
 def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -> None:
-    """What is kept for the next function is what some rows can say."""
+    """Only rules that some row can hold are kept for the next function."""
     by_other_register = (ROW._replace(cfa=RegisterOffset(10, 8)),)
     flexible, cie = Lowering(Target(AMD64, 3)), parsed_cie(AMD64)
     first = flexible.lower(UnwindTable((0,), by_other_register), cie)
@@ -207,7 +207,7 @@ def test_what_no_row_can_say_no_row_can_say_the_second_time_either(state: RowSta
 
 
 def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
-    """One body under many names takes its place as often, and no memory."""
+    """One body with many starts counts many times, and is stored once."""
     count = 1 << 14
     state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
     body = FunctionBody(tuple(range(count)), (state,) * count)
@@ -227,7 +227,7 @@ def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
 @pytest.mark.parametrize("offset", [8, 1 << 10, 1 << 20])
 @pytest.mark.parametrize("fp", [None, Rule(None, -16, deref=True)])
 def test_the_size_of_words_is_that_of_their_bytes(offset: int, fp: Rule | None, *, is_flexible: bool) -> None:
-    """What chooses where to split counts on it, and sees no bytes."""
+    """The choice of where to split relies on it, and sees no bytes."""
     state = FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), fp)
     tail = encode_state(plan_state(state, AMD64, is_flexible=is_flexible), AMD64)
     assert words_size(state, AMD64, is_flexible=is_flexible) == len(tail) - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception tree: one root, messages that say where, and exceptions that survive a process boundary."""
+"""The exception tree: one root, messages with a place, and exceptions that survive a process boundary."""
 
 import pickle
 

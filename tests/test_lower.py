@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SFrame can say, in which version: a case per reason to leave a function out, and what is kept."""
+"""What SFrame can express, in which version: a case per reason to leave a function out, and what is kept."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -95,7 +95,7 @@ def body_of(result: FunctionBody | Skip) -> FunctionBody:
 
 
 class Case(NamedTuple):
-    """A row that some versions cannot say, for `reason`; those that can say `said`, in a flexible row."""
+    """A row that some versions cannot express, for `reason`; the others have `said`, in a flexible row."""
 
     reason: SkipReason
     arch: Arch
@@ -349,7 +349,7 @@ def test_another_return_column() -> None:
             assert result == Skip(SkipReason.NON_DEFAULT_RA_COLUMN, "column 3", 0)
 
 
-# What default rows say
+# What default rows hold
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_errata(version: int, errata: int, is_said: bool, is_pcrel: bool) -> Non
 
 
 def test_an_outermost_frame_needs_nothing_else() -> None:
-    """Where RA is undefined there is no caller: whatever else the row says is of no use."""
+    """Where RA is undefined there is no caller, so the other rules of the row do not matter."""
     row = RowState(None, NoRule.UNDEFINED, NoRule.UNDEFINED, InRegister(3), RaSigning.SIGNED_WITH_PC)
     assert lower(AARCH64_LE, 3, row) == body_of_rows((FrameRow(0, OUTERMOST),))
 

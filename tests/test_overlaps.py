@@ -91,7 +91,7 @@ CASES = {
         {2: DropReason.SHADOWED},
         PLAIN,
     ),
-    "a duplicate behind another overlap": (
+    "a duplicate after another overlap": (
         ((100, 30, 5), (110, 10, 6), (100, 30, 5)),
         ((0, 100, 110), (1, 110, 120), (0, 120, 130)),
         {2: DropReason.DUPLICATE},

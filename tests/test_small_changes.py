@@ -14,6 +14,8 @@ from tests.fuzz.harness import timed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.fuzz
+
 #: Values that a byte is replaced by, and masks that change it.
 VALUES: Final = (0x00, 0xFF, 0x7F)
 MASKS: Final = (0x01, 0x80, 0x10)

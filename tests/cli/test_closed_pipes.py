@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers that have left: the program ends without a word, whatever it was to write to whichever stream."""
+"""Readers that have closed their pipe: the program ends without a message, on either stream."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_standard_error(tmp_path: Path, words: str) -> None:
 
 @pytest.mark.parametrize(("words", "stream", "status"), [("size --help", "stdout", 0), ("--nothing", "stderr", 2)])
 def test_what_the_parser_of_arguments_says(tmp_path: Path, words: str, stream: str, status: int) -> None:
-    """It does not care whether anybody listens."""
+    """A verb that prints nothing does not fail because of a closed pipe."""
     done = run_closed(tmp_path, words, stream)
     assert (done.returncode, done.stderr or b"") == (status, b"")
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = [pytest.mark.fuzz, pytest.mark.oracle]
+
 #: Words of each way to run the program, without the file; `{out}` is a file to write.
 WAYS: Final = {
     "copy": ("convert", "-o", "{out}"),
@@ -83,7 +85,7 @@ def run(way: str, file: Path, out: Path) -> cli.Result:
 
 
 def check_file(seed: Seed, damage: Damage, way: str, folder: Path) -> Verdict:
-    """Run a damaged file one way, and convert and verify it; return what readelf has to say of it."""
+    """Run a damaged file one way, and convert and verify it; return readelf's verdict."""
     file, out = folder / "file", folder / "out"
     for path in (file, out):
         path.unlink(missing_ok=True)
@@ -145,7 +147,7 @@ def test_files_without_damage(way: str, tmp_path: Path) -> None:
 
 
 def test_a_symbol_table_past_the_end(tmp_path: Path) -> None:
-    """Found by the tests above: symbols were read before anybody asked whether the file has them."""
+    """Found by the tests above: symbols were read from a file without any."""
     file = tmp_path / "file"
     file.write_bytes(next(s.data for s in seeds_of_this_machine() if s.name == "amd64-push-rbp.o with .sframe"))
     image = load(file.read_bytes())

@@ -376,7 +376,7 @@ def test_replacing_in_a_program(gcc: Tool, tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-# What goes out at once
+# Output to streams
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
 def check_section(
     path: Path, *, more_functions_than: int = 2, source: Literal["eh_frame", "debug_frame"] | None = None
 ) -> None:
-    """See that a file's own section says what its CFI says, and that a segment leads to it."""
+    """Check that a file's section agrees with its CFI, and that a segment leads to it."""
     from cfi2sframe import Options, decode_existing, load, verify
     from cfi2sframe.elf.constants import PT_GNU_SFRAME
 

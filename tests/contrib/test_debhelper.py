@@ -35,7 +35,7 @@ BUILD = ("dpkg-buildpackage", "-b", "-us", "-uc")
 
 @pytest.fixture
 def debian(tmp_path: Path, programs: Path) -> dict[str, str]:
-    """An environment in which debhelper finds the add-on, installed as its README says."""
+    """An environment in which debhelper finds the add-on, installed as in its README."""
     need("dpkg-buildpackage", "dh", "cc", "make", "perl")
     perl, tools = tmp_path / "perl", tmp_path / "tools"
     (perl / "Debian" / "Debhelper" / "Sequence").mkdir(parents=True)

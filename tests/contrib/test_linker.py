@@ -180,7 +180,7 @@ def test_raw_output_is_left(tmp_path: Path, programs: Path) -> None:
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["-V"], []])
 def test_questions_are_passed_on(tmp_path: Path, programs: Path, words: list[str]) -> None:
     need("ld")
-    # With its path: the linker says the name that it was called by.
+    # With its path: the linker prints the name that it was called by.
     ours = attempt("cfi2sframe-ld", *words, cwd=tmp_path, env=environment(programs))
     theirs = attempt(str(shutil.which("ld")), *words, cwd=tmp_path, env=environment(programs))
     assert ours.status == theirs.status
@@ -201,7 +201,7 @@ def fake_linker(path: Path, script: str) -> Path:
 
 
 def link_with(tmp_path: Path, programs: Path, script: str, **variables: str) -> Result:
-    """Run the wrapper around a linker that does what the script says."""
+    """Run the wrapper around a linker that follows the script."""
     env = environment(programs, CFI2SFRAME_LD=str(fake_linker(tmp_path / "linker", script)), **variables)
     return attempt("cfi2sframe-ld", "-o", "out", cwd=tmp_path, env=env)
 

@@ -177,7 +177,7 @@ def data_files() -> list[Path]:
 
 
 def test_the_bill_of_materials(archives: tuple[Path, Path, Path]) -> None:
-    """CycloneDX 1.6: the required fields, and what they say is what the archives and pyproject.toml say."""
+    """CycloneDX 1.6: the required fields, with the values of the archives and of pyproject.toml."""
     bill = json.loads(archives[2].read_text())
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema checks JSON; pip install jsonschema")
     jsonschema.validate(bill, BILL_SCHEMA, format_checker=jsonschema.FormatChecker())
@@ -248,7 +248,7 @@ def test_what_development_needs_is_locked(name: str, extras: tuple[str, ...]) ->
 
 
 def test_the_lock_files_agree() -> None:
-    """What goes into one environment has one version."""
+    """Packages of one environment have one version each."""
     first, *others = (requirements(name) for name in ("dev.txt", "compiled.txt", "fuzz.txt"))
     for other in others:
         assert {name: versions for name, versions in other.items() if first.get(name, versions) != versions} == {}

@@ -22,7 +22,7 @@ CODE = (asm.def_cfa(7, 8), asm.offset(16, 1))
 BODY = (asm.advance0(4), asm.def_cfa_offset(300))
 BODY_BYTES = b"\x44\x0e\xac\x02"
 
-#: Every encoding in which a file can say an address: the forms with each base.
+#: Every encoding of an address in a file: the forms with each base.
 FORMS = (0x00, 0x01, 0x03, 0x04, 0x09, 0x0B, 0x0C)
 ENCODINGS = [form | base for form in FORMS for base in (0x00, 0x10, 0x30) if not (form in {0x01, 0x03} and base)]
 
@@ -119,7 +119,7 @@ def test_augmentations(version: int, augmentation: str, is_signal_frame: bool, u
 
 @pytest.mark.parametrize("encoding", [*ENCODINGS, d.DW_EH_PE_aligned, d.DW_EH_PE_omit, 0x20 | d.DW_EH_PE_sdata4])
 def test_a_personality_of_any_encoding_is_stepped_over(encoding: int) -> None:
-    """Its base need not be known: nobody asks for the address."""
+    """Its base need not be known, because the address is not used."""
     cie = asm.Cie(augmentation="zPR", instructions=CODE, personality_encoding=encoding, personality_vaddr=0x40000)
     check_usual(only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))))
 
@@ -130,7 +130,7 @@ def test_an_omitted_lsda() -> None:
 
 
 def test_augmentation_data_of_more_than_127_bytes() -> None:
-    """Its size then takes two bytes, which the quick way of the usual FDE must leave to the general one."""
+    """Its size then needs two bytes, which the quick parser of usual FDEs must leave to the general one."""
     cie = asm.Cie(augmentation="zR", instructions=CODE)
     plain = frame_of(asm.Fde(cie, PC, SIZE)).assemble()
     cie_size = 4 + int.from_bytes(plain[:4], "little")
@@ -389,7 +389,7 @@ def test_unknown_cie_version(version: int) -> None:
 
 
 def test_a_cie_cut_at_every_byte() -> None:
-    """The length field says less and less; each FDE of it fails, with the CIE's place in the reason."""
+    """The length field shrinks byte by byte; each FDE of the CIE fails, with the CIE's place in the reason."""
     cie = asm.Cie(
         3,
         "zPLR",

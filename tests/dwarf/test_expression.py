@@ -306,7 +306,7 @@ def test_garbage_has_a_shape_or_none_or_is_an_error(expression: bytes, byte_orde
 
 
 def test_long_expressions_are_shown_in_part() -> None:
-    """Whole operations, until 32 bytes of the expression are shown; damage behind them is not looked for."""
+    """Whole operations, until 32 bytes of the expression are shown; damage after them is not looked for."""
     assert describe(NOP * 32, "<") == "; ".join(["nop"] * 32)
     assert describe(NOP * 1_040, "<") == "; ".join(["nop"] * 32) + "; and 1,008 more bytes"
     const8u = bytes((0x0E,)) + bytes(8)

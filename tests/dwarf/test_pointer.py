@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded pointers (LSB, "DWARF Exception Header Encoding"): every form with every base, and what a file cannot say."""
+"""Encoded pointers (LSB, "DWARF Exception Header Encoding"): every form with every base, and what has no form."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """The row machine, opcode by opcode (DWARF 5, 6.4.2): right, cut off at every byte, and where it does not belong.
 
 The CIE's factors are 3 and -5: with the usual 1 and -8 a factor that is forgotten, or taken for the other, can pass.
-Operands have the sign bit of their last LEB128 byte set, so that signed and unsigned readings differ.
+Operands have the sign bit of their last LEB128 byte set, which makes signed and unsigned readings differ.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def usual_cie(arch: Arch, fde_encoding: int = d.DW_EH_PE_absptr) -> DwarfCie:
 
 
 def start_state(arch: Arch) -> RowState:
-    """What `usual_cie` says."""
+    """The rules of `usual_cie`."""
     return RowState(RegisterOffset(arch.sp_register, 40), AtCfa(-5), AtCfa(-20), NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
@@ -121,7 +121,7 @@ def rows_of(arch: Arch, *instructions: asm.Instruction, cie: DwarfCie | None = N
 
 
 class Case(NamedTuple):
-    """An instruction in the state of `usual_cie`, behind `setup`: what holds then, and how far it goes."""
+    """An instruction in the state of `usual_cie`, after `setup`: the rules after it, and how far it advances."""
 
     instruction: asm.Instruction
     expected: RowState
@@ -217,7 +217,7 @@ def table(arch: Arch) -> dict[str, Case]:
 
 
 class Misuse(NamedTuple):
-    """A program in which an instruction does not belong; `in_fde` runs behind `in_cie`."""
+    """A program in which an instruction does not belong; `in_fde` runs after `in_cie`."""
 
     in_cie: tuple[asm.Instruction, ...]
     in_fde: tuple[asm.Instruction, ...]

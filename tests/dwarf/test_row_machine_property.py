@@ -56,7 +56,7 @@ MACHINES = [
 
 
 class _Moment(NamedTuple):
-    """All rules at one point of a program; `rules` has every register that anything was said of."""
+    """All rules at one point of a program; `rules` has every register with a rule."""
 
     delta: int
     cfa: RegisterOffset | CfaExpression | None
@@ -210,7 +210,7 @@ def test_rows_are_what_the_steps_mean(machine: cfi.Machine, arch: Arch, data: st
 @settings(max_examples=25)
 @given(st.data())
 def test_a_machine_forgets_nothing_and_mixes_nothing_up(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
-    """One machine for all programs of a file says what a new one for each would say, however often it is asked."""
+    """One machine for all programs of a file gives the rows of a new one for each, however often it is asked."""
     programs = data.draw(st.lists(cfi.programs(machine, max_steps=10), min_size=2, max_size=5))
     fdes = [_read(program, arch) for program in programs]
     # Twice: what was interpreted once is looked up the second time.
@@ -223,7 +223,7 @@ def test_a_machine_forgets_nothing_and_mixes_nothing_up(machine: cfi.Machine, ar
 @settings(max_examples=25)
 @given(st.data())
 def test_what_is_said_of_other_registers_changes_no_row(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
-    """An expression for a register that no row tells of, before or between, leaves every row as it was."""
+    """An expression for a register that rows do not track leaves every row as it was, wherever it stands."""
     program = data.draw(cfi.programs(machine, max_steps=12))
     extra = data.draw(st.sampled_from((asm.expression(99, b"\x30"), asm.undefined(99), asm.gnu_args_size(1 << 40))))
     place = data.draw(st.integers(0, len(program.fde.instructions)))
@@ -259,7 +259,7 @@ def _cie(code: bytes) -> DwarfCie:
 
 @given(st.lists(_CFA_STEPS, max_size=30))
 def test_an_expression_hides_register_and_offset(steps: list[asm.Instruction]) -> None:
-    """A new offset waits behind an expression, a new register ends it and takes the last offset (libgcc, readelf)."""
+    """After an expression a new offset is kept, and a new register ends the expression with it (libgcc, readelf)."""
     register, offset, expression, delta = 7, 8, None, 0
     expected: dict[int, RegisterOffset | CfaExpression] = {0: RegisterOffset(7, 8)}
     for step in steps:
@@ -316,7 +316,7 @@ def test_garbage_gives_rows_or_an_error(arch: Arch, initial: bytes, code: bytes,
 @settings(max_examples=150)
 @given(cfi.programs(cfi.AMD64, max_steps=4), st.data(), KINDS)
 def test_a_damaged_section_fails_in_parts_or_whole(program: cfi.Program, data: st.DataObject, kind: CfiKind) -> None:
-    """Whatever a byte turns into, each entry is an FDE or a failure, or the walk says where it ended."""
+    """Whatever a byte turns into, each entry is an FDE or a failure, or the walk reports where it ended."""
     section = bytearray(program.section(debug_frame=kind == "debug_frame").assemble())
     for _ in range(data.draw(st.integers(1, 3))):
         section[data.draw(st.integers(0, len(section) - 1))] = data.draw(st.integers(0, 255))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.oracle, pytest.mark.corpus]
 
-# Library -> fewest FDEs that it must have, so that an empty answer of a tool is no success.
+# Library -> fewest FDEs that it must have, because an empty answer of a tool is no success.
 LIBRARIES = {
     "libc.so.6": 3_000,
     "libstdc++.so.6": 4_000,
@@ -37,7 +37,7 @@ MAX_LEFT_OUT = {
 
 @pytest.fixture(autouse=True)
 def _no_collection() -> Iterator[None]:
-    """Millions of tuples without a cycle: collecting takes half of the time."""
+    """Millions of tuples without a cycle: collecting would be half of the time."""
     gc.disable()
     yield
     gc.enable()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.oracle, pytest.mark.corpus]
 
-# Library -> fewest FDEs that it must have, so that an empty answer of a tool is no success.
+# Library -> fewest FDEs that it must have, because an empty answer of a tool is no success.
 LIBRARIES = {
     "libc.so.6": 3_000,
     "libstdc++.so.6": 4_000,
@@ -28,13 +28,13 @@ LIBRARIES = {
     "machine's libc": 3_000,
 }
 MACHINE_LIBC = Path("/lib/x86_64-linux-gnu/libc.so.6")
-# Left out in these versions: nearly nothing, and never a function that a default row could say.
+# Left out in these versions: nearly nothing, and never a function that default rows can express.
 MAX_LEFT_OUT = {2: 250, 3: 150}
 
 
 @pytest.fixture(autouse=True)
 def _no_collection() -> Iterator[None]:
-    """Millions of tuples without a cycle: collecting takes half of the time."""
+    """Millions of tuples without a cycle: collecting would be half of the time."""
     gc.disable()
     yield
     gc.enable()

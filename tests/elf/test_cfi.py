@@ -484,7 +484,7 @@ def test_damaged_content_at_every_byte() -> None:
 
 def test_content_cut_at_every_byte() -> None:
     packed = zlib.compress(DEBUG_BYTES)
-    # Behind the data stands a checksum of 4 bytes, without which the data are still whole.
+    # A checksum of 4 bytes follows the data; without it the data are still complete.
     for size in range(len(packed) - 8):
         with pytest.raises(ElfError, match=r"^\.debug_frame: (damaged compressed section|decompresses to)"):
             find_cfi(with_sections(compressed(packed[:size], len(DEBUG_BYTES))))
@@ -676,7 +676,7 @@ def without_section_headers(data: bytes) -> bytes:
 def test_real_libraries_say_the_same_without_section_headers(
     arch: tools.CorpusArch, corpus: Callable[[tools.CorpusArch], Path]
 ) -> None:
-    """Where other sections follow in the segment, the end of .eh_frame is found by what it says."""
+    """Where other sections follow in the segment, the end of .eh_frame is found from its contents."""
     files = sorted(path for path in corpus(arch).rglob("*.so*") if path.is_file() and path.stat().st_size < 400_000)
     checked = 0
     for path in files[:8]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What headers could make a run cost that name the same bytes, or the same name, thousands of times over."""
+"""Headers that refer to the same bytes, or the same name, thousands of times: each run keeps to the bound."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
+pytestmark = pytest.mark.fuzz
+
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3
 SHT_RELA: Final = 4
@@ -38,7 +40,7 @@ FDE: Final = asm.Fde(cie_of(AMD64), TEXT_VADDR, 16)
 
 
 class Headers:
-    """A file whose section headers are to be changed: what they say, by index."""
+    """A file whose section headers are to be changed: their fields, by index."""
 
     def __init__(self, data: bytes) -> None:
         self.data = bytearray(data)
@@ -169,7 +171,7 @@ def test_names_become_one_object() -> None:
 
 
 def test_differences_in_a_section_of_a_long_name(tmp_path: Path) -> None:
-    """The text says where each of them is."""
+    """The text names the place of each."""
     count, name = 2_000, ".text" + "\x1b" * 20_000
     functions = [
         RawFunction(16 * n, 16, b"" if n else b"\x00\x03\x10", fre_offset=0 if n else None) for n in range(count)
@@ -198,7 +200,7 @@ def test_differences_in_a_section_of_a_long_name(tmp_path: Path) -> None:
 
 
 def test_notes_that_many_segments_share(tmp_path: Path) -> None:
-    """Whether a PT_NOTE that repeats PT_GNU_PROPERTY may go is for its notes to say, which are read for each."""
+    """Whether a PT_NOTE that repeats PT_GNU_PROPERTY may be removed depends on its notes, which are read for each."""
     pair_count, size = 400, 12 * 8_000
     content = struct.pack("<III", 0, 0, 1) * (size // 12 - 1) + struct.pack("<III", 4, 4, 5)
     note = asm.Section(".note.ABI-tag", content, SHT_NOTE, SHF_ALLOC, VADDR + 0x1000)

@@ -273,7 +273,7 @@ def test_an_object_gets_a_layout_of_its_own() -> None:
     allocated = [section for section in image.sections if section.flags & c.SHF_ALLOC]
     assert [section.name for section in allocated] == [".text", ".text.b", ".bss", ".rodata", ".empty"]
     assert all(section.vaddr % section.alignment == 0 for section in allocated)
-    # With a gap, so that no end is a start; and not at 0, where discarded functions are.
+    # With a gap: no end is a start; and not at 0, where discarded functions are.
     assert all(left.end_vaddr < right.vaddr for left, right in pairwise(allocated))
     assert allocated[0].vaddr > 0
     assert image.sections[2].vaddr == 0

@@ -114,7 +114,7 @@ def check_left(form: Form, folder: Path) -> None:
     """Every file is the old one or the new one, and there is no other."""
     before, after = dict(form.files), expected(form)
     left = contents(folder)
-    # What the report says depends on what happened; it is there as a whole.
+    # The content of the report depends on what happened, but it is complete.
     lines = left.pop("report", b"").splitlines(keepends=True)
     assert [json.loads(line)["file"] for line in lines] in ([], [name for name, _ in form.files])
     assert left.keys() <= before.keys() | after.keys()

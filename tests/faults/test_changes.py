@@ -71,7 +71,7 @@ def test_another_file_in_its_place_is_converted_instead(folder: Path, faults: Fa
 
 
 def test_a_file_that_is_truncated_in_place_stays_so(folder: Path, faults: Faults) -> None:
-    """What somebody else did to it is not undone."""
+    """Changes by others are not undone."""
     form = BY_NAME["in-place"]
     fill(form, folder)
     done = run(folder, *form.arguments, variables=faults.of("write:cut:100", file=folder / "in.o"))

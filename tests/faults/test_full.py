@@ -79,7 +79,7 @@ def test_a_limit_of_file_size(folder: Path, form: Form) -> None:
 
 
 def test_a_limit_that_the_report_meets_first(folder: Path) -> None:
-    """The files are converted; an error says that their report could not be written."""
+    """The files are converted; there is an error about the report that could not be written."""
     if shutil.which("prlimit") is None:
         pytest.skip("no prlimit")
     fill(BY_NAME["batch"], folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program run in a folder of somebody else's, with a file there for every module that anybody could import."""
+"""The program run in another user's folder, with a file there for every module that could be imported."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from tests.support.package_files import cpio, deb, rpm, tar
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.fuzz
 
 #: Beside the standard library: what this program may load, and what Python itself looks for.
 OTHERS: Final = (
@@ -156,7 +158,7 @@ def test_verbs(trap: Trap, tmp_path: Path, kind: str) -> None:
 
 
 def test_the_trap(trap: Trap, tmp_path: Path) -> None:
-    """It is sprung by what looks in the current directory, or this file would show nothing."""
+    """The trap works: an interpreter that looks in the current directory imports it."""
     for option, what in (("-c", "import selectors"), ("-m", "capstone")):
         attempt(sys.executable, option, what, cwd=trap.folder)
         assert trap.sprung() != ""

@@ -25,6 +25,8 @@ from tests.support.jobs import object_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.fuzz
+
 #: Any user without rights.
 USER = 65534
 USERS, ROOTS = object_of(2), object_of(5)
@@ -44,7 +46,7 @@ class Scene(NamedTuple):
 
     @property
     def system(self) -> Path:
-        """The folder that is none of the user's."""
+        """A folder that is not the user's."""
         return self.base / "system"
 
 
@@ -166,7 +168,7 @@ def race(scene: Scene, act: Callable[[Scene], None], rounds: int) -> tuple[list[
 def test_a_user_who_exchanges_names(scene: Scene, act: Callable[[Scene], None]) -> None:
     changed, stolen = race(scene, act, 20)
     assert stolen == []
-    # A link that root names himself is followed: where it leads to is what he has asked for.
+    # A link that root names is followed, because root has asked for its target.
     assert changed == [] or act is not convert_tree
 
 

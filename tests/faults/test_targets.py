@@ -169,7 +169,7 @@ def test_lists_without_an_end(source: Path, words: tuple[str, ...]) -> None:
 
 
 def test_a_stamp_replaces_nothing_but_files(source: Path) -> None:
-    """A device would become a file; here a FIFO, to which nobody writes."""
+    """A device would become a file; here a FIFO without a writer."""
     fifo = source.parent / "fifo"
     os.mkfifo(fifo)
     done = run(source.parent, "--in-place", "in.o", "--stamp", "fifo")
@@ -283,8 +283,8 @@ def test_odd_names_in_a_list(folder: Path, name: bytes) -> None:
 
 def access_list(user: int) -> bytes:
     """Return a POSIX access control list: the owner and one more user may do all, the owning group may read."""
-    nobody = 0xFFFFFFFF
-    entries = ((0x01, 7, nobody), (0x02, 7, user), (0x04, 4, nobody), (0x10, 7, nobody), (0x20, 0, nobody))
+    no_id = 0xFFFFFFFF
+    entries = ((0x01, 7, no_id), (0x02, 7, user), (0x04, 4, no_id), (0x10, 7, no_id), (0x20, 0, no_id))
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
@@ -349,7 +349,7 @@ def test_raw_bytes_inherit_no_set_user_id_bit(source: Path) -> None:
 
 
 def test_an_owner_that_cannot_be_kept_loses_its_set_id_bits(source: Path, faults: Faults) -> None:
-    """As for a user who converts somebody else's program."""
+    """As for a user who converts another user's program."""
     if os.geteuid() != 0:
         pytest.skip("needs a file of another user")
     os.chown(source, 12345, 12345)

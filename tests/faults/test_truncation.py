@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 #: Files of this size are read by ranges; until that was so, they were mapped.
 LARGE_SIZE = 1 << 24
 WHILE_READ = "the file was changed while it was being read"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
+pytestmark = pytest.mark.fuzz
+
 TIB: Final = 1 << 40
 ELF_START: Final = b"\x7fELF\x02\x01\x01"
 #: What the program needs for itself, three times over.

@@ -107,7 +107,7 @@ class Writer:
 
     def _advance(self) -> Iterator[str]:
         random, machine = self.random, self.machine
-        # What stands in front of the first advance becomes the CIE's, which has nothing to restore.
+        # Instructions before the first advance become the CIE's, which has nothing to restore.
         self.may_restore = True
         kind = random.random()
         if kind < 0.85:

@@ -28,7 +28,7 @@ _PC_COUNT: Final = 8
 
 
 def check_conversions(image: ElfImage, versions: tuple[int, ...] = VERSIONS) -> None:
-    """Convert an image: an error of the project's own, or a section that says what the CFI says."""
+    """Convert an image: an error of the project's own, or a section that agrees with the CFI."""
     for version in versions:
         options = Options(version=version)
         try:

@@ -39,7 +39,7 @@ class Seed(NamedTuple):
     zones: dict[str, tuple[int, int]]
 
     def __repr__(self) -> str:
-        # In hypothesis's reports the name says more than the bytes.
+        # In hypothesis's reports a name is clearer than the bytes.
         return f"Seed({self.name!r})"
 
 

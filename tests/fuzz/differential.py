@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 
 def run(arch_name: ArchName, tools: Tools, seed: int, function_count: int, folder: Path) -> Outcome:
-    """Assemble a file of random functions and compare what is said of each."""
+    """Assemble a file of random functions and compare the rules of each."""
     is_gnu = seed % _GNU_FILE == 0
     writer = Writer(MACHINES[arch_name], seed, is_gnu=is_gnu)
     if is_gnu:
@@ -119,7 +119,7 @@ def _fdes(
 
 def _compare(entry: CfiEntry, fde: frames.OracleFde, arch: Arch, judge: _Judge) -> Iterable[str]:
     if fde.problem:
-        # LLVM prints no row that says nothing at all.
+        # LLVM prints no row without rules.
         if any(row.state[:-1] != _NOTHING for row in entry.program.table.rows):
             yield fde.problem
         return
@@ -132,7 +132,7 @@ def _compare(entry: CfiEntry, fde: frames.OracleFde, arch: Arch, judge: _Judge) 
         theirs = row_at(fde.rows, fde.pc_begin_vaddr + delta)
         ours = _state_at(rows, delta)
         if theirs is None:
-            # A function whose CIE says nothing of the CFA: no rule to begin with.
+            # A function whose CIE has no CFA rule.
             if ours.cfa is not None:
                 yield f"+{delta}: no row, we say {ours}"
             continue
@@ -167,7 +167,7 @@ def _same_cfa(ours: CfaRule | None, theirs: frames.Cfa, arch: Arch, judge: _Judg
     if isinstance(ours, CfaExpression):
         return isinstance(theirs, frames.Expression) and _same_expression(ours.expression, theirs.text, arch, judge)
     if ours is None:
-        # readelf has no way to say it: it prints register 0 and offset 0.
+        # readelf has no notation for it: it prints register 0 and offset 0.
         return theirs == frames.NoCfa() if judge.tells_all else theirs == frames.RegisterOffset(0, 0)
     assert isinstance(ours, RegisterOffset)
     return theirs == frames.RegisterOffset(ours.register, ours.offset)

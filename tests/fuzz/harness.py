@@ -33,7 +33,7 @@ MAX_MEMORY_FACTOR: Final = 1024
 
 
 class FindingError(Exception):
-    """An input was answered wrongly, or cost too much. None of the project's own errors, so that no target eats it."""
+    """An input was answered wrongly, or cost too much. Not one of the project's own errors, which targets catch."""
 
 
 class Target(Protocol):

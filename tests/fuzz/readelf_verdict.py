@@ -25,7 +25,7 @@ _ARCH_NAMES: Final[dict[str, ArchName]] = {"AMD64": "amd64", "s390x": "s390x", "
 
 
 class Verdict(NamedTuple):
-    """Rows that were compared, and each that differs. `silence` says why nothing could be compared."""
+    """Rows that were compared, and each that differs. `silence` is the reason why nothing could be compared."""
 
     point_count: int
     problems: tuple[str, ...]
@@ -57,7 +57,7 @@ def read_independently(readelf: str, path: Path, section: tuple[bytes, int] | No
         if fde.pc_begin_vaddr in absent:
             continue
         if (fde.pc_begin_vaddr, fde.pc_end_vaddr) not in known:
-            # A damaged FDE may be one whose start nobody can read.
+            # The start of a damaged FDE may be unreadable.
             if not conversion.cfi.damaged:
                 problems.append(f"no FDE of 0x{fde.pc_begin_vaddr:x}..0x{fde.pc_end_vaddr:x} was read")
             continue

@@ -23,7 +23,7 @@ PT_NULL: Final = 0
 PT_LOAD: Final = 1
 PT_GNU_EH_FRAME: Final = 0x6474E550
 ET_DYN: Final = 3
-#: Behind the file header and five program headers.
+#: After the file header and five program headers.
 _FRAME_VADDR: Final = BASE_VADDR + 64 + 56 * 5
 SHF_ALLOC: Final = 2
 #: `endbr64; push; jmp` and `jmp *; push; jmp`, as in `.plt`.
@@ -154,7 +154,7 @@ def linked_file(arch: Arch, *, section_headers: bool = True, debug_frame: bool =
             asm.Segment(PT_LOAD, 4, (kind, ".eh_frame_hdr"), headers=True),
             asm.Segment(PT_LOAD, 5, (".plt", ".text")),
             asm.Segment(PT_GNU_EH_FRAME, 4, (".eh_frame_hdr",), align=4),
-            # Free entries, for whoever puts a segment in.
+            # Free entries, which an added segment can use.
             *[asm.Segment(PT_NULL, 0, (kind,))] * 2,
         ),
         symbols=(asm.Symbol("f", code_vaddr, 0x40), asm.Symbol("g", code_vaddr + 0x40, 0x40)),

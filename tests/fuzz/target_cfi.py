@@ -34,7 +34,7 @@ def _load_word(vaddr: int) -> int | None:
 
 
 def run(data: bytes) -> None:
-    """Parse a section and interpret its FDEs. The first byte says which ABI and which kind of section it is."""
+    """Parse a section and interpret its FDEs. The first byte chooses the ABI and the kind of section."""
     if not data:
         return
     arch = make.ARCHES[data[0] % len(make.ARCHES)]

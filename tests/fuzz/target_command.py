@@ -74,7 +74,7 @@ def run(data: bytes) -> None:
         left = set(os.listdir(folder)) - {"in", "out"}
         expect(not left, f"{way}: left {left}")
         expect("--in-place" in way or file.read_bytes() == content, f"{way}: changed its input")
-        expect("{out}" in way or not out.exists(), f"{way}: wrote a file that nobody named")
+        expect("{out}" in way or not out.exists(), f"{way}: wrote a file that was not named")
 
 
 def _run_in(folder: str, words: list[str]) -> Result:

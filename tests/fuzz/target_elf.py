@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzz target: any bytes as an ELF file, through everything that reads."""
+"""Fuzz target: any bytes as an ELF file, through every reader."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _put_in(conversion: Conversion) -> bytes | None:
         out = b"".join(emitted.chunks)
         check(emitted, load(out))
     except VerificationError as error:
-        # The check has kept the file from being written; but what it caught must not come about.
+        # The check prevents the file from being written, but no rewrite may need that.
         raise FindingError(f"written wrongly: {error}") from error
     except Cfi2SFrameError:
         return None

@@ -23,8 +23,8 @@ _SEPARATOR = b"\xff\xfe"
 def run(data: bytes) -> None:
     """Make a file of instructions and convert it.
 
-    Two bytes say which ABI, augmentation, alignments and version it is; then come the CIE's instructions and those of
-    the FDEs, set apart from one another by `ff fe`. FDEs follow one another, or overlap, as the second byte says.
+    Two bytes choose ABI, augmentation, alignments and version; then come the CIE's instructions and those of
+    the FDEs, set apart from one another by `ff fe`. FDEs follow one another, or overlap, as the second byte chooses.
     """
     if len(data) < 2:
         return

@@ -44,7 +44,7 @@ def run(data: bytes) -> None:
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """Yield every kind of container, most of them not compressed: nobody could change what is in them otherwise."""
+    """Yield every kind of container, few of them compressed: mutations rarely survive decompression."""
     files = {"./usr/lib/x.so": linked_file(AMD64), "./usr/share/doc/x": b"text"}
     tar, cpio = make.tar(files), make.cpio(files)
     yield "deb", make.deb(tar)

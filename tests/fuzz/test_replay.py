@@ -24,6 +24,8 @@ from tests.fuzz.harness import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 #: Bytes of the whole corpus, which is part of the repository.
 MAX_CORPUS_SIZE = 1_000_000
 
@@ -58,7 +60,7 @@ def test_memory_is_bounded(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_seeds_are_what_the_assemblers_make(name: str) -> None:
-    """Whoever changes an assembler sees here that `tools/fuzz.py --seed` is due."""
+    """After a change of the test assemblers, `tools/fuzz.py --seed` is due."""
     made = {f"seed-{seed}": data for seed, data in target(name).seeds()}
     assert made
     assert {path.name: path.read_bytes() for path in inputs(name) if path.name.startswith("seed-")} == made

@@ -127,7 +127,7 @@ def test_a_process_that_dies(tmp_path: Path, verb: str, position: int) -> None:
 
 @pytest.mark.parametrize("verb", ["in place", "size"])
 def test_a_process_that_takes_too_long(tmp_path: Path, verb: str) -> None:
-    """The grant is made small, so that the test is quick."""
+    """The grant is made small to keep the test quick."""
     names = fill(tmp_path, 2)
     setup = "limits._BASE_SECONDS, limits._SECONDS_PER_MIB = 1, 0"
     done = run("while True: pass", *VERBS[verb], *names, "-j", "2", setup=setup)

@@ -324,7 +324,7 @@ def test_a_name_that_has_become_another_files_is_not_replaced(source: Path) -> N
 def test_a_temporary_name_that_has_become_another_files(
     source: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Whoever may write to a folder can exchange names in it; they do not get to other folders."""
+    """A user who may write to a folder can exchange names in it, but reach no other folder."""
     targets = [source]
     if count == 2:
         (source.parent / "elsewhere").mkdir()

@@ -84,7 +84,7 @@ def test_tasks_hold_every_item_once_and_in_order(count: int) -> None:
 
 
 class _Failing(Executor):
-    """Does what it is told with the first tasks, and fails with the others."""
+    """Runs the first tasks, and fails with the others."""
 
     def __init__(self, good_count: int, fail: Callable[[Future[Any]], None]) -> None:
         self.left = good_count

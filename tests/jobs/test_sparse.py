@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 SIZE = 4 << 40
 BLOCK = 1 << 16
 
@@ -89,12 +91,12 @@ def test_every_way_to_convert(tmp_path: Path, make: Callable[[], bytes]) -> None
         (("verify", "--existing", path), 0),
         (("remove", "--in-place", path), 0),
         (("coverage", path), 0),
-        # What goes to a pipe is read before: as many zeros as that are more than such a file may ask for.
+        # Output to a pipe is read into memory first: so many zeros are more than the budget of such a file.
         ((path, "--emit", "elf", "-o", "-"), 3),
     ):
         run = run_within_bound(*words, input_size=given)
         assert (run.status, words) == (status, words), run.err
-        # Nothing of what cannot go out as a whole has gone out.
+        # Output that cannot be written as a whole is not written in part.
         assert words[0] != path or not run.out
     for written in (path, out):
         assert SIZE <= written.stat().st_size < SIZE + (1 << 20)

@@ -85,6 +85,7 @@ BND_KINDS: Final = {
 }
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("kind", BND_KINDS.values(), ids=BND_KINDS)
 def test_stubs_with_bnd_prefixes(kind: BndKind) -> None:
     pushed_at = len(kind.before) + 5
@@ -413,7 +414,7 @@ def test_version_1_says_only_what_its_mask_test_finds() -> None:
 @pytest.mark.parametrize("pushed_at", [4, 8, 12, 14, 15])
 @pytest.mark.parametrize("start", [PLT_VADDR, PLT_VADDR + 4])
 def test_version_1_is_right_wherever_it_is_used(pushed_at: int, start: int) -> None:
-    # `nop`s, then a push of one byte so that the next byte is `pushed_at`, then what still fits.
+    # `nop`s, then a push of one byte that ends at `pushed_at`, then what still fits.
     block = b"\xf3\x0f\x1e\xfa" * ((pushed_at - 1) // 4)
     block += {0: b"", 1: b"\xf3\x90\x90"[2:], 2: b"\xf3\x90", 3: b"\x0f\xae\xe8"}[(pushed_at - 1) % 4] + b"\x50"
     assert len(block) == pushed_at

@@ -28,6 +28,8 @@ from tests.support.oracle.tools import find_binutils, oracles_directory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.oracle
+
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 CONSUMER = SUPPORT / "consumer"
 INTERVAL_US = "499"
@@ -50,7 +52,7 @@ ENTERS_LANDING_PADS = {
     "_Unwind_Resume_or_Rethrow",
     "_Unwind_ForcedUnwind",
 }
-#: Endings of a walk that are nobody's fault: code without a section, functions that cannot be described, and registers
+#: Endings of a walk that are no errors: code without a section, functions that cannot be described, and registers
 #: that only the topmost frame has.
 BLAMELESS = {"outermost", "no_module", "no_section", "no_function", "unsafe_register", "too_deep"}
 NOT_CONVERTED = re.compile(r"linux-(?:vdso|gate)|ld[-\d.]|ld-linux|ld64|sampler\w*\.so|libsframe")
@@ -207,7 +209,7 @@ def test_difficult_stacks(
     """Recursion, qsort, alloca, PLT calls, handlers, realigned stacks, threads; and C++ exceptions."""
     report = _sample(built, converted(built / name), seconds, expected=run(built / name, "0"))
     _check(report, version, SAMPLES_PER_SECOND * int(seconds))
-    # Version 2 can say neither signal frames, nor realigned stacks, nor what libgcc does to enter a landing pad.
+    # Version 2 can express neither signal frames, nor realigned stacks, nor what libgcc does to enter a landing pad.
     assert _share_of_equal(report) > (0.98 if version == 3 else 0.6)
 
 

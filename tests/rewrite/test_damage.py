@@ -17,8 +17,10 @@ from tests.support import cfi_asm as asm
 from tests.support.linked_by_hand import noted_file, notes_of
 from tests.support.samples import object_file, push_fp
 
+pytestmark = pytest.mark.fuzz
+
 END = (1 << 64) - 1
-#: A section symbol that is local, so that its section may move.
+#: A local section symbol, whose section may move.
 LOCAL = 0x03
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 SOURCE: Final = """\
 #include <string.h>
 #include <unistd.h>

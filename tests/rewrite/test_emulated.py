@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
 
+pytestmark = pytest.mark.oracle
+
 SUPPORT: Final = Path(__file__).resolve().parents[1] / "support"
 CONSUMER: Final = SUPPORT / "consumer"
 SECONDS: Final = "1"

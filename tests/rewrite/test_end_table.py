@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
+pytestmark = pytest.mark.oracle
+
 LINKERS = ("bfd", "gold", "lld", "mold")
 KINDS = ("pie", "nopie", "static", "static-pie")
 EU_STRIP_WRONG = "eu-strip writes zeros or section headers over program headers that do not follow the ELF header"
@@ -69,7 +71,7 @@ def test_runs_and_is_undone(program: Callable[..., Path], tmp_path: Path, linker
 @pytest.mark.usefixtures("no_other_way")
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_before_5_18_find_the_table(program: Callable[..., Path], tmp_path: Path, kind: str) -> None:
-    """They take it for mapped as far from the first segment as it is in the file."""
+    """They expect it at the same distance from the first segment in memory as in the file."""
     embed(program("bfd", kind), tmp_path / "converted", LARGE, may_move_table=True)
     data = (tmp_path / "converted").read_bytes()
     header = parse_file_header(data)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
+pytestmark = pytest.mark.oracle
+
 
 class Command(NamedTuple):
     """A tool and its arguments; IN and OUT stand for the files. GNU tools come in several versions."""
@@ -64,7 +66,7 @@ PATCHELF_WRONG = "patchelf writes .dynamic into a read-only segment when there i
 
 
 def run_command(command: Command, source: Path, target: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> bool:
-    """Apply a tool; say whether it succeeded. Skips when it is not here."""
+    """Apply a tool; return whether it succeeded. Skips when it is not here."""
     if command.version == "machine":
         need(command.words[0])
         tool = command.words[0]

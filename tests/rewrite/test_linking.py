@@ -159,7 +159,7 @@ def _state_at(lookup: Lookup, pc: int) -> FrameState | str:
 
 
 def _points(section: DecodedSection) -> set[int]:
-    """Every address at which a section starts to say something else; blocks of stubs are looked at one by one."""
+    """Every address at which the row in force changes; blocks of stubs are looked at one by one."""
     points = set()
     for function in section.functions:
         start, end = function.start_vaddr, function.start_vaddr + function.size
@@ -184,7 +184,7 @@ def _code(image: ElfImage) -> list[tuple[str, int, int]]:
 
 
 def _compare(theirs_path: Path, ours_path: Path) -> tuple[ElfImage, DecodedSection]:
-    """Both files say the same at every address; return ours."""
+    """Check that both files have the same rows at every address; return ours."""
     (their_image, theirs), (our_image, ours) = _sections(theirs_path), _sections(ours_path)
     assert _code(their_image) == _code(our_image)
     assert theirs.header.version == ours.header.version
@@ -305,7 +305,7 @@ def test_static_archives(objects: Objects, tmp_path: Path) -> None:
 
 
 def test_sources_of_the_test_data(objects: Objects, tmp_path: Path) -> None:
-    """They define the same names again and call what nobody defines, which a shared library may."""
+    """They define the same names again and call undefined functions, as a shared library may."""
     theirs, ours = (
         _link(objects, inputs, tmp_path / kind, "-shared", "-Wl,-z,muldefs")
         for kind, inputs in zip(Twins._fields, objects.testdata, strict=True)

@@ -53,7 +53,7 @@ RELOCATION_TYPES = {
 }
 ARCHES = [AMD64, AARCH64_LE, S390X]
 NAMES = sorted(path.name for path in GOLDEN.glob("*.o"))
-# Pairs of which nothing can be said: rows that the version has no words for, or an ABI that it does not define.
+# Pairs without a section: rows that the version cannot express, or an ABI that it does not define.
 NOTHING = {
     ("amd64-drap.o", 1),
     ("amd64-drap.o", 2),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LINKERS = ("bfd", "gold", "lld", "mold")
 KINDS = ("pie", "nopie", "static", "static-pie")
 VARIANTS = ("plain", "noseparate", "hash-sysv", "hash-both", "stripped", "debug")
-# GNU gold writes section names in no order, so that the order of sections cannot be told after a move.
+# GNU gold writes section names in no order, from which the order of sections cannot be restored after a move.
 UNORDERED_NAMES = "gold"
 # gold puts 104 bytes of notes after the headers of a static program; two entries need 112.
 NO_ROOM = ("gold", "static", LARGE)
@@ -95,6 +95,7 @@ def test_library_opened_at_run_time(program: Callable[..., Path], tmp_path: Path
     ]
 
 
+@pytest.mark.oracle
 def test_section_type_for_older_tools(program: Callable[..., Path], tmp_path: Path) -> None:
     need("readelf")
     embed(program(), tmp_path / "converted", LARGE, section_type=SHT_PROGBITS)
@@ -123,6 +124,7 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, kind: str, firs
         assert rewritten == (tmp_path / "direct").read_bytes()
 
 
+@pytest.mark.oracle
 def test_replacing_a_section_of_the_linker(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
     """GNU ld puts `.sframe` among others; what is too large for its place leaves zeros there."""
     need("gcc")

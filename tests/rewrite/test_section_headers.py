@@ -114,7 +114,7 @@ def test_bytes_before_them_that_nobody_describes_stay(like_go: Path) -> None:
 
 
 def test_what_the_null_section_is_linked_to_does_not_matter(like_go: Path) -> None:
-    """A section replaced in its place leaves the headers alone: damage that nobody looks at is no reason to fail."""
+    """Replacing a section in place leaves the headers alone; damage to those that are not read is no failure."""
     plain = bytearray(b"".join(emit(convert(load(like_go))).chunks))
     null = number(plain, E_SHOFF, "Q")
     struct.pack_into("<II", plain, null + 40, 0xFFFFFF, 0xEEEEEE)

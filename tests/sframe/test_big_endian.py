@@ -106,7 +106,7 @@ def test_sources(
         flag = ["-mbig-endian"] if target is AARCH64 else []
         run([binutils("newest").tool("as", target.name), *flag, target.source(name), "-o", made])
         counts[name] = _check(made, options, tools, target, tmp_path)
-    # Version 2 with errata 2 cannot say six of either, and one more before that.
+    # Version 2 with errata 2 cannot express six of either, and one more before that.
     assert sum(count > 0 for count in counts.values()) >= len(counts) - 7, counts
 
 

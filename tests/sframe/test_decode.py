@@ -34,7 +34,7 @@ def function_of(raw: RawSection) -> DecodedFunction:
 
 
 def state_of(row: str, **changes: int) -> FrameState:
-    """Return what one row's bytes mean, on AMD64 in version 3 unless the changes say otherwise."""
+    """Return what one row's bytes mean, on AMD64 in version 3 unless the changes differ."""
     info2 = changes.pop("info2", 0)
     raw = RawSection((RawFunction(rows=bytes.fromhex(row), info2=info2),))._replace(**changes)  # type: ignore[arg-type]
     (decoded,) = function_of(raw).rows
@@ -76,7 +76,7 @@ def test_header(version: int, order: str) -> None:
 @pytest.mark.parametrize("auxiliary", [b"", b"\xff" * 9])
 @pytest.mark.parametrize("is_pcrel", [False, True])
 def test_functions(version: int, order: str, auxiliary: bytes, is_pcrel: bool) -> None:  # noqa: FBT001
-    """Starts count from the field itself where the flag says so (version 1 has no such flag)."""
+    """Starts count from the field itself where the flag is set (version 1 has no such flag)."""
     raw = RawSection(
         (
             RawFunction(0x40000, 0x20, b"\x00\x03\x08\x01\x03\x10", 2, 0x00),
@@ -316,7 +316,7 @@ HEADS = (b"", GOOD[:3], GOOD[:8], b"\xe2\xde\x02\x05\x03", b"\xde\xe2\x01\x01\x0
 
 @given(st.binary(max_size=120), st.sampled_from(HEADS))
 def test_any_bytes_decode_or_fail(data: bytes, head: bytes) -> None:
-    """Whatever the bytes, the answer is a section or an `SFrameError` that says where."""
+    """Whatever the bytes, the answer is a section or an `SFrameError` with an offset."""
     error = outcome(head + data)
     assert error is None or error.offset is not None
 

@@ -23,7 +23,7 @@ def rows_of(raw: RawSection) -> list[str]:
 
 
 def rows(*texts: str, info2: int = 0, **changes: int) -> list[str]:
-    """Return what is printed of rows given as bytes, on AMD64 in version 3 unless the changes say otherwise."""
+    """Return what is printed of rows given as bytes, on AMD64 in version 3 unless the changes differ."""
     function = RawFunction(rows=bytes.fromhex("".join(texts)), row_count=len(texts), info2=info2)
     return rows_of(RawSection((function,))._replace(**changes))  # type: ignore[arg-type]
 
@@ -229,7 +229,7 @@ def test_data_of_a_big_endian_section() -> None:
 @pytest.mark.parametrize("row_count", [0, 1, 3])
 @pytest.mark.parametrize("function_count", [0, 1, 3])
 def test_json_in_pieces_is_that_of_the_whole(function_count: int, row_count: int, version: int) -> None:
-    """Rows with two, one and no words, one of which starts elsewhere than another that says the same."""
+    """Rows with two, one and no words, one of which differs from another by its start alone."""
     rows = b"\x00\x05\x08\xf0" + b"\x01\x03\x08" + b"\x02\x00"
     functions = tuple(RawFunction(0x20000 + 64 * n, 64, rows, row_count) for n in range(function_count))
     raw = RawSection(functions, version)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def answers(drawn: Drawn, options: Options) -> dict[int, tuple[FrameState | None, bool, bool]]:
-    """Return what a section says at every address that it describes: the row's state, and the function's attributes."""
+    """Return what a section has at every address that it describes: the row's state, and the function's attributes."""
     conversion = convert_checked(drawn.image, options)
     if not conversion.data:
         return {}

@@ -19,7 +19,7 @@ def decoded(*functions: RawFunction, version: int = 3) -> DecodedSection:
 
 
 def found(lookup: Lookup, pc: int) -> tuple[int, int | None] | None:
-    """Return the function's index and the start of the row in force, as the CFA's offset says it."""
+    """Return the function's index and the start of the row in force, which the CFA's offset repeats."""
     result = lookup.find(pc)
     if result is None:
         return None

@@ -100,7 +100,7 @@ def test_no_other_ranges_are_cheaper(drawn: list[Function], data: st.DataObject)
     _, stretches = make_stretches(drawn, columns)
     candidates = Candidates(columns, stretches, ATTRIBUTE_SIZE, Budget(1 << 20))
     partitioner = Partitioner(columns, candidates, RECORD_SIZE, ATTRIBUTE_SIZE)
-    # Eighths, so that sums are exact.
+    # Eighths, of which sums are exact.
     costs = [data.draw(st.integers(8, 400)) / 8 for _ in candidates.list_sizes]
     for stretch in stretches:
         if stretch.last_cut - stretch.first_cut > MAX_CUTS:

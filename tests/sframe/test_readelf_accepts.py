@@ -80,7 +80,7 @@ def _lines(text: Iterable[str], tools: Binutils) -> list[str]:
     """Return the lines from the function index on, in words that all versions share.
 
     readelf up to 2.40 prints "u" for an RA at its fixed offset, and the newest "U" for the padding of a flexible row;
-    `dump` says "f" for both. Wide cells touch one another in readelf's output.
+    `dump` prints "f" for both. Wide cells touch one another in readelf's output.
     """
     lines = [line.rstrip() for line in text]
     body = lines[lines.index("  Function Index :") :]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any section that a version can say survives the way to bytes and back. Docstrings quote what the format promises."""
+"""Any section of any version survives encoding and decoding. Docstrings quote what the format promises."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cfa_rules(arch: Arch, registers: st.SearchStrategy[int], loads: st.SearchStr
 
 
 def default_states(arch: Arch, version: int) -> st.SearchStrategy[FrameState]:
-    """Draw what default rows can say."""
+    """Draw what default rows can express."""
     cfa = cfa_rules(arch, st.sampled_from((arch.sp_register, arch.fp_register)), st.just(value=False))
     mangled = st.booleans()
     none = st.none()
@@ -60,7 +60,7 @@ def default_states(arch: Arch, version: int) -> st.SearchStrategy[FrameState]:
 
 
 def flexible_states(arch: Arch) -> st.SearchStrategy[FrameState]:
-    """Draw what flexible rows can say: any base, with a load or without, but no sum with the CFA."""
+    """Draw what flexible rows can express: any base, with a load or without, but no sum with the CFA."""
     registers = st.integers(0, 40) | st.sampled_from((8191, 8192, (1 << 29) - 1))
     based = st.builds(Rule, registers, words(), st.booleans()) | saved(words())
     cfa = cfa_rules(arch, registers, st.booleans())
@@ -207,7 +207,7 @@ def test_encoding_is_deterministic(drawn: tuple[Section, Arch, int]) -> None:
 
 @given(sections(), st.sampled_from(ORDERS))
 def test_sharing_changes_no_meaning(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
-    """Functions whose rows are stored once say what they say with rows of their own, in no more bytes."""
+    """Functions that share rows decode as they do with rows of their own, from no more bytes."""
     section, arch, vaddr = drawn
     arch = arch._replace(byte_order=order)
     apart, shared = encode(section, arch, vaddr), encode(section, arch, vaddr, share=True)

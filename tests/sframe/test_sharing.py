@@ -108,7 +108,7 @@ nested = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
 
 def assert_nothing_is_lost(version: int, bodies: list[FunctionBody]) -> bytes:
-    """Assert that functions that share say what they say apart; return the section."""
+    """Assert that functions with shared rows decode as they do with rows of their own; return the section."""
     together, shared = make(version, *bodies, share=True)
     apart, plain = make(version, *bodies, share=False)
     assert len(together) <= len(apart)

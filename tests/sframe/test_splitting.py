@@ -176,7 +176,7 @@ def random_functions(draw: st.DrawFn) -> tuple[Function, ...]:
 
 
 def states_by_address(functions: tuple[Function, ...], version: int, end: int) -> list[FrameState | None]:
-    """Return what a section says at every address, as a stack tracer finds it."""
+    """Return the row in force at every address, as a stack tracer finds it."""
     lookup = Lookup(decode_section(encode(functions, version), 0x100000))
     found = [lookup.find(pc) for pc in range(0x0FFF, end + 2)]
     return [None if each is None or each.row is None else each.row.row.state for each in found]

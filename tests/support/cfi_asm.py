@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An assembler of call frame information for tests: records in, bytes of .eh_frame or .debug_frame out.
 
-It shares nothing with the package under test, so that an error of one is not repeated by the other.  The
+It shares nothing with the package under test, and so does not repeat its errors.  The
 instruction functions and the ELF writer live in modules of their own and are offered here too.
 """
 
@@ -113,7 +113,7 @@ POINTER_SIZES = {0x00: 8, 0x02: 2, 0x03: 4, 0x04: 8, 0x08: 8, 0x0A: 2, 0x0B: 4, 
 
 
 class Cie(NamedTuple):
-    """A common information entry.  Raw bytes of `instructions` go out as they are, behind each other."""
+    """A common information entry.  Raw bytes of `instructions` are written as they are, one after the other."""
 
     version: int = 1
     augmentation: str = "zR"
@@ -161,7 +161,7 @@ Entry: TypeAlias = Cie | Fde | Terminator | Raw
 class EhFrame(NamedTuple):
     """A section to assemble.
 
-    A CIE goes where `entries` has it; one that is not listed goes in front of its first FDE.  An FDE
+    A CIE is written where `entries` has it; one that is not listed, before its first FDE.  An FDE
     belongs to the very object it names, else to the first equal one.  `cie_pointer_size` matters in
     64-bit DWARF within .eh_frame alone: the LSB and LLVM have 4 bytes, elfutils reads 8.
     """
@@ -270,7 +270,7 @@ def encode_pointer(frame: EhFrame, value: int, encoding: int, field_vaddr: int) 
 
 
 class _Body:
-    """The bytes of one entry behind its length field, while they grow."""
+    """The bytes of one entry after its length field, while they grow."""
 
     def __init__(self, frame: EhFrame, section_offset: int) -> None:
         self.frame = frame
@@ -313,7 +313,7 @@ class _Body:
                 self.pointer(cie.personality_vaddr, cie.personality_encoding)
 
     def sized(self, write: Callable[["_Body"], None]) -> None:
-        """Append what `write` writes behind its ULEB128 size; fields know where they will lie."""
+        """Append what `write` writes after its ULEB128 size; fields know where they will be."""
         size_width = 1
         while True:
             inner = _Body(self.frame, self.section_offset + len(self.out) + size_width)

@@ -2,7 +2,7 @@
 """Every call frame instruction of DWARF 5, GNU and AArch64 as a function that returns a record of it.
 
 Operands are given as they are encoded: "factored" values are multiplied by the CIE's code or data alignment
-factor by whoever reads them.
+factor by their readers.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
@@ -44,7 +44,7 @@ class Operand(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """One call frame instruction: the opcode byte, its numbers, and the bytes behind them (expressions)."""
+    """One call frame instruction: the opcode byte, its numbers, and the bytes after them (expressions)."""
 
     opcode: int
     operands: tuple[Operand, ...] = ()

@@ -2,7 +2,7 @@
 """Hypothesis strategies of well-formed CFI programs, together with their meaning.
 
 Each drawn program comes as abstract steps in plain bytes (nothing factored) and as the CIE and FDE that
-encode them, so that a naive evaluator can work from the steps without reading a byte.
+encode them: a naive evaluator can work from the steps without reading a byte.
 """
 
 from functools import lru_cache
@@ -222,7 +222,7 @@ def _register_forms(step: Step) -> list[asm.Instruction]:
 
 
 def encodings(machine: Machine, step: Step) -> list[asm.Instruction]:
-    """Return every instruction that says what the step says."""
+    """Return every instruction that encodes the step."""
     match step.operation:
         case "advance":
             return _advances(step.offset // machine.code_align)

@@ -52,7 +52,7 @@ def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
         gc.enable()
     buffer = out.buffer
     assert isinstance(buffer, io.BytesIO)
-    # One file's failure is a record, whatever was raised; none of these files should be one that nobody foresaw.
+    # One file's failure is a record, whatever was raised; none of these files should fail in an unforeseen way.
     assert "internal error" not in err.getvalue()
     assert b"internal error" not in buffer.getvalue()
     return Result(status, buffer.getvalue(), tuple(err.getvalue().splitlines()))

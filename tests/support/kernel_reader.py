@@ -53,7 +53,7 @@ _ABIS: Final = {
 
 
 class BadSectionError(Exception):
-    """A rule is broken, and nothing behind it can be read."""
+    """A rule is broken, and nothing after it can be read."""
 
 
 class _Header(NamedTuple):
@@ -104,7 +104,7 @@ def complaints(data: bytes, section_vaddr: int, code: Iterable[tuple[int, int]],
 
 
 def code_of(image: ElfImage) -> list[tuple[int, int]]:
-    """Return the ranges that a linked file can execute: segments, or sections where nothing else says so."""
+    """Return the ranges that a linked file can execute: segments, or sections without segments."""
     segments = [(p.vaddr, p.end_vaddr) for p in image.segments if p.type == _PT_LOAD and p.flags & _PF_X]
     return segments + [(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
 
@@ -162,7 +162,7 @@ class _Reader:
         _need(header.fre_count > 0, "no rows")
         self.record = struct.Struct(order + _RECORDS[header.version])
         table_size = self.record.size * header.fde_count
-        # Readers that know a single layout only: functions straight behind the header, rows straight behind them.
+        # Readers that know a single layout only: functions right after the header, rows right after them.
         _need(header.fde_offset == 0, f"fdeoff {header.fde_offset}")
         _need(header.fre_offset == table_size, f"freoff {header.fre_offset}, the functions have {table_size} bytes")
         self.rows_start = _HEADER_SIZE + table_size
@@ -256,7 +256,7 @@ class _Reader:
         return _Rows(previous, offset, problem)
 
     def _check_words(self, tail: bytes, fde_type: int) -> str:
-        """Return what is wrong with an info byte and the words behind it, empty when nothing is."""
+        """Return what is wrong with an info byte and the words after it, empty when nothing is."""
         info, raw = tail[0], tail[1:]
         size_code = info >> 5 & 3
         if size_code > 2:
@@ -278,7 +278,7 @@ class _Reader:
         if self.header.abi != _S390X:
             return "an offset of 0 from the CFA" if 0 in words[1:] else ""
         if len(words) == 2 and words[1] == 0:
-            return "a padding with nothing behind it"
+            return "a padding with nothing after it"
         for word in words[1:]:
             if word & 1 and (self.header.version > 2 or not 0 <= word >> 1 < self.abi.register_count):
                 return f"word {word} names no register"
@@ -307,7 +307,7 @@ class _Reader:
             return f"{len(values)} rules"
         if values[0] != "register":
             return "no base register of the CFA"
-        return "a padding with nothing behind it" if values[-1] == "" else ""
+        return "a padding with nothing after it" if values[-1] == "" else ""
 
     def _check_use(self) -> None:
         """Check that every byte of the rows belongs to a function."""
@@ -317,7 +317,7 @@ class _Reader:
                 break
             position = max(position, end)
         if position != self.rows_end:
-            self.found.append(f"nobody uses the rows' bytes at {position}")
+            self.found.append(f"no function uses the rows' bytes at {position}")
 
     def _look_up(self, functions: list[_Function], starts: list[int]) -> None:
         """Find every function by its first address and its last one, in the table as it is stored."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one list of answers of outside tools that are known to be wrong.
 
-A test that compares with such a tool marks the case as a strict expected failure, so that a tool that was
+A test that compares with such a tool marks the case as a strict expected failure: a tool that was
 mended, or a list that has grown old, turns the run red.
 """
 
@@ -50,7 +50,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "register-after-cfa-expression",
         "llvm-dwarfdump",
         ("23",),
-        "def_cfa_register behind def_cfa_expression (invalid by DWARF 5, 6.4.2.2) starts with offset 0; "
+        "def_cfa_register after def_cfa_expression (invalid by DWARF 5, 6.4.2.2) starts with offset 0; "
         "the pops that follow in libgcrypt's code fit the offset from before the expression",
     ),
     KnownWrong(
@@ -69,7 +69,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "sframe-of-remember-nested.s",
         "gas",
         ("2.40", "2.44", "2.47"),
-        "one slot for remembered states: behind the inner restore_state the outer one brings back the inner state",
+        "one slot for remembered states: after the inner restore_state the outer one restores the inner state",
     ),
     KnownWrong(
         "sframe-of-same-pc-offset-then-register.s",
@@ -81,67 +81,67 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "sframe-of-ra-undefined.s",
         "gas",
         ("2.40", "2.44"),
-        "an outermost frame is described as an ordinary one: RA at c-8, which the CFI says is undefined",
+        "an outermost frame is described as an ordinary one: RA at c-8, which is undefined by the CFI",
     ),
     KnownWrong(
         "sframe-of-ra-undefined-later.s",
         "gas",
         ("2.40", "2.44"),
-        "an outermost frame is described as an ordinary one: RA at c-8, which the CFI says is undefined",
+        "an outermost frame is described as an ordinary one: RA at c-8, which is undefined by the CFI",
     ),
     KnownWrong(
         "sframe-of-ra-in-register.s",
         "gas",
         ("2.44",),
-        "RA is in a register, which version 2 cannot say here; the row says c-8",
+        "RA is in a register, which version 2 cannot express here; the row has c-8",
     ),
     KnownWrong(
         "sframe-of-fp-undefined.s",
         "gas",
         ("2.40", "2.44"),
-        "FP is undefined, which no row can say; the row says it is unchanged",
+        "FP is undefined, which no row can express; the row has it unchanged",
     ),
     KnownWrong(
         "sframe-of-cfa-other-register.s",
         "gas",
         ("2.40",),
-        "CFA is rbx+16, which version 1 cannot say; the row says sp+16",
+        "CFA is rbx+16, which version 1 cannot express; the row has sp+16",
     ),
     KnownWrong(
         "sframe-of-window-save-opcode.s",
         "gas",
         ("2.40",),
-        "opcode 0x2d is taken for AArch64's negate_ra_state: the row says that RA is signed",
+        "opcode 0x2d is taken for AArch64's negate_ra_state: the row has a signed RA",
     ),
     KnownWrong(
         "sframe-of-aarch64/ra-undefined.s",
         "gas",
         ("2.40", "2.44"),
-        "an outermost frame is described as an ordinary one: RA in x30, which the CFI says is undefined",
+        "an outermost frame is described as an ordinary one: RA in x30, which is undefined by the CFI",
     ),
     KnownWrong(
         "sframe-of-aarch64/cfa-other-register.s",
         "gas",
         ("2.40",),
-        "CFA is x19+16, which version 1 cannot say; the row says sp+16",
+        "CFA is x19+16, which version 1 cannot express; the row has sp+16",
     ),
     KnownWrong(
         "sframe-of-aarch64/fp-without-ra.s",
         "gas",
         ("2.40",),
-        "FP is at c-16 and RA in x30, which version 1 cannot say; the row says RA at c-16",
+        "FP is at c-16 and RA in x30, which version 1 cannot express; the row has RA at c-16",
     ),
     KnownWrong(
         "sframe-of-s390x/cfa-offset-unaligned.s",
         "gas",
         ("2.47",),
-        "CFA is r15+164, which is no multiple of 8 bytes from 160 and cannot be said; the row says sp+160",
+        "CFA is r15+164, which is no multiple of 8 bytes from 160 and cannot be expressed; the row has sp+160",
     ),
     KnownWrong(
         "plt-got",
         "ld",
         ("2.47",),
-        "the stubs of .plt.got are said to start with sp+16; they are called, and push nothing: sp+8",
+        "the rows of .plt.got start with sp+16; they are called, and push nothing: sp+8",
     ),
     KnownWrong(
         "sframe-kept-gc-sections",
@@ -178,7 +178,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "linked-sframe-of-s390x/cfa-offset-unaligned.s",
         "gas",
         ("2.47",),
-        "CFA is sp+164, which no row can say; the row says sp+160",
+        "CFA is sp+164, which no row can express; the row has sp+160",
     ),
     KnownWrong(
         "sframe-of-partial-links",
@@ -190,7 +190,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "sframe-merged",
         "mold",
         ("1",),
-        "older than its support of SFrame: .sframe sections are put one behind the other, each with its header",
+        "older than its support of SFrame: .sframe sections are concatenated, each with its header",
     ),
     KnownWrong(
         "libsframe-repeating-blocks",
@@ -203,7 +203,7 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "libsframe-starts-from-section",
         "libsframe",
         ("2.47",),
-        "sframe_find_fre takes version 2's starts as counted from their own fields, whether the flag says so or not",
+        "sframe_find_fre counts version 2's starts from their own fields, whether the flag is set or not",
     ),
     KnownWrong(
         "signal-frame-expressions",

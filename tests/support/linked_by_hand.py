@@ -102,7 +102,7 @@ def with_names(data: bytes, names: dict[str, str], *, prefix: bytes = b"") -> by
             places[name] = len(new)
             new += name.encode() + b"\0"
         struct.pack_into("<I", headers, SECTION_HEADER_SIZE * number, places[name])
-    # Names first, headers last, so that the headers stay the end of the file.
+    # Names first, headers last: the headers stay the end of the file.
     struct.pack_into("<QQ", headers, SECTION_HEADER_SIZE * index + 24, len(out), len(new))
     out += new + bytes(-len(new) % 8)
     struct.pack_into("<Q", out, 40, len(out))

@@ -282,7 +282,7 @@ def generate() -> list[Source]:
                 names.append(name)
                 texts.append(_function(name, shapes[(part * 5 + index) % len(shapes)], choice, is_cpp=suffix == "cc"))
             sources.append(Source(f"part{part}.{suffix}", "".join(texts)))
-    # Nobody calls every fifth function: --gc-sections takes it out.
+    # Every fifth function is not called: --gc-sections removes it.
     called = [name for index, name in enumerate(names) if index % 5]
     declarations = "".join(f'extern "C" number {name}(number);\n' for name in called)
     calls = "".join(f"    total = mix(total, {name}(turn + {i}));\n" for i, name in enumerate(called))

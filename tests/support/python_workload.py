@@ -24,7 +24,7 @@ def _round() -> int:
 
 
 def main() -> None:
-    """Repeat one round for as many seconds of CPU time as the argument says."""
+    """Repeat one round for the seconds of CPU time that the argument gives."""
     end = time.process_time() + float(sys.argv[1])
     first = _round()
     while time.process_time() < end:

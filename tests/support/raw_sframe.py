@@ -12,7 +12,7 @@ RECORD_SIZES = {1: 17, 2: 20, 3: 16}
 class RawFunction(NamedTuple):
     """A function as stored. `rows` are bytes; the defaults are one row: CFA = SP + 8 on AMD64.
 
-    `start` is the address; what has to be stored for it is worked out. `fre_offset` None: behind the function before.
+    `start` is the address; the stored field follows from it. `fre_offset` None: after the rows of the function before.
     """
 
     start: int = 0x20000

@@ -70,7 +70,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts(0, 0, 0, 0, 0, 0))
     image = conversion.image
     assert coverage.bytes.total == sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges)
-    # Counted the other way round, from ranges instead of outcomes. A range may run on behind its section inside an
+    # Counted the other way round, from ranges instead of outcomes. A range may continue after its section inside an
     # executable segment; those bytes are in no section's count.
     described = [(f.start_vaddr, f.start_vaddr + f.size) for f in conversion.section.functions]
     left_out = [

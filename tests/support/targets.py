@@ -63,7 +63,7 @@ TARGETS: Final = (AARCH64, S390)
 
 
 def need(program: str, package: str = "") -> str:
-    """Return the path of a program, or skip the test and say how to get it."""
+    """Return the path of a program, or skip the test with how to get it."""
     path = shutil.which(program)
     if path is None:
         pytest.skip(f"{program} is not here; get it with: apt-get install {package or program}")

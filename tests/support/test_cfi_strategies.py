@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The drawn CFI programs are well-formed, and their bytes say what their steps say."""
+"""The drawn CFI programs are well-formed, and their bytes encode their steps."""
 
 import re
 import shutil

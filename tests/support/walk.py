@@ -18,7 +18,7 @@ CONSUMER: Final = ROOT / "tests" / "support" / "consumer"
 SECONDS: Final = "1"
 INTERVAL_US: Final = "499"
 MIN_SAMPLES: Final = 100
-#: Modules that nobody gave a section: the kernel's, the loader, the sampler itself.
+#: Modules without a section: the kernel's, the loader, the sampler itself.
 _NOT_CONVERTED: Final = re.compile(r"linux-(?:vdso|gate)|ld[-\d.]|ld-linux|ld64|sampler\.so")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: ANN401  # the script is loaded by its path: no types can be taken from it
-"""tools/size_table.py says what the report says, and names what it could not measure."""
+"""tools/size_table.py prints the numbers of the report, and names what it could not measure."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ pytestmark = [
 
 
 class Core(NamedTuple):
-    """A core, the program that left it, and what gdb says of it."""
+    """A core, the program that left it, and the frames that gdb finds in it."""
 
     program: Path
     core: Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`trace` on cores that claim more than they hold: each run keeps to the bound, and says what it left out."""
+"""`trace` on cores that claim more than they hold: each run keeps to the bound, and reports what it left out."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.bounds import BoundedRun
+
+pytestmark = pytest.mark.fuzz
 
 FRAME: Final = Frame(BIAS + TEXT_VADDR, STACK, 0)
 #: One return address after the other: each word of a stack is a frame.
@@ -157,7 +159,7 @@ def elf_headers(address: int, segments: list[tuple[int, int, int]]) -> bytes:
 
 
 def eh_frame_like(size: int) -> bytes:
-    """Return bytes that are worth reading to whoever looks for CFI."""
+    """Return bytes that look like CFI worth reading."""
     return (struct.pack("<II", 16, 0) + b"\1zR\0\1\x78\x10\1\x1b".ljust(12, b"\0")) * (size // 20 + 1)
 
 
@@ -193,7 +195,7 @@ def test_values_that_are_looked_for_in_every_callee() -> None:
 
 
 def test_a_hole_of_terabytes(tmp_path: Path) -> None:
-    """Notes and memory that nobody stored: a sparse file's size is what it stores."""
+    """Notes and memory in holes of a sparse file: only stored bytes count as its size."""
     core = CoreFile(AMD64, ((1, FRAME),)).assemble()
     core = with_headers(core, [(c.PT_NOTE, 64 + 56, 0, 1 << 40), (c.PT_LOAD, 1 << 41, STACK, 1 << 41)])
     with open(tmp_path / "core", "wb") as file:

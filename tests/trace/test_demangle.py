@@ -18,6 +18,8 @@ from tests.support.demangling import needs_demangling
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.fuzz
+
 DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -134,7 +136,7 @@ def test_nothing_is_left() -> None:
 
 
 def test_no_program_is_started(tmp_path: Path) -> None:
-    """Python's own search for libraries starts ldconfig, gcc and ld, from wherever PATH says."""
+    """Python's own search for libraries starts ldconfig, gcc and ld, wherever PATH finds them."""
     for tool in ("ldconfig", "gcc", "cc", "ld", "objdump", "c++filt", "sh"):
         (tmp_path / tool).write_text(f"#!/bin/sh\necho {tool} >> {tmp_path}/started\n")
         (tmp_path / tool).chmod(0o755)

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.trace import Located
 
+pytestmark = pytest.mark.fuzz
+
 ENDINGS: Final = set(get_args(EndingKind))
 MODELS: Final = [Model(64, saves_fp=True), Model(0x200, saves_fp=False), Model(96, saves_fp=True, base_is_fp=False)]
 DAMAGE: Final = st.lists(
@@ -245,7 +247,7 @@ def test_no_thread(path: str, tmp_path: Path) -> None:
 
 
 def test_overlapping_segments(path: str, tmp_path: Path) -> None:
-    """Where several say what an address holds, one of them is believed, and nothing breaks."""
+    """Where several mappings or modules claim an address, one of them is used, and nothing breaks."""
     core = plain_core(AMD64, path)
     (stack,) = core.loads
     again = (stack, *(Load(STACK + n, b"\xff" * 64) for n in range(-200, 200, 8)))
@@ -271,10 +273,10 @@ def test_a_file_that_is_missing_or_another(tmp_path: Path, path: str) -> None:
 
 
 def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
-    """Headers and sections that the core holds stand in for the file, and the output says so."""
+    """Headers and sections that the core holds replace the file, and a note in the output names them."""
     stack = make_stack(AMD64, 3, MODELS)
     section = stack.section
-    # Sections are gone in memory: the segment is what says where the rows are.
+    # Sections are gone in memory: the segment alone leads to the rows.
     headers = in_memory_headers(program(AMD64, section), len(section))
     core = plain_core(AMD64, str(tmp_path / "gone"))
     core = core._replace(loads=(*core.loads, Load(BIAS, headers), Load(BIAS + SECTION_VADDR, section)))
@@ -415,7 +417,7 @@ def test_lists_that_lead_nowhere(entries: list[tuple[int, int, int]], names: byt
 
 
 def _without_place(text: str) -> str:
-    """Return what is told of a bug without the place that raised it and what to do about it."""
+    """Return the message about a bug without its source line and the request to report it."""
     return re.sub(r" at [\w.]+:\d+; please report it", "", text)
 
 

@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
     from cfi2sframe.trace import Traced
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or os.uname().machine != "x86_64", reason="traces processes of Linux on AMD64"
-)
+pytestmark = [
+    pytest.mark.fuzz,
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux") or os.uname().machine != "x86_64",
+        reason="traces processes of Linux on AMD64",
+    ),
+]
 
-#: Says "ready" when it is where it shall be traced, then waits for its input to end.
+#: Prints "ready" where it is to be traced, then waits for the end of its input.
 DEEP = """
 #include <stdio.h>
 #include <unistd.h>
@@ -81,7 +85,7 @@ int main(int count, char **words) {
   return waiting() & 1;
 }
 """
-#: Threads without number, each with its stack pointer at the bottom of 64 MiB that nobody has touched.
+#: Many threads, each with its stack pointer at the bottom of 64 MiB that were never touched.
 SPARSE = """
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -110,7 +114,7 @@ def store() -> FileStore:
 
 
 def started(*words: str | Path) -> subprocess.Popen[bytes]:
-    """Start a program and wait until it says that it is ready."""
+    """Start a program and wait until it prints that it is ready."""
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     if process.stdout.readline() != b"ready\n":
@@ -298,7 +302,7 @@ def test_a_deleted_program_is_read_from_memory(tmp_path: Path, store: FileStore)
     ],
 )
 def test_wild_program_headers(words: tuple[int, ...], tmp_path: Path) -> None:
-    """They cost the program's own frames: what it called is traced, and the reason is named."""
+    """The frames of the program are lost; those of its callees are traced, and the reason is named."""
     process = started(compiled(WILD, tmp_path), *map(str, words))
     try:
         traced_or_skip(process.pid, FileStore())
@@ -344,7 +348,7 @@ def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store
         )
     finally:
         ended(tracer)
-    # A tracer that dies lets go.
+    # The kernel detaches a tracer that dies.
     assert wait_for_state(sleeper.pid, "S") == "S"
     gone = subprocess.Popen([sys.executable, "-c", ""])
     try:

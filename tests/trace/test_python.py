@@ -88,7 +88,7 @@ def working(python: Python) -> Iterator[int]:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Stop all threads of a process, as a shell does, so that two debuggers see the same state."""
+    """Stop all threads of a process, as a shell does; two debuggers then see the same state."""
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + TIMEOUT
     while not all(_is_stopped(task) for task in Path(f"/proc/{pid}/task").iterdir()):

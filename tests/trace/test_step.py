@@ -35,7 +35,7 @@ def models(draw: st.DrawFn, arch: Arch) -> list[Model]:
     found: list[Model] = []
     for number in range(draw(st.integers(0, 12))):
         keeps_ra = number == 0 and arch is not AMD64 and draw(st.booleans())
-        # AArch64's default rows cannot say an FP without its RA.
+        # AArch64's default rows cannot hold an FP without its RA.
         may_save_fp = not (keeps_ra and arch is not S390X)
         saves_fp = may_save_fp and draw(st.booleans())
         may_use_fp = number == 0 or found[-1].saves_fp
@@ -210,7 +210,7 @@ def test_a_caller_has_a_stack_frame_of_its_own(arch: Arch) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_s390x_values_in_floating_point_registers(version: int) -> None:
-    """Version 2 says a register's number in the offset: RA in f0 (column 16), FP in f2 (column 17)."""
+    """Version 2 stores a register's number in the offset: RA in f0 (column 16), FP in f2 (column 17)."""
     if version == 2:
         row, info2 = words_row(">", 0, (0, 16 << 1 | 1, 17 << 1 | 1)), 0
     else:
@@ -245,7 +245,7 @@ def test_an_unsigned_ra_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_stubs_described_by_a_block(version: int) -> None:
-    """PCMASK: the block's first 8 bytes say SP + 8, the rest SP + 16, in every block."""
+    """PCMASK: the CFA is SP + 8 in the first 8 bytes of every block, SP + 16 in the rest."""
     rows = words_row("<", 0, (8,)) + words_row("<", 8, (16,))
     stubs = RawFunction(0x20000, 0x40, rows, 2, info=1 << 4, repeat_size=16 if version > 1 else 0)
     section = raw_section(AMD64, version, (stubs,))

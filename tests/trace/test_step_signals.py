@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Returns from signal handlers, with the kernel's records laid out as the C library's headers say."""
+"""Returns from signal handlers, with the kernel's records laid out as in the C library's headers."""
 
 from __future__ import annotations
 
@@ -120,6 +120,7 @@ def memory_at_trampoline(kernel: Kernel, arch: Arch, folder: Path) -> Bytes:
     return memory
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.arch.name)
 def test_every_register_comes_back(kernel: Kernel, tmp_path: Path) -> None:
     arch = kernel.arch
@@ -150,8 +151,9 @@ def test_instructions_of_big_endian_aarch64(tmp_path: Path) -> None:
     assert (frame.pc, frame.ra) == (0x9000, 0x1000 + 30)
 
 
+@pytest.mark.oracle
 def test_the_older_record_of_s390x(tmp_path: Path) -> None:
-    """A handler without SA_SIGINFO: the registers are where a pointer says."""
+    """A handler without SA_SIGINFO: a pointer leads to the registers."""
     memory = memory_at_trampoline(KERNELS[2], S390X, tmp_path)
     registers = SP + distances(KERNELS[2], tmp_path)[0] - 8
     memory.write(PC, bytes.fromhex("0a77"))
@@ -161,6 +163,7 @@ def test_the_older_record_of_s390x(tmp_path: Path) -> None:
     assert (frame.pc, frame.sp, frame.ra) == (0x9000, 0x1000 + 15, 0x1000 + 14)
 
 
+@pytest.mark.oracle
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.arch.name)
 def test_a_walk_across_a_trampoline_without_a_row(kernel: Kernel, tmp_path: Path) -> None:
     memory = memory_at_trampoline(kernel, kernel.arch, tmp_path)

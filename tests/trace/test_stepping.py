@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instruction by instruction: at every step the trace has the frames that gdb finds, or says what rows cannot say."""
+"""Instruction by instruction: the trace has the frames that gdb finds, or names what rows cannot express."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def places_of(trace: Trace) -> list[tuple[int, int]]:
 def ends_at_resolver(trace: Trace) -> bool:
     """Return whether a trace ends at the caller of ld.so's search for a symbol, which finds its own CFA from rbx.
 
-    rbx is callee-saved: the search may have put it anywhere on the stack, and rows say that of FP and RA only. The
-    frame is never the topmost one, whose rbx is known.
+    rbx is callee-saved: the search may have put it anywhere on the stack, and rows have such rules for FP and RA only.
+    The frame is never the topmost one, whose rbx is known.
     """
     last = trace.entries[-1].located
     if trace.ending.kind != "unknown-register" or len(trace.entries) == 1:

@@ -139,7 +139,7 @@ int main(void) { return inner() + 1; }
 
 @pytest.mark.parametrize("prefix", [(), ("unshare", "--mount")], ids=["chroot", "mount namespace"])
 def test_a_process_in_another_root(tmp_path: Path, prefix: tuple[str, ...]) -> None:
-    """The kernel says where its files are from the top; not from the process's root."""
+    """The kernel gives paths from the top of the mount namespace, not from the process's root."""
     if os.geteuid() != 0:
         pytest.skip("only root may change the root directory")
     for tool in ("gcc", "chroot", *prefix[:1]):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.verification import Verification
 
+pytestmark = pytest.mark.fuzz
+
 CIE: Final = cie_of(AMD64)
 CFA_63: Final = b"\x00\x03\x3f"
 
@@ -32,7 +34,7 @@ def cfa_offset(number: int) -> bytes:
 
 
 def nested(count: int) -> list[asm.Fde]:
-    """Return FDEs, each inside of the one before it, and none says what another one says."""
+    """Return FDEs, each inside the one before it, no two with the same rules."""
     return [asm.Fde(CIE, TEXT_VADDR + n, 4 * count - 2 * n, (cfa_offset(n + 2),)) for n in range(count)]
 
 

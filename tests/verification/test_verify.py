@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification finds whatever is wrong, missing, extra, or against what readers insist on.
+"""Verification finds whatever is wrong, missing, extra, or against what readers demand.
 
-Sections are put together by hand, so that nothing of the writer is trusted.
+Sections are put together by hand: nothing of the writer is trusted.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ def test_a_signal_frame() -> None:
     ]
 
 
-# What a version cannot say
+# What a version cannot express
 
 
 def test_what_cannot_be_said_is_rightly_absent(image: ElfImage) -> None:
@@ -308,18 +308,18 @@ def test_what_cannot_be_said_is_rightly_absent(image: ElfImage) -> None:
     )
     result = check(image, RawSection((PUSH,), version=2))
     assert (result.differences, result.left_out_count, result.function_count) == ((), 1, 2)
-    # Version 3 can say it, so it has to.
+    # Version 3 can express it, so it has to.
     assert said(image, RawSection((PUSH,))) == ["missing +0x40 no SFrame FDE, though this version can express it"]
 
 
 def test_papering_over_is_found() -> None:
-    """A function that cannot be said is left out, never described wrongly."""
+    """A function that cannot be expressed is left out, never described wrongly."""
     image = truth(AMD64, asm.def_cfa_register(3))
     assert said(image, one_row("00 03 08", version=2)) == ["wrong +0x0 CFA is rbx+8, the row says rsp+8"]
 
 
 def test_errata_of_version_2() -> None:
-    """Rows that say RA is undefined came with errata 2: a section without one may leave such functions out."""
+    """Rows with an undefined RA came with errata 2: a section without one may leave such functions out."""
     image = linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64, asm.undefined(16)), TEXT_VADDR + 0x40, 0x10))
     assert said(image, RawSection((PUSH,), version=2)) == []
     assert said(image, RawSection((PUSH, LEAF._replace(rows=b"\0\0")), version=2)) == []
@@ -349,7 +349,7 @@ def test_two_fdes_leave_the_truth_open() -> None:
 
 
 def test_what_cannot_be_said_may_take_bytes_from_others() -> None:
-    """Where the FDE that holds cannot be said, nothing is missing, though another FDE has the address too."""
+    """Where the FDE in force cannot be expressed, nothing is missing, though another FDE has the address too."""
     unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 8, 8)
     image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x20), unsayable)
     parts = (RawFunction(TEXT_VADDR, 8), RawFunction(TEXT_VADDR + 16, 16))

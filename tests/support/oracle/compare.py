@@ -28,7 +28,7 @@ _SIGNED: Final = Rule("constant", 1)
 
 
 def row_at(rows: Sequence[OracleRow], pc_vaddr: int) -> OracleRow | None:
-    """Return the last row that starts at or in front of an address."""
+    """Return the last row that starts at or before an address."""
     index = bisect_right(rows, pc_vaddr, key=lambda row: row.pc_vaddr) - 1
     return rows[index] if index >= 0 else None
 
@@ -37,7 +37,7 @@ def difference(row: OracleRow, state: FrameState, *, shows_unsaid: bool, arch: A
     """Return how a state differs from a tool's row, or None.
 
     `shows_unsaid`: the tool tells "undefined" from "no rule given", and shows whether RA is signed (llvm-dwarfdump
-    does, readelf does not). Where the tool keeps an expression to itself, anything goes.
+    does, readelf does not). Where the tool does not print an expression, anything matches.
     """
     ra = row.registers.get(arch.ra_register)
     is_undefined = ra is not None and ra.kind == "undefined"
@@ -78,7 +78,7 @@ def _signing_problem(row: OracleRow, state: FrameState, *, shows_unsaid: bool, a
 
 
 def _is_implied_sp(sp: Rule | None, cfa: SframeRule, *, shows_unsaid: bool, arch: Arch) -> bool:
-    """Whether an SP rule says no more than SFrame's own: the CFA, and the constant of the ABI."""
+    """Whether an SP rule is no other than SFrame's own: the CFA, and the constant of the ABI."""
     if sp is None or (sp == _UNSAID and not shows_unsaid) or sp == Rule("cfa_plus", arch.sp_offset_from_cfa):
         return True
     if arch.sp_offset_from_cfa:
@@ -157,7 +157,7 @@ def _is_odd_sp(row: OracleRow, arch: Arch) -> bool:
 
 
 def is_hard_to_say(row: OracleRow, arch: Arch = AMD64) -> bool:
-    """Whether a row holds what version 3 may be unable to say: an expression, or an SP that is not the CFA."""
+    """Whether a row holds what version 3 may be unable to express: an expression, or an SP that is not the CFA."""
     rules = [row.registers.get(number, _UNSAID) for number in (arch.ra_register, arch.fp_register)]
     return (
         isinstance(row.cfa, Expression)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neutral records for what outside tools say about call frame information.
+"""Neutral records of what outside tools print about call frame information.
 
 A record repeats a tool's answer and judges nothing. Registers are DWARF numbers; addresses are the tool's own
 (virtual addresses in a linked file, section offsets in a relocatable object).
@@ -27,7 +27,7 @@ RuleKind = Literal[
 
 
 class OracleOutputError(ValueError):
-    """The output of a tool is not what its parser knows."""
+    """The output of a tool has a form that its parser does not know."""
 
 
 class RegisterOffset(NamedTuple):
@@ -44,14 +44,14 @@ class Expression(NamedTuple):
 
 
 class NoCfa(NamedTuple):
-    """The tool says that no CFA is defined."""
+    """The tool prints that no CFA is defined."""
 
 
 Cfa = RegisterOffset | Expression | NoCfa
 
 
 class Rule(NamedTuple):
-    """Where the caller's value of one register is; `value` means what the kind says: bytes or a number."""
+    """Where the caller's value of one register is; `value` depends on the kind: bytes or a number."""
 
     kind: RuleKind
     value: int = 0

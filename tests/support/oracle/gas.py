@@ -140,7 +140,7 @@ def judges(path: Path, readelf: str, llvm_dwarfdump: str, arch: ArchName = "amd6
 def contradictions(
     pair: Pair, section: DecodedSection | None, deciding: Sequence[Judge], arch: Arch = AMD64
 ) -> list[str]:
-    """Return where a section says something else than a judge of an object with one FDE."""
+    """Return where a section differs from a judge of an object with one FDE."""
     lookup = Lookup(section) if section else None
     found = []
     for function in functions_of(section):

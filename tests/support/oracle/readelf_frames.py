@@ -123,7 +123,7 @@ class _Section:
         self.close_entry()
         offset, cie_offset, pc_begin, pc_end = (int(field, 16) for field in match.groups())
         self._fde = OracleFde(offset, cie_offset, pc_begin, pc_end, ())
-        # A CIE behind its FDE is unknown here; readelf names the column by the same rule then.
+        # A CIE after its FDE is unknown here; readelf names the column by the same rule then.
         if (cie := self.cies.get(cie_offset)) is not None:
             self.table.ra_register = cie.ra_register
 
@@ -153,8 +153,8 @@ def _with_cie_row(fde: OracleFde, cies: Mapping[int, OracleCie]) -> OracleFde:
 def parse_readelf_frames(lines: Iterable[str], arch: Arch) -> tuple[OracleSection, ...]:
     """Parse the lines of `readelf -wF` into the frame sections they show, in their order.
 
-    A register that a section's table shows as "u" has the rule `undefined`, whether the CFI says so or
-    says nothing.
+    A register that a section's table shows as "u" has the rule `undefined`, whether the CFI has that rule or
+    none.
     Raises OracleOutputError for a cell or a register that the parser does not know.
     """
     sections: list[_Section] = []

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _FUNCTION = re.compile(r"    func idx \[(\d+)\]: pc = 0x([0-9a-f]+), size = (-?\d+) bytes(.*)")
 _ATTRIBUTES = re.compile(r', attr = "([^"]*)"|, pauth = (.+)')
 _ROW = re.compile(r"    ([0-9a-f]{16,}) +(.*)")
-# Columns have fixed widths: a wide CFA touches the column behind it.
+# Columns have fixed widths: a wide CFA touches the next column.
 _CELL = re.compile(r"(?:\(?(?:sp|fp|c|r\d+)[+-]\d+\)?|r\d+|[fuU])(?:\[s\])?")
 
 
@@ -23,7 +23,7 @@ class OracleSframeRow(NamedTuple):
 
     The start is an address, and in a PCMASK function an offset in the repeating block. The texts are the
     tool's: `sp+8`, `c-16`, `r10+0`, `(fp-8)`, `r16` (in a register, version 2), `u` (no rule), `f` (fixed by the
-    header), `U` (padding of a flexible row). A row that says "RA undefined" has empty texts.
+    header), `U` (padding of a flexible row). A row "RA undefined" has empty texts.
     """
 
     pc_vaddr: int

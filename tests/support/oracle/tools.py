@@ -22,11 +22,11 @@ _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
 
 
 class ToolMissingError(Exception):
-    """A tool or a file that a test wants is not here; the message says how to get it."""
+    """A tool or a file that a test needs is not here; the message tells how to get it."""
 
 
 class Tool(NamedTuple):
-    """A program and the version that it says it has."""
+    """A program and the version that it prints."""
 
     path: Path
     version: str

@@ -12,7 +12,7 @@ LIMIT = 4096
 
 
 def chain() -> dict[str, object]:
-    """Return the frames of the selected thread, innermost first, and what gdb says of the end."""
+    """Return the frames of the selected thread, innermost first, and gdb's reason for the end."""
     pcs: list[int] = []
     sps: list[int] = []
     frame = gdb.newest_frame()

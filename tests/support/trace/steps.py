@@ -118,7 +118,7 @@ class Steps:
             position += stack_size
 
     def trace(self, step: Step, *, with_cfi_registers: bool = False) -> Trace:
-        """Trace the state of a step, maybe with what CFI says of registers that rows do not follow."""
+        """Trace the state of a step, maybe with CFI's rules for registers that rows do not follow."""
         self._now = step
         saved_rule = self.space.saved_rule if with_cfi_registers else None
         return walk(step.topmost, self.space.find_row, self.space.read, self.arch, saved_rule=saved_rule)

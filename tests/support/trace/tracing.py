@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cfi2sframe trace --json` says, as records to compare with the judges'."""
+"""What `cfi2sframe trace --json` prints, as records to compare with the judges'."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TracedThread(NamedTuple):
-    """A thread of a trace: its chain, and what the judges do not say."""
+    """A thread of a trace: its chain, and what the judges do not have."""
 
     chain: Chain
     functions: tuple[str | None, ...]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Python that goes through C and Python by turns, in two threads, until it is killed; it says so when it starts."""
+"""A program that alternates between C and Python, in two threads, until it is killed; it prints when it has started."""
 
 import bisect
 import ctypes
