@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.overlaps import Piece, Pieces, Ranges, resolve_overlaps
-from cfi2sframe.plt.scan_records import CfiSpan, StubReason, StubScan
+from cfi2sframe.plt.scan_records import CfiSpan, StubScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:
     for function in stubs.functions:
         yield function.start_vaddr, function.start_vaddr + function.size
     for skip in stubs.left_out:
-        if skip.reason is StubReason.CFI_DIFFERS:
+        if skip.overrides_cfi:
             yield skip.start_vaddr, skip.start_vaddr + skip.size
 
 

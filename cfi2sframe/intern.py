@@ -8,9 +8,8 @@ would cost more than the stage. Identity implies equality; that equal objects ar
 | objects | interned by | scope |
 |---|---|---|
 | `DwarfCie` | `dwarf.entries.EntryWalk` | a section |
-| `RowState`, tuples of them, DWARF expressions | `dwarf.program_cache.ProgramCache` | a file |
-| `FrameState` | `lower.Lowering` | a conversion |
-| tuples of `FrameState`s | `lower.Lowering`, one for each CIE and tuple of `RowState`s | a conversion |
+| `RowState`, tuples of them | `dwarf.program_cache.ProgramCache` | a file |
+| `FrameState`, tuples of them | `lower.Lowering` | a conversion |
 | `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
 | lists of `DecodedRow` | `sframe.decode`, one for each offset that functions refer to | a section |
 

@@ -24,7 +24,7 @@ from cfi2sframe.dwarf.rules import (
     ValueAtCfa,
 )
 from cfi2sframe.errors import RequestError
-from cfi2sframe.intern import IdentityMap
+from cfi2sframe.intern import IdentityMap, TupleInterner
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Rule
@@ -139,6 +139,7 @@ class Lowering:
     def __init__(self, target: Target) -> None:
         self.target = target
         self._frames: dict[FrameState, FrameState] = {}
+        self._tuples: TupleInterner[FrameState] = TupleInterner()
         self._shapes = Shapes(target.arch.byte_order)
         self._lowered_state = IdentityMap(self._lower_state)
         #: By CIE, then by the states of a program.
@@ -180,7 +181,7 @@ class Lowering:
             if skipped is not None:
                 return skipped
         return _LoweredStates(
-            tuple(states),
+            self._tuples.intern(tuple(states)),
             None if len(kept) == len(row_states) else tuple(kept),
             is_flexible=not_default is not None,
             is_signal_frame=cie.is_signal_frame and target.version >= SFRAME_VERSION_3,

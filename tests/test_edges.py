@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.budget import Budget
 from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
 from cfi2sframe.dwarf.program_cache import ProgramCache
 from cfi2sframe.dwarf.row_machine import RowMachine
@@ -131,6 +132,30 @@ def test_what_equal_rows_say_is_one_object() -> None:
     other = as_both_do(cache, "41 0e 10 48 0e 18")
     assert other.states[:2] == states[:2]
     assert other.states != states
+
+
+class CountingBudget(Budget):
+    """Counts how often memory was held."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 20)
+        self.held = 0
+
+    def hold(self, size: int, what: str) -> None:
+        super().hold(size, what)
+        self.held += 1
+
+
+@pytest.mark.parametrize("patience", [0, 1000])
+def test_each_state_is_counted_once(patience: int) -> None:
+    """Also where the plain machine runs the programs, and when the same CIE comes again."""
+    budget = CountingBudget()
+    cache = ProgramCache(AMD64, Cutter(patience), budget)
+    cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
+    for code, count in (("41 0e 10", 2), ("42 0e 10 41 0e 08", 2), ("41 0e 10 41 0e 18", 3)):
+        for _ in range(2):
+            cache.of(cie).run(bytes.fromhex(code))
+            assert budget.held == count
 
 
 # Lowering

@@ -64,6 +64,11 @@ class ProgramCache:
             raise CfiError(f"in its CIE: {graph.reason}")
         return CiePrograms(graph, self._cutter, bases)
 
+    def before(self, table: UnwindTable, end_delta: int) -> UnwindTable:
+        """Return the rows of one of this file's tables that start before `end_delta`; the first row always stays."""
+        cut = table.before(end_delta)
+        return cut._replace(states=self._row_states.intern_tuple(cut.states))
+
 
 class CiePrograms:
     """Runs the programs of one CIE."""

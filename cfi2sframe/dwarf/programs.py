@@ -199,7 +199,7 @@ class _Reader:
             number, size = self.program_numbers[entry], self.sizes[entry]
             if last_starts[number] > 0 and (number, size) not in cut:
                 program = self.programs[number]
-                cut[number, size] = self.add_program(program.cie, program.table.before(size))
+                cut[number, size] = self.add_program(program.cie, self.cache.before(program.table, size))
             self.program_numbers[entry] = cut.get((number, size), number)
 
 

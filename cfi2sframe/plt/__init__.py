@@ -8,5 +8,5 @@ The door is `scan_stubs.scan_stubs`. In the order of the work:
 - `block_decoder` with `amd64`, `aarch64`, `s390x`: instructions and their effects (capstone).
 - `flow`, `first_block`: the frame at every instruction, by following the flow from the entries.
 - `cfi_agreement`, `sp_distance`: the frames against the CFI that covers the stubs, evaluated to distances from SP.
-- `scan_records`: what is returned to others; `stub_model`: what only these modules share.
+- `scan_records`, `stub_reasons`: what is returned to others; `stub_model`: what only these modules share.
 """

@@ -10,8 +10,8 @@ from cfi2sframe.errors import InputError
 from cfi2sframe.plt.aarch64 import AARCH64_STUBS
 from cfi2sframe.plt.amd64 import AMD64_STUBS
 from cfi2sframe.plt.s390x import S390X_STUBS
-from cfi2sframe.plt.scan_records import StubReason
 from cfi2sframe.plt.stub_model import ENDS_FLOW, Block, Effect, Flow, Problem, StubArch, StubInstruction
+from cfi2sframe.plt.stub_reasons import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

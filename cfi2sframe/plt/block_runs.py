@@ -11,8 +11,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.scan_records import StubReason, StubSkip
 from cfi2sframe.plt.stub_model import Block, Problem, StubRange, Unit
+from cfi2sframe.plt.stub_reasons import StubReason, StubSkip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.expression import describe
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset, RowState
-from cfi2sframe.plt.scan_records import StubReason
 from cfi2sframe.plt.stub_model import Problem
+from cfi2sframe.plt.stub_reasons import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.scan_records import StubReason
 from cfi2sframe.plt.stub_model import Effect, Flow, Problem
+from cfi2sframe.plt.stub_reasons import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

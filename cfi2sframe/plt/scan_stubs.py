@@ -10,10 +10,11 @@ from cfi2sframe.plt.block_runs import cut_range
 from cfi2sframe.plt.cfi_agreement import contradiction
 from cfi2sframe.plt.first_block import FirstBlockEntries
 from cfi2sframe.plt.flow import StubFrame, UnitFrames, follow
-from cfi2sframe.plt.scan_records import StubReason, StubScan, StubSkip
+from cfi2sframe.plt.scan_records import StubScan
 from cfi2sframe.plt.sp_distance import SpDistances
 from cfi2sframe.plt.stub_model import Problem, Unit
 from cfi2sframe.plt.stub_ranges import find_stubs
+from cfi2sframe.plt.stub_reasons import StubReason, StubSkip
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 

@@ -7,7 +7,7 @@ from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fie
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.plt.scan_records import StubReason  # noqa: TC001 - part of a NamedTuple's fields
+from cfi2sframe.plt.stub_reasons import StubReason  # noqa: TC001 - part of a NamedTuple's fields
 
 if TYPE_CHECKING:
     from typing import Any

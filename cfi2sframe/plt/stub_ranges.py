@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.errors import ElfError
-from cfi2sframe.plt.scan_records import StubReason, StubSkip
 from cfi2sframe.plt.stub_model import StubRange
+from cfi2sframe.plt.stub_reasons import StubReason, StubSkip
 from cfi2sframe.plt.without_sections import find_in_segments
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.lower import Skip
-from cfi2sframe.plt.scan_records import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import CodeRange
+    from cfi2sframe.plt.stub_reasons import StubReason
     from cfi2sframe.reasons import SkipReason
 
 SCHEMA_VERSION: Final = 1
@@ -238,7 +238,7 @@ def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
             counts[index]["stubs"] += size
     for skip in conversion.code_map.stubs.left_out:
         # The bytes of other stubs that are left out count as their FDEs do, or as uncovered.
-        if skip.reason is StubReason.CFI_DIFFERS:
+        if skip.overrides_cfi:
             for index, size in _shares(conversion.image, skip.start_vaddr, skip.start_vaddr + skip.size):
                 counts[index]["left_out"] += size
     sections = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.plt.scan_records import StubReason
 from cfi2sframe.verification.address_set import AddressSet
 from cfi2sframe.verification.comparison import Comparison
 from cfi2sframe.verification.findings import Verification
@@ -88,11 +87,7 @@ def _find_extra(comparison: Comparison, fdes: Sequence[CfiEntry], stubs: StubSca
 
 def _stub_analysis_overrides(stubs: StubScan) -> AddressSet:
     """Return the addresses where the stub analysis overrides the CFI: described stubs, and those that contradict it."""
-    contradicted = [
-        (skip.start_vaddr, skip.start_vaddr + skip.size)
-        for skip in stubs.left_out
-        if skip.reason is StubReason.CFI_DIFFERS
-    ]
+    contradicted = [(skip.start_vaddr, skip.start_vaddr + skip.size) for skip in stubs.left_out if skip.overrides_cfi]
     return AddressSet(_ranges(stubs) + contradicted)
 
 

@@ -11,8 +11,8 @@ import pytest
 from cfi2sframe import Lookup, Options, convert, decode, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.constants import EM_X86_64, ET_DYN, PF_R, PT_LOAD, SHT_GNU_SFRAME, SHT_PROGBITS
-from cfi2sframe.plt.scan_records import StubReason
 from cfi2sframe.plt.scan_stubs import scan_stubs
+from cfi2sframe.plt.stub_reasons import StubReason
 from tests.support import elf_asm, known_wrong
 from tests.support.oracle.readelf_sframe import OracleSframeFunction, parse_readelf_sframe
 from tests.support.stubs.emulate import measure

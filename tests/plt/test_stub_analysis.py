@@ -16,8 +16,9 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.plt.block_decoder import BlockDecoder
-from cfi2sframe.plt.scan_records import CfiSpan, StubReason
+from cfi2sframe.plt.scan_records import CfiSpan
 from cfi2sframe.plt.scan_stubs import scan_stubs
+from cfi2sframe.plt.stub_reasons import StubReason
 from tests.support import elf_asm
 from tests.support.stubs import handmade
 from tests.support.stubs.emulate import measure
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.plt.scan_records import StubScan, StubSkip
+    from cfi2sframe.plt.scan_records import StubScan
+    from cfi2sframe.plt.stub_reasons import StubSkip
 
 LAZY_ROWS: Final = [(0, 8), (11, 16)]
 FIRST_ROWS: Final = [(0, 16), (6, 24)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cfi2sframe import Conversion, Options, account, convert
 from cfi2sframe.lower import Skip
-from cfi2sframe.plt.scan_records import StubReason
+from cfi2sframe.plt.stub_reasons import StubReason
 from cfi2sframe.report.coverage import ByteCounts, Coverage
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look-up by identity, and each row of the table in `intern.py`: which equal objects are one object."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.conversion import Conversion, Options, convert_image
+from cfi2sframe.dwarf.instructions import CUTTER
+from cfi2sframe.intern import IdentityMap, TupleInterner, distinct
+from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.sframe.model import FunctionBody
+from tests.support import cfi_asm as asm
+from tests.support.samples import TEXT_VADDR, cie_of, linked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tests.support.oracle.tools import CorpusArch
+
+
+def equal(*items: object) -> tuple[object, ...]:
+    """Return a new tuple: equal literals of a module may be one object."""
+    return items
+
+
+# The look-up itself
+
+
+def test_a_value_is_made_once_for_each_object() -> None:
+    made: list[object] = []
+
+    def make(key: object) -> int:
+        made.append(key)
+        return len(made)
+
+    numbers = IdentityMap(make)
+    first, second = equal(1, 2), equal(1, 2)
+    assert [numbers[first], numbers[second], numbers[first], numbers[second]] == [1, 2, 1, 2]
+    assert len(numbers) == 2
+    assert made == [first, second]
+
+
+def test_an_identity_map_keeps_its_keys_alive() -> None:
+    """Otherwise a later object could have the identity of a key, and get its value."""
+
+    class Key:
+        pass
+
+    key = Key()
+    reference = weakref.ref(key)
+    values: IdentityMap[Key, None] = IdentityMap(lambda _: None)
+    assert values[key] is None
+    del key
+    gc.collect()
+    assert reference() is not None
+    del values
+    gc.collect()
+    assert reference() is None
+
+
+def test_an_error_leaves_no_value() -> None:
+    def make(key: list[int]) -> int:
+        return key[0]
+
+    values = IdentityMap(make)
+    key: list[int] = []
+    with pytest.raises(IndexError):
+        values[key]
+    key.append(5)
+    assert (values[key], len(values)) == (5, 1)
+
+
+def test_distinct_objects_are_numbered_in_their_order() -> None:
+    first, second, other = equal(1), equal(1), equal(2)
+    kept, numbers = distinct(iter([other, first, other, second, first]))
+    assert list(map(id, kept)) == [id(other), id(first), id(second)]
+    assert numbers == [0, 1, 0, 2, 1]
+    assert distinct([]) == ([], [])
+
+
+def test_tuples_of_the_same_items_are_one() -> None:
+    interner: TupleInterner[object] = TupleInterner()
+    first, second = equal(1), equal(1)
+    pair, again, other = (first, second), (first, second), (second, first)
+    assert interner.intern(pair) is pair
+    assert interner.intern(again) is pair
+    assert interner.intern(other) is other
+    assert interner.intern((first,)) == (first,)
+    assert interner.intern(()) == ()
+
+
+# The contract
+
+
+class Interned(NamedTuple):
+    """The objects of a conversion that the contract is about, as often as they occur."""
+
+    cies: list[object]
+    row_states: list[object]
+    row_state_tuples: list[object]
+    frame_states: list[object]
+    frame_state_tuples: list[object]
+
+
+def interned_of(conversion: Conversion) -> Interned:
+    programs = conversion.cfi.programs
+    bodies = [result for result in conversion.outcomes.results if isinstance(result, FunctionBody)]
+    return Interned(
+        [entry.fde.cie for entry in conversion.cfi.entries],
+        [state for program in programs for state in program.table.states],
+        [program.table.states for program in programs],
+        [state for body in bodies for state in body.states],
+        [body.states for body in bodies],
+    )
+
+
+def is_one_each(objects: Iterable[object]) -> bool:
+    """Whether equal objects are one object."""
+    kept = list(objects)
+    return len(set(map(id, kept))) == len(set(kept))
+
+
+def is_one_each_of(pairs: Iterable[tuple[object, object]]) -> bool:
+    """Whether the objects that occur with equal keys are one object."""
+    known: dict[object, object] = {}
+    return all(known.setdefault(key, found) is found for key, found in pairs)
+
+
+def check_contract(conversion: Conversion) -> None:
+    for name, objects in interned_of(conversion)._asdict().items():
+        assert is_one_each(objects), name
+    outcomes, numbers = conversion.outcomes.results, conversion.cfi.entries.program_numbers
+    assert is_one_each_of(zip(numbers, outcomes, strict=True))
+    functions = decode_section(conversion.data, conversion.section_vaddr).functions
+    keys = [
+        (function.fre_offset, function.fre_type, function.is_flexible, len(function.rows)) for function in functions
+    ]
+    assert is_one_each_of((key, function.rows) for key, function in zip(keys, functions, strict=True))
+    assert len(set(keys)) < len(keys)
+
+
+def _functions() -> tuple[asm.Entry, ...]:
+    """Functions of two equal CIEs and of a third, whose rows, lists of rows and programs recur in every way."""
+    usual, again, signal = cie_of(AMD64), cie_of(AMD64), cie_of(AMD64, augmentation="zRS")
+    push = (asm.advance(1), asm.def_cfa_offset(16), asm.offset(6, 2))
+    later_push = (asm.advance(2), asm.def_cfa_offset(16), asm.offset(6, 2))
+    # The row of an expression is read by the row machine, the others by the cache.
+    by_expression = (asm.advance(1), asm.def_cfa_expression(bytes.fromhex("77 08 06")))
+    # The second of these rows is not different in SFrame.
+    same_value = (asm.advance(1), asm.same_value(6), *push)
+    in_steps = (*push, asm.advance(1), asm.def_cfa_offset(24))
+    programs = (push, push, later_push, by_expression, (*by_expression, *push), same_value, in_steps)
+    sizes = (16, 16, 16, 16, 16, 16, 2)
+    return (
+        usual,
+        again,
+        signal,
+        *(
+            asm.Fde(cie, TEXT_VADDR + 0x100 * page + 0x10 * place, size, program)
+            for page, cie in enumerate((usual, again, signal))
+            for place, (program, size) in enumerate(zip(programs, sizes, strict=True))
+        ),
+    )
+
+
+@pytest.mark.parametrize("patience", [0, 1000])
+@pytest.mark.parametrize("version", [2, 3])
+def test_equal_objects_of_a_conversion_are_one(version: int, patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CUTTER, "patience", patience)
+    conversion = convert_image(linked(AMD64, *_functions()), Options(version))
+    assert conversion.is_whole == (version == 3)
+    check_contract(conversion)
+    for name, objects in interned_of(conversion)._asdict().items():
+        assert len(set(objects)) < len(objects), f"no {name} recur"
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_equal_objects_of_a_library_are_one(architecture: CorpusArch, corpus: Callable[[CorpusArch], Path]) -> None:
+    (path,) = corpus(architecture).glob("usr/lib/*/libc.so.6")
+    conversion = convert_image(load(path))
+    assert len(conversion.cfi.entries) > len(conversion.cfi.programs) > 1000
+    check_contract(conversion)
