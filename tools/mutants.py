@@ -59,8 +59,8 @@ TESTS: Final = {
     ),
     "overlaps.py": ("golden", "test_overlaps.py", "test_conversion_property.py", "test_conversion.py"),
     "code_map.py": (
-        *("golden", "plt/test_stub_analysis.py", "verification/test_verify.py", "test_conversion_property.py"),
-        *("test_conversion.py", "plt/test_linked_stubs.py"),
+        *("golden", "test_code_map.py", "plt/test_stub_analysis.py", "verification/test_verify.py"),
+        *("test_conversion_property.py", "test_conversion.py", "plt/test_linked_stubs.py"),
     ),
     "conversion.py": (
         *("golden", "sframe/test_levels_property.py", "test_conversion_property.py", "test_conversion.py"),
