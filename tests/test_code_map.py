@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AMD64
@@ -42,7 +42,11 @@ FDES: Final = st.lists(
 STUBS: Final = st.lists(st.sampled_from(ADDRESSES), max_size=8, unique=True).flatmap(
     lambda edges: st.tuples(
         st.just(sorted(edges)),
-        st.lists(st.sampled_from((None, *StubReason)), min_size=len(edges), max_size=len(edges)),
+        st.lists(
+            st.sampled_from((None, StubReason.CFI_DIFFERS, StubReason.CFI_EXPRESSION)),
+            min_size=len(edges),
+            max_size=len(edges),
+        ),
     )
 )
 
@@ -110,7 +114,15 @@ def _taken(scan: StubScan) -> Iterator[int]:
             yield from range(skip.start_vaddr, skip.start_vaddr + skip.size)
 
 
+#: A range in the first FDE, two in the second.
+APART: Final = (
+    [PLACES.start + delta for delta in (1, 3, 10, 12, 14, 16)],
+    [None, None, None, None, StubReason.CFI_DIFFERS, None],
+)
+
+
 @given(FDES, STUBS)
+@example([(PLACES.start, 4, []), (PLACES.start + 8, 16, [])], APART)
 def test_stubs_take_their_addresses_from_fdes(
     fdes: list[tuple[int, int, list[int]]], stubs: tuple[list[int], list[StubReason | None]]
 ) -> None:
