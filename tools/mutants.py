@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = "cfi2sframe"
 EXPLAINED: Final = ROOT / "docs" / "mutants.md"
 #: What every module that decides a section's rows is tested with, the tests that end soonest first.
-_ROWS: Final = ("test_edges.py", "dwarf/test_row_machine.py", "golden")
+_ROWS: Final = ("golden", "test_edges.py", "dwarf/test_row_machine.py")
 _ENCODING: Final = (
     "test_edges.py",
     "sframe/test_encode.py",
@@ -42,10 +42,34 @@ _ENCODING: Final = (
 #: The tests of each module, or of all modules that fit a pattern; the first failure is enough.
 TESTS: Final = {
     "dwarf/row_machine.py": (*_ROWS, "elf/test_cfi.py", "dwarf/test_row_machine_property.py"),
-    "dwarf/registers.py": (*_ROWS, "test_lower.py", "dwarf/test_row_machine_property.py"),
-    "dwarf/instructions.py": (*_ROWS, "elf/test_cfi.py", "test_conversion.py", "dwarf/test_row_machine_property.py"),
-    "lower.py": ("test_edges.py", "test_lower.py", "golden", "test_conversion.py", "test_conversion_property.py"),
-    "overlaps.py": ("test_overlaps.py", "golden", "test_conversion.py", "test_conversion_property.py"),
+    "dwarf/program_cache.py": (*_ROWS, "test_intern.py", "dwarf/test_row_machine_property.py"),
+    "dwarf/programs.py": (
+        *("dwarf/test_programs.py", "golden", "test_edges.py", "test_intern.py", "elf/test_cfi.py"),
+        *("dwarf/test_row_machine_property.py", "test_conversion.py"),
+    ),
+    "dwarf/instructions.py": (*_ROWS, "elf/test_cfi.py", "dwarf/test_row_machine_property.py", "test_conversion.py"),
+    "dwarf/rules.py": (*_ROWS, "test_lower.py", "dwarf/test_row_machine_property.py"),
+    "lower.py": (
+        *("golden", "test_lower.py", "test_edges.py", "test_intern.py"),
+        *("test_conversion_property.py", "test_conversion.py"),
+    ),
+    "assemble.py": (
+        *("golden", "sframe/test_levels_property.py", "test_conversion_property.py", "test_conversion.py"),
+        "plt/test_linked_stubs.py",
+    ),
+    "overlaps.py": ("golden", "test_overlaps.py", "test_conversion_property.py", "test_conversion.py"),
+    "code_map.py": (
+        *("golden", "test_code_map.py", "plt/test_stub_analysis.py", "verification/test_verify.py"),
+        *("test_conversion_property.py", "test_conversion.py", "plt/test_linked_stubs.py"),
+    ),
+    "conversion.py": (
+        *("golden", "sframe/test_levels_property.py", "test_conversion_property.py", "test_conversion.py"),
+    ),
+    "intern.py": ("test_intern.py", "golden", "test_edges.py"),
+    "sframe/model.py": (
+        *("golden", "test_overlaps.py", "test_edges.py", "sframe/test_sharing.py", "sframe/test_levels_property.py"),
+        *("test_conversion.py", "plt/test_linked_stubs.py"),
+    ),
     "sframe/rows.py": (*_ENCODING, "sframe/test_splitting.py", "sframe/test_round_trip_property.py"),
     "sframe/layout.py": (*_ENCODING, "test_conversion.py", "sframe/test_round_trip_property.py"),
     "sframe/encode.py": (

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The FDEs of an image and their distinct programs: records on demand, damage, ends, indirect pointers."""
+
+from __future__ import annotations
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AARCH64_BE, AMD64, Arch
+from cfi2sframe.dwarf.programs import Cfi, read_programs
+from cfi2sframe.elf.cfi import find_cfi
+from tests.golden.expected import objects
+from tests.support import cfi_asm as asm
+from tests.support.samples import FRAME_VADDR, TEXT_VADDR, cie_of, linked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cfi2sframe.elf.image import ElfImage
+
+UNKNOWN = b"\x3f"
+
+
+def cfi_of(image: ElfImage) -> Cfi:
+    return read_programs(image, find_cfi(image))
+
+
+def fde(start: int, *instructions: asm.Instruction | bytes, size: int = 16) -> asm.Fde:
+    return asm.Fde(cie_of(AMD64), TEXT_VADDR + start, size, instructions)
+
+
+@pytest.mark.parametrize("path", objects(), ids=lambda path: path.stem)
+def test_entries_are_the_same_in_turn_and_by_number(path: Path) -> None:
+    entries = cfi_of(load(path)).entries
+    in_turn = list(entries)
+    assert in_turn == [entries[number] for number in range(len(entries))]
+    assert [entry.number for entry in in_turn] == list(range(len(entries)))
+    assert [entry.fde.pc_begin_vaddr for entry in in_turn] == list(entries.starts)
+    assert [entry.program.number for entry in in_turn] == list(entries.program_numbers)
+    for number in (-1, len(entries)):
+        with pytest.raises(IndexError):
+            entries[number]
+
+
+def test_damaged_fdes_have_no_number() -> None:
+    """The first FDE, one between others, and the last."""
+    broken = (0, 0x20, 0x40)
+    cfi = cfi_of(
+        linked(AMD64, *(fde(start, UNKNOWN) if start in broken else fde(start) for start in range(0, 0x50, 16)))
+    )
+    assert [entry.fde.pc_begin_vaddr - TEXT_VADDR for entry in cfi.entries] == [0x10, 0x30]
+    assert [damaged.start_vaddr for damaged in cfi.damaged] == [TEXT_VADDR + start for start in broken]
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+def test_damage_has_the_offset_of_its_instruction(before: int) -> None:
+    """The byte `3e` is the unknown instruction, and the only such byte."""
+    image = linked(AMD64, fde(0), fde(0x10, bytes(before) + b"\x3e"))
+    cfi = cfi_of(image)
+    (section,) = cfi.sections
+    (damaged,) = cfi.damaged
+    error = damaged.failure.error
+    assert (error.where, error.offset) == (".eh_frame", bytes(section.data).index(b"\x3e"))
+
+
+def test_functions_of_one_program_that_end_alike_share_a_shorter_one() -> None:
+    steps = (asm.advance(4), asm.def_cfa_offset(16), asm.advance(4), asm.def_cfa_offset(24))
+    sizes = (9, 8, 4, 8, 5, 1, 9)
+    entries = cfi_of(linked(AMD64, *(fde(16 * n, *steps, size=size) for n, size in enumerate(sizes)))).entries
+    rows = [entry.program.table.starts for entry in entries]
+    assert rows == [(0, 4, 8), (0, 4), (0,), (0, 4), (0, 4), (0,), (0, 4, 8)]
+    # A program for each size, although those of 8 and 5 bytes have the same rows.
+    assert list(entries.program_numbers) == [0, 1, 2, 1, 3, 4, 0]
+
+
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_BE], ids=lambda arch: arch.name)
+def test_an_indirect_pointer_is_loaded_from_the_image(arch: Arch) -> None:
+    """The word is the operand of an instruction of the CIE that changes no row."""
+    word = TEXT_VADDR.to_bytes(8, "little" if arch.byte_order == "<" else "big")
+    cie = cie_of(arch)._replace(
+        fde_encoding=asm.DW_EH_PE_INDIRECT | asm.DW_EH_PE_UDATA4,
+        instructions=(*cie_of(arch).instructions, b"\x16\x03\x08" + word),
+    )
+
+    def cfi_through(vaddr: int) -> Cfi:
+        return cfi_of(linked(arch, asm.Fde(cie, vaddr, 16)))
+
+    (section,) = cfi_through(0).sections
+    cfi = cfi_through(FRAME_VADDR + bytes(section.data).index(word))
+    assert list(cfi.entries.starts) == [TEXT_VADDR]
+    (damaged,) = cfi_through(0x7FFF_0000).damaged
+    assert "indirect pointer through 0x7fff0000" in damaged.failure.error.reason
