@@ -37,7 +37,7 @@ def test_formats(form: str, jobs: str, tree: Path, capsys: pytest.CaptureFixture
     assert err == ""
 
 
-def test_json_says_what_was_asked_for(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_what_was_asked_for(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["size", str(tree), "--format", "json", "--top", "1", "--functions", "2", "--sort", "name"]
     assert main([*words, "--sframe-version", "2"]) == EXIT_SUCCESS
     data = json.loads(capsys.readouterr().out)

@@ -431,12 +431,12 @@ def cfa_after(*instructions: asm.Instruction) -> RegisterOffset | CfaExpression 
     return rows_of(AMD64, *instructions)[-1].state.cfa
 
 
-def test_a_register_defined_behind_an_expression_builds_on_the_old_offset() -> None:
+def test_a_register_defined_after_an_expression_uses_the_old_offset() -> None:
     """As in hand-written CFI of libgcrypt and libmvec; libgcc and readelf take it so."""
     assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa_register(6)) == RegisterOffset(6, 40)
 
 
-def test_an_offset_defined_behind_an_expression_waits_for_a_register() -> None:
+def test_an_offset_defined_after_an_expression_is_kept_for_the_next_register() -> None:
     changed = (asm.def_cfa_expression(EXPRESSION), asm.def_cfa_offset(48))
     assert cfa_after(*changed) == CfaExpression(EXPRESSION)
     assert cfa_after(*changed, asm.def_cfa_register(6)) == RegisterOffset(6, 48)
@@ -499,7 +499,7 @@ def test_a_restored_state_can_be_remembered_again() -> None:
     assert rows == [(0, 48), (3, 56), (6, 40), (9, 64)]
 
 
-def test_changes_behind_restore_state_do_not_reach_the_remembered_state() -> None:
+def test_changes_after_restore_state_do_not_reach_the_remembered_state() -> None:
     """Two equal states on the stack are two: changing rules between must not alias them."""
     rows = rows_of(
         AMD64,

@@ -366,7 +366,7 @@ def test_eh_frame_comes_before_debug_frame() -> None:
     ],
     ids=["terminator", "terminators", "empty", "nobits", "not-loaded"],
 )
-def test_eh_frame_that_says_nothing(useless: asm.Section) -> None:
+def test_eh_frame_without_fdes(useless: asm.Section) -> None:
     assert kinds(with_sections(useless, DEBUG_FRAME)) == ["debug_frame"]
     with pytest.raises(RequestError, match=r"^no \.eh_frame section$"):
         find_cfi(with_sections(useless, DEBUG_FRAME), "eh_frame")
@@ -673,7 +673,7 @@ def without_section_headers(data: bytes) -> bytes:
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("arch", ["amd64", "arm64", "s390x"])
-def test_real_libraries_say_the_same_without_section_headers(
+def test_real_libraries_convert_the_same_without_section_headers(
     arch: tools.CorpusArch, corpus: Callable[[tools.CorpusArch], Path]
 ) -> None:
     """Where other sections follow in the segment, the end of .eh_frame is found from its contents."""

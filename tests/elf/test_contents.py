@@ -138,7 +138,7 @@ def test_a_disk_that_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not isinstance(caught.value, ChangedError)
 
 
-def test_the_descriptor_goes_with_the_last_range(file: Path) -> None:
+def test_the_descriptor_is_closed_with_the_last_range(file: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     whole = opened(file)
     part = Joined([whole.part(10, 20)]).part(2, 5)

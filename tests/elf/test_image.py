@@ -231,7 +231,7 @@ def test_names_that_overlap_over_and_over_are_refused() -> None:
         sum(len(table.at(offset)) for offset in range(10_000))
 
 
-def test_names_count_with_the_memory_that_they_take() -> None:
+def test_names_count_by_their_memory() -> None:
     """One character outside of the basic plane makes each character of its name four bytes large."""
     table = StringTable(b"a" * 10_000 + "\U0001f600".encode(), ".strtab")
     assert [len(table.at(offset)) for offset in range(4)] == [10_001, 10_000, 9_999, 9_998]

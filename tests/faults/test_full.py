@@ -173,8 +173,8 @@ def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, numbe
 
 @ALL
 @pytest.mark.parametrize("fault", ["tmpfile:error:95", "tmpfile:error:21", "link:error:18", "link:error:1"])
-def test_file_systems_that_cannot_do_it_the_good_way(folder: Path, faults: Faults, form: Form, fault: str) -> None:
-    """No files without names (EOPNOTSUPP, EISDIR), no names for them (EXDEV, EPERM): the other way leads there too."""
+def test_file_systems_without_unnamed_files(folder: Path, faults: Faults, form: Form, fault: str) -> None:
+    """No unnamed files (EOPNOTSUPP, EISDIR), or no names for them (EXDEV, EPERM): a named temporary file works too."""
     fill(form, folder)
     done = run(folder, *form.arguments, variables=faults.of(fault))
     assert faults.mark.exists()

@@ -75,7 +75,7 @@ def test_lists_that_name_one_another_over_and_over(tmp_path: Path) -> None:
     assert len(list(islice(expand_response_files([f"@{tmp_path}/0"]), 1 << 20))) < (1 << 12) + 2 * size
 
 
-def test_a_list_may_be_named_as_often_as_its_size_bears(tmp_path: Path) -> None:
+def test_a_list_may_be_named_in_proportion_to_its_size(tmp_path: Path) -> None:
     listed = tmp_path / "list"
     listed.write_text("a-name-of-some-length " * 10_000)
     assert expand([f"@{listed}"] * 20) == ["a-name-of-some-length"] * 200_000

@@ -118,7 +118,7 @@ def assert_nothing_is_lost(version: int, bodies: list[FunctionBody]) -> bytes:
 
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_forty_functions_of_which_each_pushes_once_more(version: int, level: Literal[1, 2]) -> None:
+def test_forty_functions_with_one_push_more_each(version: int, level: Literal[1, 2]) -> None:
     fdes, start = [], TEXT_VADDR
     for count in range(1, 41):
         steps = [each for n in range(count) for each in (asm.advance(1), asm.def_cfa_offset(16 + 8 * n))]
