@@ -188,7 +188,7 @@ def test_the_schema_of_reports(folder: Path, words: tuple[str, ...]) -> None:
 
 
 def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
-    """Enough bytes for processes: nothing that is seen differs from one process."""
+    """Enough bytes for several processes: output and files are those of one process."""
     for number in range(5):
         (folder / f"large{number}.o").write_bytes(object_of(200 + number) + bytes(POOL_SIZE // 4))
     (folder / "bad.o").write_bytes(TRUNCATED)

@@ -119,7 +119,7 @@ def test_a_folder_as_output(good: Path, tmp_path: Path) -> None:
 def test_a_failure_leaves_nothing_half_written(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bytes | None, step: str
 ) -> None:
-    """After a full disk, for example, there is the old file, and no temporary one."""
+    """For example on a full disk: the old file stays, and no temporary one is left."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -334,7 +334,7 @@ def test_interrupts_are_no_traceback(tmp_path: Path) -> None:
 
 
 def test_an_unforeseen_error_is_one_line() -> None:
-    """There should be none; should there be one, the user gets what a report of it needs, and no traceback."""
+    """If there ever is one, the user gets what a bug report needs, and no traceback."""
     script = "import cfi2sframe.cli as cli; cli.main = lambda: {}['a\\nb']; cli.run()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "")

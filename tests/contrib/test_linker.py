@@ -281,7 +281,7 @@ def test_no_linker(tmp_path: Path, programs: Path) -> None:
 
 
 def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None:
-    """Not under another name, not in a folder of PATH, not by its variable."""
+    """Neither under another name, nor in a folder of PATH, nor by its variable."""
     folder = linker_folder(programs, tmp_path / "sframe-ld")
     env = environment(programs)
     env["PATH"] = os.pathsep.join([str(folder), env["PATH"]])

@@ -502,7 +502,7 @@ def test_a_64_bit_length_that_leaves_the_section(length: int) -> None:
 
 
 def test_a_section_cut_at_every_byte() -> None:
-    """What is complete is read, and the rest is an error at the entry that is not; at a border there is no rest."""
+    """Complete entries are read; a truncated one is an error. At a border between entries there is none."""
     frame, data, _, _ = two_functions()
     starts = (*frame.offsets(), len(data))
     for size in range(len(data) + 1):

@@ -473,7 +473,7 @@ def test_highly_compressed_content_is_believed() -> None:
 
 
 def test_damaged_content_at_every_byte() -> None:
-    """Whatever the damage, the checksum at the end is of the content: it is found out, or was no damage."""
+    """The checksum at the end covers the content: any damage is noticed, or changes nothing."""
     packed = zlib.compress(DEBUG_BYTES)
     for position in range(len(packed)):
         damaged = bytearray(packed)
@@ -655,7 +655,7 @@ def test_neither_section_headers_nor_a_frame_header() -> None:
 
 
 def test_section_headers_come_first() -> None:
-    """A frame header that lies does no harm where there are section headers."""
+    """A wrong frame header does no harm where there are section headers."""
     data = headerless(hdr=bytes(12), section_headers=True, end=b"")
     image = image_of(data)
     section = only(find_cfi(image))
@@ -693,7 +693,7 @@ def test_real_libraries_convert_the_same_without_section_headers(
 
 
 def read_all(data: bytes) -> int:
-    """Read whatever can be read of a file; return the number of FDEs whose rows could be had."""
+    """Read as much of a file as possible; return the number of FDEs with rows."""
     count = 0
     image = ElfImage(data, "test.elf")
     bases = PointerBases(image.byte_order, None, lambda _: None)

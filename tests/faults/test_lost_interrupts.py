@@ -118,7 +118,7 @@ print("on it goes")
 
 
 def test_a_worker_of_a_pool_ends(tmp_path: Path) -> None:
-    """Its work is done to the end, if that comes sooner; the process is not there for any other."""
+    """A worker may finish its item first, but takes no other one."""
     program = """
 from cfi2sframe.processes import shared_out
 def work(length):

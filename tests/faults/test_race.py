@@ -88,7 +88,7 @@ def set_up(scene: Scene) -> None:
 
 @contextmanager
 def exchanging(scene: Scene, seed: int, opens: int) -> Iterator[None]:
-    """Let the user's program run; it opens its eyes when its file has been opened `opens` times."""
+    """Run the user's program, which starts to exchange names when its file has been opened `opens` times."""
     command = [str(scene.program), str(seed), str(opens)]
     with subprocess.Popen(
         command, cwd=scene.tree, user=USER, group=USER, extra_groups=[], stdout=subprocess.PIPE

@@ -151,7 +151,7 @@ def test_what_cannot_be_converted_in_place(source: Path, words: tuple[str, ...],
     ids=" ".join,
 )
 def test_inputs_without_an_end(source: Path, words: tuple[str, ...]) -> None:
-    """They are told from ELF files and sections by their first bytes, and not read further."""
+    """Their first bytes show that they are neither ELF files nor sections; no more is read."""
     limits = 'ulimit -v 4000000; exec "$@" < /dev/zero'
     done = run(source.parent, *words, prefix=["sh", "-c", limits, "sh"])
     assert done.status == 3
@@ -227,7 +227,7 @@ def test_a_fifo_whose_reader_leaves(source: Path) -> None:
 
 
 def test_a_dangling_symbolic_link(source: Path) -> None:
-    """What it leads to is made."""
+    """The target of the link is created."""
     folder = source.parent
     (folder / "link").symlink_to("made")
     assert run(folder, "in.o", "-o", "link", "--emit", "elf") == (0, b"", "")

@@ -92,7 +92,7 @@ def test_many_options_in_a_list(tmp_path: Path) -> None:
 
 
 def test_a_file_whose_name_begins_so_is_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`cfi2sframe --in-place *` in a folder that somebody else has put `@a` and `a` into."""
+    """`cfi2sframe --in-place *` in a folder into which another user has put `@a` and `a`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_text("--help")
     (tmp_path / "@a").write_bytes(b"text")

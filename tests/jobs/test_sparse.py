@@ -123,7 +123,7 @@ def test_holes_add_nothing_to_the_budget(tmp_path: Path) -> None:
 
 
 def test_ranges_of_a_sparse_file(tmp_path: Path) -> None:
-    """Aligned to whatever unit holes have here."""
+    """Aligned to the unit of holes in this file system."""
     path = sparse(tmp_path / "file", (BLOCK, b"a" * BLOCK), (4 * BLOCK, b"b" * BLOCK), size=SIZE)
     whole = opened(path)
     wanted = [(BLOCK, 2 * BLOCK), (4 * BLOCK, 5 * BLOCK)]

@@ -192,7 +192,7 @@ def test_too_much_bss(tmp_path: Path) -> None:
 
 
 def test_a_library_that_patchelf_grew(program: Callable[..., Path], tmp_path: Path) -> None:
-    """It leaves X where sections were that it moved: room for program headers."""
+    """It fills the old place of moved sections with X, which is room for program headers."""
     need("patchelf")
     library, grown, converted = (tmp_path / f"{name}.so" for name in ("library", "grown", "converted"))
     compile_program(library, "library.cpp", ["-shared", "-fPIC"])

@@ -153,7 +153,7 @@ def test_the_written_section_agrees_with_the_cfi(arch: Arch) -> None:
 
 
 def test_a_wrong_relocation_is_seen_by_the_check() -> None:
-    """The program's own check must see what a wrong relocation does."""
+    """The program's own check must notice a wrong relocation."""
     from cfi2sframe.errors import VerificationError
 
     old = two_functions(AMD64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FDEs and functions that overlap, nest or repeat may cost verification: time in proportion to their number."""
+"""Verification of FDEs and functions that overlap, nest or repeat: time is in proportion to their number."""
 
 from __future__ import annotations
 
