@@ -15,7 +15,7 @@ from cfi2sframe.arch import AMD64
 from tests.contrib.support import environment, install_programs, need
 from tests.support.cli import ROOT, run
 from tests.support.jobs import TRUNCATED, object_of
-from tests.trace.test_hostile import plain_core
+from tests.trace.test_hostile_cores import plain_core
 
 if TYPE_CHECKING:
     from pathlib import Path
