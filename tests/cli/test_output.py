@@ -144,9 +144,9 @@ def test_a_full_device(good: Path) -> None:
 
 
 def test_every_verb_names_an_output_that_cannot_be_written(good: Path, tmp_path: Path) -> None:
-    out = tmp_path / "missing" / "out"
+    out = tmp_path / "missing" / "out.sframe"
     converted = tmp_path / "converted.o"
-    assert run(good, "-o", converted)[0] == 0
+    assert run(ROOT / "testdata/golden/amd64-push-rbp.o", "-o", converted)[0] == 0
     for words in ((good, "-o", out), ("remove", converted, "-o", out), ("size", good, "-o", out)):
         assert run(*words) == (3, b"", (f"cfi2sframe: {out}: error: No such file or directory",))
 
