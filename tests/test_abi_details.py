@@ -90,7 +90,7 @@ def _text(state: FrameState, target: Target) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.target.name}-{case.source}")
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_what_is_said_of_a_source(
+def test_rows_of_a_source(
     version: int, case: Case, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
 ) -> None:
     target = case.target

@@ -157,7 +157,7 @@ def test_a_module_imports_what_its_room_may(path: Path) -> None:
     assert forbidden == []
 
 
-def test_the_table_allows_nothing_that_nobody_needs() -> None:
+def test_the_table_allows_no_unused_import() -> None:
     used: dict[int, set[int]] = {number: set() for number in range(len(ROWS))}
     for path in MODULES:
         used[row_of(name_of(path))] |= {row_of(target) for target in imported_modules(path)}

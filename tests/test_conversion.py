@@ -187,7 +187,7 @@ def test_overlaps_are_cut() -> None:
     assert verify(image).is_clean
 
 
-def test_rows_behind_the_end_do_not_count() -> None:
+def test_rows_after_the_end_do_not_count() -> None:
     """Rules from after the function's end are never in force, so they must not leave the function out either."""
     after_end = (asm.advance(0x10), asm.def_cfa_expression(b"\x30"))
     image = linked(AMD64, leaf(0, 0x10, *after_end), leaf(0x20, 0x11, *after_end))
@@ -265,7 +265,7 @@ def test_the_largest_function() -> None:
     assert verify(image, decoded(conversion)).is_clean
 
 
-def test_nothing_to_say() -> None:
+def test_nothing_to_describe() -> None:
     conversion = convert_checked(linked(AMD64, leaf(0, 16, asm.def_cfa_expression(b"\x30"))))
     assert conversion.data == b""
     assert not conversion.is_whole
@@ -299,7 +299,7 @@ def test_a_file_without_one_good_fde() -> None:
     assert str(caught.value) == f".eh_frame+0x29: {message}"
 
 
-def test_a_damaged_cie_takes_its_fdes_with_it() -> None:
+def test_a_damaged_cie_damages_its_fdes() -> None:
     bad = cie_of(AMD64)._replace(version=9)
     image = linked(AMD64, leaf(0), asm.Fde(bad, TEXT_VADDR + 0x20, 16), asm.Fde(bad, TEXT_VADDR + 0x40, 16))
     conversion = convert_checked(image)

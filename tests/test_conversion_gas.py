@@ -101,7 +101,7 @@ LISTED = [
 
 
 @pytest.mark.parametrize(("name", "gas_version"), LISTED)
-def test_where_they_differ_gas_is_wrong(
+def test_differences_are_known_errors_of_gas(
     name: str,
     gas_version: BinutilsVersion,
     gcc: Tool,

@@ -129,7 +129,7 @@ LISTED: Final = [
 
 
 @pytest.mark.parametrize(("key", "name"), LISTED)
-def test_where_they_differ_gas_is_wrong(
+def test_differences_are_known_errors_of_gas(
     key: str,
     name: str,
     binutils: Callable[[BinutilsVersion], Binutils],

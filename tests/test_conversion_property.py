@@ -323,7 +323,7 @@ def judged(drawn: Drawn, conversion: Conversion, data: bytes) -> str:
 
 @settings(max_examples=150)
 @given(files(max_steps=6, may_overlap=False), st.data())
-def test_no_change_of_a_byte_goes_unseen(drawn: Drawn, data: st.DataObject) -> None:
+def test_every_change_of_a_byte_is_noticed(drawn: Drawn, data: st.DataObject) -> None:
     """A section with one byte changed cannot be decoded, or does not verify, or still has the same rules.
 
     Where FDEs overlap, the truth is open, and so is what a change does.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What small files could make conversion, coverage and verification cost: whole runs, each held to the promise."""
+"""Small files that could make conversion, coverage and verification expensive: whole runs within the bound."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_a_step_does_not_move_on(code: bytes) -> None:
         machine.step(machine.initial_state, machine.read(code))
 
 
-def test_tables_depend_on_no_place_unless_they_say_so() -> None:
+def test_tables_do_not_depend_on_location_by_default() -> None:
     assert not UnwindTable((0,), (ROW,)).depends_on_location
 
 
@@ -124,7 +124,7 @@ def test_the_cache_hands_on_only_what_it_must() -> None:
     assert as_both_do(cache, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
 
 
-def test_what_equal_rows_say_is_one_object() -> None:
+def test_states_of_equal_rows_are_one_object() -> None:
     cache = ProgramCache(AMD64, Cutter(0))
     codes = ("41 0e 10 48 0e 08", "42 0e 10 02 80 0e 08", "41 0e 10 83 02 42 8c 03 48 0e 08", "41 0e 10 48 0a 0e 08")
     (states,) = {id(program.states): program.states for program in (as_both_do(cache, code) for code in codes)}.values()
@@ -158,7 +158,7 @@ def test_the_last_errata_are_the_default() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -> None:
+def test_rows_that_lower_to_equal_states_are_one_also_from_the_cache(version: int) -> None:
     """A rule that SFrame need not store makes another row of the CFI, and none of the section."""
     other = ROW._replace(fp=NoRule.SAME_VALUE)
     last = ROW._replace(cfa=RegisterOffset(7, 16))
@@ -178,7 +178,7 @@ def test_rows_that_come_to_the_same_are_one_also_the_second_time(version: int) -
         assert signal == first._replace(is_signal_frame=version == 3)
 
 
-def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -> None:
+def test_default_rows_refuse_from_the_cache_too() -> None:
     """Only rules that some row can hold are kept for the next function."""
     by_other_register = (ROW._replace(cfa=RegisterOffset(10, 8)),)
     flexible, cie = Lowering(Target(AMD64, 3)), parsed_cie(AMD64)
@@ -194,8 +194,8 @@ def test_what_default_rows_cannot_say_they_cannot_say_the_second_time_either() -
 
 
 @pytest.mark.parametrize("register", [7, 10])
-def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay(register: int) -> None:
-    """They are kept by the row's identity, which another one may have once it is gone."""
+def test_cached_frame_rows_belong_to_a_row_not_to_its_id(register: int) -> None:
+    """They are cached by the identity of the row, which a later row could reuse."""
     lowering = Lowering(Target(AMD64))
     for offset in range(8, 808, 8):
         body = lowering.lower(
@@ -212,7 +212,7 @@ def test_frame_rows_belong_to_a_row_and_not_to_where_it_lay(register: int) -> No
         (ROW._replace(ra=NoRule.UNDEFINED), SkipReason.RA_UNDEFINED),
     ],
 )
-def test_what_no_row_can_say_no_row_can_say_the_second_time_either(state: RowState, reason: SkipReason) -> None:
+def test_rows_are_refused_from_the_cache_too(state: RowState, reason: SkipReason) -> None:
     lowering, states, cie = Lowering(Target(AMD64, 2, errata=1)), (state,), parsed_cie(AMD64)
     for _ in range(2):
         skip = lowering.lower(UnwindTable((0,), states), cie)
@@ -250,8 +250,8 @@ def test_the_size_of_words_is_that_of_their_bytes(offset: int, fp: Rule | None, 
     assert words_size(state, AMD64, is_flexible=is_flexible) == len(tail) - 1
 
 
-def test_bytes_belong_to_a_state_and_not_to_where_it_lay() -> None:
-    """They are kept by the state's identity, which another one may have once it is gone."""
+def test_cached_bytes_belong_to_a_state_not_to_its_id() -> None:
+    """They are cached by the identity of the state, which a later state could reuse."""
     planner = BodyPlanner(AMD64, 3)
     for offset in range(8, 808, 8):
         body = FunctionBody((0,), (FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), None),))

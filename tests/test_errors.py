@@ -36,7 +36,7 @@ from cfi2sframe.errors import (
         (SFrameError("too short", ".sframe", 28), ".sframe+0x1c: too short"),
     ],
 )
-def test_messages_say_where(error: InputError, text: str) -> None:
+def test_messages_name_the_place(error: InputError, text: str) -> None:
     assert str(error) == text
 
 

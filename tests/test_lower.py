@@ -472,7 +472,7 @@ def test_equal_neighbours_merge() -> None:
     assert [row.start_delta for row in body_of(result).rows] == [0, 8, 16]
 
 
-def test_the_first_row_that_cannot_be_said_is_named() -> None:
+def test_the_first_row_that_cannot_be_expressed_is_named() -> None:
     result = lower(AMD64, 2, state(AMD64), state(AMD64, RegisterOffset(3, 8)), state(AMD64, ra=InRegister(2)))
     assert result == Skip(SkipReason.CFA_BASE_REGISTER, "rbx+8", 4)
 
@@ -565,7 +565,7 @@ def test_dwarf_rules_in_words(rule: RegisterRule | CfaRule | None, text: str) ->
     assert describe_rule(rule, AMD64) == text
 
 
-def test_what_cannot_be_said_behind_the_end_of_the_stack_is_not_taken_for_it() -> None:
+def test_inexpressible_rows_are_not_mistaken_for_the_end_of_the_stack() -> None:
     outermost, bad = state(AMD64, ra=NoRule.UNDEFINED), state(AMD64, CfaExpression(DEREF_PLUS))
     for version in (2, 3):
         result = lower(AMD64, version, state(AMD64), outermost, bad)

@@ -210,7 +210,7 @@ def test_an_uncut_body_stays_the_same_object() -> None:
 
 
 @given(st.lists(st.integers(1, 60), unique=True, max_size=8), st.integers(0, 59), st.integers(1, 60))
-def test_a_cut_says_the_same_at_every_address(more: list[int], start: int, size: int) -> None:
+def test_a_cut_keeps_the_row_of_every_address(more: list[int], start: int, size: int) -> None:
     whole = body(0, *sorted(more))
     end = start + size
     part = whole.cut(start, end)

@@ -21,7 +21,7 @@ from cfi2sframe.cli.exit_status import (
     EXIT_USAGE,
     PROGRAM,
 )
-from cfi2sframe.errors import ErrorKind, RequestError, kind_of, reason_of
+from cfi2sframe.errors import ErrorKind, OutputError, RequestError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
 #: The exit status of several files is that of the worst; from good to bad.
@@ -310,8 +310,11 @@ def worst(statuses: Iterable[int]) -> int:
 
 
 def fail(error: Exception, file: str) -> int:
-    """Report an error and return its exit status."""
-    say("error", reason_of(error), "<stdin>" if file == "-" else file)
+    """Report an error of a file, or of the output that it names itself; return its exit status."""
+    if isinstance(error, OutputError):
+        say("error", error.reason, error.where)
+    else:
+        say("error", reason_of(error), "<stdin>" if file == "-" else file)
     return exit_status_of(kind_of(error))
 
 

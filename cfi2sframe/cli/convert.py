@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, process_count, say, worst
 from cfi2sframe.cli.convert_options import check, make_parser, output_job, settings_of
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
-from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.errors import InputError, OutputError, RequestError
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Outcome
 
@@ -229,10 +229,8 @@ def _write_report(arguments: argparse.Namespace, text: str | None) -> int:
 
     try:
         write_output(arguments.report, text.encode())
-    except OSError as error:
-        if arguments.report == "-":
-            raise
-        return fail(error, arguments.report)
+    except OutputError as error:
+        return fail(error, "")
     return EXIT_SUCCESS
 
 

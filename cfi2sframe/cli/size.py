@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.common import count_from_one, fail, parser_of, process_count, say
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.errors import RequestError
+from cfi2sframe.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,10 +95,8 @@ def execute(arguments: argparse.Namespace) -> int:
         return fail(error, "")
     try:
         _write(report, arguments)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        return fail(error, "<stdout>" if arguments.output == "-" else arguments.output)
+    except OutputError as error:
+        return fail(error, "")
     return _say_failures(report)
 
 

@@ -5,8 +5,8 @@ A new file has no name until it is whole and checked (O_TMPFILE): if the process
 existing name can only be replaced by a rename, which needs a second name; that one exists for the few microseconds
 between two system calls. On file systems without O_TMPFILE it exists from the start.
 
-Folders are opened once, and names are looked up in them alone. Whoever may write to a folder can exchange what is in
-it, and nothing else.
+Folders are opened once, and names are looked up only in them. A user who may write to a folder can exchange its
+entries, and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import read_open
-from cfi2sframe.errors import ChangedError
+from cfi2sframe.errors import ChangedError, OutputError, reason_of
 from cfi2sframe.files.descriptors import FileState, FolderEntry, open_folder
 
 if TYPE_CHECKING:
@@ -98,8 +98,26 @@ def write_output(
     """Write to what a user names, through a symbolic link: a file as `write_file` does, a device, `-` for stdout.
 
     A device or a pipe is written to directly, after all of the content has been read and checked in memory. Returns
-    warnings. Raises `OSError`, `ChangedError` when `source` has been changed, and what `check` raises.
+    warnings. Raises `OutputError` when it cannot be written, `BrokenPipeError` when the reader of a pipe has closed it,
+    `ChangedError` when `source` has been changed, and what `check` raises.
     """
+    try:
+        return _write_to(path, content, source=source, is_copy=is_copy, in_place=in_place, check=check)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(reason_of(error), "<stdout>" if path == "-" else path) from None
+
+
+def _write_to(
+    path: str,
+    content: FileData,
+    *,
+    source: InputFile | None,
+    is_copy: bool,
+    in_place: bool,
+    check: Callable[[FileData], None] | None,
+) -> tuple[str, ...]:
     if path != "-" and not _is_special(path):
         targets = [os.path.realpath(path)]
         return write_file(targets, content, source=source, is_copy=is_copy, in_place=in_place, check=check)[1]

@@ -28,8 +28,6 @@ from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.jobs.records import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from cfi2sframe.jobs.records import Job, Output, Status
     from cfi2sframe.report.coverage import Coverage
 
-#: How often a file in place is converted again when somebody else has changed it in the meantime.
+#: How often a file in place is converted in all, if others change it in the meantime.
 _ATTEMPT_COUNT: Final = 3
 _UNFIT: Final = (ErrorKind.UNFIT, ErrorKind.NOT_ELF)
 
@@ -151,7 +149,7 @@ def _none_described(conversion: Conversion) -> str:
 def _write_raw(output: Output, conversion: Conversion, file: InputFile | None) -> _Written:
     if not conversion.data:
         raise InputError(f"{_none_described(conversion)}; there is no section")
-    warnings = _write_to(output.path, conversion.data, file)
+    warnings = write_output(output.path, conversion.data, source=file)
     is_linked = not conversion.image.is_relocatable
     placement = f"starts are relative to .sframe at 0x{conversion.section_vaddr:x}" if is_linked else ""
     return _Written("converted", placement, warnings)
@@ -162,7 +160,7 @@ def _leave(job: Job, image: ElfImage, file: InputFile | None) -> _Written:
     if job.output is None:
         return _Written("unchanged", state=job.state)
     is_input = file is not None and _names(job.output.path, file)
-    warnings = () if is_input else _write_to(job.output.path, image.data, file, is_copy=True)
+    warnings = () if is_input else write_output(job.output.path, image.data, source=file, is_copy=True)
     return _Written("unchanged", warnings=warnings)
 
 
@@ -183,27 +181,10 @@ def _write_elf(job: Job, emitted: Emitted, file: InputFile | None) -> tuple[File
 
     check = check_content if job.settings.verifies else None
     if job.output:
-        return None, _write_to(job.output.path, emitted.chunks, file, is_copy=True, check=check)
+        return None, write_output(job.output.path, emitted.chunks, source=file, is_copy=True, check=check)
     state, warnings = write_file(job.targets, emitted.chunks, source=file, in_place=True, check=check)
     link_count = 0 if file is None else file.status.st_nlink - len(job.targets)
     return state, (*warnings, *_hard_links_left(link_count))
-
-
-def _write_to(
-    path: str,
-    content: FileData,
-    file: InputFile | None,
-    *,
-    is_copy: bool = False,
-    check: Callable[[FileData], None] | None = None,
-) -> tuple[str, ...]:
-    """Write an output; return warnings. Raises `OutputError` instead of `OSError`, but for `BrokenPipeError`."""
-    try:
-        return write_output(path, content, source=file, is_copy=is_copy, check=check)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(reason_of(error), "<stdout>" if path == "-" else path) from None
 
 
 def _hard_links_left(count: int) -> tuple[str, ...]:

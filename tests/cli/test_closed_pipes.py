@@ -15,7 +15,7 @@ from cfi2sframe.arch import AMD64
 from tests.contrib.support import environment, install_programs, need
 from tests.support.cli import ROOT, run
 from tests.support.jobs import TRUNCATED, object_of
-from tests.trace.test_hostile import plain_core
+from tests.trace.test_hostile_cores import plain_core
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,13 +76,13 @@ def test_standard_error(tmp_path: Path, words: str) -> None:
 
 
 @pytest.mark.parametrize(("words", "stream", "status"), [("size --help", "stdout", 0), ("--nothing", "stderr", 2)])
-def test_what_the_parser_of_arguments_says(tmp_path: Path, words: str, stream: str, status: int) -> None:
+def test_messages_of_the_argument_parser(tmp_path: Path, words: str, stream: str, status: int) -> None:
     """A verb that prints nothing does not fail because of a closed pipe."""
     done = run_closed(tmp_path, words, stream)
     assert (done.returncode, done.stderr or b"") == (status, b"")
 
 
-def test_a_link_that_nobody_listens_to(tmp_path: Path) -> None:
+def test_a_link_with_closed_streams(tmp_path: Path) -> None:
     """It succeeds as it would have without the wrapper."""
     need("cc")
     (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")

@@ -180,7 +180,7 @@ def test_min_coverage(files: Files, percent: str, status: int) -> None:
         assert result.err[1:] == (f"cfi2sframe: {path}: error: {message}",)
 
 
-def test_nothing_can_be_said(files: Files) -> None:
+def test_no_function_can_be_described(files: Files) -> None:
     path = files.add("in", unsayable(0))
     status, _, err = run(path, "-o", files.out)
     message = "SFrame version 3 can describe none of the functions; there is no section"

@@ -165,7 +165,7 @@ def test_owner_and_set_id_bits_stay(source: Path, mode: int) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("is_old", [False, True])
 @pytest.mark.parametrize("words", [(), ("remove",)])
-def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...], *, is_old: bool) -> None:
+def test_a_copy_belongs_to_the_caller(source: Path, words: tuple[str, ...], *, is_old: bool) -> None:
     """As with `cp`: the owners of the input and of the replaced file do not matter."""
     if words:
         assert cli("--in-place", source) == EXIT_SUCCESS
@@ -197,7 +197,7 @@ def test_a_copy_belongs_to_whoever_makes_it(source: Path, words: tuple[str, ...]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_set_id_bits_never_come_to_mean_another_user(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_id_bits_are_dropped_for_another_owner(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(source, SOMEBODY, SOMEBODY)
     source.chmod(0o6755)
 
@@ -332,7 +332,7 @@ def test_a_folder_that_is_not_there(source: Path, capsys: pytest.CaptureFixture[
     assert "No such file or directory" in capsys.readouterr().err
 
 
-def test_verbose_says_how_it_was_placed(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_prints_the_placement(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli("--in-place", "-v", source) == EXIT_SUCCESS
     assert "as a section with relocations" in capsys.readouterr().err
 
@@ -390,7 +390,7 @@ def fifo(tmp_path: Path) -> Iterator[tuple[Path, int]]:
 
 
 @pytest.mark.parametrize("words", [("--emit", "elf"), ("--emit", "elf", "--no-verify")])
-def test_a_pipe_gets_what_has_been_checked(
+def test_a_pipe_gets_checked_bytes(
     source: Path, fifo: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     def refuse(_emitted: object, rewritten: ElfImage) -> None:
@@ -411,7 +411,7 @@ def test_a_pipe_gets_what_has_been_checked(
     assert checked == [wanted.read_bytes()] * (2 if verifies else 0)
 
 
-def test_a_pipe_gets_nothing_of_an_input_that_changes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_gets_nothing_from_an_input_that_changes(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cfi2sframe.emit.check", lambda *_: source.write_bytes(b"another file"))
     done = run_cli(source, "-o", "-", "--emit", "elf")
     assert (done.status, done.out) == (EXIT_UNUSABLE, b"")

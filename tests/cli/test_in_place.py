@@ -67,7 +67,7 @@ def test_options_stand_anywhere(folder: Path) -> None:
     assert all(has_section(path.read_bytes()) for path in (first, second, third))
 
 
-def test_failures_do_not_stop_the_others_and_stand_last(folder: Path) -> None:
+def test_failures_do_not_stop_others_and_are_printed_last(folder: Path) -> None:
     bad, gap, missing = folder / "1.o", folder / "2.o", folder / "missing"
     bad.write_bytes(TRUNCATED)
     gap.write_bytes(object_with_gap())
@@ -188,7 +188,7 @@ def test_the_schema_of_reports(folder: Path, words: tuple[str, ...]) -> None:
 
 
 def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
-    """Enough bytes for processes: nothing that is seen differs from one process."""
+    """Enough bytes for several processes: output and files are those of one process."""
     for number in range(5):
         (folder / f"large{number}.o").write_bytes(object_of(200 + number) + bytes(POOL_SIZE // 4))
     (folder / "bad.o").write_bytes(TRUNCATED)
@@ -370,7 +370,7 @@ def test_a_stamp_forgets_what_failed(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"another program's\n1 2 3\n"])
-def test_a_stamp_that_is_something_else_knows_nothing(folder: Path, tmp_path: Path, content: bytes) -> None:
+def test_other_contents_of_a_stamp_list_no_files(folder: Path, tmp_path: Path, content: bytes) -> None:
     stamp = tmp_path / "stamp"
     stamp.write_bytes(content)
     assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())

@@ -119,7 +119,7 @@ def test_a_folder_as_output(good: Path, tmp_path: Path) -> None:
 def test_a_failure_leaves_nothing_half_written(
     good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bytes | None, step: str
 ) -> None:
-    """After a full disk, for example, there is the old file, and no temporary one."""
+    """For example on a full disk: the old file stays, and no temporary one is left."""
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -141,6 +141,14 @@ def test_a_failure_leaves_nothing_half_written(
 def test_a_full_device(good: Path) -> None:
     done = run_process(good, "-o", "/dev/full", "--emit", "raw")
     assert (done.returncode, done.stderr) == (3, "cfi2sframe: /dev/full: error: No space left on device\n")
+
+
+def test_every_verb_names_an_output_that_cannot_be_written(good: Path, tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "out.sframe"
+    converted = tmp_path / "converted.o"
+    assert run(ROOT / "testdata/golden/amd64-push-rbp.o", "-o", converted)[0] == 0
+    for words in ((good, "-o", out), ("remove", converted, "-o", out), ("size", good, "-o", out)):
+        assert run(*words) == (3, b"", (f"cfi2sframe: {out}: error: No such file or directory",))
 
 
 # Names
@@ -334,7 +342,7 @@ def test_interrupts_are_no_traceback(tmp_path: Path) -> None:
 
 
 def test_an_unforeseen_error_is_one_line() -> None:
-    """There should be none; should there be one, the user gets what a report of it needs, and no traceback."""
+    """If there ever is one, the user gets what a bug report needs, and no traceback."""
     script = "import cfi2sframe.cli as cli; cli.main = lambda: {}['a\\nb']; cli.run()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "")

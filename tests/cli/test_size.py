@@ -37,7 +37,7 @@ def test_formats(form: str, jobs: str, tree: Path, capsys: pytest.CaptureFixture
     assert err == ""
 
 
-def test_json_says_what_was_asked_for(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_what_was_asked_for(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["size", str(tree), "--format", "json", "--top", "1", "--functions", "2", "--sort", "name"]
     assert main([*words, "--sframe-version", "2"]) == EXIT_SUCCESS
     data = json.loads(capsys.readouterr().out)
@@ -82,7 +82,7 @@ def test_failures_are_named_wherever_the_report_goes(
 
 
 def test_a_named_file_must_be_an_elf_file(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A tree may hold ELF files with nothing to measure; a name is not ignored."""
+    """A tree may hold ELF files with nothing to measure; a named file may not be one."""
     script = tmp_path / "script"
     script.write_text("#!/bin/sh\n")
     assert main(["size", str(tree), str(script)]) == EXIT_UNUSABLE
@@ -161,7 +161,7 @@ def test_no_such_executor(tree: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 class _Losing:
-    """An executor whose workers are lost with what they were given."""
+    """An executor whose workers die with their tasks."""
 
     def __init__(self, max_workers: int) -> None:
         self.max_workers = max_workers

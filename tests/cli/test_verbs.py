@@ -183,7 +183,7 @@ def test_verify_errors(good: Path, raw: Path, tmp_path: Path) -> None:
     assert run("verify", good, raw) == (3, b"", (f"cfi2sframe: {raw}: error: {message}",))
 
 
-def test_verify_without_anything_to_say(tmp_path: Path) -> None:
+def test_verify_when_no_function_can_be_described(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR, 8),)))
     status, out, err = run("verify", path)

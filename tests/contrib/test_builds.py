@@ -89,7 +89,7 @@ def test_cmake(tmp_path: Path, programs: Path, sampler: Sampler, generator: str)
         ('set(CFI2SFRAME_EXECUTABLE "")\ncfi2sframe_add(words)', "cfi2sframe is not in PATH"),
     ],
 )
-def test_cmake_says_what_cannot_be(tmp_path: Path, programs: Path, line: str, message: str) -> None:
+def test_cmake_errors(tmp_path: Path, programs: Path, line: str, message: str) -> None:
     need("cmake", "cc", "make")
     folder = copy_recipe("cmake", tmp_path / "words")
     (folder / "cmake").mkdir()

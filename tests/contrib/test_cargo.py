@@ -72,7 +72,7 @@ def test_rustc(tmp_path: Path, programs: Path, which: str, options: list[str]) -
 
 
 def test_without_unwind_tables_the_link_stands(tmp_path: Path, programs: Path) -> None:
-    """Only what comes compiled has CFI then; the program is linked all the same."""
+    """Only the precompiled standard library has CFI then; the program is linked all the same."""
     need("cc")
     rustc = toolchain("rustc", "debian")
     (tmp_path / "nothing.rs").write_text(

@@ -67,7 +67,7 @@ def test_every_reading_is_pinned_by_tests_that_exist() -> None:
 
 
 def test_the_library_page(tmp_path: Path) -> None:
-    """Its examples, on a small program."""
+    """Run the examples of the document on a small program."""
     need("cc")
     from cfi2sframe import load
     from cfi2sframe.arch import AMD64

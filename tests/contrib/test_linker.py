@@ -259,8 +259,8 @@ def test_strange_output_names(tmp_path: Path, programs: Path) -> None:
         check_section(tmp_path / name)
 
 
-def test_functions_that_are_left_out_can_go_unsaid(tmp_path: Path, programs: Path) -> None:
-    """Some of libc's functions cannot be described; a file without them says nothing about either."""
+def test_quiet_hides_functions_that_are_left_out(tmp_path: Path, programs: Path) -> None:
+    """Some of libc's functions cannot be described; files without them link without a message."""
     source = tmp_path / "odd.s"
     source.write_text(
         ".globl odd\nodd:\n.cfi_startproc\n.cfi_escape 0x0f,0x05,0x77,0x08,0x06,0x23,0x08\nnop\nret\n.cfi_endproc\n"
@@ -281,7 +281,7 @@ def test_no_linker(tmp_path: Path, programs: Path) -> None:
 
 
 def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None:
-    """Not under another name, not in a folder of PATH, not by its variable."""
+    """Neither under another name, nor in a folder of PATH, nor by its variable."""
     folder = linker_folder(programs, tmp_path / "sframe-ld")
     env = environment(programs)
     env["PATH"] = os.pathsep.join([str(folder), env["PATH"]])
@@ -290,7 +290,7 @@ def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None
     assert attempt("cfi2sframe-ld", "--version", cwd=tmp_path, env=env).status == 127
 
 
-def test_a_section_that_the_linker_merged_gives_way(tmp_path: Path, programs: Path, objects: list[str]) -> None:
+def test_a_section_that_the_linker_merged_is_replaced(tmp_path: Path, programs: Path, objects: list[str]) -> None:
     """One object has a section of its own: linkers merge it or copy it, and either way it is replaced."""
     env = environment(programs)
     run("cfi2sframe", "--in-place", "--sframe-version", "2", "main.o", cwd=tmp_path, env=env)

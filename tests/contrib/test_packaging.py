@@ -160,7 +160,7 @@ def test_the_sdist_is_whole(archives: tuple[Path, Path, Path]) -> None:
 
 
 def test_templates_are_packaged(archives: tuple[Path, Path, Path]) -> None:
-    """What is no Python module is in both archives."""
+    """Files other than Python modules are in both archives."""
     wanted = {f"cfi2sframe/{path.relative_to(ROOT / 'cfi2sframe')}" for path in data_files()}
     with tarfile.open(archives[0]) as archive:
         assert wanted <= {name.partition("/")[2] for name in archive.getnames()}
@@ -369,7 +369,7 @@ def bounds() -> Iterator[tuple[str, str]]:
 
 
 def test_every_dependency_has_a_lower_bound() -> None:
-    """What has none is not tried by make test-lowest."""
+    """A dependency without a lower bound would not be tested by make test-lowest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     names = {

@@ -269,7 +269,7 @@ def test_64_and_32_bit_lengths_mix() -> None:
 
 @pytest.mark.parametrize("version", [1, 3, 4])
 @pytest.mark.parametrize("dwarf64", [False, True])
-def test_debug_frame_with_a_cie_behind_its_fdes(version: int, dwarf64: bool) -> None:  # noqa: FBT001
+def test_debug_frame_with_a_cie_after_its_fdes(version: int, dwarf64: bool) -> None:  # noqa: FBT001
     cie = asm.Cie(version, "", instructions=CODE)
     fdes = (asm.Fde(cie, PC, SIZE, BODY), asm.Fde(cie, PC, SIZE, BODY))
     frame = frame_of(*fdes, cie, asm.Fde(cie, PC, SIZE, BODY), debug_frame=True, dwarf64=dwarf64)
@@ -282,14 +282,14 @@ def test_debug_frame_with_a_cie_behind_its_fdes(version: int, dwarf64: bool) -> 
         assert fde.cie is table.fdes[0].cie
 
 
-def test_eh_frame_with_a_cie_behind_its_fde() -> None:
+def test_eh_frame_with_a_cie_after_its_fde() -> None:
     """No producer does it, but a pointer of 32 bits can count backwards."""
     cie = asm.Cie(instructions=CODE)
     assert failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY), cie))) == "the CIE pointer leaves the section"
 
 
 @pytest.mark.parametrize("address_size", [4, 8])
-def test_debug_frame_version_4_says_how_wide_addresses_are(address_size: int) -> None:
+def test_debug_frame_version_4_has_the_address_size(address_size: int) -> None:
     cie = asm.Cie(4, "", instructions=CODE, address_size=address_size)
     table = parse(frame_of(asm.Fde(cie, PC, SIZE, BODY), debug_frame=True), debug_frame=True)
     if address_size == 8:
@@ -326,7 +326,7 @@ def test_terminators_in_the_middle_are_passed_over() -> None:
     assert len(parse(frame).fdes) == 3
 
 
-def test_without_section_headers_the_first_terminator_behind_what_must_be_found_ends_the_section() -> None:
+def test_without_section_headers_the_first_terminator_after_all_indexed_fdes_ends_the_section() -> None:
     cie = asm.Cie(instructions=CODE)
     fde = asm.Fde(cie, PC, SIZE, BODY)
     entries = (fde, asm.Terminator(), fde, asm.Terminator(), asm.Raw(b"\xff" * 50))
@@ -417,7 +417,7 @@ def test_a_damaged_cie_fails_its_own_fdes_only() -> None:
     assert [failure.offset for failure in table.failures] == [frame.offsets()[2], frame.offsets()[4]]
 
 
-def test_a_damaged_cie_that_nobody_uses_is_no_failure() -> None:
+def test_an_unused_damaged_cie_is_no_failure() -> None:
     bad, good = asm.Cie(augmentation="zX"), asm.Cie(instructions=CODE)
     table = parse(frame_of(bad, asm.Fde(good, PC, SIZE)))
     assert (len(table.fdes), table.failures, table.cie_count) == (1, (), 2)
@@ -502,7 +502,7 @@ def test_a_64_bit_length_that_leaves_the_section(length: int) -> None:
 
 
 def test_a_section_cut_at_every_byte() -> None:
-    """What is complete is read, and the rest is an error at the entry that is not; at a border there is no rest."""
+    """Complete entries are read; a truncated one is an error. At a border between entries there is none."""
     frame, data, _, _ = two_functions()
     starts = (*frame.offsets(), len(data))
     for size in range(len(data) + 1):
@@ -545,8 +545,8 @@ def test_other_unresolved_relocations_do_not_matter() -> None:
 
 @pytest.mark.parametrize("unresolved", [frozenset[int](), frozenset({1})], ids=["quick", "general"])
 @pytest.mark.parametrize("augmentation", ["zR", "zLR"])
-def test_offsets_say_where_things_are(unresolved: frozenset[int], augmentation: str) -> None:
-    """The quick way of the usual FDE and the general way, which any unresolved relocation asks for, agree."""
+def test_offsets_of_entries_and_fields(unresolved: frozenset[int], augmentation: str) -> None:
+    """The quick parser of usual FDEs and the general one, used for unresolved relocations, agree."""
     cie = asm.Cie(augmentation=augmentation, instructions=CODE, lsda_encoding=0x1B)
     frame = frame_of(asm.Fde(cie, PC, SIZE, BODY, LSDA), asm.Fde(cie, PC - 0x8000, 0xFFFFFFFF, BODY, LSDA))
     data, offsets = frame.assemble(), frame.offsets()[1:]

@@ -186,7 +186,7 @@ def test_shapes(expression: bytes, shape: Shape) -> None:
         (breg(7, 120) + DEREF, Load(Sum(7, 120))),
     ],
 )
-def test_shapes_behind_the_cfa(expression: bytes, shape: Shape) -> None:
+def test_shapes_that_start_with_the_cfa(expression: bytes, shape: Shape) -> None:
     assert classify(expression, "<", starts_with_cfa=True) == shape
 
 

@@ -382,7 +382,7 @@ def test_equal_neighbours_are_one_row() -> None:
 
 
 def test_a_replaced_row_can_make_its_neighbours_equal() -> None:
-    """40 from 0; 48 at 3 for no length; 40 again: one row of 40, and what follows starts where it should."""
+    """40 from 0, 48 at 3 for no length, 40 again: one row of 40, and the next one starts where it should."""
     rows = cfa_rows(
         *(asm.advance0(1), asm.def_cfa_offset(48), asm.advance0(0), asm.def_cfa_offset(40)),
         *(asm.advance0(1), asm.def_cfa_offset(56)),
@@ -431,12 +431,12 @@ def cfa_after(*instructions: asm.Instruction) -> RegisterOffset | CfaExpression 
     return rows_of(AMD64, *instructions)[-1].state.cfa
 
 
-def test_a_register_defined_behind_an_expression_builds_on_the_old_offset() -> None:
-    """As in hand-written CFI of libgcrypt and libmvec; libgcc and readelf take it so."""
+def test_a_register_defined_after_an_expression_uses_the_old_offset() -> None:
+    """As in hand-written CFI of libgcrypt and libmvec, and as libgcc and readelf read it."""
     assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa_register(6)) == RegisterOffset(6, 40)
 
 
-def test_an_offset_defined_behind_an_expression_waits_for_a_register() -> None:
+def test_an_offset_defined_after_an_expression_is_kept_for_the_next_register() -> None:
     changed = (asm.def_cfa_expression(EXPRESSION), asm.def_cfa_offset(48))
     assert cfa_after(*changed) == CfaExpression(EXPRESSION)
     assert cfa_after(*changed, asm.def_cfa_register(6)) == RegisterOffset(6, 48)
@@ -475,7 +475,7 @@ def test_def_cfa_ends_an_expression() -> None:
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 def test_remembered_states_nest(arch: Arch) -> None:
-    """Each restore_state brings back every rule, the CFA among them, of the last remember_state not yet restored."""
+    """Each restore_state restores every rule, including the CFA, of the last remember_state not yet restored."""
     fp, sp = arch.fp_register, arch.sp_register
     start = start_state(arch)
     outer = RowState(RegisterOffset(fp, 16), NoRule.UNDEFINED, AtCfa(-5), ValueAtCfa(-10), RaSigning.NONE)
@@ -499,7 +499,7 @@ def test_a_restored_state_can_be_remembered_again() -> None:
     assert rows == [(0, 48), (3, 56), (6, 40), (9, 64)]
 
 
-def test_changes_behind_restore_state_do_not_reach_the_remembered_state() -> None:
+def test_changes_after_restore_state_do_not_reach_the_remembered_state() -> None:
     """Two equal states on the stack are two: changing rules between must not alias them."""
     rows = rows_of(
         AMD64,
@@ -598,7 +598,7 @@ def test_set_loc_in_the_encoding_of_the_cie(arch: Arch, encoding: int, base: int
 
 
 def test_set_loc_of_an_aligned_pointer_is_refused() -> None:
-    """Its padding would be read as instructions otherwise."""
+    """Otherwise its padding would be read as instructions."""
     code = b"\x01" + bytes(6) + (PC_BEGIN + 9).to_bytes(8, "little")
     with pytest.raises(CfiError, match="aligned pointer is not supported") as caught:
         run(usual_cie(AMD64, d.DW_EH_PE_aligned), code, AMD64, location(AMD64))

@@ -209,7 +209,7 @@ def test_rows_are_what_the_steps_mean(machine: cfi.Machine, arch: Arch, data: st
 @pytest.mark.parametrize(("machine", "arch"), MACHINES)
 @settings(max_examples=25)
 @given(st.data())
-def test_a_machine_forgets_nothing_and_mixes_nothing_up(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
+def test_one_machine_for_many_programs(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
     """One machine for all programs of a file gives the rows of a new one for each, however often it is asked."""
     programs = data.draw(st.lists(cfi.programs(machine, max_steps=10), min_size=2, max_size=5))
     fdes = [_read(program, arch) for program in programs]
@@ -222,7 +222,7 @@ def test_a_machine_forgets_nothing_and_mixes_nothing_up(machine: cfi.Machine, ar
 @pytest.mark.parametrize(("machine", "arch"), MACHINES)
 @settings(max_examples=25)
 @given(st.data())
-def test_what_is_said_of_other_registers_changes_no_row(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
+def test_rules_of_untracked_registers_change_no_row(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
     """An expression for a register that rows do not track leaves every row as it was, wherever it stands."""
     program = data.draw(cfi.programs(machine, max_steps=12))
     extra = data.draw(st.sampled_from((asm.expression(99, b"\x30"), asm.undefined(99), asm.gnu_args_size(1 << 40))))

@@ -366,7 +366,7 @@ def test_eh_frame_comes_before_debug_frame() -> None:
     ],
     ids=["terminator", "terminators", "empty", "nobits", "not-loaded"],
 )
-def test_eh_frame_that_says_nothing(useless: asm.Section) -> None:
+def test_eh_frame_without_fdes(useless: asm.Section) -> None:
     assert kinds(with_sections(useless, DEBUG_FRAME)) == ["debug_frame"]
     with pytest.raises(RequestError, match=r"^no \.eh_frame section$"):
         find_cfi(with_sections(useless, DEBUG_FRAME), "eh_frame")
@@ -473,7 +473,7 @@ def test_highly_compressed_content_is_believed() -> None:
 
 
 def test_damaged_content_at_every_byte() -> None:
-    """Whatever the damage, the checksum at the end is of the content: it is found out, or was no damage."""
+    """The checksum at the end covers the content: any damage is noticed, or changes nothing."""
     packed = zlib.compress(DEBUG_BYTES)
     for position in range(len(packed)):
         damaged = bytearray(packed)
@@ -655,7 +655,7 @@ def test_neither_section_headers_nor_a_frame_header() -> None:
 
 
 def test_section_headers_come_first() -> None:
-    """A frame header that lies does no harm where there are section headers."""
+    """A wrong frame header does no harm where there are section headers."""
     data = headerless(hdr=bytes(12), section_headers=True, end=b"")
     image = image_of(data)
     section = only(find_cfi(image))
@@ -673,7 +673,7 @@ def without_section_headers(data: bytes) -> bytes:
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("arch", ["amd64", "arm64", "s390x"])
-def test_real_libraries_say_the_same_without_section_headers(
+def test_real_libraries_convert_the_same_without_section_headers(
     arch: tools.CorpusArch, corpus: Callable[[tools.CorpusArch], Path]
 ) -> None:
     """Where other sections follow in the segment, the end of .eh_frame is found from its contents."""
@@ -693,7 +693,7 @@ def test_real_libraries_say_the_same_without_section_headers(
 
 
 def read_all(data: bytes) -> int:
-    """Read whatever can be read of a file; return the number of FDEs whose rows could be had."""
+    """Read as much of a file as possible; return the number of FDEs with rows."""
     count = 0
     image = ElfImage(data, "test.elf")
     bases = PointerBases(image.byte_order, None, lambda _: None)

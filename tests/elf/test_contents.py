@@ -53,7 +53,7 @@ CUTS = st.lists(st.integers(0, 100), max_size=4).map(sorted)
 def test_ranges(
     shared_file: Path, cuts: list[int], start: int | None, end: int | None, places: tuple[int, int]
 ) -> None:
-    """Of a file, and of its pieces put together again, in memory or not."""
+    """Reads of a file, and of its pieces put together again, in memory or not."""
     whole = opened(shared_file)
     bounds = [0, *cuts, 100]
     pieces: list[FileData] = [whole.part(a, b) for a, b in pairwise(bounds)]
@@ -101,7 +101,7 @@ def test_a_stream(file: Path) -> None:
 
 
 def test_a_read_that_comes_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call gives 2 GiB at most."""
+    """One system call returns 2 GiB at most."""
     whole, read = opened(file), os.pread
     monkeypatch.setattr(os, "pread", lambda descriptor, size, start: read(descriptor, min(size, 7), start))
     assert whole[3:90] == DATA[3:90]
@@ -138,7 +138,7 @@ def test_a_disk_that_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not isinstance(caught.value, ChangedError)
 
 
-def test_the_descriptor_goes_with_the_last_range(file: Path) -> None:
+def test_the_descriptor_is_closed_with_the_last_range(file: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     whole = opened(file)
     part = Joined([whole.part(10, 20)]).part(2, 5)

@@ -113,7 +113,7 @@ def test_lists_of_section_indices_that_share_their_bytes(kind: int, tmp_path: Pa
 
 
 def test_symbol_tables_that_share_a_list_of_indices() -> None:
-    """Of each list no more is read than its table has symbols."""
+    """No more of each list is read than its table has symbols."""
     count = 400
     words = asm.Section("", b"\x01\0\0\0" * 250_000)
     symbol = struct.pack("<IBBHQQ", 0, 3, 0, 0xFFFF, 5, 0)
@@ -221,7 +221,7 @@ def test_notes_that_many_segments_share(tmp_path: Path) -> None:
 
 
 def test_relocations_that_lead_between_sections_that_could_move(tmp_path: Path) -> None:
-    """Each of many relocations is held against each of many sections."""
+    """Each of many relocations could be compared with each of many sections."""
     count, relocation_count = 5_000, 12_000
     first = VADDR + 64 + 56 * 4
     notes = [asm.Section("", b"\0", SHT_NOTE, SHF_ALLOC, first + 2 * n) for n in range(count)]

@@ -215,7 +215,7 @@ def test_names_without_a_string_table(index: int) -> None:
     [(0, "abc"), (1, "bc"), (3, ""), (4, "d\\xff"), (7, "tail"), (11, ""), (1 << 31, "")],
 )
 def test_strings(offset: int, name: str) -> None:
-    """The last may have no end, bytes that are no UTF-8 are spelled out, and outside of the table is nothing."""
+    """The last may have no end, bytes that are not UTF-8 are escaped, and outside of the table names are empty."""
     assert StringTable(b"abc\0d\xff\0tail", "").at(offset) == name
 
 
@@ -231,7 +231,7 @@ def test_names_that_overlap_over_and_over_are_refused() -> None:
         sum(len(table.at(offset)) for offset in range(10_000))
 
 
-def test_names_count_with_the_memory_that_they_take() -> None:
+def test_names_count_by_their_memory() -> None:
     """One character outside of the basic plane makes each character of its name four bytes large."""
     table = StringTable(b"a" * 10_000 + "\U0001f600".encode(), ".strtab")
     assert [len(table.at(offset)) for offset in range(4)] == [10_001, 10_000, 9_999, 9_998]
@@ -313,7 +313,7 @@ def test_place_in_a_linked_file_is_the_address() -> None:
 
 
 def test_sections_that_are_not_loaded_have_no_addresses() -> None:
-    """Some linkers give them one all the same; it must not hide what is loaded there."""
+    """Some linkers give them an address all the same; that must not hide what is loaded there."""
     sections = (
         asm.Section(".text", b"\xc3" * 16, flags=ALLOC_CODE, addr=TEXT_VADDR),
         asm.Section(".stray", b"\xc3" * 16, flags=c.SHF_EXECINSTR, addr=TEXT_VADDR + 4),
@@ -569,7 +569,7 @@ def test_symtab_comes_before_dynsym(symtab: tuple[int, int], dynsym: tuple[int, 
 
 
 def test_extended_symbol_indices() -> None:
-    """gABI, "Symbol Table": SHN_XINDEX says that the index is in the SHT_SYMTAB_SHNDX section."""
+    """gABI, "Symbol Table": with SHN_XINDEX the index is in the SHT_SYMTAB_SHNDX section."""
     strings = asm.Section(".strtab", b"\0one\0two\0", c.SHT_STRTAB)
     entries = ((1, FUNC, c.SHN_XINDEX, 4), (5, FUNC, 1, 8), (0, FUNC, c.SHN_XINDEX, 0))
     sections = (

@@ -116,7 +116,7 @@ def wait_for(path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["tmpfile", "write", "fchmod", "link"])
 def test_a_second_run_in_the_midst_of_the_first(folder: Path, faults: Faults, call: str) -> None:
-    """Both succeed: the one that comes late finds the section there already, unless it has looked before."""
+    """Both succeed: the later one finds the section already there, unless it has read the file before."""
     form = BY_NAME["in-place"]
     fill(form, folder)
     with start(folder, *form.arguments, variables=faults.of(f"{call}:wait:0")) as first:

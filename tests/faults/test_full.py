@@ -68,7 +68,7 @@ def test_a_full_disk(mounted: Callable[[str], Path], arguments: tuple[str, ...],
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.name != "batch"], ids=lambda form: form.name)
 def test_a_limit_of_file_size(folder: Path, form: Form) -> None:
-    """SIGXFSZ is not what ends the process: the message does."""
+    """SIGXFSZ does not end the process; it exits with a message."""
     if shutil.which("prlimit") is None:
         pytest.skip("no prlimit")
     fill(form, folder)
@@ -151,7 +151,7 @@ def test_a_folder_without_permission(folder: Path, form: Form) -> None:
 )
 @pytest.mark.parametrize("way", ["unnamed", "named"])
 def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, number: int, way: str) -> None:
-    """With and without files that have no name."""
+    """With and without unnamed files."""
     if call not in form.moments and way == "unnamed":
         pytest.skip("a free name needs no exchange")
     fill(form, folder)
@@ -173,8 +173,8 @@ def test_a_call_fails(folder: Path, faults: Faults, form: Form, call: str, numbe
 
 @ALL
 @pytest.mark.parametrize("fault", ["tmpfile:error:95", "tmpfile:error:21", "link:error:18", "link:error:1"])
-def test_file_systems_that_cannot_do_it_the_good_way(folder: Path, faults: Faults, form: Form, fault: str) -> None:
-    """No files without names (EOPNOTSUPP, EISDIR), no names for them (EXDEV, EPERM): the other way leads there too."""
+def test_file_systems_without_unnamed_files(folder: Path, faults: Faults, form: Form, fault: str) -> None:
+    """No unnamed files (EOPNOTSUPP, EISDIR), or no names for them (EXDEV, EPERM): a named temporary file works too."""
     fill(form, folder)
     done = run(folder, *form.arguments, variables=faults.of(fault))
     assert faults.mark.exists()

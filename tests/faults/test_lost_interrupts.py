@@ -58,8 +58,8 @@ def python(program: str, *arguments: str, folder: Path) -> Done:
     return Done(process.returncode, process.stdout, process.stderr.decode(errors="replace"))
 
 
-def test_what_python_makes_of_it(tmp_path: Path) -> None:
-    """If this ever ends otherwise, there is nothing left to mend."""
+def test_python_loses_such_an_interrupt(tmp_path: Path) -> None:
+    """If this ever ends otherwise, `keep_interrupts` is no longer needed."""
     done = python("lose(signal.SIGINT); print('on it goes')", folder=tmp_path)
     assert done[:2] == (0, b"on it goes\n")
     assert done.err.startswith("Exception ignored in")
@@ -103,7 +103,7 @@ except KeyboardInterrupt:
     assert python(program, folder=tmp_path) == (0, b"True\n", "")
 
 
-def test_other_exceptions_are_told_of_as_ever(tmp_path: Path) -> None:
+def test_other_exceptions_are_reported_as_before(tmp_path: Path) -> None:
     program = """
 from cfi2sframe.interrupts import keep_interrupts
 keep_interrupts()
@@ -118,7 +118,7 @@ print("on it goes")
 
 
 def test_a_worker_of_a_pool_ends(tmp_path: Path) -> None:
-    """Its work is done to the end, if that comes sooner; the process is not there for any other."""
+    """A worker may finish its item first, but takes no other one."""
     program = """
 from cfi2sframe.processes import shared_out
 def work(length):

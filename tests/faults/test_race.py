@@ -88,7 +88,7 @@ def set_up(scene: Scene) -> None:
 
 @contextmanager
 def exchanging(scene: Scene, seed: int, opens: int) -> Iterator[None]:
-    """Let the user's program run; it opens its eyes when its file has been opened `opens` times."""
+    """Run the user's program, which starts to exchange names when its file has been opened `opens` times."""
     command = [str(scene.program), str(seed), str(opens)]
     with subprocess.Popen(
         command, cwd=scene.tree, user=USER, group=USER, extra_groups=[], stdout=subprocess.PIPE
@@ -174,7 +174,7 @@ def test_a_user_who_exchanges_names(scene: Scene, act: Callable[[Scene], None]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("act", [convert_tree, convert_file, copy])
-def test_a_user_who_goes_on_exchanging_names(scene: Scene, act: Callable[[Scene], None]) -> None:
+def test_a_user_who_keeps_exchanging_names(scene: Scene, act: Callable[[Scene], None]) -> None:
     changed, stolen = race(scene, act, 300)
     assert stolen == []
     assert changed == [] or act is not convert_tree

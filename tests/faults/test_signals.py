@@ -65,7 +65,7 @@ def test_a_signal_at_each_call_where_files_have_names(folder: Path, faults: Faul
 
 @pytest.mark.parametrize("name", ["raw-new", "in-place"])
 def test_two_signals(folder: Path, faults: Faults, name: str) -> None:
-    """The second comes while the first has things taken back."""
+    """The second signal comes during the clean-up after the first."""
     form = BY_NAME[name]
     fill(form, folder)
     variables = faults.of(NO_UNNAMED, f"write:after:{int(signal.SIGTERM)}", f"unlink:before:{int(signal.SIGINT)}")
@@ -100,7 +100,7 @@ def test_what_a_kill_leaves_at_the_one_moment(folder: Path, faults: Faults, mome
 
 
 def test_a_signal_that_the_caller_ignores(folder: Path, faults: Faults) -> None:
-    """As `nohup` has it for SIGHUP."""
+    """As `nohup` does for SIGHUP."""
     form = BY_NAME["in-place"]
     fill(form, folder)
     variables = faults.of(f"write:after:{int(signal.SIGHUP)}")

@@ -151,7 +151,7 @@ def test_what_cannot_be_converted_in_place(source: Path, words: tuple[str, ...],
     ids=" ".join,
 )
 def test_inputs_without_an_end(source: Path, words: tuple[str, ...]) -> None:
-    """They are told from ELF files and sections by their first bytes, and not read further."""
+    """Their first bytes show that they are neither ELF files nor sections; no more is read."""
     limits = 'ulimit -v 4000000; exec "$@" < /dev/zero'
     done = run(source.parent, *words, prefix=["sh", "-c", limits, "sh"])
     assert done.status == 3
@@ -179,7 +179,7 @@ def test_a_stamp_replaces_nothing_but_files(source: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--report", "--stamp"])
-def test_a_converted_file_is_not_overwritten_by_what_is_said_of_it(source: Path, option: str) -> None:
+def test_a_converted_file_is_not_overwritten_by_its_report(source: Path, option: str) -> None:
     (source.parent / "link.o").symlink_to("in.o")
     for name in ("in.o", "link.o"):
         done = run(source.parent, "--in-place", "in.o", option, name)
@@ -227,7 +227,7 @@ def test_a_fifo_whose_reader_leaves(source: Path) -> None:
 
 
 def test_a_dangling_symbolic_link(source: Path) -> None:
-    """What it leads to is made."""
+    """The target of the link is created."""
     folder = source.parent
     (folder / "link").symlink_to("made")
     assert run(folder, "in.o", "-o", "link", "--emit", "elf") == (0, b"", "")
@@ -366,7 +366,7 @@ def test_an_owner_that_cannot_be_kept_loses_its_set_id_bits(source: Path, faults
     assert (written.st_uid, written.st_gid, stat.S_IMODE(written.st_mode)) == (12345, 12345, 0o6755)
 
 
-def test_nobody_else_can_read_it_while_it_is_written(source: Path, faults: Faults) -> None:
+def test_others_cannot_read_it_while_it_is_written(source: Path, faults: Faults) -> None:
     """A private file is private at every moment: the new file starts with rights for its owner only."""
     source.chmod(0o600)
     done = run(source.parent, "--in-place", "in.o", variables=faults.of("tmpfile:error:95", "fchmod:after:9"))

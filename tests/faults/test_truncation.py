@@ -27,7 +27,7 @@ from tests.support.jobs import convert_one, object_of
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
 from tests.support.trace.core_files import program
 from tests.support.trace.stacks import make_stack
-from tests.trace.test_hostile import MODELS, plain_core
+from tests.trace.test_hostile_cores import MODELS, plain_core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,7 +166,7 @@ def _numbers() -> Iterator[int]:
 
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "trace"])
 def test_truncated_before_any_read(folder: Path, name: str) -> None:
-    """Whichever read it is that comes too late: of small files, which count as large ones then."""
+    """The truncation comes before each of the reads: of small files, which are read here like large ones."""
     form = FORMS[name]
     files = fill(folder, form, 0)
     ends: list[Done] = []
@@ -186,7 +186,7 @@ def test_truncated_before_any_read(folder: Path, name: str) -> None:
 
 
 def test_a_measured_file_that_is_truncated(folder: Path) -> None:
-    """It is a line of the report."""
+    """The failure is a line of the report."""
     (folder / "big.o").write_bytes(file_of("big.o"))
     done, has_come = run_with(folder, ("size", "big.o"), "cfi2sframe.report.size.measure:measure", "big.o")
     assert has_come
@@ -240,7 +240,7 @@ def test_truncated_before_any_read_of_a_trace(folder: Path, file: str) -> None:
 
 
 def test_truncated_right_after_loading(folder: Path) -> None:
-    """In a process of its own, since a mistake here would end the tests."""
+    """In a separate process, because SIGBUS would end the tests."""
     (folder / "big.o").write_bytes(file_of("big.o"))
     code = (
         "import os, cfi2sframe\n"

@@ -84,7 +84,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])
 def test_names_that_are_exchanged_in_a_folder(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was a file when it was looked at is a link, or a FIFO without a writer, when it is opened."""
+    """A file is replaced by a link, or a FIFO without a writer, between listing and opening."""
     tree = tmp_path / "tree"
     tree.mkdir()
     outside = _write(tmp_path / "outside", ELF)

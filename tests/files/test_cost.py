@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What packages and archives may claim or compress: an answer within the bound, and the other files' results."""
+"""Packages and archives with large claims or high compression: within the bound, and without loss of other results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_contents_out_of_proportion(suffix: str, start: bytes, tmp_path: Path) -
 
 
 def test_many_small_files(tmp_path: Path) -> None:
-    """Each costs a header, a record and a line of the report, and nearly nothing of a compressed package."""
+    """Each costs a header, a record and a line of the report, and compresses to almost nothing."""
     content = ELF_START.ljust(512, b"\0")
     entry = make.tar_header(b"./usr/lib/x.so", len(content)) + content
     path = tmp_path / "x.deb"
@@ -147,7 +147,7 @@ def test_windows_of_zstd(tmp_path: Path) -> None:
 
 
 def test_dictionaries_of_lzma(tmp_path: Path) -> None:
-    """Its header asks for memory; 2 GiB of it here."""
+    """The header of the window asks for 2 GiB of memory."""
     packed = bytearray(lzma.compress(make.tar({"./usr/lib/x.so": library(1)}), lzma.FORMAT_ALONE))
     packed[1:5] = b"\0\0\0\x80"
     path = tmp_path / "x.deb"

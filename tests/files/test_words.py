@@ -75,7 +75,7 @@ def test_lists_that_name_one_another_over_and_over(tmp_path: Path) -> None:
     assert len(list(islice(expand_response_files([f"@{tmp_path}/0"]), 1 << 20))) < (1 << 12) + 2 * size
 
 
-def test_a_list_may_be_named_as_often_as_its_size_bears(tmp_path: Path) -> None:
+def test_a_list_may_be_named_in_proportion_to_its_size(tmp_path: Path) -> None:
     listed = tmp_path / "list"
     listed.write_text("a-name-of-some-length " * 10_000)
     assert expand([f"@{listed}"] * 20) == ["a-name-of-some-length"] * 200_000
@@ -92,7 +92,7 @@ def test_many_options_in_a_list(tmp_path: Path) -> None:
 
 
 def test_a_file_whose_name_begins_so_is_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`cfi2sframe --in-place *` in a folder that somebody else has put `@a` and `a` into."""
+    """`cfi2sframe --in-place *` in a folder into which another user has put `@a` and `a`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").write_text("--help")
     (tmp_path / "@a").write_bytes(b"text")

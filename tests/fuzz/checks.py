@@ -39,7 +39,7 @@ def check_conversions(image: ElfImage, versions: tuple[int, ...] = VERSIONS) -> 
 
 
 def check_conversion(conversion: Conversion, options: Options) -> None:
-    """Account for a conversion, read it back, verify it, and show it to a reader that forgives nothing."""
+    """Account for a conversion, read it back, verify it, and check it by the strict reader."""
     image = conversion.image
     coverage = account(conversion)
     summary(coverage)

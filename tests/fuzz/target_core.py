@@ -84,7 +84,7 @@ def _core(arch: Arch, path: str) -> CoreFile:
 
 def _in_memory(arch: Arch, core: CoreFile) -> CoreFile:
     """Return the core of a program whose file is gone; memory has its headers and its section."""
-    from tests.trace.test_hostile import in_memory_headers
+    from tests.trace.test_hostile_cores import in_memory_headers
 
     section = make_stack(arch, 3, list(MODELS)).section
     headers = in_memory_headers(core_files.program(arch, section), len(section))[:0x200]
@@ -94,6 +94,6 @@ def _in_memory(arch: Arch, core: CoreFile) -> CoreFile:
 
 def _link_map(arch: Arch, path: str) -> CoreFile:
     """Return a core without a list of files, as `test_hostile` makes it."""
-    from tests.trace.test_hostile import linked_core
+    from tests.trace.test_hostile_cores import linked_core
 
     return linked_core(arch, [(0, 0, 40), (BIAS, 1, -1)], b"\0" + path.encode() + b"\0")

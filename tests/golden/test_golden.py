@@ -20,7 +20,7 @@ def test_golden(path: Path) -> None:
     assert text_of(path).splitlines() == expected_path(path).read_text().splitlines()
 
 
-def test_nothing_is_expected_of_what_is_not_there() -> None:
+def test_every_expectation_has_its_object() -> None:
     assert len(objects()) > 10
     assert sorted(FOLDER.glob("*.expected")) == [expected_path(path) for path in objects()]
 

@@ -82,7 +82,7 @@ def fill(folder: Path, position: int) -> list[str]:
 
 
 def check_others(verb: str, names: list[str], out: str) -> None:
-    """All files but the bad one have what the verb gives."""
+    """All files but the bad one have the result of the verb."""
     good = [name for name in names if "bad" not in name]
     if verb == "in place":
         reports = [json.loads(line) for line in out.splitlines()]
@@ -207,7 +207,7 @@ def test_no_limits_for_the_program_itself(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_keeps_memory_is_replaced(tmp_path: Path) -> None:
-    """What one file has taken is not lacking for the next ones."""
+    """Memory that one file has used is free for the next ones."""
     for number in range(12):
         (tmp_path / f"bad{number}").write_bytes(object_of(number) + PADDING)
     action = "sys.modules.setdefault('kept', []).append(bytearray(280 << 20))"
@@ -217,7 +217,7 @@ def test_a_worker_that_keeps_memory_is_replaced(tmp_path: Path) -> None:
 
 
 def test_no_more_processes_to_be_had(tmp_path: Path) -> None:
-    """Then the work is done here."""
+    """Then this process does the work."""
     names = fill(tmp_path, COUNT)
     setup = "def fork():\n    raise BlockingIOError(11, 'no')\nos.fork = fork"
     done = run("pass", *VERBS["in place"], *names, "-j", "2", setup=setup)

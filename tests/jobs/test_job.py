@@ -126,7 +126,7 @@ def test_one_changed_byte_of_the_section_is_a_difference(source: Path, offset_fr
 # Only looking
 
 
-def test_checking_says_what_would_be_done_and_does_nothing(source: Path) -> None:
+def test_checking_reports_what_would_be_done_and_writes_nothing(source: Path) -> None:
     check = Settings(only_checks=True)
     before = snapshot(source)
     outcome = convert_one(source, check)
@@ -256,7 +256,7 @@ def test_a_name_that_was_not_given_keeps_the_old_file(source: Path, count: int, 
 
 
 @pytest.mark.parametrize("step", ["link", "replace"])
-def test_names_that_cannot_be_exchanged_leave_nothing_behind(
+def test_names_that_cannot_be_exchanged_leave_no_temporary_files(
     source: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     other = source.with_name("other.o")
@@ -307,7 +307,7 @@ def test_a_fifo_is_not_waited_for(source: Path) -> None:
     assert run_job(job).reason == "not a regular file"
 
 
-def test_a_name_that_has_become_another_files_is_not_replaced(source: Path) -> None:
+def test_a_name_that_now_belongs_to_another_file_is_not_replaced(source: Path) -> None:
     """Its other names are the new file only as long as all are its names."""
     other = source.with_name("other.o")
     os.link(source, other)
@@ -321,7 +321,7 @@ def test_a_name_that_has_become_another_files_is_not_replaced(source: Path) -> N
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_temporary_name_that_has_become_another_files(
+def test_a_temporary_name_that_now_belongs_to_another_file(
     source: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """A user who may write to a folder can exchange names in it, but reach no other folder."""

@@ -114,7 +114,7 @@ def test_what_lies_in_a_hole_is_counted(tmp_path: Path) -> None:
     assert "the holes of the file take more work than" in run.out
 
 
-def test_only_what_is_stored_pays(tmp_path: Path) -> None:
+def test_holes_add_nothing_to_the_budget(tmp_path: Path) -> None:
     path = sparse(tmp_path / "file", (0, object_of(3)))
     assert load(path).budget.input_size <= stored(path)
     whole = tmp_path / "whole"
@@ -123,7 +123,7 @@ def test_only_what_is_stored_pays(tmp_path: Path) -> None:
 
 
 def test_ranges_of_a_sparse_file(tmp_path: Path) -> None:
-    """Aligned to whatever unit holes have here."""
+    """Aligned to the unit of holes in this file system."""
     path = sparse(tmp_path / "file", (BLOCK, b"a" * BLOCK), (4 * BLOCK, b"b" * BLOCK), size=SIZE)
     whole = opened(path)
     wanted = [(BLOCK, 2 * BLOCK), (4 * BLOCK, 5 * BLOCK)]

@@ -183,7 +183,7 @@ GNU_WITH_SFRAME: Final = [
 
 
 @pytest.mark.parametrize(("gnu", "section_name"), GNU_WITH_SFRAME)
-def test_gnu_ld_says_the_same_of_its_stubs(
+def test_rows_of_stubs_equal_those_of_gnu_ld(
     gnu: Variant,
     section_name: str,
     binutils: Callable[[str], Binutils],

@@ -178,7 +178,7 @@ def test_a_first_block_that_nothing_enters_is_left_out() -> None:
     assert summary(scan.functions) == [(PLT_VADDR + 16, 8, 8, [(0, 8)])]
 
 
-def test_cfi_says_who_enters_a_first_block() -> None:
+def test_cfi_tells_how_a_first_block_is_entered() -> None:
     def cfi_at(pc: int) -> CfiSpan:
         return CfiSpan(PLT_VADDR + 6, sp_plus(16)) if pc < PLT_VADDR + 6 else CfiSpan(PLT_VADDR + 16, sp_plus(24))
 
@@ -406,7 +406,7 @@ def test_an_expression_without_a_value_leaves_the_stubs_out() -> None:
 # Version 1
 
 
-def test_version_1_says_only_what_its_mask_test_finds() -> None:
+def test_version_1_has_only_what_its_mask_test_finds() -> None:
     stubs = ((".plt", PLT_VADDR, lazy_stubs(3)), (".plt.got", PLT_VADDR + 0x100, got_stub() * 2))
     scan = _scan(*stubs, version=1)
     assert _reasons(scan) == [(PLT_VADDR + 16, 48, StubReason.VERSION_1_MASK)]

@@ -178,7 +178,7 @@ def test_terminal_tables_align(report: SizeReport) -> None:
         assert row[end] == " "
 
 
-def test_terminal_colours_take_no_place(report: SizeReport) -> None:
+def test_terminal_colours_have_no_width(report: SizeReport) -> None:
     plain = list(render_tables(report_tables(report)))
     coloured = list(render_tables(report_tables(report), colour=True))
     assert plain != coloured

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that are damaged and still run: they run after conversion and after removal, or are refused."""
+"""Damaged programs that still run: they run after conversion and after removal, or are refused."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_kernels_before_5_18_find_the_table(program: Callable[..., Path], tmp_pa
     assert taken == holder.vaddr + table - holder.file_offset
 
 
-def test_a_program_without_another_way(program: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_program_without_other_room(program: Callable[..., Path], tmp_path: Path) -> None:
     original, converted = program("gold", "static"), tmp_path / "converted"
     with pytest.raises(EmbedError, match="--header-table end"):
         plan_embedding(original.read_bytes(), LARGE)
@@ -192,7 +192,7 @@ def test_too_much_bss(tmp_path: Path) -> None:
 
 
 def test_a_library_that_patchelf_grew(program: Callable[..., Path], tmp_path: Path) -> None:
-    """It leaves X where sections were that it moved: room for program headers."""
+    """It fills the old place of moved sections with X, which is room for program headers."""
     need("patchelf")
     library, grown, converted = (tmp_path / f"{name}.so" for name in ("library", "grown", "converted"))
     compile_program(library, "library.cpp", ["-shared", "-fPIC"])

@@ -187,7 +187,7 @@ def test_separate_debug_file(
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static", "static-pie"])
 @pytest.mark.parametrize("linker", ["bfd", "lld", "mold"])
-def test_readers_see_what_they_saw(
+def test_readers_print_what_they_printed_before(
     program: Callable[..., Path], tmp_path: Path, linker: str, kind: str, size: int
 ) -> None:
     need("readelf", "eu-unstrip", "file", "nm")

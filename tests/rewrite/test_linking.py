@@ -316,7 +316,7 @@ def test_sources_of_the_test_data(objects: Objects, tmp_path: Path) -> None:
 
 
 def test_stubs_and_start_up_code_after_replacing(objects: Objects, tmp_path: Path) -> None:
-    """What linkers leave out or get wrong, a conversion of the linked file mends."""
+    """A conversion of the linked file repairs what linkers leave out or get wrong."""
     from cfi2sframe.cli import main
 
     ours = _link(objects, objects.program.ours, tmp_path / "ours")

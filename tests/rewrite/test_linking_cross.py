@@ -178,7 +178,7 @@ def test_linked_sections_mean_the_same(objects: Objects, link: str, tmp_path: Pa
 
 
 def test_a_conversion_of_the_linked_file_adds_stubs_and_start_up_code(objects: Objects, tmp_path: Path) -> None:
-    """`--existing` finds what ld left out, `--replace` mends it, and the program runs as before."""
+    """`--existing` finds what ld left out, `--replace` repairs it, and the program runs as before."""
     from cfi2sframe.cli import main
 
     target = objects.generation.target

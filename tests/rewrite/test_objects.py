@@ -145,7 +145,7 @@ def test_a_relocation_for_each_piece_of_a_function(gcc: Tool, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
-def test_the_written_section_says_what_the_cfi_says(arch: Arch) -> None:
+def test_the_written_section_agrees_with_the_cfi(arch: Arch) -> None:
     image = load(emitted(two_functions(arch)))
     found = verify(image, decode_existing(image))
     assert found.is_clean
@@ -153,7 +153,7 @@ def test_the_written_section_says_what_the_cfi_says(arch: Arch) -> None:
 
 
 def test_a_wrong_relocation_is_seen_by_the_check() -> None:
-    """The program's own check must see what a wrong relocation does."""
+    """The program's own check must notice a wrong relocation."""
     from cfi2sframe.errors import VerificationError
 
     old = two_functions(AMD64)
@@ -241,8 +241,8 @@ def test_removal_is_refused_when_a_symbol_is_in_the_section() -> None:
         remove_from_object(old)
 
 
-def test_a_new_section_takes_nobodys_number() -> None:
-    """A damaged symbol in a section after the last would be one of .sframe's afterwards."""
+def test_a_symbol_with_the_index_of_the_new_section_is_refused() -> None:
+    """A damaged symbol in the section after the last would become a symbol in .sframe."""
     old = bytearray(elf_file(AMD64.elf_machine, (Section(".text", b"\x90" * 8),), symbols=(Symbol("f"),)))
     sections = parse_section_headers(old, parse_file_header(old))
     (table,) = (section for section in sections if section.type == SHT_SYMTAB)

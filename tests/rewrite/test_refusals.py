@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are better left alone are refused with a reason, and a wrong rewrite is noticed."""
+"""Files that must not be rewritten are refused with a reason, and a wrong rewrite is noticed."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_program_interpreter_keeps_its_last_segment(tmp_path: Path) -> None:
 
 
 def test_without_section_headers(program: Callable[..., Path]) -> None:
-    """Only slack will do: what follows the program headers is not known."""
+    """Only slack can be used, because what follows the program headers is unknown."""
     data = bytearray(program().read_bytes())
     header = parse_file_header(data)
     end = max(s.file_offset + s.file_size for s in parse_program_headers(data, header))

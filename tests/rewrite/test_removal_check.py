@@ -100,10 +100,8 @@ def test_what_is_still_there_is_noticed(converted: bytes) -> None:
 
 
 @pytest.mark.parametrize("damage", ["memory size", "processor", "well-formed"])
-def test_a_note_comes_back_only_when_it_asks_for_nothing(
-    program: Callable[..., Path], tmp_path: Path, damage: str
-) -> None:
-    """Glibc reads property notes by PT_NOTE, which conversion has taken away, and not by PT_GNU_PROPERTY."""
+def test_a_note_may_return_only_if_it_has_no_effect(program: Callable[..., Path], tmp_path: Path, damage: str) -> None:
+    """Glibc reads property notes by PT_NOTE, which conversion has removed, not by PT_GNU_PROPERTY."""
     plan = embed(program(), tmp_path / "converted", SMALL)
     assert "repeated-note" in plan.headers
     data = bytearray((tmp_path / "converted").read_bytes())
@@ -133,8 +131,8 @@ def test_a_note_that_asks_for_a_processor_stays(tmp_path: Path) -> None:
         assert "repeated-note" not in plan_embedding(data, size).headers
 
 
-def test_another_section_is_not_taken_for_it(converted: bytes) -> None:
-    """A name or a type that is damaged makes a second one: which one is meant is not sure."""
+def test_another_section_is_not_mistaken_for_it(converted: bytes) -> None:
+    """A damaged name or type makes a second SFrame section: it is not known which one to remove."""
     image = load(converted)
     names = image.sections[image.header.section_names_index]
     name = converted.index(b"\0.sframe\0", names.file_offset) + 1 - names.file_offset

@@ -73,7 +73,7 @@ def like_go(tmp_path: Path) -> Path:
     return tmp_path / "program"
 
 
-def test_they_give_way(like_go: Path, tmp_path: Path) -> None:
+def test_section_headers_move(like_go: Path, tmp_path: Path) -> None:
     original = like_go.read_bytes()
     emitted = emit(convert(load(str(like_go))))
     target = tmp_path / "converted"
@@ -101,7 +101,7 @@ def test_removal_leaves_a_program(like_go: Path, tmp_path: Path) -> None:
     assert number(data, E_SHNUM, "H") == number(original, E_SHNUM, "H")
 
 
-def test_bytes_before_them_that_nobody_describes_stay(like_go: Path) -> None:
+def test_undescribed_bytes_before_them_stay(like_go: Path) -> None:
     """A byte between the program headers and them: the room is not free."""
     data = bytearray(like_go.read_bytes())
     start, size = number(data, E_SHOFF, "Q"), SECTION_HEADER_SIZE * number(data, E_SHNUM, "H")

@@ -37,6 +37,6 @@ def answers(drawn: Drawn, options: Options) -> dict[int, tuple[FrameState | None
 
 
 @given(files(max_steps=6))
-def test_every_level_says_the_same(drawn: Drawn) -> None:
+def test_every_level_has_the_same_rows(drawn: Drawn) -> None:
     alone, shared, joined = (answers(drawn, drawn.options._replace(level=level)) for level in (0, 1, 2))
     assert alone == shared == joined

@@ -124,7 +124,7 @@ def said(function: DecodedFunction) -> Function:
 
 
 @given(sections(), st.sampled_from(ORDERS))
-def test_bytes_say_what_the_section_says(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
+def test_decoding_returns_the_encoded_section(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
     """Every field of every version is stored "in the endianness of the target system", and can be read back."""
     section, arch, vaddr = drawn
     decoded = decode_section(encode(section, arch._replace(byte_order=order), vaddr), vaddr)

@@ -118,7 +118,7 @@ def assert_nothing_is_lost(version: int, bodies: list[FunctionBody]) -> bytes:
 
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_forty_functions_of_which_each_pushes_once_more(version: int, level: Literal[1, 2]) -> None:
+def test_forty_functions_with_one_push_more_each(version: int, level: Literal[1, 2]) -> None:
     fdes, start = [], TEXT_VADDR
     for count in range(1, 41):
         steps = [each for n in range(count) for each in (asm.advance(1), asm.def_cfa_offset(16 + 8 * n))]
@@ -132,7 +132,7 @@ def test_forty_functions_of_which_each_pushes_once_more(version: int, level: Lit
 @pytest.mark.skipif(not constants.__file__.endswith(".py"), reason="a compiled function cannot be replaced")
 @given(st.sampled_from((1, 2, 3)), nested, st.integers(0, 200))
 def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], free_count: int) -> None:
-    """Whatever the bound is: what is written is read, and a list is stored by itself only where it has to be."""
+    """For any bound, readers accept the section, and a list is stored by itself only where it must be."""
 
     def bound(rows_size: int) -> int:
         return free_count + rows_size // 2

@@ -121,7 +121,7 @@ def test_a_cut_inside_a_row_begins_with_that_row() -> None:
 
 
 def test_rows_far_apart_stay_together() -> None:
-    """A cut costs more than the two bytes more that each of a few starts takes."""
+    """A cut costs more than two bytes more for each of a few starts."""
     function = Function(0x1000, 0x40000, body((0, 8), (0x20000, 16)))
     assert split((function,)) == [(function, 0)]
 

@@ -149,7 +149,7 @@ class Terminator(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Bytes that go out unchanged."""
+    """Bytes that are written unchanged."""
 
     data: bytes
     tag: Literal["raw"] = "raw"

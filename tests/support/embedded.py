@@ -31,7 +31,7 @@ SMALL, LARGE = 120, 200_000
 
 
 class Result(NamedTuple):
-    """What a program gave back."""
+    """The result of a program: status and output."""
 
     status: int
     output: str

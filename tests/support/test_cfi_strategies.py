@@ -105,7 +105,7 @@ def is_misread(step: asm.Instruction | bytes) -> bool:
 @pytest.mark.skipif(READELF is None, reason="readelf is not installed")
 @settings(max_examples=60, deadline=None)
 @given(cfi.programs())
-def test_readelf_reads_what_the_steps_say(program: cfi.Program) -> None:
+def test_readelf_reads_the_steps(program: cfi.Program) -> None:
     assert READELF is not None
     assume(not any(map(is_misread, (*program.cie.instructions, *program.fde.instructions))))
     machine = {"amd64": 62, "aarch64": 183, "s390x": 22}[program.machine.name]

@@ -76,7 +76,7 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_takes_more_than_the_bound(name: str) -> None:
+def test_no_name_costs_more_than_the_bound(name: str) -> None:
     """It is shown as it is, or readable in proportion; the next name is readable again."""
     hostile = HOSTILE[name]
     start = time.monotonic()

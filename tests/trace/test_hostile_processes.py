@@ -316,7 +316,7 @@ def test_wild_program_headers(words: tuple[int, ...], tmp_path: Path) -> None:
     assert lines[-1].startswith(f"end: unusable-module: {tmp_path}/program (deleted): No such file or directory; ")
 
 
-def test_stacks_that_nobody_has_touched(tmp_path: Path) -> None:
+def test_untouched_stacks(tmp_path: Path) -> None:
     """6 GiB of address space: no more is copied than the process occupies, and 64 MiB."""
     process = started(compiled(SPARSE, tmp_path))
     try:
@@ -361,7 +361,7 @@ def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store
         trace_process(gone.pid, store=store)
 
 
-def test_an_error_lets_the_threads_go(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
+def test_an_error_resumes_the_threads(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
     traced_or_skip(sleeper.pid, store)
 
     def interrupted() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FDEs and functions that overlap, nest or repeat may cost verification: time in proportion to their number."""
+"""Verification of FDEs and functions that overlap, nest or repeat: time is in proportion to their number."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_section_that_agrees_with_none_of_them(shape: Callable[[int], list[asm
     assert result.point_count <= len(wrong) <= MAX_CANDIDATES * result.point_count
 
 
-def test_those_who_are_asked_are_those_that_start_last() -> None:
+def test_candidates_are_the_fdes_that_start_last() -> None:
     outer = asm.Fde(CIE, TEXT_VADDR, 64, (asm.def_cfa_offset(63),))
     few, many = (
         [outer, *(asm.Fde(CIE, TEXT_VADDR, 64, (cfa_offset(n + 20),)) for n in range(count))]

@@ -300,7 +300,7 @@ def test_a_signal_frame() -> None:
 # What a version cannot express
 
 
-def test_what_cannot_be_said_is_rightly_absent(image: ElfImage) -> None:
+def test_inexpressible_functions_are_rightly_absent(image: ElfImage) -> None:
     image = linked(
         AMD64,
         push_fp(AMD64),
@@ -348,7 +348,7 @@ def test_two_fdes_leave_the_truth_open() -> None:
     ]
 
 
-def test_what_cannot_be_said_may_take_bytes_from_others() -> None:
+def test_inexpressible_functions_may_hide_bytes_of_others() -> None:
     """Where the FDE in force cannot be expressed, nothing is missing, though another FDE has the address too."""
     unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 8, 8)
     image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x20), unsayable)

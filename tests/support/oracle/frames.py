@@ -38,7 +38,7 @@ class RegisterOffset(NamedTuple):
 
 
 class Expression(NamedTuple):
-    """CFA = value of a DWARF expression; the text is empty where the tool spells it not out."""
+    """CFA = value of a DWARF expression; the text is empty where the tool does not print it."""
 
     text: str
 

@@ -421,7 +421,7 @@ def _without_place(text: str) -> str:
     return re.sub(r" at [\w.]+:\d+; please report it", "", text)
 
 
-def test_what_nobody_foresaw_costs_one_module(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that one file meets is named, and the threads in other files are traced."""
     bad = written(tmp_path, AMD64, make_stack(AMD64, 3, MODELS).section + b"\0", "bad")
     core = plain_core(AMD64, path)
@@ -442,7 +442,7 @@ def test_what_nobody_foresaw_costs_one_module(tmp_path: Path, path: str, monkeyp
 
 
 @pytest.mark.parametrize("name", ["_load", "symbols", "build_id"])
-def test_what_nobody_foresaw_in_names_and_headers(
+def test_unforeseen_errors_in_names_and_headers(
     name: str, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> object:
@@ -463,7 +463,7 @@ def test_what_nobody_foresaw_in_names_and_headers(
         assert [_without_place(line) for line in lines].count(failed) == 2
 
 
-def test_what_nobody_foresaw_costs_one_thread(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_costs_one_thread(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread keeps its topmost frame, and the next one is traced."""
     core = plain_core(AMD64, path)
     core = core._replace(frames=((1, core.frames[0][1]._replace(pc=0x77)), *core.frames))
