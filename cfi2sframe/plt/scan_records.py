@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stub analysis is given and what it returns; its inner records are in `stub_model`, which only it loads."""
+"""Records between the stub analysis and its users. Those of its modules are in `stub_model`, which users never load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class StubReason(Enum):
-    """Why stubs are left out. The value is the sentence's readable form."""
+    """Why stubs are left out. The value is the text that reports print."""
 
     NOT_IN_FILE = "its bytes are not in the file"
     NO_INSTRUCTION = "bytes that are no instruction"
@@ -32,7 +32,7 @@ class StubReason(Enum):
 
 
 class StubSkip(NamedTuple):
-    """A range of stubs that is left out: `size` bytes at `start_vaddr`, the reason, and its details.
+    """A range of stubs that is left out: `size` bytes at the virtual address `start_vaddr`, the reason, its details.
 
     `section_name` is the stub section's, or `segment N` in a file without section headers.
     """
@@ -52,11 +52,11 @@ class StubScan(NamedTuple):
 
 
 class CfiSpan(NamedTuple):
-    """The CFI in force at an address: `state` (None: no CFI) holds from that address to `end_vaddr`."""
+    """The CFI in force at an address: `state` (None: there is none) from that address up to `end_vaddr`."""
 
     end_vaddr: int
     state: RowState | None
 
 
-#: Returns the CFI in force at an address. The span may end early, but after the address.
+#: Returns the CFI in force at a virtual address. The same state may continue after the end of the span.
 CfiAt = Callable[[int], CfiSpan]
