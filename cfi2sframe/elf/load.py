@@ -86,7 +86,10 @@ def read_file(path: str) -> memoryview | FileBytes:
 
 
 def read_open(descriptor: int) -> memoryview | FileBytes:
-    """Return the bytes of an open file as `read_file` does; the caller closes the descriptor."""
+    """Return the bytes of an open file as `read_file` does; the caller closes the descriptor.
+
+    For pipes and devices see `read_stream`. Raises `InputError` when it cannot be read.
+    """
     try:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE_SIZE:

@@ -91,6 +91,7 @@ class _Flow:
         self.work: list[tuple[_FlowNode, _State]] = []
 
     def run(self) -> tuple[UnitFrames, ...]:
+        """Return the frames of all units, in their order."""
         for number, unit in enumerate(self.units):
             for index, insn in enumerate(unit.block.instructions):
                 if insn.effect.target_delta is not None:

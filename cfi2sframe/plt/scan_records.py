@@ -25,10 +25,10 @@ class StubReason(Enum):
     UNBALANCED = "more is popped than was pushed"
     DEPTH_CONFLICT = "code that is reached with different stack depths"
     NEVER_REACHED = "code that no stub reaches"
-    ENTRY_UNKNOWN = "nothing says who enters it"
-    CFI_DIFFERS = "the CFI says otherwise"
+    ENTRY_UNKNOWN = "nothing is known to enter it"
+    CFI_DIFFERS = "the CFI has another frame"
     CFI_EXPRESSION = "the CFI's expression cannot be evaluated"
-    VERSION_1_MASK = "version 1's mask test cannot say where the rows start"
+    VERSION_1_MASK = "version 1's mask test cannot express where the rows start"
 
 
 class StubSkip(NamedTuple):

@@ -207,7 +207,7 @@ def _moved_segments(
         if len(deltas) > 1:
             kept = next((index for index in covered if file.names[index] == BUILD_ID_NAME), covered[0])
             others = ", ".join(file.names[index] for index in covered if index != kept)
-            warnings.append(f"{others} no longer lies in a PT_NOTE segment, only in the section table")
+            warnings.append(f"{others} is no longer in a PT_NOTE segment, only in the section table")
             covered = [kept]
             size = file.sections[kept].size
             segment = segment._replace(file_size=size, memory_size=size)  # noqa: PLW2901

@@ -215,7 +215,7 @@ def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> Non
     if len(segments) > _MAX_SEGMENT_COUNT:
         raise EmbedError(f"{len(segments)} program headers are more than Linux loads")
     if not loads:
-        raise EmbedError("the file has no PT_LOAD segment, so that nothing of it is mapped")
+        raise EmbedError("the file has no PT_LOAD segment, so nothing of it is mapped")
     for segment in segments:
         if segment.file_size and segment.file_span.end > len(data):
             raise EmbedError(f"the segment at file offset 0x{segment.file_offset:x} leaves the file")
@@ -270,7 +270,7 @@ def _refuse_section_table(file: LinkedFile) -> None:
         if section.file_span.end > len(file.data):
             raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")
         if section.flags & SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(file, load_starts, section):
-            raise EmbedError(f"section {name} lies in no segment: the section table does not fit the content")
+            raise EmbedError(f"section {name} is in no segment: the section table does not fit the content")
         occupied.append((section.file_span, f"section {name}"))
     occupied.sort(key=lambda item: item[0])
     for (before, first), (after, second) in pairwise(occupied):

@@ -186,8 +186,8 @@ def add_to_object(
 def remove_from_object(data: FileData) -> Joined:
     """Return a copy of an object without `.sframe` and `.rela.sframe`.
 
-    Their headers are dropped when they are the last ones, and otherwise made inactive (SHT_NULL), so that other
-    sections keep their indices. Raises `EmbedError` when there is no `.sframe`, or a symbol or a group refers to it.
+    Their headers are removed when they are the last ones, and otherwise made inactive (SHT_NULL): other sections keep
+    their indices. Raises `EmbedError` when there is no `.sframe`, or a symbol or a group refers to it.
     """
     old = _Object(data)
     index = old.find()

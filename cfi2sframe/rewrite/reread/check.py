@@ -200,7 +200,7 @@ def _check_section(view: FileView, place: Expected, section: Buffer | None) -> S
     found = (entry.vaddr, entry.file_size, entry.memory_size)
     expect(found == (place.section_vaddr, place.section_size, place.section_size), "PT_GNU_SFRAME is elsewhere")
     holders = [load for load in view.loads() if load.holds(entry.vaddr, entry.file_offset, entry.memory_size)]
-    expect(len(holders) == 1, "PT_GNU_SFRAME lies in no PT_LOAD")
+    expect(len(holders) == 1, "PT_GNU_SFRAME is in no PT_LOAD")
     expect(holders[0].flags & (c.PF_R | c.PF_W) == c.PF_R, "PT_GNU_SFRAME is not read-only")
     if view.sections:
         expect(len(view.sframe_indices()) == 1, "there is no section called .sframe, or several")
