@@ -106,7 +106,7 @@ def _operands(data: bytes, position: int, opcode: int, byte_order: str) -> tuple
 def classify(expression: bytes, byte_order: str, *, starts_with_cfa: bool) -> Shape | None:
     """Return the shape of an expression, or None when it is neither a sum nor the load of a sum.
 
-    `starts_with_cfa` says whether the CFA is on the initial stack, as it is for rules of registers (DWARF 5, 6.4.2.3).
+    `starts_with_cfa`: the CFA is on the initial stack, as it is for rules of registers (DWARF 5, 6.4.2.3).
     Raises `CfiError` when the expression is damaged.
     """
     stack: list[Shape] = [Sum(None, 0)] if starts_with_cfa else []

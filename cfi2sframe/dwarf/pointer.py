@@ -64,7 +64,7 @@ def read_value(data: bytes, offset: int, encoding: int, byte_order: str) -> tupl
 
 
 def read_pointer(data: bytes, offset: int, encoding: int, bases: PointerBases, data_vaddr: int) -> tuple[int, int]:
-    """Return the address that an encoded pointer at `offset` stands for, and the offset past it.
+    """Return the address that an encoded pointer at `offset` has, and the offset past it.
 
     `data_vaddr` is the address of `data[0]`. Raises `CfiError` when the pointer is truncated, of an unknown encoding,
     or cannot be resolved in a file.

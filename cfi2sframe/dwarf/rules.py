@@ -60,7 +60,7 @@ class InRegister(NamedTuple):
 
 
 class AtExpression(NamedTuple):
-    """expression(E): the caller's value is saved where the expression says; the CFA is on its initial stack."""
+    """expression(E): the caller's value is saved at the expression's value; the CFA is on its initial stack."""
 
     expression: bytes
     rule: Literal["expression"] = "expression"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only reader of ELF structure: headers, sections, segments, symbols, CFI bytes. `load` is the door."""
+"""The only reader of ELF structure: headers, sections, segments, symbols, CFI bytes. The door is `load`."""

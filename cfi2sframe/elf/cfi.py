@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the bytes of `.eh_frame` and `.debug_frame` in an image: decompressed, and relocated in objects.
+"""Find `.eh_frame` and `.debug_frame` in an image, and return their bytes: decompressed and, in objects, relocated.
 
-Knows where CFI is and which relocations apply to it, not what a CIE is.
+Knows where CFI is and which relocations apply to it, but not what a CIE is.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 CfiKind = Literal["eh_frame", "debug_frame"]
 
 _ZSTD_PIECE_SIZE: Final = 1 << 20
-#: Steps of the budget that reading a byte of CFI costs; a byte that is not compressed brings them with it.
+#: R_X86_64_NONE, R_AARCH64_NONE, R_390_NONE.
+_R_NONE: Final = 0
+#: Steps of the budget for reading a byte of compressed CFI. Bytes that are not compressed are part of the input's size.
 _STEPS_PER_BYTE: Final = 2
 
-#: Relocation type -> (bytes, whether it is relative to its own address), for the types that occur in CFI sections.
+#: By relocation type: the field's bytes, and whether the value is relative to the field; for types used in CFI.
 _RELOCATIONS: Final = {
     c.EM_X86_64: {
         c.R_X86_64_64: (8, False),
@@ -51,7 +53,7 @@ _RELOCATIONS: Final = {
 
 
 class Relocation(NamedTuple):
-    """An entry of a relocation section; `.rela.sframe` repeats those of function starts."""
+    """An entry of a relocation section. `.rela.sframe` gets those of function starts."""
 
     type: int
     symbol_index: int
@@ -61,10 +63,10 @@ class Relocation(NamedTuple):
 class CfiSection(NamedTuple):
     """The bytes of one CFI section, relocated, and the addresses that its pointers may be relative to.
 
-    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps an
-    offset in `data` to the relocation that was applied there; `unresolved` are the offsets of relocations that could
-    not be applied. `table_vaddr` is the address of the global offset table. `must_find_offset` is set where no section
-    header gives the section's end: it ends with the first terminator after that offset.
+    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps offsets
+    in `data` to the relocations that were applied there; `unresolved` are the offsets of relocations that could not be
+    applied. `table_vaddr` is the address of the global offset table, None without one. `must_find_offset` is set where
+    no section header gives the section's size: the section ends at the first terminator after that offset in `data`.
     """
 
     name: str
@@ -80,8 +82,8 @@ class CfiSection(NamedTuple):
 def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, ...]:
     """Return the image's CFI sections: of the kind asked for; by default `.eh_frame`, or else `.debug_frame`.
 
-    Raises `RequestError` when there is none of the kind asked for, `ElfError` when there is no CFI or it cannot be
-    read, `BudgetError` when compressed sections are out of proportion to the file's size.
+    Raises `RequestError` when there is none of the kind asked for, `UnfitError` when there is no CFI at all, `ElfError`
+    when it cannot be read, `BudgetError` when compressed sections are out of proportion to the file's size.
     """
     if kind == "debug_frame":
         found = _debug_frames(image)
@@ -118,7 +120,7 @@ def _debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
 
 
 def _sections(image: ElfImage, sections: list[ElfSection], kind: CfiKind) -> tuple[CfiSection, ...]:
-    """Read sections of CFI. Raises `ElfError` when they or their relocations overlap so that they exceed the file."""
+    """Read sections of CFI. Raises `ElfError` when they, their relocations or symbols overlap, and exceed the file."""
     _refuse_overlap(image, sections)
     tables = _relocation_tables(image, sections) if image.is_relocatable else {}
     every = [table for group in tables.values() for table in group]
@@ -191,7 +193,7 @@ def _decompress_gnu(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
 
 
 def _count(image: ElfImage, section: ElfSection, size: int) -> None:
-    """Charge the claimed size of a compressed section to the budget; no more than that is decompressed."""
+    """Count the claimed size of a compressed section on the budget; no more than that is decompressed."""
     what = f"the {size:,} bytes of {section.name} before its compression"
     image.budget.spend(_STEPS_PER_BYTE * size, what)
     image.budget.hold(size, what)
@@ -215,7 +217,7 @@ def _unzstd(section: ElfSection, packed: bytes, size: int) -> bytes:
     data = bytearray()
     try:
         with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
-            # In pieces, so that a false size in the header allocates nothing.
+            # In pieces: a false size in the header must not allocate memory.
             while piece := reader.read(min(size + 1 - len(data), _ZSTD_PIECE_SIZE)):
                 data += piece
     except zstandard.ZstdError as error:
@@ -230,7 +232,10 @@ def _checked_size(section: ElfSection, data: bytes, size: int) -> bytes:
 
 
 def relocated_bytes(image: ElfImage, section: ElfSection) -> bytes:
-    """Return a section's bytes; in an object, with its relocations applied against the image's layout."""
+    """Return a section's bytes; in an object, with its relocations applied against the image's layout.
+
+    Raises `ElfError` when the section or its relocations leave the file or are damaged.
+    """
     data = image.section_bytes(section)
     if not image.is_relocatable:
         return data
@@ -242,6 +247,7 @@ def relocated_bytes(image: ElfImage, section: ElfSection) -> bytes:
 def _relocate(
     image: ElfImage, tables: Sequence[ElfSection], data: bytes, vaddr: int
 ) -> tuple[bytes, dict[int, Relocation], frozenset[int]]:
+    """Return relocated bytes, the relocations applied by offset, and the offsets of those that cannot be applied."""
     known = _RELOCATIONS[image.arch.elf_machine]
     out = bytearray(data)
     applied: dict[int, Relocation] = {}
@@ -256,7 +262,7 @@ def _relocate(
         usable = memoryview(entries)[: len(entries) // RELA_SIZE * RELA_SIZE]
         for offset, info, addend in struct.iter_unpack(image.byte_order + "QQq", usable):
             relocation = Relocation(info & 0xFFFFFFFF, info >> 32, addend)
-            if relocation.type == 0:
+            if relocation.type == _R_NONE:
                 continue
             form = known.get(relocation.type)
             index = relocation.symbol_index

@@ -30,7 +30,6 @@ SHT_PROGBITS: Final = 1
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3
 SHT_RELA: Final = 4
-SHT_HASH: Final = 5
 SHT_DYNAMIC: Final = 6
 SHT_NOTE: Final = 7
 SHT_NOBITS: Final = 8
@@ -45,7 +44,6 @@ SHF_WRITE: Final = 0x1
 SHF_ALLOC: Final = 0x2
 SHF_EXECINSTR: Final = 0x4
 SHF_INFO_LINK: Final = 0x40
-SHF_GROUP: Final = 0x200
 SHF_TLS: Final = 0x400
 SHF_COMPRESSED: Final = 0x800
 
@@ -58,9 +56,7 @@ PT_DYNAMIC: Final = 2
 PT_INTERP: Final = 3
 PT_NOTE: Final = 4
 PT_PHDR: Final = 6
-PT_TLS: Final = 7
 PT_GNU_EH_FRAME: Final = 0x6474E550
-PT_GNU_STACK: Final = 0x6474E551
 PT_GNU_RELRO: Final = 0x6474E552
 PT_GNU_PROPERTY: Final = 0x6474E553
 PT_GNU_SFRAME: Final = 0x6474E554
@@ -82,7 +78,6 @@ STT_GNU_IFUNC: Final = 10
 DT_NULL: Final = 0
 DT_NEEDED: Final = 1
 DT_PLTRELSZ: Final = 2
-DT_PLTGOT: Final = 3
 DT_HASH: Final = 4
 DT_STRTAB: Final = 5
 DT_SYMTAB: Final = 6
@@ -100,7 +95,6 @@ DT_VERNEEDNUM: Final = 0x6FFFFFFF
 
 DF_1_PIE: Final = 0x08000000
 
-R_X86_64_NONE: Final = 0
 R_X86_64_64: Final = 1
 R_X86_64_PC32: Final = 2
 R_X86_64_PLT32: Final = 4
@@ -109,14 +103,12 @@ R_X86_64_32: Final = 10
 R_X86_64_32S: Final = 11
 R_X86_64_PC64: Final = 24
 
-R_AARCH64_NONE: Final = 0
 R_AARCH64_ABS64: Final = 257
 R_AARCH64_ABS32: Final = 258
 R_AARCH64_PREL64: Final = 260
 R_AARCH64_PREL32: Final = 261
 R_AARCH64_RELATIVE: Final = 1027
 
-R_390_NONE: Final = 0
 R_390_32: Final = 4
 R_390_PC32: Final = 5
 R_390_RELATIVE: Final = 12

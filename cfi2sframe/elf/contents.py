@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of large files: read span by span on demand, joined without copying, compared.
+"""The bytes of large files: read on demand, joined without copying, and compared.
 
-Nothing is mapped into memory: reading a truncated file raises an exception, where a mapping would raise SIGBUS. Holes
-of a sparse file are neither copied nor compared, and reading them is counted, since they are no input.
+Files are not mapped into memory: reading a truncated file raises an exception, where a mapping would raise SIGBUS.
+Holes of a sparse file are neither copied nor compared, and reading them is counted on the budget, because the size of
+the input does not include them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 #: Bytes copied at once: larger blocks leave the processor's cache, smaller ones need more calls.
 _BLOCK_SIZE: Final = 1 << 18
-#: Of two blocks that differ, the equal parts are skipped in steps of this size.
+#: In two blocks that differ, equal parts are skipped in steps of this size.
 _SMALL_STEP: Final = 1 << 12
 #: Bytes of holes that cost one step of the budget, about a microsecond of the work on them.
 _HOLE_BYTES_PER_STEP: Final = 8
@@ -41,7 +42,8 @@ _HOLE_BYTES_PER_STEP: Final = 8
 class LazyBytes:
     """Bytes that are read on demand: `data[start:end]` returns `bytes`, iteration yields all of them, in blocks.
 
-    The size is fixed. Reading raises `ChangedError` when the file was truncated, `InputError` when that fails.
+    The size is fixed. Reading raises `ChangedError` when the file was truncated, `InputError` when the system fails to
+    read it.
     """
 
     __slots__ = ()
@@ -52,7 +54,7 @@ class LazyBytes:
 
     @abstractmethod
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start` on; the caller keeps within the size."""
+        """Return `size` bytes from `start` on; the caller must keep within the size."""
 
     @abstractmethod
     def part(self, start: int, end: int) -> LazyBytes:
@@ -91,8 +93,8 @@ class LazyBytes:
 class OpenFile:
     """An open file, closed with the last reference to it.
 
-    `extents` are the spans of a sparse file that are no holes; None stands for a file without holes. `budget` is the
-    budget of the whole input.
+    `extents` are the spans of a sparse file that are no holes; None: the file has no holes. `budget` is that of the
+    whole input.
     """
 
     __slots__ = ("_descriptor", "_extents", "budget")
@@ -200,7 +202,7 @@ class FileBytes(LazyBytes):
 
 
 class Joined(LazyBytes):
-    """Buffers and lazy bytes one after the other, without a copy of them."""
+    """Buffers and lazy bytes one after the other; nothing is copied."""
 
     __slots__ = ("_ends", "_parts")
 
@@ -292,7 +294,7 @@ def data_ranges_of(data: FileData) -> Iterator[Span]:
 
 
 def stored_steps(one: FileData, other: FileData) -> Iterator[Span]:
-    """Yield, ascending, spans in which at least one of two files of one size has no hole, each of a block at most."""
+    """Yield, ascending, the spans in which at least one of two files of one size has no hole, in blocks."""
     position = 0
     for first, end in sorted([*data_ranges_of(one), *data_ranges_of(other)]):
         for start in range(max(first, position), end, _BLOCK_SIZE):
@@ -301,7 +303,7 @@ def stored_steps(one: FileData, other: FileData) -> Iterator[Span]:
 
 
 def is_equal(one: FileData, other: FileData) -> bool:
-    """Whether two files' bytes are the same; where both have a hole, nothing is read."""
+    """Whether the bytes of two files are equal; where both have a hole, nothing is read."""
     # Views compare byte by byte; copies as memory does.
     return len(one) == len(other) and all(
         bytes(one[start:end]) == bytes(other[start:end]) for start, end in stored_steps(one, other)
@@ -309,9 +311,9 @@ def is_equal(one: FileData, other: FileData) -> bool:
 
 
 def first_difference(first: FileData, second: FileData, span: Span, second_start: int | None = None) -> int | None:
-    """Return where the first block of two files that differs starts; None when a span is the same in both.
+    """Return where the first block starts in which a span of two files differs; None when the span is equal.
 
-    The span starts at `second_start` in the second file, or at the same offset. Bytes past a file's end differ.
+    In the second file the span starts at `second_start`; None: at the same offset. Spans past a file's end differ.
     """
     start, end = span
     distance = 0 if second_start is None else second_start - start
@@ -342,5 +344,5 @@ def differences(first: FileData, second: FileData, span: Span) -> Iterator[Span]
 
 
 def is_zero(data: FileData, span: Span) -> bool:
-    """Say whether a span holds nothing but zeros."""
+    """Whether a span has no byte but zeros."""
     return not any(bytes(block).strip(b"\0") for _, block in Joined([part_of(data, *span)]).data_blocks())

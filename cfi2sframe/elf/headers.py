@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The headers of an ELF64 file as records: file header, program headers, section headers; from bytes and back.
+"""The headers of an ELF64 file as records, from bytes and back: file header, program headers, section headers.
 
-Knows the fields of the gABI and nothing else: whether headers make sense is for their reader to decide.
+Knows the fields of the gABI and nothing else; callers have to check whether the headers make sense.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ SECTION_HEADER_SIZE = 64
 PROGRAM_HEADER_SIZE = 56
 SYMBOL_SIZE = 24
 RELA_SIZE = 24
-REL_SIZE = 16
 DYNAMIC_ENTRY_SIZE = 16
 
 SFRAME_NAME = ".sframe"
@@ -47,14 +46,14 @@ _PROGRAM_HEADER = "IIQQQQQQ"
 
 
 class Sliceable(Protocol):
-    """Bytes in memory or in a file, of which slices are read."""
+    """Bytes in memory or in a file, to be read in slices."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, wanted: slice, /) -> Buffer: ...
 
 
 class FileHeader(NamedTuple):
-    """Elf64_Ehdr. `ident` is e_ident, 16 bytes. Counts and indices are as stored: large ones are in section 0."""
+    """Elf64_Ehdr. `ident` is e_ident, 16 bytes. Counts and indices are as stored: the null section has large ones."""
 
     ident: bytes
     type: int
@@ -82,7 +81,7 @@ class FileHeader(NamedTuple):
 
 
 class SectionHeader(NamedTuple):
-    """Elf64_Shdr; `name_offset` counts in the section name string table."""
+    """Elf64_Shdr; `name_offset` is an offset in the section name string table. Sizes count bytes."""
 
     name_offset: int
     type: int
@@ -97,7 +96,7 @@ class SectionHeader(NamedTuple):
 
     @property
     def file_span(self) -> Span:
-        """The file offsets of the section's contents, as far as it has any."""
+        """The file offsets of the section's contents, where it has any (see `is_stored`)."""
         return Span(self.file_offset, self.file_offset + self.size)
 
     @property
@@ -111,7 +110,7 @@ class SectionHeader(NamedTuple):
 
 
 class ProgramHeader(NamedTuple):
-    """Elf64_Phdr: one segment."""
+    """Elf64_Phdr: one segment. Sizes count bytes."""
 
     type: int
     flags: int
@@ -133,7 +132,7 @@ class ProgramHeader(NamedTuple):
         return Span(self.file_offset, self.file_offset + self.file_size)
 
     def holds(self, vaddr: int, file_offset: int, size: int) -> bool:
-        """Say whether `size` bytes at a file offset are mapped by this segment at an address."""
+        """Whether this segment maps the `size` bytes at a file offset to a virtual address."""
         return (
             self.vaddr <= vaddr
             and vaddr + size <= self.vaddr + self.file_size
@@ -157,7 +156,8 @@ class Headers(NamedTuple):
 def parse_file_header(data: Sliceable) -> FileHeader:
     """Parse the ELF64 file header at the start of `data`.
 
-    Raises `UnfitError` when it is not ELF or not 64 bits wide, `ElfError` when truncated or of an unknown byte order.
+    Raises `NotElfError` when it is not ELF, `UnfitError` when it is not 64 bits wide, `ElfError` when it is truncated
+    or of an unknown byte order.
     """
     head = bytes(data[:FILE_HEADER_SIZE])
     if head[:4] != ELF_MAGIC:
@@ -175,7 +175,7 @@ def parse_file_header(data: Sliceable) -> FileHeader:
 def parse_headers(data: Sliceable, header: FileHeader | None = None) -> Headers:
     """Parse all headers of a file; `header` is its file header where the caller has parsed that already.
 
-    Raises as the functions do that parse one kind of headers.
+    Raises what `parse_file_header`, `parse_program_headers` and `parse_section_headers` raise.
     """
     header = header or parse_file_header(data)
     segments = parse_program_headers(data, header)
@@ -222,7 +222,7 @@ def parse_program_headers(data: Sliceable, header: FileHeader) -> tuple[ProgramH
 
 
 def unpack_program_headers(table: Buffer, byte_order: ByteOrder) -> tuple[ProgramHeader, ...]:
-    """Return the entries of a program header table, a whole number of them; wherever its bytes come from."""
+    """Return the entries of a program header table; `table` has a whole number of entries."""
     return tuple(ProgramHeader(*fields) for fields in struct.iter_unpack(byte_order + _PROGRAM_HEADER, table))
 
 
@@ -239,16 +239,16 @@ def _table(data: Sliceable, offset: int, count: int, entry_size: int, what: str)
 
 
 def is_sframe_section(kind: int, name: str) -> bool:
-    """Say whether a section of this type and name is an SFrame section.
+    """Whether a section of this type and name is an SFrame section.
 
-    Tools before binutils 2.45 know it by its name and give it the type SHT_PROGBITS. A section of that name with any
-    other type, a note say, is none.
+    Tools before binutils 2.45 give it the type SHT_PROGBITS and find it by its name. A section of that name with any
+    other type, such as SHT_NOTE, is not one.
     """
     return kind == SHT_GNU_SFRAME or (kind == SHT_PROGBITS and name == SFRAME_NAME)
 
 
 def sframe_index(sections: Iterable[tuple[int, str]]) -> int | None:
-    """Return the index of the first SFrame section among all sections, given by type and name; None without one."""
+    """Return the index of the first SFrame section, given type and name of all sections; None without one."""
     return next((index for index, (kind, name) in enumerate(sections) if is_sframe_section(kind, name)), None)
 
 

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only reader of ELF structure: a file becomes an `ElfImage` with sections, segments, symbols and CFI bytes.
-
-Knows nothing of what CFI or SFrame bytes mean.
+"""An ELF file as an `ElfImage`: its sections, segments, symbols, and bytes by address.
 
 A relocatable object has no addresses. The image assigns addresses to its allocated sections, one after the other, and
-relocations are applied against these; each address then identifies one byte, and readers of CFI treat objects and
-linked files alike. `ElfImage.place` turns such an address back into a section and an offset.
+relocations are applied against these. Each address then identifies one byte, and readers of CFI need not distinguish
+objects from linked files. `ElfImage.place` maps such an address back to a section and an offset.
 """
 
 from __future__ import annotations
@@ -39,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class SectionOffset(NamedTuple):
-    """An address as relocations have it: the index and name of a section, and an offset in bytes from its start.
+    """An address as in a relocation: the index and name of a section, and an offset in bytes from its start.
 
-    In a linked file the offset is the address itself, and the name is empty where no section is.
+    In a linked file the offset is the virtual address itself. Outside of all sections the name is empty.
     """
 
     section_index: int
@@ -50,7 +48,7 @@ class SectionOffset(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A symbol; `vaddr` is None when it is undefined or its section index is none of the file's."""
+    """A symbol. `vaddr` is None when the symbol is undefined, or the file has no section of its index."""
 
     name: str
     vaddr: int | None
@@ -62,10 +60,10 @@ class Symbol(NamedTuple):
 class ElfImage:
     """A parsed ELF64 file of an ABI that SFrame defines.
 
-    `name` is what messages call the file; `data` its bytes (in memory, or read when they are asked for); sections and
-    segments are tuples in file order. Raises `ElfError` when it is no such file or its headers are damaged. Methods
-    that read bytes of a large file raise `ChangedError` when it has been truncated since. `budget` bounds what is
-    computed from the file; by default in proportion to its size.
+    `name` is the file's name for messages, `data` its bytes (in memory, or read on demand). Sections and segments are
+    tuples in the order of their tables. `budget` bounds what is computed from the file; by default it is in proportion
+    to the file's size. Raises `UnfitError` when SFrame is not defined for the file, `ElfError` when its headers are
+    damaged. Methods that read bytes of a large file raise `ChangedError` when it was truncated meanwhile.
     """
 
     def __init__(self, data: FileData, name: str, budget: Budget | None = None) -> None:
@@ -118,7 +116,7 @@ class ElfImage:
     # Bytes
 
     def close(self) -> None:
-        """Close the file, if it is open; otherwise it is closed with the last reference to the image."""
+        """Close the file now, if it is read on demand; by default it is closed with the last reference to its bytes."""
         if not isinstance(self.data, Buffer):
             self.data.close()
 
@@ -141,7 +139,7 @@ class ElfImage:
         return self._file_bytes(section.file_offset, section.size)
 
     def bytes_at(self, vaddr: int, size: int) -> bytes | None:
-        """Return `size` bytes of a linked file at an address; None when its segments do not hold them in the file."""
+        """Return `size` bytes of a linked file at a virtual address; None when no PT_LOAD has them all in the file."""
         index = bisect_right(self._load_starts, vaddr) - 1
         if index < 0:
             return None
@@ -186,7 +184,7 @@ class ElfImage:
         return index if index >= 0 and vaddr < self.code_ranges[index].end_vaddr else index + 1
 
     def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
-        """Whether a range starts in an executable section and, in a linked file, stays inside an executable segment."""
+        """Whether a range starts in a code range, and ends there or (linked files) in the same executable segment."""
         code = self.code_range_of(start_vaddr)
         return code is not None and end_vaddr <= max(code.end_vaddr, self._code_segment_end(start_vaddr))
 
@@ -204,7 +202,7 @@ class ElfImage:
         denied: list[int] = []
         first = 0
         while first < len(starts):
-            # Thousands of functions are in one section.
+            # One look-up for all ranges that start in the same section: there may be thousands.
             code = self.code_range_of(starts[first])
             last = first + 1 if code is None else bisect_left(starts, code.end_vaddr, first)
             if code is None or max(ends[first:last]) > code.end_vaddr:
@@ -277,7 +275,7 @@ class ElfImage:
             yield fields, index, vaddr
 
     def _extended_indices(self, symtab_index: int, count: int) -> tuple[int, ...]:
-        """Return the section indices of up to `count` symbols, which bounds the work where tables share their bytes."""
+        """Return the section indices in a symbol table's SHT_SYMTAB_SHNDX, at most `count`: tables may share bytes."""
         section = self._index_lists.get(symtab_index)
         if section is None:
             return ()
@@ -298,17 +296,17 @@ class ElfImage:
     def names_of(self, vaddrs: Iterable[int]) -> dict[int, str]:
         """Return the names of the functions that start at these addresses, where symbol tables know them.
 
-        A function symbol is preferred to others, a symbol of .symtab to one of .dynsym, the first to later ones. Names
-        are optional: those of a damaged table are left out.
+        A function symbol is preferred to others, then a symbol of .symtab to one of .dynsym, then the first to later
+        ones. The names of a damaged table are left out.
         """
         wanted = set(vaddrs)
         found: dict[int, tuple[int, str]] = {}
         if not wanted:
             return {}
-        # In a linked file st_value is the address, so that most entries of a large table are skipped unread.
+        # In a linked file st_value is the address, so most entries of a large table can be skipped unread.
         values = None if self.is_relocatable else wanted
         for table_rank, table_type in enumerate((c.SHT_SYMTAB, c.SHT_DYNSYM)):
-            # There is one of each kind (gABI, "Sections").
+            # A file has at most one of each kind (gABI, "Sections").
             table = next((section for section in self.sections if section.type == table_type), None)
             if table is None:
                 continue

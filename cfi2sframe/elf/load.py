@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> ElfImage:
     """Load an ELF file from a path, or from its bytes. `name` is its name in messages.
 
-    A large file stays open as long as the image exists, and is read on demand, which raises `ChangedError` when it has
-    been truncated. Raises `InputError` when the file cannot be read or is no ELF file that SFrame is defined for.
+    A large file is read on demand and stays open as long as the image exists; reading it raises `ChangedError` when it
+    was truncated meanwhile. Raises `InputError` when the file cannot be read, or is no ELF file that SFrame is defined
+    for.
     """
     if isinstance(source, bytes):
         return ElfImage(source, name or "<bytes>")
@@ -31,12 +32,12 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
 
 
 def image_of(data: FileData, name: str) -> ElfImage:
-    """Return the image of a file's bytes, as `load` does; the holes of a sparse file add nothing to its budget."""
+    """Return the image of a file's bytes; holes of a sparse file add nothing to its budget. Raises as `load` does."""
     return ElfImage(data, name, budget_of(data))
 
 
 def budget_of(data: FileData) -> Budget:
-    """Return the budget of a file's bytes: its own for an open file, which leaves out holes; else one by its size."""
+    """Return the budget of a file's bytes: an open file has one, which leaves out holes; else one by their number."""
     if not isinstance(data, Buffer):
         from cfi2sframe.elf.contents import FileBytes
 
@@ -45,8 +46,8 @@ def budget_of(data: FileData) -> Budget:
     return Budget(len(data))
 
 
-#: From this size on (bytes), a file is read on demand, since most of it is not needed. For a smaller one, a single read
-#: is cheaper than several.
+#: Files of this many bytes or more are read on demand, since most of their bytes are not needed. For smaller ones, a
+#: single read costs less than several.
 _LARGE_SIZE: Final = 1 << 20
 #: The unit of st_blocks, in bytes.
 _BLOCK_UNIT: Final = 512
@@ -85,7 +86,10 @@ def read_file(path: str) -> memoryview | FileBytes:
 
 
 def read_open(descriptor: int) -> memoryview | FileBytes:
-    """Return the bytes of an open file as `read_file` does; the caller closes the descriptor."""
+    """Return the bytes of an open file as `read_file` does; the caller closes the descriptor.
+
+    For pipes and devices see `read_stream`. Raises `InputError` when it cannot be read.
+    """
     try:
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE_SIZE:
@@ -93,7 +97,7 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
         with open(descriptor, "rb", closefd=False) as file:
             if not stat.S_ISREG(status.st_mode):
                 return memoryview(read_stream(file))
-            # Writing through this descriptor has left its position at the end.
+            # If this process wrote the file through this descriptor, its position is at the end.
             file.seek(0)
             return memoryview(file.read())
     except OSError as error:

@@ -27,7 +27,7 @@ class Note(NamedTuple):
 
 
 def parse_notes(data: Buffer, byte_order: ByteOrder, alignment: int = 4) -> Iterator[Note]:
-    """Yield the notes of a segment, up to the first that is truncated, as kernels truncate cores."""
+    """Yield the notes of a segment up to the first truncated one: kernels truncate cores."""
     align = 8 if alignment == 8 else 4
     header = struct.Struct(byte_order + "III")
     position = 0
@@ -44,7 +44,7 @@ def parse_notes(data: Buffer, byte_order: ByteOrder, alignment: int = 4) -> Iter
 
 
 def build_id(image: ElfImage) -> bytes | None:
-    """Return the build-id of a file, from its PT_NOTE segments."""
+    """Return the build-id of a file, from its PT_NOTE segments; None without one."""
     for segment in image.segments:
         if segment.type == PT_NOTE:
             data = image.data[segment.file_offset : segment.file_offset + segment.file_size]
@@ -55,7 +55,7 @@ def build_id(image: ElfImage) -> bytes | None:
 
 
 def find_build_id(data: Buffer, byte_order: ByteOrder, alignment: int) -> bytes | None:
-    """Return the build-id among the notes of a segment."""
+    """Return the build-id among the notes of a segment; None without one."""
     for note in parse_notes(data, byte_order, alignment):
         if note.owner == b"GNU" and note.type == NT_GNU_BUILD_ID and 0 < len(note.data) <= _MAX_BUILD_ID_SIZE:
             return note.data

@@ -33,7 +33,7 @@ def united(spans: Iterable[tuple[int, int]]) -> list[Span]:
 
 
 def without(spans: Iterable[tuple[int, int]], taken: Iterable[tuple[int, int]]) -> list[Span]:
-    """Return the bytes of some spans that are in none of the others, as ascending spans."""
+    """Return the bytes that are in any of `spans` and in none of `taken`, as ascending spans."""
     cuts = united(taken)
     result: list[Span] = []
     at = 0
@@ -59,12 +59,12 @@ def common(first: Iterable[tuple[int, int]], second: Iterable[tuple[int, int]]) 
 
 
 def holder_of(spans: Sequence[Span], wanted: Span) -> Span | None:
-    """Return which of some ascending spans that do not touch holds another span."""
+    """Return which of some ascending spans that do not touch holds all of `wanted`; None when none does."""
     index = bisect_right(spans, Span(wanted.start, _ADDRESS_END)) - 1
     return spans[index] if index >= 0 and wanted.end <= spans[index].end else None
 
 
 def touches(spans: Sequence[Span], wanted: Span) -> bool:
-    """Say whether some ascending spans that do not touch have bytes in common with another span."""
+    """Whether any of some ascending spans that do not touch has bytes in common with `wanted`."""
     index = bisect_left(spans, Span(wanted.end, -1)) - 1
     return index >= 0 and wanted.start < min(spans[index].end, wanted.end)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 #: The address of an object's first allocated section.
 _FIRST_VADDR = 0x10000
-#: A gap between an object's sections, so that the end of one is never the start of the next.
+#: Bytes between an object's sections: the end of one must not be the start of the next.
 _GAP_SIZE = 64
 _ADDRESS_END = 1 << 64
 
 
 class ElfSection(NamedTuple):
-    """A section. `vaddr` is its address; in a relocatable object, the one assigned by the image (0: not allocated)."""
+    """A section. `vaddr` is its address; in a relocatable object, one that the image assigns (0: not allocated)."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     name: str
@@ -85,7 +85,7 @@ def assigned_vaddrs(sections: Sequence[ElfSection]) -> list[int]:
     """
     vaddrs = [0] * len(sections)
     cursor = _FIRST_VADDR
-    # SFrame sections come last, so that the others have the same addresses with and without one.
+    # SFrame sections come last: the others then have the same addresses with and without them.
     for section in sorted(sections, key=lambda section: section.is_sframe):
         if section.flags & c.SHF_ALLOC:
             alignment = max(1, section.alignment)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""String tables, of files that may be hostile: overlapping names must not need much more memory than the table."""
+"""String tables of files that may be hostile: overlapping names must not need much more memory than the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cfi2sframe.intern import IdentityMap
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Bytes of memory for names for each byte of the table. Linkers share suffixes, so that a byte is part of two or three
+#: Bytes of memory for names for each byte of the table. Linkers share suffixes, so a byte may be part of two or three
 #: names; and one character outside of ASCII doubles or quadruples the size of its name in memory.
 _MAX_OVERLAP: Final = 16
 _ALLOWANCE: Final = 4096
@@ -32,13 +32,13 @@ def shared_names(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]
     Comparing equal names is then independent of their length.
     """
     known = {name: name for name in others}
-    # A string table returns one object for one offset, so that each is hashed once.
+    # A string table returns one object for one offset, so each is hashed once.
     interned: IdentityMap[str, str] = IdentityMap(lambda name: known.get(name, name))
     return tuple(interned[name] for name in names)
 
 
 class StringTable:
-    """The strings of a string table, by offset in bytes; each is decoded once. `name` is the section's, for errors."""
+    """The strings of a string table by offset in bytes, each decoded once. `name` is the section's, for errors."""
 
     def __init__(self, data: bytes, name: str) -> None:
         self._data = data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the instructions of AArch64 stubs do to the frame; they are little-endian in either byte order of data."""
+"""What the instructions of AArch64 stubs do to the frame. They are little-endian, whatever the byte order of data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _FP: Final = 29
 _RA: Final = 30
 _SP: Final = 31
+#: Instructions that change neither the frame nor the flow.
 _HINTS: Final = frozenset({"bti", "autia1716", "autib1716"})
 _ALL_BITS: Final = 0xFFFFFFFF
 _PAGE_BITS: Final = 12
@@ -57,7 +58,7 @@ def _understand(name: str, word: int, offset: int) -> tuple[Effect, int] | None:
 
 
 def _store_pair(word: int) -> Effect | None:
-    """Return the effect of `stp Xt1, Xt2, [sp, #-n]!`, or None for any other pair."""
+    """Return the effect of `stp Xt1, Xt2, [sp, #-n]!`, or None for any other instruction."""
     if word & 0xFFC003E0 != 0xA98003E0:
         return None
     distance = ((word >> 15 & 0x7F) ^ 0x40) - 0x40
@@ -73,7 +74,7 @@ def _branch_distance(word: int) -> int:
 
 
 def branch_delta(data: bytes, offset: int, _size: int) -> int:
-    """Return where the `b` at `offset` goes, counted from the start of `data`."""
+    """Return the target of the `b` at `offset`, counted from the start of `data`."""
     return offset + _branch_distance(int.from_bytes(data[offset : offset + 4], "little"))
 
 

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 _WORD_SIZE: Final = 8
+#: Instructions without effect on the stack.
 _STATELESS: Final = frozenset({"endbr64", "pause", "lfence"})
 _TRAPS: Final = frozenset({"int3", "hlt", "ud2"})
 _OPERAND_SIZE_PREFIX: Final = 0x66
-#: Prefixes that change what a jump checks, not where it goes.
+#: Prefixes that change what a jump checks, but not its target.
 _JUMP_PREFIXES: Final = ("bnd ", "notrack ")
 
 
@@ -78,7 +79,7 @@ def _data_effect(insn: Any, name: str) -> Effect | None:  # noqa: ANN401
         return Effect(push_size=-_WORD_SIZE) if is_plain_register and target.size == _WORD_SIZE else None
     source = insn.operands[1]
     if name in ("add", "sub"):
-        # Smaller steps than a word would leave the words of the stack undefined.
+        # A step that is no multiple of a word would split the words that the analysis follows.
         is_sp = target.type == X86_OP_REG and insn.reg_name(target.reg) == "rsp"
         if not is_sp or source.type != X86_OP_IMM or source.imm % _WORD_SIZE:
             return None
@@ -102,7 +103,7 @@ def _is_relative(insn: Any, operand: Any) -> bool:  # noqa: ANN401
 
 
 def _mask(insn: Any, name: str) -> bytes:  # noqa: ANN401
-    """Return a mask of the instruction's bytes: clear where stubs of one kind differ."""
+    """Return a mask of the instruction's bytes, clear where stubs of one kind may differ."""
     from capstone.x86_const import X86_OP_MEM
 
     mask = bytearray(b"\xff" * insn.size)
@@ -116,7 +117,7 @@ def _mask(insn: Any, name: str) -> bytes:  # noqa: ANN401
 
 
 def branch_delta(data: bytes, offset: int, size: int) -> int:
-    """Return where the direct jump or call of `size` bytes at `offset` goes, counted from the start of `data`."""
+    """Return the target of the direct jump or call of `size` bytes at `offset`, counted from the start of `data`."""
     # The displacement is the last field: one byte in the two-byte jump, else four.
     field = data[offset + size - (1 if size == 2 else 4) : offset + size]
     return offset + size + int.from_bytes(field, "little", signed=True)

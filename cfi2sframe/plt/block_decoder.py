@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of a block -> instructions with their effects. The only user of capstone, which the first block imports."""
+"""The bytes of a block to instructions with their effects. The only user of capstone, imported for the first block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.budget import Budget
 
-#: Instructions per call of capstone, which allocates two kilobytes for each; and bytes that hold as many.
+#: Instructions per call of capstone, which allocates two kilobytes for each; and the bytes that are passed to it.
 _PIECE_COUNT: Final = 256
 _PIECE_SIZE: Final = 16 * _PIECE_COUNT
 #: Microseconds of work on an instruction.
@@ -46,14 +46,14 @@ class BlockDecoder:
         self._known: dict[bytes, Block | Problem] = {}
 
     def block(self, data: bytes) -> Block | Problem:
-        """Decode a block of whole instructions, or return the first problem in it."""
+        """Decode a block; return the first problem where it does not consist of known instructions."""
         found = self._known.get(data)
         if found is None:
             found = self._known[data] = self._decode(data)
         return found
 
     def way_to_jump(self, data: bytes) -> tuple[StubInstruction, ...] | None:
-        """Decode up to the first instruction that ends the flow; None when one before it is not known."""
+        """Decode up to the first instruction that ends the flow; None without one, or if one before it is unknown."""
         instructions: list[StubInstruction] = []
         for insn in self._disassemble(data):
             understood = self.stubs.understand(insn, insn.address, data)
@@ -108,7 +108,7 @@ class BlockDecoder:
         return Block(data, bytes(mask), tuple(instructions))
 
     def _is_literal(self, instructions: list[StubInstruction], rest_size: int) -> bool:
-        """Whether the rest of a block is data: of the size that stubs have, after the last jump."""
+        """Whether the last `rest_size` bytes of a block are data: of the known size, after the last jump."""
         return (
             rest_size == self.stubs.literal_size
             and bool(instructions)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A range of stubs -> runs of equal blocks. Section names and entry sizes do not count, only instructions do.
+"""Cut a range of stubs into runs of equal blocks, by instructions alone: not by section names or entry sizes.
 
 A range is an optional header, blocks of one size, and an optional tail. Of the ways to cut it, the one with the fewest
-unknown bytes wins, then the one with the smallest blocks, then the one with the fewest kinds of blocks. Only one block
-of each kind is decoded; the others are compared by their constant bits.
+unknown bytes is chosen; of several such, the one with the smallest blocks, then the one with the fewest kinds of
+blocks. Only one block of each kind is decoded; the others are compared by their constant bits.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 #: The most kinds of blocks, and runs of them, in one range; real stubs have fewer.
 _MAX_KINDS: Final = 4
 _MAX_RUNS: Final = 32
-#: Up to this number of unknown blocks, and a quarter of all, are left out one by one.
+#: Up to this number of unknown blocks, and up to a quarter of all, are left out one by one.
 _MAX_UNKNOWN_BLOCKS: Final = 8
-#: Where nothing fits, the first unknown instruction is looked for in so many bytes.
+#: Where no way to cut fits, the first unknown instruction is searched in so many bytes.
 _MAX_SHOWN_SIZE: Final = 4096
 _MAX_INSTRUCTION_SIZE: Final = 16
 
 
 class Cut(NamedTuple):
-    """The units of a range, and the blocks that are not understood."""
+    """The units of a range, and the blocks that cannot be described."""
 
     units: tuple[Unit, ...]
     left_out: tuple[StubSkip, ...]
@@ -46,7 +46,7 @@ class _Shape(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Consecutive blocks of one kind, or one that is not understood."""
+    """Consecutive blocks of one kind, or of one problem; `first` is the index of the first block."""
 
     first: int
     block_count: int
@@ -54,7 +54,7 @@ class _Run(NamedTuple):
 
 
 def cut_range(stubs: StubRange, decoder: BlockDecoder) -> Cut:
-    """Cut a range into runs of equal blocks; where no way of cutting it fits, all of it is left out."""
+    """Cut a range into runs of equal blocks; where no way to cut it fits, all of it is left out."""
     best: Cut | None = None
     best_rank: tuple[int, int, int] | None = None
     for shape in _shapes(len(stubs.data), decoder):
@@ -129,13 +129,13 @@ def _whole(decoder: BlockDecoder, data: bytes) -> Block | Problem:
 
 
 def _is_one_piece(block: Block) -> bool:
-    """Whether a block is entered only at its start and by its own jumps; otherwise it contains stubs."""
+    """Whether a header is entered only at its start and by its own jumps; otherwise it contains stubs."""
     own_targets = {insn.effect.target_delta for insn in block.instructions}
     return all(block.instructions[number].offset in own_targets for number in block.entries[1:])
 
 
 def _runs(data: bytes, shape: _Shape, decoder: BlockDecoder) -> list[_Run] | None:
-    """Sort the blocks into kinds and return runs of the same kind, or None when they are not a row of stubs."""
+    """Return runs of blocks of the same kind, or None when there are too many kinds, runs or unknown blocks."""
     size, count = shape.block_size, shape.block_count
     kind_of: list[int] = [-1] * count
     kinds: list[Block | Problem] = []
@@ -165,7 +165,7 @@ def _runs(data: bytes, shape: _Shape, decoder: BlockDecoder) -> list[_Run] | Non
 
 
 def _mark_equals(data: bytes, block: Block, first: int, kind_of: list[int], kind: int) -> None:
-    """Mark the blocks from `first` on that equal a block in its constant bits and are of no kind yet."""
+    """Set `kind_of` for the blocks from `first` on that have no kind yet and equal `block` in its constant bits."""
     size = len(block.data)
     count = len(kind_of) - first
     # One operation on long integers compares all blocks at once.

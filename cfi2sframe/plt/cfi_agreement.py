@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the CFI that covers stubs agrees with the frames derived from their instructions, at every byte."""
+"""Compare the CFI of stubs with the frames derived from their instructions, at every byte."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def contradiction(
     evaluator: SpDistances, start_vaddr: int, size: int, frame_at: Sequence[StubFrame], cfi_at: CfiAt
 ) -> Problem | None:
-    """Return where CFI contradicts the derived frames, or None.
+    """Return the first place where CFI contradicts the derived frames, or None. Raises `BudgetError`.
 
-    `frame_at` has the frame at each byte of the block that repeats over the `size` bytes from `start_vaddr` on. Where
-    there is no CFI, there is no contradiction.
+    `frame_at` has the frame at each byte of the block that repeats over the `size` bytes from `start_vaddr` on.
+    Addresses without CFI agree.
     """
     pc = start_vaddr
     end = start_vaddr + size
@@ -69,7 +69,7 @@ def _compare_span(
 
 
 def depth_of(evaluator: SpDistances, state: RowState, pc_vaddr: int) -> int | None:
-    """Return the CFA's distance from SP at a PC, or None when CFI does not base it on SP."""
+    """Return the CFA's distance from SP at a PC in bytes, or None when the CFA is not based on SP."""
     match state.cfa:
         case RegisterOffset(register, offset) if register == evaluator.arch.sp_register:
             return offset
@@ -80,7 +80,7 @@ def depth_of(evaluator: SpDistances, state: RowState, pc_vaddr: int) -> int | No
 
 
 def _agrees_on_registers(arch: Arch, state: RowState, frame: StubFrame) -> bool:
-    # A register that was saved and not changed has its value in both places: CFI may name either.
+    # A register that was saved and not changed is in both places; CFI may name either.
     unchanged = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
     if arch.fixed_ra_offset:
         ra_agrees = state.ra == AtCfa(arch.fixed_ra_offset)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame at the entry of a first block: one that pushes for the dynamic loader and that no stub jumps to.
+"""The frame at the entry of a first block: one that pushes for the dynamic loader, and to which no stub jumps.
 
-GOT slots may lead to it before they are bound, or it may be the trampoline of lazy TLS descriptors; both are entered
-like functions. Otherwise its CFI tells. Some linkers emit a first block without stubs: nothing enters that, and it has
-no frame.
+Its CFI gives the frame. Without CFI, the block may be entered like a function: through GOT slots that are not bound
+yet, or as the trampoline of lazy TLS descriptors. Some linkers emit a first block without stubs: nothing enters it, and
+it has no frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cfi2sframe.plt.sp_distance import SpDistances
     from cfi2sframe.plt.stub_model import StubArch, Unit
 
-#: The tag by which the dynamic section names the trampoline of lazy TLS descriptors.
+#: The tag of the dynamic section for the trampoline of lazy TLS descriptors (an address).
 _DT_TLSDESC_PLT: Final = 0x6FFFFEF6
 
 
@@ -39,7 +39,7 @@ def dynamic_entries(image: ElfImage) -> dict[int, int]:
 
 
 class FirstBlockEntries:
-    """Finds what enters the first blocks of a file; GOT slots are read when they are first needed."""
+    """Finds the frames at the entries of first blocks; GOT slots are read when they are first needed."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FirstBlockEntries:
         self.cfi_at = cfi_at
 
     def of_first_block(self, unit: Unit) -> StubFrame | None:
-        """Return the frame at the entry of a first block, or None when it is not known what enters it."""
+        """Return the frame at the entry of a first block, or None when nothing is known to enter it."""
         state = self.cfi_at(unit.start_vaddr).state
         if state is not None:
             depth = depth_of(self.evaluator, state, unit.start_vaddr)
@@ -70,7 +70,7 @@ class FirstBlockEntries:
         """The addresses in the GOT slots of stubs, and that of the trampoline of TLS descriptors."""
         found = {dynamic_entries(self.image).get(_DT_TLSDESC_PLT, 0)}
         for unit in self.units:
-            # All slots of a row are bound alike, so the first stub is enough.
+            # All slots of a run are bound in the same way, so the first stub is enough.
             first = unit.data[: unit.block_size]
             for vaddr in self.stubs.words_read(unit.block, first, unit.start_vaddr):
                 word = self.image.bytes_at(vaddr, 8)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stack state at every instruction of all stubs, by following the flow from their entries.
+"""The frame at every instruction of all stubs, computed by following the flow from their entries.
 
 Code outside the stubs may enter at the first instruction of a block and at each instruction after the end of the flow
-(the second half of a lazy stub, which its GOT slot leads to). The frame there is as at the entry of a function. A block
-that other stubs jump to is entered by them only, with their state. Instructions that no flow reaches (padding, and the
-endless loop after a call that does not return) keep the state of what precedes them: they are never executed.
+(the second half of a lazy stub, whose address is in its GOT slot). The frame there is that of a function's entry. A
+block that other stubs jump to is entered only by them, with their frames. Instructions that no flow reaches (padding,
+and the endless loop after a call that does not return) are never executed; they get the frame of the one before.
 
-The blocks of a run are treated as one: a state that reaches one of them holds in all.
+The blocks of a run are treated as one: a frame that is possible in one of them is possible in all.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _MAX_STATES: Final = 8
 
 
 class StubFrame(NamedTuple):
-    """CFA = SP + `depth`; RA is saved at CFA + `ra_offset` (None: where it was at entry)."""
+    """CFA = SP + `depth`; RA is saved at CFA + `ra_offset` (None: it is where it was at entry). Both count bytes."""
 
     depth: int
     ra_offset: int | None = None
 
 
 class _FlowNode(NamedTuple):
-    """An instruction, by the numbers of its unit and in its block."""
+    """An instruction, by the index of its unit and its index in the unit's block."""
 
     unit: int
     insn: int
 
 
 class _State(NamedTuple):
-    """A frame, and the words pushed since the entry: None, or where a call returns to."""
+    """A frame, and the words pushed since the entry: the instruction to which a call returns, None for others."""
 
     frame: StubFrame
     words: tuple[_FlowNode | None, ...] = ()
@@ -59,15 +59,17 @@ class UnitFrames(NamedTuple):
 def follow(
     units: Sequence[Unit], stubs: StubArch, entry: StubFrame, first_entry: Callable[[Unit], StubFrame | None]
 ) -> tuple[UnitFrames, ...]:
-    """Return the frames of all units, given in ascending order.
+    """Return the frames of all units, which have to be in ascending order.
 
     `entry` is the frame at the entry of a function. `first_entry(unit)` returns the frame at the entry of a first block
-    that no stub jumps to, or None where it is not known what enters it.
+    that no stub jumps to, or None where nothing is known to enter it.
     """
     return _Flow(units, stubs, entry, first_entry).run()
 
 
 class _Flow:
+    """The work of `follow`: instructions with the states that reach them, until nothing new is found."""
+
     def __init__(
         self,
         units: Sequence[Unit],
@@ -89,6 +91,7 @@ class _Flow:
         self.work: list[tuple[_FlowNode, _State]] = []
 
     def run(self) -> tuple[UnitFrames, ...]:
+        """Return the frames of all units, in their order."""
         for number, unit in enumerate(self.units):
             for index, insn in enumerate(unit.block.instructions):
                 if insn.effect.target_delta is not None:
@@ -110,7 +113,7 @@ class _Flow:
         return tuple(self._frames_of(number) for number in range(len(self.units)))
 
     def _is_first_block(self, unit: Unit) -> bool:
-        """Whether a block pushes and leaves for the dynamic loader: only stubs enter it, no symbol names it."""
+        """Whether a block pushes and jumps to the dynamic loader: a first block, which only stubs should enter."""
         effects = [insn.effect for insn in unit.block.instructions]
         return (
             unit.block_count == 1
@@ -120,7 +123,7 @@ class _Flow:
         )
 
     def _jumped_to(self) -> set[_FlowNode]:
-        """Return the targets of stubs; a block whose own start only it jumps to is entered from outside as well."""
+        """Return the targets of jumps and calls; a block's own jumps to its start leave that start an entry."""
         return {
             node
             for source, targets in self.targets.items()
@@ -179,7 +182,7 @@ class _Flow:
         self.work.append((node, state))
 
     def _step(self, node: _FlowNode, state: _State) -> None:
-        """Carry a state over one instruction."""
+        """Pass the state after an instruction on to the instructions where the flow continues."""
         effect = self.units[node.unit].block.instructions[node.insn].effect
         following = _FlowNode(node.unit, node.insn + 1)
         after = self._apply(effect, node, state)
@@ -195,14 +198,14 @@ class _Flow:
                     self._fail(node, StubReason.CALL_OUTSIDE, "call")
                 self._go(node, _State(_push(after.frame, 8), (*after.words, following)))
             case Flow.RETURN:
-                # Otherwise to the caller, when nothing was pushed, or to the address in an overwritten word.
+                # Otherwise the flow leaves the stubs: to the caller, or to the address in a word of unknown value.
                 if after.words and after.words[-1] is not None:
                     self._reach(after.words[-1], _State(_push(after.frame, -8), after.words[:-1]))
             case Flow.LEAVE:
                 pass
 
     def _apply(self, effect: Effect, node: _FlowNode, state: _State) -> _State | None:
-        """Return the state after an instruction, before its flow; None when there is none."""
+        """Return the state after an instruction, before a call pushes or a return pops; None on failure."""
         frame, words = state
         if effect.overwrites_top:
             if not words:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SP: Final = 15
 #: FP, RA and SP of the caller.
 _FRAME_REGISTERS: Final = (11, 14, 15)
-#: The second halves of operation codes that begin with 0xC0.
+#: The low four bits of operation codes whose first byte is 0xC0.
 _LARL: Final = 0
 _LGFI: Final = 1
 #: The caller's register save area, which a callee may write to; the slots of r6 to r15 start at 48.
@@ -62,19 +62,19 @@ def _understand(code: bytes, offset: int) -> Effect | None:
 
 
 def _store(base: int, displacement: int, size: int, index: int) -> Effect | None:
-    """Return the effect of a store: none within the caller's save area."""
+    """Return the effect of a store into the caller's save area, which changes no frame; None for any other store."""
     if base != _SP or index or displacement + size > _SAVE_AREA_SIZE:
         return None
     return Effect()
 
 
 def branch_delta(data: bytes, offset: int, _size: int) -> int:
-    """Return where the `jg` (or `larl`) at `offset` leads, counted from the start of `data`."""
+    """Return the target of the `jg` (or `larl`) at `offset`, counted from the start of `data`."""
     return offset + 2 * int.from_bytes(data[offset + 2 : offset + 6], "big", signed=True)
 
 
 def words_read(kind: Block, data: bytes, start_vaddr: int) -> frozenset[int]:
-    """Return the addresses that a block at an address forms by LARL; it loads from there."""
+    """Return the addresses that a block at `start_vaddr` computes by LARL, and loads from."""
     return frozenset(
         start_vaddr + branch_delta(data, insn.offset, insn.size)
         for insn in kind.instructions

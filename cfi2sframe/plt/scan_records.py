@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the stub analysis is given and what it returns; its inner records are in `stub_model`, which only it loads."""
+"""Records between the stub analysis and its users. Those of its modules are in `stub_model`, which users never load."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class StubScan(NamedTuple):
 
 
 class CfiSpan(NamedTuple):
-    """The CFI in force at an address: `state` (None: no CFI) holds from that address to `end_vaddr`."""
+    """The CFI in force at an address: `state` (None: there is none) from that address up to `end_vaddr`."""
 
     end_vaddr: int
     state: RowState | None
 
 
-#: Returns the CFI in force at an address. The span may end early, but after the address.
+#: Returns the CFI in force at a virtual address. The same state may continue after the end of the span.
 CfiAt = Callable[[int], CfiSpan]

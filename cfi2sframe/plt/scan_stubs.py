@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stubs of a linked file -> SFrame functions, or the reason why not: the door to this package."""
+"""The stubs of a linked file to SFrame functions, or to the reasons why not: the door of this package."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MASK_STEPS: Final = 4
 def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
     """Describe the PLT stubs of a linked file for a version of SFrame; objects have none.
 
-    `cfi_at` returns the CFI in force at an address; stubs whose CFI contradicts their instructions are left out.
-    Addresses are the file's own. capstone is imported only when there are stubs.
-    Raises `BudgetError` when stubs and the expressions over them are out of proportion to the file.
+    `cfi_at` returns the CFI in force at a virtual address; stubs whose CFI contradicts their instructions are left out.
+    Raises `BudgetError` when stubs and the expressions over them are out of proportion to the file, `InputError` when
+    there are stubs and capstone cannot be loaded.
     """
     decoder, evaluator = BlockDecoder(image.arch, image.budget), SpDistances(image.arch, image.budget)
     ranges, unread = find_stubs(image, cfi_at, decoder, evaluator)
@@ -63,7 +63,7 @@ def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
 
 
 class _Piece(NamedTuple):
-    """A part of a unit (all of it, if blocks repeat) with the frame at each byte of its block, or a problem."""
+    """A part of a unit (all of it, if blocks repeat), with the frame at each byte of one block, or with a problem."""
 
     unit: Unit
     start_vaddr: int
@@ -72,7 +72,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(unit: Unit, frames: UnitFrames) -> Iterator[_Piece]:
-    """Cut a single block where instructions have no frame; a run of blocks is left out unless all have one."""
+    """Cut a single block where instructions have no frame; a run is one piece, a problem unless all have one."""
     size = unit.block_size * unit.block_count
     problem = frames.problem
     if problem is None and unit.block_count > 1:
@@ -138,17 +138,17 @@ def _functions(
         wrong = first_wrong_mask(body.starts, start, block_size)
         if wrong is not None:
             return Problem(StubReason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}", wrong[1])
-    # The specification uses PC modulo the block size, libsframe the distance from the function's start: they agree only
-    # on aligned starts. So the PCMASK function starts at the first aligned address, in the middle of a block.
+    # The specification uses the PC modulo the block size, libsframe the distance from the function's start. They agree
+    # only on aligned starts, so the PCMASK function starts at the first aligned address, within a block.
     prefix_size = -start % block_size if len(body.starts) > 1 else 0
     if prefix_size == 0:
         return (Function(start, piece.size, body._replace(repeat_size=block_size)),)
     if unit.block_count == 1:
         return (Function(start, piece.size, body),)
-    turned = _body(arch, frame_at[prefix_size:] + frame_at[:prefix_size])
+    rotated = _body(arch, frame_at[prefix_size:] + frame_at[:prefix_size])
     return (
         Function(start, prefix_size, _body(arch, frame_at[:prefix_size])),
-        Function(start + prefix_size, piece.size - prefix_size, turned._replace(repeat_size=block_size)),
+        Function(start + prefix_size, piece.size - prefix_size, rotated._replace(repeat_size=block_size)),
     )
 
 
@@ -160,9 +160,9 @@ def _body(arch: Arch, frame_at: tuple[StubFrame, ...]) -> FunctionBody:
 def first_wrong_mask(starts: tuple[int, ...], start_vaddr: int, block_size: int) -> tuple[int, int] | None:
     """Return the row start and the distance in a block at which version 1's mask test fails, or None.
 
-    Version 1 stores no block size: a reader picks the last row with `PC & start >= start`. That has to be the right
-    row whether PC is the address or its distance from the function's start. The test is tried on as many blocks as
-    differ in the bits of the starts.
+    Version 1 stores no block size: a reader chooses the last row with `PC & start >= start`. That has to be the right
+    row whether PC is the address or its distance from the function's start. The test is tried on so many blocks that
+    all bits of the starts occur in all combinations.
     """
     bits = 1 << max(starts).bit_length()
     for distance in range(block_size * bits):
@@ -183,7 +183,7 @@ def _state(arch: Arch, frame: StubFrame) -> FrameState:
 
 
 def _continues(last: Function, function: Function) -> bool:
-    """Whether a PCMASK function continues in the next one, with equal rows."""
+    """Whether a PCMASK function of equal rows follows another without a gap."""
     return bool(
         last.body.repeat_size and last.body == function.body and last.start_vaddr + last.size == function.start_vaddr
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DWARF expressions of stubs evaluated to numbers (DWARF 5, 2.5): CFA as a distance from SP, at one PC.
+"""Evaluate the DWARF expressions of stubs (DWARF 5, 2.5): the CFA as a distance from SP, at one PC.
 
-The value of SP is unknown and memory is not modelled, so an expression that loads, branches or needs another register
-has no value here.
+SP and memory are unknown, so an expression that loads, branches or needs a register other than SP and the PC cannot be
+evaluated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AMD64_PC: Final = 16
 
 
 class Distance(NamedTuple):
-    """CFA = SP + `depth`, also at any PC that is congruent modulo `pc_modulus`; 0: at this PC only."""
+    """CFA = SP + `depth` bytes, also at any PC that is congruent modulo `pc_modulus` (0: only at this PC)."""
 
     depth: int
     pc_modulus: int
@@ -87,9 +87,9 @@ class SpDistances:
         self._operations: dict[bytes, tuple[Operation, ...] | None] = {}
 
     def evaluate(self, expression: bytes, pc_vaddr: int) -> Distance | None:
-        """Return an expression's value at a PC as its distance from SP, or None when it has no such value.
+        """Return an expression's value at a PC as a distance from SP, or None when it cannot be evaluated to one.
 
-        Raises `BudgetError`: expressions may be evaluated at each byte of the stubs.
+        Raises `BudgetError` when there is too much work: expressions may be evaluated at each byte of the stubs.
         """
         operations = self._parsed(expression)
         if operations is None:
@@ -115,6 +115,8 @@ class SpDistances:
 
 
 class _Machine:
+    """The stack of one evaluation. `pc_modulus` is that of the result so far (see `Distance`)."""
+
     def __init__(self, arch: Arch, pc_vaddr: int) -> None:
         self.arch = arch
         self.pc_register = _AMD64_PC if arch.fixed_ra_offset else None
@@ -183,7 +185,7 @@ class _Machine:
         return True
 
     def _without_pc(self, value: _Value) -> _Value:
-        """Turn an address into a number; after that the result holds at this PC only."""
+        """Replace PC + offset by its number, after which the result is valid only at this PC."""
         if isinstance(value, _FromPc):
             self.pc_modulus = 0
             return (self.pc_vaddr + value.offset) & _WORD_MASK

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StubRange(NamedTuple):
-    """Bytes that are expected to be stubs: a section, or a part of a segment."""
+    """Bytes that should be stubs: a section, or a part of a segment."""
 
     name: str
     start_vaddr: int
@@ -22,7 +22,7 @@ class StubRange(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Why a range, a block or an instruction is not understood; `offset` counts from its start."""
+    """Why a range, a block or an instruction cannot be described; `offset` counts from its start."""
 
     reason: StubReason
     detail: str
@@ -34,26 +34,27 @@ class Flow(IntEnum):
 
     NEXT = 0
     JUMP = 1
-    """To `StubInstruction.target_delta`."""
+    """To `Effect.target_delta`."""
     CALL = 2
-    """To `StubInstruction.target_delta`, with the next instruction's address on the stack (AMD64)."""
+    """To `Effect.target_delta`, with the next instruction's address on the stack (AMD64)."""
     LEAVE = 3
     """To an address in a register or in memory, or into a trap."""
     RETURN = 4
     """To the address on top of the stack (AMD64)."""
 
 
-#: An instruction after these is reached only by jumps.
+#: The flow never continues at the next instruction; that one is reached only by jumps.
 ENDS_FLOW = frozenset({Flow.JUMP, Flow.LEAVE, Flow.RETURN})
 
 
 class Effect(NamedTuple):
-    """What an instruction does to the frame. `push_size` bytes are pushed (negative: popped) before the flow continues.
+    """What an instruction does to the frame and to the flow.
 
-    `ra_at` is the offset from the new SP at which the return address was saved (AArch64). `overwrites_top`: the word
-    on top of the stack gets another value. `is_padding`: not meant to be executed. `target_delta`: where a direct jump
-    or call leads, counted from the block's start. `reads_relative`: reads a word whose distance from the next
-    instruction is in the bits that the mask leaves out (AMD64).
+    `push_size` bytes are pushed (negative: popped) before the flow continues. `ra_at` is the offset from the new SP at
+    which the return address was saved (AArch64). `overwrites_top`: the word on top of the stack gets another value.
+    `is_padding`: not meant to be executed. `target_delta`: the target of a direct jump or call, in bytes from the
+    block's start. `reads_relative`: the instruction reads a word, whose distance from the next instruction is in the
+    bits that are clear in the mask (AMD64).
     """
 
     flow: Flow = Flow.NEXT
@@ -82,13 +83,13 @@ class Block(NamedTuple):
 
     @property
     def ends_flow(self) -> bool:
-        """Whether only padding follows the last jump: control never runs into the next block."""
+        """Whether only padding follows the last jump, so that control never reaches the next block that way."""
         last = next((i for i in reversed(self.instructions) if not i.effect.is_padding), None)
         return last is not None and last.effect.flow in ENDS_FLOW
 
     @property
     def entries(self) -> tuple[int, ...]:
-        """The numbers of the instructions that the one before does not lead to: the first, each after a jump."""
+        """The indices of the first instruction and of each after the end of the flow: only jumps lead there."""
         found = []
         previous = Flow.LEAVE
         for number, insn in enumerate(self.instructions):
@@ -123,11 +124,12 @@ class Unit(NamedTuple):
 class StubArch(NamedTuple):
     """What the analysis needs to know of an architecture.
 
-    `open_disassembler()` returns capstone's; `understand(instruction, offset, data)` gives an instruction's effect and
-    its mask of constant bits, or None when the effect is not known; `branch_delta(data, offset, size)` the distance of
-    a direct branch's target from the start of `data`; `words_read(kind, data, start_vaddr)` the addresses that a block
-    with these bytes, of a kind already decoded, reads, such as its GOT slot. Sizes are tried in the order given;
-    0 is no header or tail. `literal_size`: so many bytes after the last jump may be data.
+    `open_disassembler()` returns capstone's disassembler. `understand(instruction, offset, data)` returns an
+    instruction's effect and the mask of its constant bits, or None when the effect is not known.
+    `branch_delta(data, offset, size)` returns the distance of a direct branch's target from the start of `data`.
+    `words_read(kind, data, start_vaddr)` returns the addresses of the words that a block reads, such as its GOT slot:
+    `data` are its bytes, `kind` is a decoded block of the same kind. Sizes count bytes and are tried in this order; a
+    header or tail of size 0 is none. The last `literal_size` bytes of a block, after its last jump, may be data.
     """
 
     open_disassembler: Callable[[], Any]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a linked file has its stubs: in sections of certain names, or where its dynamic relocations lead to."""
+"""Find the ranges of stubs in a linked file: sections of certain names or, without sections, by dynamic relocations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def find_stubs(
 ) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
     """Return the ranges of stubs in ascending order without overlap, and those that cannot be read.
 
-    `cfi_at`, the decoder and the evaluator are used for files without section headers only. Raises `BudgetError`.
+    `cfi_at`, the decoder and the evaluator are used only for files without section headers. Raises `BudgetError` when
+    the stubs are out of proportion to the file.
     """
     if image.is_relocatable:
         return (), ()
@@ -44,7 +45,7 @@ def find_stubs(
         end_vaddr = section.end_vaddr
         try:
             data = b"" if section.type == SHT_NOBITS else image.section_bytes(section)
-            # Sections may overlap in the file.
+            # Counted, because sections may overlap in the file.
             image.budget.spend(len(data), "the PLT stubs")
             image.budget.hold(len(data), "the PLT stubs")
         except ElfError:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class StubReason(Enum):
-    """Why stubs are left out. The value is the sentence's readable form."""
+    """Why stubs are left out. The value is the text that reports print."""
 
     NOT_IN_FILE = "its bytes are not in the file"
     NO_INSTRUCTION = "bytes that are no instruction"
@@ -20,14 +20,14 @@ class StubReason(Enum):
     UNBALANCED = "more is popped than was pushed"
     DEPTH_CONFLICT = "code that is reached with different stack depths"
     NEVER_REACHED = "code that no stub reaches"
-    ENTRY_UNKNOWN = "nothing says who enters it"
-    CFI_DIFFERS = "the CFI says otherwise"
+    ENTRY_UNKNOWN = "nothing is known to enter it"
+    CFI_DIFFERS = "the CFI has another frame"
     CFI_EXPRESSION = "the CFI's expression cannot be evaluated"
-    VERSION_1_MASK = "version 1's mask test cannot say where the rows start"
+    VERSION_1_MASK = "version 1's mask test cannot express where the rows start"
 
 
 class StubSkip(NamedTuple):
-    """A range of stubs that is left out: `size` bytes at `start_vaddr`, the reason, and its details.
+    """A range of stubs that is left out: `size` bytes at the virtual address `start_vaddr`, the reason, its details.
 
     `section_name` is the stub section's, or `segment N` in a file without section headers.
     """

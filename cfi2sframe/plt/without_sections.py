@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stubs of a file without section headers.
+"""Find the stubs of a file without section headers.
 
-GOT slots of lazy binding hold an address among the stubs: the second half of a stub, which jumps to the first block, or
-the first block itself. Without such slots, CFI whose CFA depends on the PC leads there. From the first block on, rows
-of equal blocks are stubs as long as each block reads a slot that the dynamic loader fills, or jumps to the first block.
+GOT slots of lazy binding hold an address among the stubs: of the second half of a stub, which jumps to the first block,
+or of the first block itself. Without such slots, CFI whose CFA depends on the PC leads there. From the first block on,
+rows of equal blocks are stubs as long as each block reads a slot that the dynamic loader fills, or jumps to the first
+block.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BLOCK_STEPS: Final = 10
 
 
 class _Slots(NamedTuple):
-    """The addresses of GOT words that relocations fill, and the code addresses in those of lazy binding.
+    """The addresses of GOT words that relocations fill, and the code addresses that words of lazy binding hold.
 
     The dynamic loader's own words at the start of the GOT, which the first block reads, have no relocation.
     """
@@ -74,11 +75,11 @@ def _read_slots(image: ElfImage) -> _Slots:
 def _first_block(
     image: ElfImage, slots: _Slots, cfi_at: CfiAt, decoder: BlockDecoder, evaluator: SpDistances
 ) -> int | None:
-    """Return the address of the first block, which other stubs jump to, or None when nothing leads there."""
+    """Return the address of the first block, which other stubs jump to, or None when it is not found."""
     for vaddr in slots.code_vaddrs[:1] or _depends_on_pc(image, cfi_at, evaluator):
         first = _jump_target(image, vaddr, decoder)
         if first is None and slots.code_vaddrs:
-            # Not the second half of a stub: the slots hold the first block itself.
+            # This is not the second half of a stub, so the slots hold the first block's address.
             first = vaddr
         if first is not None and image.code_range_of(first) is not None:
             return first
@@ -86,7 +87,7 @@ def _first_block(
 
 
 def _jump_target(image: ElfImage, vaddr: int, decoder: BlockDecoder) -> int | None:
-    """Return the target of the first direct jump of the code at an address, past indirect jumps."""
+    """Return the target of the first direct jump from an address on, past indirect ones; None unless it leads back."""
     position = vaddr
     while position < vaddr + _LOOK_AHEAD:
         way = decoder.way_to_jump(_bytes_to_end(image, position, _LOOK_AHEAD))
@@ -98,7 +99,7 @@ def _jump_target(image: ElfImage, vaddr: int, decoder: BlockDecoder) -> int | No
             return target if target <= vaddr else None
         position += last.offset + last.size
         if len(way) > 1:
-            # Two words are pushed and an indirect jump follows: this is the first block.
+            # Pushes and an indirect jump: this is the first block itself.
             return None
     return None
 
@@ -134,6 +135,7 @@ class _Rows:
         self.decoder = decoder
 
     def follow(self) -> Iterator[StubRange]:
+        """Yield the rows, each of which starts at the next aligned address after the one before."""
         vaddr = self.first_vaddr
         while True:
             size = self._row_size(vaddr, may_have_header=vaddr == self.first_vaddr)
@@ -145,7 +147,7 @@ class _Rows:
             vaddr = -(-(vaddr + size) // _ALIGNMENT) * _ALIGNMENT
 
     def _row_size(self, vaddr: int, *, may_have_header: bool) -> int:
-        """Return the size of the row that starts at an address: of the ways to cut it, the one with the most blocks."""
+        """Return the size of the row at an address, cut into the most blocks; 0 when there is none."""
         stubs = self.decoder.stubs
         best_size = best_count = 0
         for block_size in stubs.block_sizes:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose where the section and its program headers go: the ways to do so, the least intrusive first.
+"""Choose where the section and the program headers go: try all ways to do so, the least intrusive first.
 
-A draft has the new program headers and the new places of sections; `insert` turns it into edits of bytes.
+A draft has the new program headers and the new places of sections; `insert` turns it into edits.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ HeaderSource = Literal[
 class Draft(NamedTuple):
     """One way to insert the section: the new program headers, the block, and the other sections that move.
 
-    `moved` maps section indices to their new places. `sources` says where the program headers came from.
-    `table_file_offset` is the new file offset of the program headers, None when they stay where they are.
+    `moved` maps the indices of sections to their new places. `sources` tells where the program headers come from.
+    `table_file_offset` is the new file offset of the program headers, None when that does not change.
     """
 
     region: HeadRegion
@@ -74,10 +74,10 @@ class _KeptHeaders(NamedTuple):
 def make_draft(file: LinkedFile, section_size: int, *, may_move_table: bool = False) -> Draft:
     """Return the first draft that fits, the least intrusive first.
 
-    Slack needs one program header, a new segment two. Unused entries (PT_NULL, or a gap after the table) are tried
-    first, then the PT_NOTE that repeats PT_GNU_PROPERTY; then the table grows and small sections move; then the PT_PHDR
-    of a static executable is dropped. With `may_move_table` the last resort is a table at the end. Raises `EmbedError`
-    when nothing fits.
+    A section in slack needs one program header, in a new segment two. These are tried in this order: unused entries
+    (PT_NULL, or a gap after the table); the entry of the PT_NOTE that repeats PT_GNU_PROPERTY; a table that grows,
+    where small sections can move; the PT_PHDR of a static executable; with `may_move_table`, a new table at the end of
+    the loaded part. Raises `EmbedError` when nothing fits.
     """
     region = head_region(file)
     unchanged = _KeptHeaders(tuple(s for s in file.segments if s.type != PT_NULL), ())
@@ -105,7 +105,7 @@ def make_draft(file: LinkedFile, section_size: int, *, may_move_table: bool = Fa
 
 
 def _with_table_at_end(file: LinkedFile, region: HeadRegion, section_size: int) -> Draft:
-    """Leave the head of the file as it is, with the old table, and write a new table before the section."""
+    """Return the draft that leaves the old table where it is, and puts a new one before the section."""
     block, table = end_block(file, section_size)
     segments = list(file.segments)
     _insert_load(segments, _tail_load(file, block))
@@ -115,7 +115,7 @@ def _with_table_at_end(file: LinkedFile, region: HeadRegion, section_size: int) 
 
 
 def _without_repeated_note(file: LinkedFile, headers: _KeptHeaders) -> _KeptHeaders | None:
-    """Drop the PT_NOTE that repeats PT_GNU_PROPERTY; None when there is none that may be dropped."""
+    """Return the headers without the PT_NOTE that repeats PT_GNU_PROPERTY; None when none may be dropped."""
     properties = {s for s in headers.kept if s.type == PT_GNU_PROPERTY}
     for index, segment in enumerate(headers.kept):
         twin = segment._replace(type=PT_GNU_PROPERTY)
@@ -125,7 +125,7 @@ def _without_repeated_note(file: LinkedFile, headers: _KeptHeaders) -> _KeptHead
 
 
 def _without_table_entry(file: LinkedFile, headers: _KeptHeaders) -> _KeptHeaders | None:
-    """Drop PT_PHDR from a static executable at fixed addresses; None for any other file.
+    """Return the headers without PT_PHDR for a static executable at fixed addresses; None for any other file.
 
     PT_PHDR gives a dynamic loader the load bias. A static executable has none, and GNU ld omits the entry there.
     """
@@ -136,6 +136,7 @@ def _without_table_entry(file: LinkedFile, headers: _KeptHeaders) -> _KeptHeader
 
 
 def _table_end(file: LinkedFile, headers: _KeptHeaders, added: int) -> int:
+    """Return the file offset of the end of a table with `added` more program headers."""
     return file.header.program_headers_offset + PROGRAM_HEADER_SIZE * (len(headers.kept) + added)
 
 
@@ -197,7 +198,7 @@ def _moved_segments(
     moved: dict[int, NewPlace],
     warnings: list[str],
 ) -> list[ProgramHeader]:
-    """Let PT_INTERP, PT_NOTE and PT_GNU_PROPERTY follow their sections."""
+    """Return the program headers with PT_INTERP, PT_NOTE and PT_GNU_PROPERTY at the new places of their sections."""
     result = []
     following = FollowingSegments(file, segments)
     for segment in segments:
@@ -206,7 +207,7 @@ def _moved_segments(
         if len(deltas) > 1:
             kept = next((index for index in covered if file.names[index] == BUILD_ID_NAME), covered[0])
             others = ", ".join(file.names[index] for index in covered if index != kept)
-            warnings.append(f"{others} no longer lies in a PT_NOTE segment, only in the section table")
+            warnings.append(f"{others} is no longer in a PT_NOTE segment, only in the section table")
             covered = [kept]
             size = file.sections[kept].size
             segment = segment._replace(file_size=size, memory_size=size)  # noqa: PLW2901
@@ -250,6 +251,6 @@ def _sframe_entry(block: AddedBlock) -> ProgramHeader:
 
 
 def _insert_load(segments: list[ProgramHeader], load: ProgramHeader) -> None:
-    """Insert the new PT_LOAD after the others: entries are in address order, and it has the highest address."""
+    """Insert the new PT_LOAD, which has the highest address, after the others: they are in address order."""
     last = max(index for index, segment in enumerate(segments) if segment.type == PT_LOAD)
     segments.insert(last + 1, load)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of a file with parts of it replaced; the bytes that stay are not copied in memory."""
+"""Replace parts of a file in a copy of it; the bytes that stay are not copied in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Splice(NamedTuple):
     """At `file_offset`, `content` replaces `removed_size` bytes of the original.
 
-    `content` is None for the section to embed, whose bytes are known later and whose size is `section_size`.
+    `content` is None for the section to embed: its `section_size` bytes are not known before it has an address.
     """
 
     file_offset: int
@@ -28,7 +28,7 @@ class Splice(NamedTuple):
 
 
 def overwrite(file_offset: int, content: bytes) -> Splice:
-    """Return the splice that replaces bytes by as many others."""
+    """Return the splice that replaces bytes by as many bytes."""
     return Splice(file_offset, len(content), content)
 
 
@@ -45,7 +45,7 @@ def ordered(splices: Iterable[Splice]) -> tuple[Splice, ...]:
 
 
 def apply(data: FileData, splices: tuple[Splice, ...], section: bytes = b"") -> Joined:
-    """Return the edited file; `section` are the bytes of the section to embed."""
+    """Return the edited file; `splices` are `ordered`, `section` are the bytes of the section to embed."""
     chunks: list[FileData] = []
     position = 0
     for splice in splices:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segments that name sections by their file offsets, and move with them: PT_INTERP, PT_NOTE, PT_GNU_PROPERTY."""
+"""The segments that describe single sections and move with them: PT_INTERP, PT_NOTE, PT_GNU_PROPERTY."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLLOWING_TYPES: Final = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
 
 
 class FollowingSegments:
-    """The segments that follow sections, and the indices of the sections that each of them covers as a whole."""
+    """The segments that move with sections, and the indices of the sections that each of them covers completely."""
 
     def __init__(self, file: LinkedFile, segments: Iterable[ProgramHeader] | None = None) -> None:
         chosen = file.segments if segments is None else segments
@@ -28,7 +28,7 @@ class FollowingSegments:
         ends = [segment.file_span.end for segment in following]
         self._starts = [segment.file_offset for segment in following]
         self._ends = sorted(ends)
-        #: The highest end of each segment and those before it.
+        #: For each segment, the highest end of it and of those before it.
         self._reach = list(accumulate(ends, max))
         #: By segment, the indices of its sections; by index, the segments of a section. The gate bounds their number.
         self.sections: dict[ProgramHeader, list[int]] = {}
@@ -40,7 +40,7 @@ class FollowingSegments:
                 self.segments.setdefault(index, []).append(segment)
 
     def holds_both(self, start: int, end: int) -> bool:
-        """Say whether one segment covers all bytes between two file offsets."""
+        """Whether a segment covers all bytes between two file offsets."""
         number = bisect_right(self._starts, start)
         return number > 0 and self._reach[number - 1] >= end
 

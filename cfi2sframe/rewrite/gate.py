@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gate: a linked file as rewriting sees it, and the files that are refused.
 
-The headers of a file that passes describe all of it. Bytes that follow the loaded part may therefore move, by multiples
-of their alignment, as long as the headers are updated.
+The headers of a file that passes describe all of its bytes. What follows the loaded part may therefore move, by
+multiples of its alignment, as long as the headers are updated.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 
 #: Linux does not load a file with more than 64 KiB of program headers.
 _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
-#: Sections that move stay aligned, which may need this much padding (pages of 2 MiB are the largest in common use).
+#: Bytes of the largest alignment of a section: when it moves, it may need as much padding (2 MiB is a large page).
 _MAX_ALIGNMENT = 1 << 21
-#: The largest page size of any processor. A new segment gets the largest alignment of all segments.
+#: Bytes of the largest page of any processor. A new segment gets the largest alignment of all segments.
 _MAX_LOAD_ALIGNMENT = 1 << 30
-#: Segments whose contents decide what happens to them.
+#: Segments whose contents are read.
 _READ_TYPES = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
-#: In how many segments a section, or a byte of `_READ_TYPES`, may be on average; in real files it is in two or three.
+#: Segments that may have the same section, or the same byte of `_READ_TYPES`, on average; real files have two or three.
 _MAX_OVERLAP = 16
 _OVERLAP_ALLOWANCE = 4096
 _MAX_FILE_OFFSET = 1 << 63
@@ -76,8 +76,8 @@ class StoredSection(NamedTuple):
 class LinkedFile(NamedTuple):
     """A linked file that has passed the gate.
 
-    `names` are those of the sections. `loads` are the PT_LOAD entries, in address order. `stored` are the sections that
-    have bytes in the file, in file order; none overlap. `loaded_end` is the file offset of the first byte after all
+    `names` are those of the sections. `loads` are the PT_LOAD entries in address order. `stored` are the sections that
+    have bytes in the file, in file order, without overlaps. `loaded_end` is the file offset of the first byte after all
     segments and allocated sections.
     """
 
@@ -120,7 +120,7 @@ class LinkedFile(NamedTuple):
 
     @property
     def section_table(self) -> Span:
-        """Where the section headers are; empty without any."""
+        """The file offsets of the section headers; empty without any."""
         start = self.header.section_headers_offset
         return Span(start, start + SECTION_HEADER_SIZE * len(self.sections))
 
@@ -138,13 +138,13 @@ class LinkedFile(NamedTuple):
         return bytes(self.data[section.file_offset : section.file_span.end])
 
     def indices_within(self, span: Span) -> list[int]:
-        """Return the indices of the sections whose bytes are all within a span of the file, and at least one is."""
+        """Return the indices, ascending, of the sections that have bytes, all of them within a span of the file."""
         first = bisect_left(self.stored, (span.start, 0, 0))
         last = bisect_left(self.stored, (span.end, 0, 0))
         return sorted(section.number for section in self.stored[first:last] if section.end <= span.end)
 
     def alignment_from(self, file_offset: int) -> int:
-        """Return the unit in which everything from `file_offset` on moves: its largest alignment, at least 8."""
+        """Return the unit by which the sections from `file_offset` on may move: their largest alignment, at least 8."""
         alignments = (self.sections[s.number].alignment for s in self.stored if s.start >= file_offset)
         return max([8, *alignments])
 
@@ -161,9 +161,9 @@ def round_up(value: int, alignment: int) -> int:
 
 
 def open_linked(data: FileData) -> LinkedFile:
-    """Parse a linked ELF64 file, and refuse those that cannot be rewritten without risk.
+    """Parse a linked ELF64 file that can be rewritten without risk.
 
-    Raises `EmbedError` with the reason, which may be that the headers are damaged.
+    Raises `EmbedError` with the reason for any other file, also when its headers are damaged.
     """
     try:
         header = parse_file_header(data)
@@ -215,7 +215,7 @@ def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> Non
     if len(segments) > _MAX_SEGMENT_COUNT:
         raise EmbedError(f"{len(segments)} program headers are more than Linux loads")
     if not loads:
-        raise EmbedError("the file has no PT_LOAD segment, so that nothing of it is mapped")
+        raise EmbedError("the file has no PT_LOAD segment, so nothing of it is mapped")
     for segment in segments:
         if segment.file_size and segment.file_span.end > len(data):
             raise EmbedError(f"the segment at file offset 0x{segment.file_offset:x} leaves the file")
@@ -259,7 +259,7 @@ def _refuse_section_table(file: LinkedFile) -> None:
         if section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS:
             raise EmbedError(f"section {name} has no bytes here: this is a separate debug file")
         if section.file_offset >= _MAX_FILE_OFFSET:
-            # Even without bytes there, the offset may have to be changed.
+            # Checked even without bytes there: the offset may have to be increased.
             raise EmbedError(f"section {name} is at file offset 0x{section.file_offset:x}, which no file can have")
         if not section.is_stored:
             continue
@@ -270,7 +270,7 @@ def _refuse_section_table(file: LinkedFile) -> None:
         if section.file_span.end > len(file.data):
             raise EmbedError(f"section {name} leaves the file: the section table does not fit the content")
         if section.flags & SHF_ALLOC and name != SFRAME_NAME and not _is_mapped(file, load_starts, section):
-            raise EmbedError(f"section {name} lies in no segment: the section table does not fit the content")
+            raise EmbedError(f"section {name} is in no segment: the section table does not fit the content")
         occupied.append((section.file_span, f"section {name}"))
     occupied.sort(key=lambda item: item[0])
     for (before, first), (after, second) in pairwise(occupied):
@@ -288,7 +288,7 @@ def _is_mapped(file: LinkedFile, starts: list[int], section: SectionHeader) -> b
 
 
 def _refuse_overlap(file: LinkedFile) -> None:
-    """Refuse segments that share the same sections or notes many times: these are read for each segment."""
+    """Refuse files in which many segments have the same sections or notes: these are read for each segment."""
     starts = [section.start for section in file.stored]
     left = _MAX_OVERLAP * len(file.sections) + _OVERLAP_ALLOWANCE
     bytes_left = _MAX_OVERLAP * len(file.data)

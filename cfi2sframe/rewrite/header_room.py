@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Room for more program headers where they are: what follows the table, and where that can move.
+"""Room for more program headers in place: what follows the table, and where that can move.
 
 The table must stay near the start of the file: kernels before 5.18 compute AT_PHDR from the first PT_LOAD, and GNU
 strip and objcopy move a table that is elsewhere back after the ELF header, over whatever is there.
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.rewrite.gate import LinkedFile
 
-#: A core dump contains this much of each mapped ELF file; the build-id has to be in there.
+#: A core dump contains this many bytes of each mapped ELF file; the build-id has to be among them.
 FIRST_PAGE_SIZE: Final = 4096
-#: A section that moves leaves a hole: none is larger than this (bytes), or than the file divided by the share.
+#: A section that moves leaves a hole. None is larger than this (bytes), or than the file's size divided by the share.
 _LARGEST_MOVED_SIZE: Final = 1 << 18
 _LARGEST_MOVED_SHARE: Final = 64
-#: How many more groups may be moved than there have to be, to keep the build-id in the first page.
+#: How many placements in which the build-id leaves the first page are tried before the first is accepted.
 _MORE_ATTEMPTS: Final = 64
-#: The shortest run of X that patchelf leaves: the smallest section that it moves.
+#: The shortest run of X (bytes) that patchelf leaves: the size of the smallest section that it moves.
 _SHORTEST_X_RUN: Final = 8
 
 
 class MovableGroup(NamedTuple):
-    """Sections that move together, since one segment covers them: the file offset, size and alignment of all.
+    """Sections that move together, because one segment covers them, with the file offset, size and alignment of all.
 
-    `deltas` are the distances of the sections from the group's start, in bytes.
+    `deltas` are the distances of the sections from the group's start in bytes.
     """
 
     indices: tuple[int, ...]
@@ -43,7 +43,7 @@ class MovableGroup(NamedTuple):
 
 
 class HeadRegion(NamedTuple):
-    """The file offsets from the end of the program header table to the first thing that cannot move.
+    """The file offsets `[start, limit)` from the end of the program header table to the first bytes that cannot move.
 
     `load` is the PT_LOAD that holds the table, `movable` the indices of the sections in between, in file order.
     """
@@ -62,7 +62,7 @@ class Repacking(NamedTuple):
     """Where the movable sections go when the table grows.
 
     `placed` maps sections to file offsets within the first segment; the groups `displaced` leave it. `load_end` is the
-    new end (file offset) of the first segment, when the build-id moved into the slack after it.
+    new end (file offset) of the first segment when the build-id moves into the slack after it, else None.
     """
 
     placed: dict[int, int]
@@ -100,7 +100,7 @@ def head_region(file: LinkedFile) -> HeadRegion:
 
 
 def _is_unused(content: bytes) -> bool:
-    """Say whether bytes that no header describes are zeros or, as patchelf leaves where a section was, runs of X."""
+    """Whether bytes that no header describes are zeros, or runs of X, which patchelf writes where a section was."""
     return not content.translate(None, b"\0X") and all(
         len(run) >= _SHORTEST_X_RUN for run in content.split(b"\0") if run
     )
@@ -115,9 +115,10 @@ def _contents_from(file: LinkedFile, start: int) -> list[tuple[int, int]]:
 
 
 def vacated_end(file: LinkedFile) -> int:
-    """Return the file offset up to which the bytes after the program headers are free in any case.
+    """Return the file offset up to which the bytes after the program headers are free, or become free.
 
-    Go's linker puts the section headers there. Those move to the end of the file, as any that precede loaded bytes do.
+    Go's linker puts the section headers there. Like all section headers before loaded bytes, these move to the end of
+    the file.
     """
     table = file.section_table
     if not file.sections or table.end > file.loaded_end or table.start < file.table_end:
@@ -126,7 +127,7 @@ def vacated_end(file: LinkedFile) -> int:
 
 
 def _without_half_notes(file: LinkedFile, region: HeadRegion) -> HeadRegion:
-    """End the region before a following segment that is only partly in it."""
+    """Return the region, ended before the first of the `FOLLOWING_TYPES` segments that is only partly in it."""
     limit = region.limit
     for segment in file.segments:
         end = segment.file_span.end
@@ -137,9 +138,9 @@ def _without_half_notes(file: LinkedFile, region: HeadRegion) -> HeadRegion:
 
 
 def groups_of(file: LinkedFile, movable: tuple[int, ...], *, split_notes: bool) -> tuple[MovableGroup, ...]:
-    """Return the movable sections in file order, joined where one segment covers several.
+    """Return the movable sections in file order, in one group where one segment covers several.
 
-    With `split_notes` none are joined; a PT_NOTE then keeps its build-id only, or else its first section.
+    With `split_notes` each is a group; a PT_NOTE then keeps only its build-id or, without one, its first section.
     """
     clusters: list[list[int]] = []
     following = FollowingSegments(file)
@@ -171,7 +172,7 @@ def _group(file: LinkedFile, following: FollowingSegments, indices: tuple[int, .
 
 
 def repack(file: LinkedFile, region: HeadRegion, table_end: int, slack_end: int) -> Repacking | None:
-    """Make room for a table that ends at file offset `table_end`; None when that is impossible.
+    """Return new places that make room for a table up to file offset `table_end`; None when there are none.
 
     The build-id may move into the slack after the first segment, up to file offset `slack_end`.
     """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turn a draft into the edits of bytes that carry it out.
+"""Turn a draft into edits.
 
-Nothing loaded moves in the file. What follows the loaded part (debug sections, symbols, names, the section headers)
-moves to make room for a new segment, so that the result is laid out as by a linker: loaded parts first.
+What is loaded keeps its file offset, except for the sections that the draft moves. What follows the loaded part (debug
+sections, symbols, names, the section headers) moves to make room for a new segment: the result is laid out as by a
+linker, with the loaded part first.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def insertion_splices(file: LinkedFile, draft: Draft, section_type: int) -> tupl
 
 
 def _section_header(draft: Draft, section_type: int) -> SectionHeader:
-    """Return the header of the new section, whose name is not in the name table yet."""
+    """Return the header of the new section, without its name."""
     block = draft.block
     return SectionHeader(
         name_offset=0,
@@ -63,7 +64,7 @@ def _section_header(draft: Draft, section_type: int) -> SectionHeader:
 
 
 def _head(file: LinkedFile, draft: Draft, contents: dict[int, bytes]) -> list[Splice]:
-    """Rebuild the program headers and, where sections moved to make room, everything up to the first that stays."""
+    """Return the splice for the program headers and, where sections move, for all bytes before those that cannot."""
     if draft.table_file_offset is not None:
         return []
     start = file.header.program_headers_offset
@@ -90,7 +91,7 @@ def _content(file: LinkedFile, contents: dict[int, bytes], index: int) -> bytes:
 
 
 def _contents_elsewhere(file: LinkedFile, draft: Draft, contents: dict[int, bytes]) -> list[Splice]:
-    """Write the section that moved into the slack of the first page, and the changed ones that stay in place."""
+    """Return the splices for the section that moves into the slack of the first page, and for changed sections."""
     splices = []
     for index in {*draft.moved, *contents}:
         file_offset = draft.file_offset_of(index, file)
@@ -101,7 +102,7 @@ def _contents_elsewhere(file: LinkedFile, draft: Draft, contents: dict[int, byte
 
 
 def _block(file: LinkedFile, draft: Draft, contents: dict[int, bytes]) -> tuple[list[Splice], list[Insertion]]:
-    """Write the block over slack, or insert it after the loaded part of the file."""
+    """Return the splices that write the block over slack, or insert it after the loaded part of the file."""
     block = draft.block
     section_end = block.section_file_offset + block.section_size
     moved = bytearray(block.end - section_end)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door for linked files: insert a finished `.sframe` section, mapped and with PT_GNU_SFRAME, or remove it.
 
-The address of the section depends on its size, and its bytes on the address. So the plan is made first:
+The section's address depends on its size, and its bytes depend on its address. So the plan is made first:
 
     plan = plan_embedding(data, section_size)        # plan.section_vaddr is known from here on
     chunks = write_embedding(data, plan, section)    # buffers, mostly ranges of `data`
     self_check(data, rewritten, plan)                # rereads the result, with independent code
 
-Code and data keep their addresses. The caller sets mode, owner and times of the file. `remove_section` is the reverse.
+Code and data keep their addresses. The caller sets the file's mode, owner and times. `remove_section` is the reverse.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class MovedSection(NamedTuple):
 
 
 class EmbeddingPlan(NamedTuple):
-    """Where the section goes and how the file changes.
+    """Where the section will be, and how the file changes.
 
-    `section_vaddr` is its link-time address, `section_file_offset` its place in the new file, `section_size` counts
-    bytes. `strategy` says where the bytes go, `headers` where the program headers came from; `table_file_offset` is the
-    new place of these, None when they stay. With `removes_existing`, the splices apply to the file without its old
-    section.
+    `section_vaddr` is its link-time address, `section_file_offset` its file offset in the new file, `section_size`
+    counts bytes, `section_type` is its sh_type. `strategy` tells where the bytes go, `headers` where the program
+    headers come from; `table_file_offset` is the new file offset of these, None when they stay. `moved` are other
+    sections with a new address. With `removes_existing`, the splices apply to the file without its old section.
     """
 
     section_vaddr: int
@@ -77,7 +77,7 @@ class EmbeddingPlan(NamedTuple):
 
     @property
     def description(self) -> str:
-        """What is done to the file, in a sentence."""
+        """How the section is inserted, for messages."""
         text = "; ".join([_STRATEGY_TEXT[self.strategy], *(_HEADERS_TEXT[source] for source in self.headers)])
         if self.moved:
             text += f" ({', '.join(section.name for section in self.moved)})"
@@ -94,10 +94,10 @@ def plan_embedding(
 ) -> EmbeddingPlan:
     """Plan to put a section of `section_size` bytes into the linked file `data`.
 
-    `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. With `replace` an
-    existing section is overwritten when it is large enough, and removed first when it is not. With
-    `may_move_table` the program headers may move to the end when nothing else is possible; some versions of GNU strip
-    and objcopy damage such files. Raises `EmbedError` with the reason when the file cannot be rewritten safely.
+    `section_type` is SHT_GNU_SFRAME or, for tools before binutils 2.45, SHT_PROGBITS. With `replace`, an existing
+    section is overwritten when it is large enough, and removed first when it is not. With `may_move_table`, the program
+    headers may move to the end of the loaded part when nothing else is possible; some versions of GNU strip and objcopy
+    damage such files. Raises `EmbedError` with the reason when the file cannot be rewritten safely.
     """
     if section_size <= 0:
         raise EmbedError("an empty section is never written")
@@ -176,8 +176,7 @@ def _plan_in_place(file: LinkedFile, section_size: int, section_type: int) -> Em
 def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> Joined:
     """Return the new file: buffers to be written one after the other, most of them parts of `data`.
 
-    `data` is the file that the plan was made for. Raises `EmbedError` when the section's size is not the
-    planned one.
+    `data` is the file that the plan was made for. Raises `EmbedError` when the section does not have the planned size.
     """
     if len(section) != plan.section_size:
         raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {plan.section_size}")
@@ -188,9 +187,9 @@ def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> Joi
 def remove_section(data: FileData) -> Joined:
     """Return the file without its `.sframe` section and PT_GNU_SFRAME.
 
-    This undoes `write_embedding`: its segment is removed, moved sections return, and the PT_NOTE is restored whose
-    program header was reused. A section that a linker placed among others leaves zeros. Raises `EmbedError` when there
-    is none, or when the file cannot be rewritten safely.
+    This reverses `write_embedding`: the section's segment is removed, sections that moved return, and a PT_NOTE whose
+    program header was reused is restored. A section that a linker placed among others is overwritten with zeros. Raises
+    `EmbedError` when there is no section, or when the file cannot be rewritten safely.
     """
     file = open_linked(data)
     return apply(file.data, removal_splices(file))
@@ -200,8 +199,9 @@ def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, sec
     """Reread the rewritten file with independent code and compare it with the original.
 
     Raises `EmbedError` when a header does not parse; when mapped bytes or access rights differ in ways that
-    `reread.mapped` does not allow; when a section differs in bytes, name or address; or when `.sframe` is not where the
-    plan says, read-only, in a PT_LOAD, and (unless None) equal to `section`.
+    `reread.mapped` does not allow; when a section differs in bytes, name or address; or when `.sframe` is not at the
+    planned address, in a read-only PT_LOAD, with the bytes `section` (unless that is None). Raises `InputError` when
+    one of the files cannot be read.
     """
     place = Expected(plan.section_vaddr, plan.section_size, plan.table_file_offset)
     if plan.strategy == "existing-section":
@@ -217,6 +217,6 @@ def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, sec
 def check_removal(original: FileData, rewritten: FileData) -> None:
     """Compare a file that `remove_section` has made with the original, as `self_check` does.
 
-    Raises `EmbedError` unless everything but the section is unchanged.
+    Raises `EmbedError` when anything but the section changed, `InputError` when one of the files cannot be read.
     """
     check_removed(original, rewritten)

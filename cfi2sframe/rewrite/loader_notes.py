@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notes for which a loader may refuse a program.
 
-glibc for x86-64 refuses a program when a property note in a PT_NOTE requires a newer processor, whatever
-PT_GNU_PROPERTY says; and glibc refuses a library for another system (NT_GNU_ABI_TAG). So a PT_NOTE may be added or
-dropped only for notes that require nothing.
+glibc for x86-64 refuses a program when a property note in a PT_NOTE requires a newer processor, whatever the notes in
+PT_GNU_PROPERTY require; and glibc refuses a library for another system (NT_GNU_ABI_TAG). So only a PT_NOTE whose notes
+require nothing may be added or dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_LINUX_VERSION: Final = 6
 
 
 class LoaderNote(NamedTuple):
-    """A note; `content` is the descriptor, `raw` the whole entry with its padding."""
+    """A note; `owner` includes the NUL, `content` is the descriptor, `raw` the whole entry with its padding."""
 
     owner: bytes
     type: int
@@ -34,7 +34,7 @@ class LoaderNote(NamedTuple):
 
     @property
     def identity(self) -> tuple[bytes, int, bytes]:
-        """The note without its padding, to compare it with others."""
+        """The note without its padding, for comparisons."""
         return self.owner, self.type, self.content
 
     @property
@@ -46,7 +46,7 @@ class LoaderNote(NamedTuple):
 def notes_in(data: bytes, order: ByteOrder, alignment: int) -> list[LoaderNote] | None:
     """Return the notes of a segment or section; None when the last one is truncated.
 
-    `alignment` is the segment's or section's: 8 aligns property notes to 8 bytes, all others are aligned to 4.
+    `alignment` is that of the segment or section: with 8, property notes are aligned to 8 bytes; all others to 4.
     """
     found = []
     position = 0
@@ -73,7 +73,7 @@ def _padded(size: int, unit: int) -> int:
 
 
 def require_nothing(data: bytes, order: ByteOrder, alignment: int) -> bool:
-    """Say whether bytes are well-formed notes, none of which makes a loader refuse the program."""
+    """Whether bytes are well-formed notes, none of which makes a loader refuse the program."""
     notes = notes_in(data, order, alignment)
     return notes is not None and all(_requires_nothing(note, order) for note in notes)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sections that may move to another address.
+"""The sections that may move to another address, because only a program header or a dynamic entry refers to them.
 
-Nothing refers to them except a program header or a dynamic entry: the interpreter's name (PT_INTERP), notes (PT_NOTE,
-PT_GNU_PROPERTY), and tables of the dynamic linker that a DT_ entry points to. A section to which a global symbol or a
-relative relocation refers stays where it is, since code may contain its address.
+These are the interpreter's name (PT_INTERP), notes (PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker that a
+DT_ entry points to. A section to which a global symbol or a relative relocation refers may not move, since code may
+contain its address.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ NOTE_NAMES: Final = frozenset(
     }
 )
 BUILD_ID_NAME: Final = ".note.gnu.build-id"
-#: Sections that are found by a dynamic tag alone.
+#: Sections that readers find by a dynamic tag only.
 TAG_OF_NAME: Final = {
     ".gnu.hash": DT_GNU_HASH,
     ".hash": DT_HASH,
@@ -76,14 +76,14 @@ _RELATIVE_TYPES: Final = frozenset({R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_390
 
 
 class NewPlace(NamedTuple):
-    """Where a section moves: its new address and file offset."""
+    """The new virtual address and file offset of a section that moves."""
 
     vaddr: int
     file_offset: int
 
 
 class DynamicEntry(NamedTuple):
-    """One Elf64_Dyn and the file offset of its value."""
+    """An Elf64_Dyn, and the file offset of its value."""
 
     tag: int
     value: int
@@ -175,7 +175,7 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
 
 
 def _is_target(section: SectionHeader, targets: list[int]) -> bool:
-    """Say whether one of ascending addresses lies in a section."""
+    """Whether any of some ascending addresses lies in a section."""
     first = bisect_left(targets, section.vaddr)
     return first < len(targets) and targets[first] < section.vaddr + section.size
 
@@ -196,9 +196,9 @@ def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], fo
 
 
 def may_be_dropped(file: LinkedFile, note: ProgramHeader) -> bool:
-    """Say whether a PT_NOTE that repeats PT_GNU_PROPERTY may be dropped, and restored later.
+    """Whether a PT_NOTE that repeats PT_GNU_PROPERTY may be dropped, and restored later.
 
-    It makes no difference to loaders: its notes are mapped, well-formed, and require nothing.
+    It may when that makes no difference to loaders: its notes are mapped and well-formed, and require nothing.
     """
     is_mapped = note.file_size == note.memory_size and any(
         load.holds(note.vaddr, note.file_offset, note.file_size) for load in file.loads

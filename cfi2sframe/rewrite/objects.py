@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door for relocatable objects: add a section and its relocations to a copy of one, or remove them.
 
-Everything else in the file keeps its bytes, its file offset and its index: new contents and the new section table
-follow the old end of the file, and the file header is updated. Knows nothing of what the section's bytes mean.
+All other sections keep their bytes, file offsets and indices: new contents and the new section table are appended, and
+the file header is updated. Knows nothing of what the section's bytes mean.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ObjectRelocation(NamedTuple):
 
 
 class _Object:
-    """The headers of an object, and how a changed copy is put together."""
+    """An object's headers and tables, as far as adding and removing sections needs them."""
 
     def __init__(self, data: FileData) -> None:
         self.data = data
@@ -69,27 +69,28 @@ class _Object:
     def find(self) -> int | None:
         """Return the index of the SFrame section, if there is one."""
         wanted = SFRAME_NAME.encode() + b"\0"
-        # Names may be long, and overlap: none is copied.
+        # Names may be long and may overlap, so none is copied.
         return sframe_index(
             (section.type, SFRAME_NAME if self.names.startswith(wanted, section.name_offset) else "")
             for section in self.sections
         )
 
     def find_relocations(self, target: int) -> int | None:
-        """Return the index of the section that relocates another."""
+        """Return the index of the section that relocates section `target`; None without one."""
         for index, section in enumerate(self.sections):
             if section.type in (c.SHT_RELA, c.SHT_REL) and section.info == target:
                 return index
         return None
 
     def symbol_table(self) -> int:
+        """Return the index of the symbol table. Raises `EmbedError` unless there is exactly one."""
         tables = [index for index, section in enumerate(self.sections) if section.type == c.SHT_SYMTAB]
         if len(tables) != 1:
             raise EmbedError(f"{len(tables)} symbol tables; relocations need exactly one")
         return tables[0]
 
     def symbol_sections(self, symbol_table: int) -> set[int]:
-        """Return the indices of the sections that the symbols of a table are in."""
+        """Return the indices of the sections in which the symbols of a table are."""
         symbols = self._bytes_of(self.sections[symbol_table], SYMBOL_SIZE)
         stored = {index for (index,) in struct.iter_unpack(self.order + "6xH16x", symbols)}
         indices = {index for index in stored if index < c.SHN_LORESERVE}
@@ -117,7 +118,7 @@ class _Object:
         return self.data[section.file_offset : section.file_offset + section.size // entry_size * entry_size]
 
     def file_header(self, headers_offset: int, count: int) -> tuple[FileHeader, SectionHeader]:
-        """Return the new file header and null section; the latter holds the count of sections where it is large."""
+        """Return the new file header and null section, which has the count of sections where it is large."""
         null = self.sections[0]
         stored = count
         if count >= c.SHN_LORESERVE:
@@ -133,8 +134,8 @@ def add_to_object(
 ) -> Joined:
     """Return a copy of an object with `.sframe` and `.rela.sframe`: buffers to be written one after the other.
 
-    Existing sections of those names are replaced and keep their indices. Raises `EmbedError` when the object has no
-    single symbol table, or its headers have no room for the sections.
+    An existing SFrame section and its relocations are replaced and keep their indices. Raises `EmbedError` when the
+    object does not have exactly one symbol table, or cannot be changed without risk.
     """
     old = _Object(data)
     headers = list(old.sections)
@@ -185,8 +186,8 @@ def add_to_object(
 def remove_from_object(data: FileData) -> Joined:
     """Return a copy of an object without `.sframe` and `.rela.sframe`.
 
-    Their headers are dropped when they are the last ones, and otherwise made inactive (SHT_NULL), so that other
-    sections keep their indices. Raises `EmbedError` when there is no `.sframe`, or a symbol or a group refers to it.
+    Their headers are removed when they are the last ones, and otherwise made inactive (SHT_NULL): other sections keep
+    their indices. Raises `EmbedError` when there is no `.sframe`, or a symbol or a group refers to it.
     """
     old = _Object(data)
     index = old.find()
@@ -230,7 +231,10 @@ class _FileTail:
 
 
 def _add_names(old: _Object, headers: list[SectionHeader], tail: _FileTail) -> tuple[int, int]:
-    """Return the offsets of both names in the name table, which is replaced by a longer one if they are missing."""
+    """Return the offsets of `.sframe` and `.rela.sframe` in the name table, after adding them if they are missing.
+
+    `.sframe` is the end of the other name.
+    """
     position = old.names.find(_RELA_NAME.encode() + b"\0")
     if position < 0:
         position = len(old.names)
@@ -241,6 +245,7 @@ def _add_names(old: _Object, headers: list[SectionHeader], tail: _FileTail) -> t
 
 
 def _finish(old: _Object, headers: list[SectionHeader], tail: _FileTail) -> Joined:
+    """Return the new file: the old one with a new file header, then the tail and the section table."""
     offset = tail.offset + -tail.offset % 8
     header, headers[0] = old.file_header(offset, len(headers))
     tail.add(b"".join(h.pack(old.order) for h in headers), 8)
@@ -266,14 +271,17 @@ def check_object_without(original: ElfImage, rewritten: ElfImage) -> None:
     _check_kept(original, rewritten, removed)
     for section in rewritten.sections:
         header = rewritten.headers.sections[section.index]
-        is_removed = section.index not in removed or header._replace(name_offset=0) == _INACTIVE
-        _expect(is_removed and not section.is_sframe, "the section is still there")
+        is_as_expected = section.index not in removed or header._replace(name_offset=0) == _INACTIVE
+        _expect(is_as_expected and not section.is_sframe, "the section is still there")
 
 
 def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> None:
-    """Compare all sections except those with the indices `other`; inactive ones at the end may be missing."""
+    """Raise `EmbedError` unless all sections except those with the indices `other` are unchanged.
+
+    Inactive ones at the end may be missing.
+    """
     before, after = original.header, rewritten.header
-    # Sections may overlap, so the whole file is compared at once: new bytes follow its old end.
+    # Sections may overlap, so the whole file is compared at once: new bytes are only after its old end.
     for place, _ in differences(original.data, rewritten.data, Span(FILE_HEADER_SIZE, len(original.data))):
         holders = [s.name for s in original.sections if s.file_offset <= place < s.file_offset + s.size]
         raise _failure(f"section {shown_name((*holders, 'none')[0])} differs at file offset 0x{place:x}")
@@ -294,7 +302,7 @@ def _check_kept(original: ElfImage, rewritten: ElfImage, other: set[int]) -> Non
             _expect(old.type == c.SHT_NULL, f"section {shown_name(old.name)} is missing")
             continue
         new = rewritten.sections[old.index]
-        # Addresses are assigned by the image, and the null section may hold the count of sections.
+        # The image assigns addresses, and the null section may have the count of sections.
         first, second = old._replace(vaddr=0), new._replace(vaddr=0, name=new_names[old.index])
         if old.index == names:
             same = original.section_bytes(old) == rewritten.section_bytes(new)[: old.size]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remove the `.sframe` section of a linked file: the reverse of `choose` and `insert`, as far as the file shows it.
+"""Remove the `.sframe` section of a linked file: the reverse of `choose` and `insert`, derived from the file alone.
 
-Sections that made room for program headers are known by their place: they follow `.sframe` in its segment. A PT_NOTE
-for `.note.gnu.property` is restored when there is only PT_GNU_PROPERTY, since every linker writes both.
+Sections that moved to make room for program headers are recognised by their place: they follow `.sframe` in its
+segment. A PT_NOTE for `.note.gnu.property` is restored when there is only PT_GNU_PROPERTY, since every linker writes
+both.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class _Target(NamedTuple):
-    """What is removed: the section's index (or None), its file offsets, and the PT_LOAD that holds it (or None)."""
+    """What is removed: the section's index, its file offsets `[start, end)`, and the PT_LOAD that holds it."""
 
     section_index: int | None
     start: int
@@ -51,7 +52,7 @@ class _Target(NamedTuple):
 def removal_splices(file: LinkedFile) -> tuple[Splice, ...]:
     """Return the splices that remove `.sframe` and PT_GNU_SFRAME from the file.
 
-    Raises `EmbedError` when there is neither.
+    Raises `EmbedError` when there is neither, or when symbols or section indices cannot be updated.
     """
     target = _find(file)
     if table_is_in(file, target.load) and _has_own_segment(file, target, ()):
@@ -63,7 +64,7 @@ def removal_splices(file: LinkedFile) -> tuple[Splice, ...]:
     table_end = file.header.program_headers_offset + PROGRAM_HEADER_SIZE * len(segments)
     places = _old_places(file, region, returning, table_end)
     if returning and not places:
-        # They do not fit: they stay where they are, and so does their segment.
+        # They do not fit, so they stay in their segment, and it is kept.
         returning, own = (), False
         segments = _segments_without(file, target, own=own)
     vaddrs = {index: region.vaddr_of(offset) for index, offset in places.items()}
@@ -108,6 +109,7 @@ def _with_table_at_old_place(file: LinkedFile, target: _Target) -> tuple[Splice,
 
 
 def _find(file: LinkedFile) -> _Target:
+    """Return what is to be removed. Raises `EmbedError` when there is neither a section nor a segment."""
     index, segment = file.sframe_index(), file.sframe_segment()
     if index is not None:
         section: SectionHeader | ProgramHeader = file.sections[index]
@@ -131,6 +133,7 @@ def _find(file: LinkedFile) -> _Target:
 
 
 def _contents(file: LinkedFile, load: ProgramHeader, without: Iterable[int]) -> list[int]:
+    """Return the indices of the allocated sections in a PT_LOAD, except those in `without`."""
     left_out = set(without)
     return [
         index
@@ -140,9 +143,9 @@ def _contents(file: LinkedFile, load: ProgramHeader, without: Iterable[int]) -> 
 
 
 def _returning(file: LinkedFile, region: HeadRegion, target: _Target) -> tuple[int, ...]:
-    """Return the sections that moved to make room for the program headers.
+    """Return the indices of the sections that moved to make room for the program headers.
 
-    They follow `.sframe` in its segment; a build-id note may be at the end of the first page.
+    They follow `.sframe` in its segment; a build-id note may be in the former slack of the first segment.
     """
     load = target.load
     if load is None or region.load is None:
@@ -160,7 +163,7 @@ def _returning(file: LinkedFile, region: HeadRegion, target: _Target) -> tuple[i
 
 
 def _later_notes(file: LinkedFile, region: HeadRegion, without: list[int]) -> tuple[int, ...]:
-    """Return the movable notes of the first segment that follow sections which stay, in file order."""
+    """Return the movable notes of the first segment that follow sections that cannot move, in file order."""
     if region.load is None:
         return ()
     end = region.load.file_offset + region.load.file_size
@@ -174,7 +177,7 @@ def _later_notes(file: LinkedFile, region: HeadRegion, without: list[int]) -> tu
 
 
 def _has_own_segment(file: LinkedFile, target: _Target, returning: tuple[int, ...]) -> bool:
-    """Say whether the PT_LOAD holds nothing but the section, and sections that return to the first segment."""
+    """Whether the section's PT_LOAD has nothing but the section and sections that return to the first segment."""
     load = target.load
     if load is None or load.flags & (PF_R | PF_W | PF_X) != PF_R or load is not file.loads[-1]:
         return False
@@ -187,7 +190,7 @@ def _has_own_segment(file: LinkedFile, target: _Target, returning: tuple[int, ..
 
 
 def _is_rest_empty(file: LinkedFile, target: _Target, load: ProgramHeader, returning: tuple[int, ...]) -> bool:
-    """Say whether a PT_LOAD has only zeros besides the section, sections that return, and program headers."""
+    """Whether a PT_LOAD has only zeros besides the section, sections that return, and program headers."""
     known: list[tuple[int, int]] = [file.sections[index].file_span for index in returning]
     known += [(target.start, target.end), (file.header.program_headers_offset, file.table_end)]
     position, end = load.file_offset, load.file_span.end
@@ -216,7 +219,7 @@ def _segments_without(file: LinkedFile, target: _Target, *, own: bool) -> list[P
 
 
 def _old_places(file: LinkedFile, region: HeadRegion, returning: tuple[int, ...], table_end: int) -> dict[int, int]:
-    """Return the file offsets of sections after the program headers; empty when they do not fit."""
+    """Return new file offsets of returning and movable sections after the program headers; empty if they do not fit."""
     if not returning:
         return {}
     places: dict[int, int] = {}
@@ -257,7 +260,10 @@ def _in_original_order(file: LinkedFile, indices: set[int]) -> list[int]:
 def _followed(
     file: LinkedFile, segments: list[ProgramHeader], places: dict[int, int], vaddrs: dict[int, int]
 ) -> list[ProgramHeader]:
-    """Let PT_INTERP, PT_NOTE and PT_GNU_PROPERTY follow their sections; notes that adjoin a PT_NOTE rejoin it."""
+    """Return the program headers with PT_INTERP, PT_NOTE and PT_GNU_PROPERTY at the new places of their sections.
+
+    A PT_NOTE is extended over notes without a segment that adjoin it.
+    """
     if not places:
         return segments
     result = []
@@ -311,7 +317,7 @@ def _end_padded(file: LinkedFile, places: dict[int, int], first: int, second: in
 def _shrunk(
     file: LinkedFile, segments: list[ProgramHeader], target: _Target, returning: set[int]
 ) -> list[ProgramHeader]:
-    """Shrink the extended PT_LOAD entries to what is left in them, and set the size of PT_PHDR."""
+    """Return the program headers with PT_LOAD entries shrunk to what is left in them, and with PT_PHDR's new size."""
     table_size = PROGRAM_HEADER_SIZE * len(segments)
     leaving = returning | ({target.section_index} if target.section_index is not None else set())
     result = []
@@ -354,7 +360,7 @@ def _head(
 def _cleared(
     file: LinkedFile, target: _Target, region: HeadRegion, returning: tuple[int, ...], *, own: bool
 ) -> list[Splice]:
-    """Overwrite with zeros what is removed from segments that stay."""
+    """Return the splices that overwrite with zeros what is removed from segments that stay."""
     load = target.load
     splices = []
     if not own:
@@ -368,7 +374,7 @@ def _cleared(
 
 
 def _cut(file: LinkedFile, target: _Target) -> Splice | None:
-    """Return the removal of the segment's bytes, by a multiple of the alignment of what follows; None without any."""
+    """Return the cut of the segment's bytes, a multiple of the alignment of what follows; None without any."""
     load = target.load
     if load is None:
         return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cfi2sframe.rewrite.gate import LinkedFile
     from cfi2sframe.rewrite.header_room import MovableGroup
 
-#: The largest page size of the supported architectures (AArch64): segments in different ones never share a page.
+#: Bytes of the largest page of the supported architectures (AArch64).
 LARGEST_PAGE_SIZE: Final = 1 << 16
 SECTION_ALIGNMENT: Final = 8
 _BLOCK_ALIGNMENT: Final = 16
@@ -34,10 +34,11 @@ _ADDRESS_END: Final = 1 << 64
 
 
 class AddedBlock(NamedTuple):
-    """The bytes that are added: `.sframe`, then sections that moved there, as far apart in memory as in the file.
+    """The added bytes: `.sframe`, then sections that move there, at the same distances in memory as in the file.
 
-    `file_offset` and `vaddr` are those of the block, `end` is a file offset; `placed` maps indices of moved sections to
-    file offsets. `load_index` is the extended PT_LOAD among `LinkedFile.loads`, or None for a new one.
+    `file_offset` and `vaddr` are those of the block, `end` is the file offset of its end. `placed` maps the indices of
+    moved sections to file offsets. `load_index` is the index in `LinkedFile.loads` of the PT_LOAD that is extended,
+    None for a new one.
     """
 
     file_offset: int
@@ -61,8 +62,8 @@ class AddedBlock(NamedTuple):
 def slack_end(file: LinkedFile, load: ProgramHeader, starts: list[int] | None = None) -> int:
     """Return the file offset up to which a PT_LOAD can be extended over unused zero bytes.
 
-    It stays off the largest page on which the next segment starts, in memory. `starts` is `used_starts(file)`, where
-    the caller has it.
+    In memory it stays off the page on which the next segment starts, for pages as large as any alignment of segments.
+    `starts` is `used_starts(file)` where the caller has it.
     """
     end = load.file_span.end
     if load.file_size != load.memory_size or load.file_size == 0:
@@ -81,7 +82,7 @@ def slack_end(file: LinkedFile, load: ProgramHeader, starts: list[int] | None = 
 
 
 def used_starts(file: LinkedFile) -> list[int]:
-    """Return the file offsets at which anything starts that the headers describe, ascending."""
+    """Return the file offsets, ascending, of all segments, sections and section headers."""
     starts = [segment.file_offset for segment in file.segments if segment.file_size]
     starts += [section.start for section in file.stored]
     if file.sections:
@@ -94,9 +95,9 @@ def slack_block(
 ) -> AddedBlock | None:
     """Return a block in the slack of the last read-only segment that has enough, or None.
 
-    A segment with code is the second choice, and only if the linker has put the unwind tables there (as it does without
-    `-z separate-code`): then its own `.sframe` would be in that segment too. `taken` maps indices of PT_LOAD entries to
-    the file offset at which their slack begins, where a moved section uses some of it.
+    A segment with code is the second choice, and only if the linker put the unwind tables there (as it does without
+    `-z separate-code`), where it would put its own `.sframe`. `taken` maps the indices of PT_LOAD entries to the file
+    offsets at which their slack starts, where moved sections use some of it.
     """
     candidates = [i for i, load in enumerate(file.loads) if load.flags & (PF_R | PF_W | PF_X) == PF_R]
     candidates = _with_tables_among_code(file) + candidates
@@ -126,9 +127,9 @@ def _with_tables_among_code(file: LinkedFile) -> list[int]:
 
 
 def tail_block(file: LinkedFile, groups: tuple[MovableGroup, ...], section_size: int) -> AddedBlock:
-    """Return a block after everything loaded, in the file and in memory.
+    """Return a block after everything loaded, in the file and in memory. Raises `EmbedError` without addresses left.
 
-    Its address is congruent to the file offset, so that the file needs no padding.
+    Its address is congruent to its file offset, which needs no padding in the file.
     """
     start = round_up(file.loaded_end, _BLOCK_ALIGNMENT)
     page = tail_alignment(file)
@@ -141,17 +142,17 @@ def tail_block(file: LinkedFile, groups: tuple[MovableGroup, ...], section_size:
 
 
 def tail_alignment(file: LinkedFile) -> int:
-    """Return the alignment modulo which a new segment's address equals its file offset: 64 KiB or more."""
+    """Return the bytes modulo which a new segment's address equals its file offset: 64 KiB or more."""
     return max(LARGEST_PAGE_SIZE, *(load.alignment for load in file.loads))
 
 
 def _fill(
     start: int, start_vaddr: int, groups: tuple[MovableGroup, ...], section_size: int, load_index: int | None
 ) -> AddedBlock:
-    """Lay the block out, `.sframe` first.
+    """Return the block with its layout: `.sframe`, then the groups.
 
-    Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. That has to
-    be the PT_LOAD, and PT_INTERP precedes it in the table, so `.interp` cannot come first.
+    Of segments that start at one file offset, llvm-objcopy regards the first in the table as the parent of the others.
+    That has to be the PT_LOAD. PT_INTERP precedes it in the table, so `.interp` must not be first in the block.
     """
     placed: dict[int, int] = {}
     section_start = start + round_up(start_vaddr, SECTION_ALIGNMENT) - start_vaddr
@@ -166,7 +167,7 @@ def _fill(
 
 
 def reason_against_tail(file: LinkedFile) -> str | None:
-    """Return why a new last segment is a risk for this file; None when it is none.
+    """Return why a new last segment would be a risk for this file; None when it is no risk.
 
     Kernels before 6.7 map the .bss of a program interpreter only after its last segment. With a new segment there, the
     variables of the interpreter would not be mapped, and no program would start.

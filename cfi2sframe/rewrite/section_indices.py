@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""New section indices in a linked file: their order, and every place in the file that holds an index."""
+"""New section indices in a linked file: their order, and every field that holds an index."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ _ADDRESS_END = 1 << 64
 
 
 def numbering_with(file: LinkedFile, new_vaddrs: Mapping[int, int], section_vaddr: int) -> list[int]:
-    """Return the new index of each section when one is added at `section_vaddr`; the index left out is the new one's.
+    """Return the new index of each section when one is added at `section_vaddr`; it gets the index that is left out.
 
-    The new section comes last, unless sections move to `new_vaddrs`: then the table is in address order again. To grow
-    program headers, patchelf moves sections away from index 1 on, up to the first that is not in the way.
+    The new section comes last, unless sections move to `new_vaddrs`: then the added and the moved ones are inserted in
+    address order, because patchelf, to make room for program headers, moves the sections from index 1 on up to the
+    first that is not in the way.
     """
     count = len(file.sections)
     if not new_vaddrs:
@@ -46,7 +47,7 @@ def numbering_with(file: LinkedFile, new_vaddrs: Mapping[int, int], section_vadd
     staying = [index for index in range(count) if index not in new_vaddrs]
     loaded = sorted((file.sections[i].vaddr, at) for at, i in enumerate(staying) if file.sections[i].flags & SHF_ALLOC)
     vaddrs = [vaddr for vaddr, _ in loaded]
-    # The last position of all that stay at lower addresses.
+    # By number of lower addresses: the last position of the sections there.
     lasts = list(accumulate((at for _, at in loaded), max))
     added = {**new_vaddrs, count: section_vaddr}
     after: dict[int, list[int]] = {}
@@ -64,7 +65,7 @@ def numbering_with(file: LinkedFile, new_vaddrs: Mapping[int, int], section_vadd
 def numbering_without(file: LinkedFile, removed: int | None, returned: Iterable[int]) -> list[int]:
     """Return the new index of each section, -1 for the one that is removed.
 
-    The sections `returned` to the first page of the file follow the null section, in this order.
+    The sections `returned` to the head of the file follow the null section, in the order given.
     """
     first = list(returned)
     others = {*first, removed}
@@ -94,7 +95,7 @@ def changed_contents(file: LinkedFile, numbering: list[int], new_vaddrs: Mapping
 
     Symbol tables hold both, `.dynamic` holds addresses. `numbering` is -1 for a section that is removed; its symbols
     become absolute. `new_vaddrs` maps the indices of moved sections to their new addresses. Raises `EmbedError` when
-    there are so many sections that symbols keep their indices in SHT_SYMTAB_SHNDX.
+    the file has an SHT_SYMTAB_SHNDX, which is for more sections than st_shndx can hold.
     """
     if numbering == list(range(len(numbering))) and not new_vaddrs:
         return {}
@@ -115,7 +116,7 @@ def changed_contents(file: LinkedFile, numbering: list[int], new_vaddrs: Mapping
 
 
 class _Field(NamedTuple):
-    """Eight bytes to be written: the index of the section that holds them, their offset in it, their new value."""
+    """Eight bytes to be written: the index of their section, their offset in it, and their new value."""
 
     holder: int
     offset: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section table of a linked file, with one more header or with one less, and the section names with it."""
+"""The section headers and section names of a linked file, with one section more or less."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Insertion(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """The section names with the new one: its offset, the file offset and the size of the table, what is written."""
+    """The section names with the new one: its offset in the table, the table's file offset and size, and the edits.
+
+    Without edits, the name was in the table already, and the table does not change.
+    """
 
     name_offset: int
     file_offset: int
@@ -46,10 +49,10 @@ def with_section_header(
     numbering: list[int],
     insertions: list[Insertion],
 ) -> tuple[list[Splice], FileHeader]:
-    """Return the splices that add a header to the section table and its name to the names, and the new file header.
+    """Return the splices that add a section header and the section's name, and the new file header.
 
-    `added` is the new header, without its name; `moved` maps old indices to new places, `numbering` old indices to new
-    ones; `insertions` are those that have been planned before.
+    `added` is the new section header, without its name. `moved` maps old indices to new places, `numbering` old indices
+    to new ones. `insertions` are the other ones of this edit.
     """
     old_table = file.section_table
     is_before_loaded = old_table.start < file.loaded_end
@@ -60,7 +63,7 @@ def with_section_header(
         insertions.append(Insertion(old_table.end, growth))
     names = _names_with(file, insertions)
     insertions += names.insertions
-    # The new header is at the index that is left over.
+    # The new header has the one index that is in no item of `numbering`.
     headers = [added._replace(name_offset=names.name_offset)] * (len(file.sections) + 1)
     for index, old in enumerate(file.sections):
         entry = renumbered_header(old, numbering)
@@ -89,7 +92,7 @@ def with_section_header(
 
 
 def _names_with(file: LinkedFile, insertions: list[Insertion]) -> _Names:
-    """Append the section's name to the names, unless it is there."""
+    """Return the section names with the section's name, which is appended if it is not there."""
     table = file.sections[file.names_index]
     strings = file.section_bytes(file.names_index)
     found = strings.find(_NAME)
@@ -98,7 +101,7 @@ def _names_with(file: LinkedFile, insertions: list[Insertion]) -> _Names:
     size = table.size + len(_NAME)
     end = len(file.data)
     if table.file_offset < file.loaded_end:
-        # What follows the names in the file is loaded and stays: the names move to the end of the file.
+        # What follows the names in the file is loaded and may not move: the names move to the end of the file.
         padding = bytes(-end % 8)
         content = padding + strings + _NAME
         start = end + sum(insertion.size for insertion in insertions) + len(padding)
@@ -110,6 +113,7 @@ def _names_with(file: LinkedFile, insertions: list[Insertion]) -> _Names:
 
 
 def _shifted(file: LinkedFile, insertions: list[Insertion], file_offset: int) -> int:
+    """Return the new file offset of what is at an offset of the old file."""
     if file_offset < file.loaded_end:
         return file_offset
     return file_offset + sum(insertion.size for insertion in insertions if insertion.file_offset <= file_offset)
@@ -123,10 +127,10 @@ def without_section_header(
     numbering: list[int],
     cuts: list[Splice],
 ) -> tuple[list[Splice], FileHeader]:
-    """Return the splices that remove a header from the section table and its name from the names, and the file header.
+    """Return the splices that remove a section header and the section's name, and the new file header.
 
-    `removed` is the old index of the section, None where it has no header; `moved` maps old indices to new places,
-    `numbering` old indices to new ones; `cuts` are the removals of other bytes of the file.
+    `removed` is the old index of the section, None where it has no header. `moved` maps old indices to new places,
+    `numbering` old indices to new ones. `cuts` are the other removals of this edit.
     """
     names_cut = _names_cut(file, removed)
     table = file.section_table
@@ -157,11 +161,12 @@ def without_section_header(
 
 
 def _pulled(cuts: list[Splice], file_offset: int) -> int:
+    """Return the new file offset of what is at an offset of the old file."""
     return file_offset - sum(cut.removed_size for cut in cuts if cut.file_offset < file_offset)
 
 
 def _names_cut(file: LinkedFile, removed: int | None) -> list[Splice]:
-    """Drop the name when it is the last one of the table, unused by others, and what follows can move up."""
+    """Return the cut of the name; none unless it is the last one, has no other user, and what follows can move."""
     if removed is None:
         return []
     table = file.sections[file.names_index]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last resort: move the program headers to the new segment at the end of the loaded part, before `.sframe`.
 
-It fits every file, since nothing else has to move, and has to be requested, since some tools damage such a file
-(docs/embedding.md lists those tried). The old table stays where it was, unused.
+This works for nearly every file, since nothing else has to move. Users have to request it, since some tools damage
+such files (docs/embedding.md lists those that were tried). The old table stays where it was, unused.
 
 The new segment is as far from the first one in the file as in memory: kernels before 5.18 compute AT_PHDR as the load
 address plus the table's file offset, wherever the table is mapped.
@@ -30,7 +30,7 @@ _LARGEST_PADDING: Final = 1 << 24
 
 
 def end_block(file: LinkedFile, section_size: int) -> tuple[AddedBlock, int]:
-    """Return the new segment's block, and the file offset in it of the program headers, with two more than there are.
+    """Return the new segment's block, and the file offset in it of the program headers, which get two more entries.
 
     Raises `EmbedError` when the program headers do not follow the ELF header, or too much padding would be needed.
     """
@@ -53,7 +53,7 @@ def _first_distance(file: LinkedFile) -> int:
 
 
 def warnings_for(file: LinkedFile) -> tuple[str, ...]:
-    """Return the warning which tools the file must not be processed with."""
+    """Return the warning that names the tools which would damage the file."""
     is_program = file.header.type == ET_EXEC or any(segment.type == PT_INTERP for segment in file.segments)
     text = "the program headers are at the end of what is loaded: strip must have run before (eu-strip would damage "
     if is_program:
@@ -64,7 +64,7 @@ def warnings_for(file: LinkedFile) -> tuple[str, ...]:
 
 
 def with_table_at(segments: list[ProgramHeader], file_offset: int, vaddr: int) -> list[ProgramHeader]:
-    """Return the program headers with PT_PHDR set to the place and size of their table."""
+    """Return the program headers with PT_PHDR set to the address and size of their table."""
     size = PROGRAM_HEADER_SIZE * len(segments)
     return [
         s._replace(file_offset=file_offset, vaddr=vaddr, paddr=vaddr, file_size=size, memory_size=size)
@@ -75,7 +75,7 @@ def with_table_at(segments: list[ProgramHeader], file_offset: int, vaddr: int) -
 
 
 def table_is_in(file: LinkedFile, load: ProgramHeader | None) -> bool:
-    """Say whether the program headers are where `end_block` puts them: at the start of this PT_LOAD."""
+    """Whether the program headers are where `end_block` puts them: at the start of this PT_LOAD."""
     if load is None or load.file_offset == 0:
         return False
     return file.header.program_headers_offset - load.file_offset in (0, _GAP_WITH_ENTRY)

@@ -150,7 +150,10 @@ class _RowTail(NamedTuple):
 
 
 class _Decoder:
-    """Decodes one section. Row lists that functions share, and rows and tails of equal bytes, are decoded once."""
+    """Decodes one section. Row lists that functions share, and rows and tails of equal bytes, are decoded once.
+
+    All methods raise `SFrameError` when what they decode is damaged.
+    """
 
     def __init__(self, data: bytes, section_vaddr: int, *, is_object: bool) -> None:
         self.data = data
@@ -178,6 +181,7 @@ class _Decoder:
         self.known_tails: tuple[dict[bytes, _RowTail], ...] = ({}, {})
 
     def run(self) -> DecodedSection:
+        """Decode the section."""
         header, table = self.header, self.table_offset
         record_size = s.FDE_SIZE[header.version]
         if table + record_size * header.fde_count > len(self.data):
@@ -188,6 +192,7 @@ class _Decoder:
         return DecodedSection(header, self.arch, self.section_vaddr, len(self.data), functions)
 
     def unpack(self, form: str, offset: int) -> tuple[int, ...]:
+        """Return fields at an offset, in the section's byte order."""
         return struct.unpack_from(self.order + form, self.data, offset)
 
     def fde(self, offset: int) -> _Fde:

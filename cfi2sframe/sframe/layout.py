@@ -78,7 +78,7 @@ def plan_section(section: Section, arch: Arch, section_vaddr: int, *, share: boo
         bodies, references = list(function_bodies), range(len(function_bodies))
     ends = list(accumulate([len(body.data) for body in bodies], initial=0))
     if ends[-1] >= 1 << 32:
-        raise RequestError("the rows take more than 4 GiB, which no SFrame version can address")
+        raise RequestError("the rows have more than 4 GiB, which no SFrame version can address")
     fre_offsets = tuple(map(ends.__getitem__, references))
     row_counts = [body.row_count for body in plans]
     return SectionPlan(

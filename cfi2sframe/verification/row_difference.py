@@ -44,15 +44,15 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch, shapes
     if state.cfa is None:
         return "the row is an outermost frame, but RA is defined"
     if not _is_same_cfa(truth.cfa, state.cfa, shapes):
-        return f"CFA is {describe_rule(truth.cfa, arch)}, the row says {describe_frame_rule(state.cfa, arch)}"
+        return f"CFA is {describe_rule(truth.cfa, arch)}, the row has {describe_frame_rule(state.cfa, arch)}"
     if not _is_same_register(truth.ra, state.ra, arch.ra_register, shapes):
-        return f"RA is {describe_rule(truth.ra, arch)}, the row says {_describe(state.ra, arch)}"
+        return f"RA is {describe_rule(truth.ra, arch)}, the row has {_describe(state.ra, arch)}"
     if not _is_same_register(truth.fp, state.fp, arch.fp_register, shapes):
-        return f"FP is {describe_rule(truth.fp, arch)}, the row says {_describe(state.fp, arch)}"
+        return f"FP is {describe_rule(truth.fp, arch)}, the row has {_describe(state.fp, arch)}"
     if not _is_sp_of_caller(truth, state.cfa, arch, shapes):
-        return f"SP is {describe_rule(truth.sp, arch)}, every row says c{arch.sp_offset_from_cfa:+d}"
+        return f"SP is {describe_rule(truth.sp, arch)}, every row has c{arch.sp_offset_from_cfa:+d}"
     if truth.signing is RaSigning.SIGNED_WITH_PC or (truth.signing is RaSigning.SIGNED) != state.mangled_ra:
-        return f"RA is {truth.signing.name.lower()}, the row says {'signed' if state.mangled_ra else 'none'}"
+        return f"RA is {truth.signing.name.lower()}, the row has {'signed' if state.mangled_ra else 'none'}"
     return None
 
 
@@ -69,7 +69,7 @@ def attribute_difference(
         return "a signal frame that is not marked as one" if cie.is_signal_frame else "marked as a signal frame"
     if signs_ra and cie.uses_b_key != function.uses_b_key:
         keys = ("B", "A") if cie.uses_b_key else ("A", "B")
-        return f"RA is signed with key {keys[0]}, the function says {keys[1]}"
+        return f"RA is signed with key {keys[0]}, the function has {keys[1]}"
     return None
 
 

@@ -44,7 +44,7 @@ def _compare_at(comparison: Comparison, pc: int, truth: FrameState) -> None:
     if state != truth:
         arch = comparison.arch
         comparison.report(
-            "wrong", pc, f"the stub has {_state_text(truth, arch)}, the row says {_state_text(state, arch)}"
+            "wrong", pc, f"the stub has {_state_text(truth, arch)}, the row has {_state_text(state, arch)}"
         )
 
 

@@ -141,8 +141,8 @@ def test_verify_finds_differences(good: Path, raw: Path) -> None:
     status, out, err = run("verify", good, raw, "-v")
     assert status == 1
     assert out.decode().splitlines() == [
-        f"{good}: 0x20004: wrong: CFA is rsp+16, the row says rsp+24",
-        f"{good}: 0x20008: wrong: FP is *(c-16), the row says unchanged",
+        f"{good}: 0x20004: wrong: CFA is rsp+16, the row has rsp+24",
+        f"{good}: 0x20008: wrong: FP is *(c-16), the row has unchanged",
         f"{good}: 0x20080: extra: no CFI for 16 bytes of a function",
     ]
     assert err == (f"cfi2sframe: {good}: info: 1 functions, 3 rows compared, 0 rightly left out, 3 differences",)
@@ -166,7 +166,7 @@ def test_verify_of_an_object(tmp_path: Path) -> None:
     section.write_bytes(data[:-1] + b"\xe8")
     status, out, _ = run("verify", path, section)
     # The last function's: in objects, each has rows of its own.
-    wrong = "wrong: FP is *(c-16), the row says *(c-24)"
+    wrong = "wrong: FP is *(c-16), the row has *(c-24)"
     assert (status, out) == (1, f"{path}: .text.b+0x18: {wrong}\n".encode())
 
 

@@ -109,8 +109,8 @@ def test_an_alternative_has_to_hold_to_the_end() -> None:
     data = file_with([agreeing, other], 64)
     result = check(data, RawFunction(TEXT_VADDR, 64, b"\x00\x03\x3f\x38\x03\x10", 2))
     assert [(d.kind, d.vaddr - TEXT_VADDR, d.message) for d in result.differences] == [
-        ("wrong", 40, "CFA is rsp+16, the row says rsp+63"),
-        ("wrong", 40, "CFA is rsp+8, the row says rsp+63"),
+        ("wrong", 40, "CFA is rsp+16, the row has rsp+63"),
+        ("wrong", 40, "CFA is rsp+8, the row has rsp+63"),
     ]
 
 
@@ -135,7 +135,7 @@ def test_blocks_without_number(version: int, count: int) -> None:
         for n in range(count)
     ]
     result = check(data, *functions, version=version)
-    assert "CFA is rsp+24, the row says rsp+8" in {d.message for d in result.differences}
+    assert "CFA is rsp+24, the row has rsp+8" in {d.message for d in result.differences}
     assert result.point_count <= 3 * count
 
 
@@ -156,8 +156,8 @@ def test_blocks_compare_like_the_first_of_them(version: int) -> None:
     function = RawFunction(TEXT_VADDR, 1 << 20, rows, 2 + (version > 1), 0x10, 0, 16 if version > 1 else 0)
     result = check(file_with([fde], 1 << 20), function, version=version)
     assert [(d.vaddr - TEXT_VADDR, d.message) for d in result.differences if d.kind == "wrong"] == [
-        (8, "CFA is rsp+8, the row says rsp+16"),
-        (48, "CFA is rsp+16, the row says rsp+8"),
+        (8, "CFA is rsp+8, the row has rsp+16"),
+        (48, "CFA is rsp+16, the row has rsp+8"),
     ]
     assert result.point_count < 10
 

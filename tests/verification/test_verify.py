@@ -72,47 +72,47 @@ class Wrong(NamedTuple):
 
 WRONG = {
     "CFA offset": Wrong(
-        with_rows("00 03 08  04 05 18 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row says rsp+24"]
+        with_rows("00 03 08  04 05 18 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row has rsp+24"]
     ),
-    "CFA base": Wrong(with_rows("00 02 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 CFA is rsp+8, the row says rbp+8"]),
+    "CFA base": Wrong(with_rows("00 02 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 CFA is rsp+8, the row has rbp+8"]),
     "CFA load": Wrong(
         with_rows("00 04 3b 08  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
-        ["wrong +0x0 CFA is rsp+8, the row says *(rsp+8)"],
+        ["wrong +0x0 CFA is rsp+8, the row has *(rsp+8)"],
     ),
     "FP offset": Wrong(
-        with_rows("00 03 08  04 05 10 e8  08 04 10 f0"), ["wrong +0x4 FP is *(c-16), the row says *(c-24)"]
+        with_rows("00 03 08  04 05 10 e8  08 04 10 f0"), ["wrong +0x4 FP is *(c-16), the row has *(c-24)"]
     ),
     "FP missing": Wrong(
-        with_rows("00 03 08  04 05 10 f0  08 02 10"), ["wrong +0x8 FP is *(c-16), the row says unchanged"]
+        with_rows("00 03 08  04 05 10 f0  08 02 10"), ["wrong +0x8 FP is *(c-16), the row has unchanged"]
     ),
     "FP extra": Wrong(
-        with_rows("00 05 08 f0  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 FP is unspecified, the row says *(c-16)"]
+        with_rows("00 05 08 f0  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 FP is unspecified, the row has *(c-16)"]
     ),
     "FP as a register": Wrong(
         with_rows("00 04 39 08  04 0a 39 10 00 19 00  08 0a 31 10 00 02 f0", info2=1),
-        ["wrong +0x4 FP is *(c-16), the row says rbx+0"],
+        ["wrong +0x4 FP is *(c-16), the row has rbx+0"],
     ),
     "RA offset": Wrong(
         with_rows("00 08 39 08 02 f0  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
-        ["wrong +0x0 RA is *(c-8), the row says *(c-16)"],
+        ["wrong +0x0 RA is *(c-8), the row has *(c-16)"],
     ),
     "RA in a register": Wrong(
         with_rows("00 08 39 08 11 00  04 0a 39 10 00 02 f0  08 0a 31 10 00 02 f0", info2=1),
-        ["wrong +0x0 RA is *(c-8), the row says rcx+0"],
+        ["wrong +0x0 RA is *(c-8), the row has rcx+0"],
     ),
-    "signed": Wrong(with_rows("00 83 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 RA is none, the row says signed"]),
+    "signed": Wrong(with_rows("00 83 08  04 05 10 f0  08 04 10 f0"), ["wrong +0x0 RA is none, the row has signed"]),
     "outermost": Wrong(
         with_rows("00 00  04 05 10 f0  08 04 10 f0"),
         ["wrong +0x0 the row is an outermost frame, but RA is defined"],
     ),
     "a row too late": Wrong(
-        with_rows("00 03 08  05 05 10 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row says rsp+8"]
+        with_rows("00 03 08  05 05 10 f0  08 04 10 f0"), ["wrong +0x4 CFA is rsp+16, the row has rsp+8"]
     ),
     "a row too early": Wrong(
-        with_rows("00 03 08  03 05 10 f0  08 04 10 f0"), ["wrong +0x3 CFA is rsp+8, the row says rsp+16"]
+        with_rows("00 03 08  03 05 10 f0  08 04 10 f0"), ["wrong +0x3 CFA is rsp+8, the row has rsp+16"]
     ),
-    "a row missing": Wrong(with_rows("00 03 08  04 05 10 f0", 2), ["wrong +0x8 CFA is rbp+16, the row says rsp+16"]),
-    "a row extra": Wrong(with_rows(ROWS + " 0c 03 08", 4), ["wrong +0xc CFA is rbp+16, the row says rsp+8"]),
+    "a row missing": Wrong(with_rows("00 03 08  04 05 10 f0", 2), ["wrong +0x8 CFA is rbp+16, the row has rsp+16"]),
+    "a row extra": Wrong(with_rows(ROWS + " 0c 03 08", 4), ["wrong +0xc CFA is rbp+16, the row has rsp+8"]),
     "the first row missing": Wrong(
         with_rows("04 05 10 f0  08 04 10 f0", 2),
         ["invariant +0x0 the first row starts at 4", "wrong +0x0 no row is in force"],
@@ -147,14 +147,14 @@ WRONG = {
         RawSection((PUSH._replace(size=0x50),)),
         [
             "extra +0x20 no CFI for 32 bytes of a function",
-            "wrong +0x40 CFA is rsp+8, the row says rbp+16",
+            "wrong +0x40 CFA is rsp+8, the row has rbp+16",
         ],
     ),
     "PCMASK": Wrong(
         RawSection((PUSH._replace(info=0x10, repeat_size=16), LEAF)),
         [
-            "wrong +0x10 CFA is rbp+16, the row says rsp+8",
-            "wrong +0x14 CFA is rbp+16, the row says rsp+16",
+            "wrong +0x10 CFA is rbp+16, the row has rsp+8",
+            "wrong +0x14 CFA is rbp+16, the row has rsp+16",
         ],
     ),
 }
@@ -200,45 +200,45 @@ BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 0
     [
         (asm.undefined(16), "00 00", 0, []),
         (asm.undefined(16), "00 03 08", 0, ["wrong +0x0 RA is undefined, but the row has a caller"]),
-        (asm.same_value(16), "00 03 08", 0, ["wrong +0x0 RA is same value, the row says *(c-8)"]),
+        (asm.same_value(16), "00 03 08", 0, ["wrong +0x0 RA is same value, the row has *(c-8)"]),
         (asm.register(16, 2), "00 08 39 08 11 00", 1, []),
-        (asm.register(16, 2), "00 03 08", 0, ["wrong +0x0 RA is rcx, the row says *(c-8)"]),
-        (asm.expression(7, b"\x77\x08"), "00 03 08", 0, ["wrong +0x0 SP is *(breg7 8), every row says c+0"]),
+        (asm.register(16, 2), "00 03 08", 0, ["wrong +0x0 RA is rcx, the row has *(c-8)"]),
+        (asm.expression(7, b"\x77\x08"), "00 03 08", 0, ["wrong +0x0 SP is *(breg7 8), every row has c+0"]),
         (asm.expression(16, b"\x73\x08"), "00 08 39 08 1b 08", 1, []),
-        (asm.expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, ["wrong +0x0 RA is *(breg3 8), the row says rbx+8"]),
+        (asm.expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, ["wrong +0x0 RA is *(breg3 8), the row has rbx+8"]),
         (asm.val_expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, []),
         (asm.val_expression(16, b"\x73\x08\x06"), "00 08 39 08 1b 08", 1, []),
         (
             asm.val_expression(16, b"\x73\x08"),
             "00 08 39 08 1b 08",
             1,
-            ["wrong +0x0 RA is (breg3 8), the row says *(rbx+8)"],
+            ["wrong +0x0 RA is (breg3 8), the row has *(rbx+8)"],
         ),
-        (asm.expression(16, b"\x08"), "00 03 08", 0, ["wrong +0x0 RA is *(bytes 08), the row says *(c-8)"]),
-        (asm.val_offset(16, 1), "00 03 08", 0, ["wrong +0x0 RA is c-8, the row says *(c-8)"]),
+        (asm.expression(16, b"\x08"), "00 03 08", 0, ["wrong +0x0 RA is *(bytes 08), the row has *(c-8)"]),
+        (asm.val_offset(16, 1), "00 03 08", 0, ["wrong +0x0 RA is c-8, the row has *(c-8)"]),
         (asm.register(6, 11), "00 0a 39 08 00 59 00", 1, []),
         (asm.register(6, 6), "00 03 08", 0, []),
-        (asm.undefined(6), "00 03 08", 0, ["wrong +0x0 FP is undefined, the row says unchanged"]),
-        (asm.val_offset(6, 2), "00 05 08 f0", 0, ["wrong +0x0 FP is c-16, the row says *(c-16)"]),
+        (asm.undefined(6), "00 03 08", 0, ["wrong +0x0 FP is undefined, the row has unchanged"]),
+        (asm.val_offset(6, 2), "00 05 08 f0", 0, ["wrong +0x0 FP is c-16, the row has *(c-16)"]),
         (asm.def_cfa_expression(b"\x77\x10"), "00 03 10", 0, []),
         (asm.def_cfa_expression(b"\x77\x10\x06"), "00 04 3b 10", 1, []),
         (
             asm.def_cfa_expression(b"\x77\x10\x06"),
             "00 03 10",
             0,
-            ["wrong +0x0 CFA is (breg7 16; deref), the row says rsp+16"],
+            ["wrong +0x0 CFA is (breg7 16; deref), the row has rsp+16"],
         ),
         (
             asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),
             "00 03 08",
             0,
-            ["wrong +0x0 CFA is (breg7 40; deref; plus_uconst 8), the row says rsp+8"],
+            ["wrong +0x0 CFA is (breg7 40; deref; plus_uconst 8), the row has rsp+8"],
         ),
         (asm.val_offset(7, 0), "00 03 08", 0, []),
-        (asm.val_offset_sf(7, -1), "00 03 08", 0, ["wrong +0x0 SP is c+8, every row says c+0"]),
-        (asm.offset(7, 3), "00 03 08", 0, ["wrong +0x0 SP is *(c-24), every row says c+0"]),
-        (asm.register(7, 10), "00 03 08", 0, ["wrong +0x0 SP is r10, every row says c+0"]),
-        (asm.same_value(7), "00 03 08", 0, ["wrong +0x0 SP is same value, every row says c+0"]),
+        (asm.val_offset_sf(7, -1), "00 03 08", 0, ["wrong +0x0 SP is c+8, every row has c+0"]),
+        (asm.offset(7, 3), "00 03 08", 0, ["wrong +0x0 SP is *(c-24), every row has c+0"]),
+        (asm.register(7, 10), "00 03 08", 0, ["wrong +0x0 SP is r10, every row has c+0"]),
+        (asm.same_value(7), "00 03 08", 0, ["wrong +0x0 SP is same value, every row has c+0"]),
     ],
 )
 def test_amd64_rules(instruction: asm.Instruction, row: str, info2: int, found: list[str]) -> None:
@@ -250,17 +250,17 @@ def test_amd64_rules(instruction: asm.Instruction, row: str, info2: int, found: 
     [
         ((), "00 03 00", []),
         ((asm.offset(30, 1),), "00 05 00 f8", []),
-        ((asm.offset(30, 1),), "00 03 00", ["wrong +0x0 RA is *(c-8), the row says unchanged"]),
-        ((), "00 05 00 f8", ["wrong +0x0 RA is unspecified, the row says *(c-8)"]),
+        ((asm.offset(30, 1),), "00 03 00", ["wrong +0x0 RA is *(c-8), the row has unchanged"]),
+        ((), "00 05 00 f8", ["wrong +0x0 RA is unspecified, the row has *(c-8)"]),
         ((asm.aarch64_negate_ra_state(),), "00 83 00", []),
-        ((asm.aarch64_negate_ra_state(),), "00 03 00", ["wrong +0x0 RA is signed, the row says none"]),
-        ((), "00 83 00", ["wrong +0x0 RA is none, the row says signed"]),
+        ((asm.aarch64_negate_ra_state(),), "00 03 00", ["wrong +0x0 RA is signed, the row has none"]),
+        ((), "00 83 00", ["wrong +0x0 RA is none, the row has signed"]),
         (
             (asm.aarch64_negate_ra_state_with_pc(),),
             "00 83 00",
-            ["wrong +0x0 RA is signed_with_pc, the row says signed"],
+            ["wrong +0x0 RA is signed_with_pc, the row has signed"],
         ),
-        ((asm.aarch64_negate_ra_state_with_pc(),), "00 03 00", ["wrong +0x0 RA is signed_with_pc, the row says none"]),
+        ((asm.aarch64_negate_ra_state_with_pc(),), "00 03 00", ["wrong +0x0 RA is signed_with_pc, the row has none"]),
     ],
 )
 def test_aarch64_rules(instructions: tuple[asm.Instruction, ...], row: str, found: list[str]) -> None:
@@ -272,8 +272,8 @@ def test_aarch64_rules(instructions: tuple[asm.Instruction, ...], row: str, foun
     [
         (asm.val_offset(15, 20), []),
         (asm.offset(15, 5), []),
-        (asm.val_offset(15, 1), ["wrong +0x0 SP is c-8, every row says c-160"]),
-        (asm.def_cfa_offset(168), ["wrong +0x0 CFA is r15+168, the row says r15+160"]),
+        (asm.val_offset(15, 1), ["wrong +0x0 SP is c-8, every row has c-160"]),
+        (asm.def_cfa_offset(168), ["wrong +0x0 CFA is r15+168, the row has r15+160"]),
     ],
 )
 def test_s390x_rules(instruction: asm.Instruction, found: list[str]) -> None:
@@ -293,7 +293,7 @@ def test_a_signal_frame() -> None:
     assert said(image, one_row(row, info=0x80, info2=1)) == []
     other_word = "00 2c 3b00 a800 3b00 a800 3b00 7800"
     assert said(image, one_row(other_word, info=0x80, info2=1)) == [
-        "wrong +0x0 CFA is (breg7 160; deref), the row says *(rsp+168)"
+        "wrong +0x0 CFA is (breg7 160; deref), the row has *(rsp+168)"
     ]
 
 
@@ -315,7 +315,7 @@ def test_inexpressible_functions_are_rightly_absent(image: ElfImage) -> None:
 def test_papering_over_is_found() -> None:
     """A function that cannot be expressed is left out, never described wrongly."""
     image = truth(AMD64, asm.def_cfa_register(3))
-    assert said(image, one_row("00 03 08", version=2)) == ["wrong +0x0 CFA is rbx+8, the row says rsp+8"]
+    assert said(image, one_row("00 03 08", version=2)) == ["wrong +0x0 CFA is rbx+8, the row has rsp+8"]
 
 
 def test_errata_of_version_2() -> None:
@@ -343,8 +343,8 @@ def test_two_fdes_leave_the_truth_open() -> None:
     assert said(image, section(24)) == []
     assert said(image, section(8)) == []
     assert said(image, section(32)) == [
-        "wrong +0x8 CFA is rsp+24, the row says rsp+32",
-        "wrong +0x8 CFA is rsp+8, the row says rsp+32",
+        "wrong +0x8 CFA is rsp+24, the row has rsp+32",
+        "wrong +0x8 CFA is rsp+8, the row has rsp+32",
     ]
 
 
@@ -386,7 +386,7 @@ def test_split_functions() -> None:
     )
     assert said(image, RawSection(parts)) == []
     late = parts[1]._replace(rows=bytes.fromhex("00 05 10 f0 03 04 10 f0"))
-    assert said(image, RawSection((parts[0], late))) == ["wrong +0x8 CFA is rbp+16, the row says rsp+16"]
+    assert said(image, RawSection((parts[0], late))) == ["wrong +0x8 CFA is rbp+16, the row has rsp+16"]
     gap = parts[1]._replace(start=TEXT_VADDR + 7, size=0x19, rows=bytes.fromhex("00 05 10 f0 01 04 10 f0"))
     assert said(image, RawSection((parts[0], gap))) == [
         "missing +0x0 no SFrame FDE, though this version can express it"
@@ -401,7 +401,7 @@ def test_repeating_blocks() -> None:
     block = RawFunction(TEXT_VADDR, 0x30, bytes.fromhex("00 03 08 06 03 10"), 2, 0x10, 0, 16)
     assert said(image, RawSection((block,))) == []
     assert said(image, RawSection((block._replace(rows=bytes.fromhex("00 03 08 07 03 10")),))) == [
-        f"wrong +{at:#x} CFA is rsp+16, the row says rsp+8" for at in (6, 0x16, 0x26)
+        f"wrong +{at:#x} CFA is rsp+16, the row has rsp+8" for at in (6, 0x16, 0x26)
     ]
 
 
@@ -419,7 +419,7 @@ def test_a_last_block_that_is_cut_short(version: int) -> None:
     late = block._replace(size=0x28)
     image = linked(AMD64, first._replace(size=0x28), after._replace(pc_begin=TEXT_VADDR + 0x28))
     assert said(image, RawSection((late, good[1]._replace(start=TEXT_VADDR + 0x28)), version)) == [
-        "wrong +0x26 CFA is rsp+8, the row says rsp+16"
+        "wrong +0x26 CFA is rsp+8, the row has rsp+16"
     ]
 
 
@@ -499,8 +499,8 @@ INVARIANTS = {
         GOOD._replace(functions=(PUSH._replace(rows=bytes.fromhex("00 03 08 04 03 10 08 02 10")), LEAF), fixed_fp=-16),
         [
             "invariant +0x10000 fixed FP offset -16",
-            "wrong +0x0 FP is unspecified, the row says *(c-16)",
-            "wrong +0x40 FP is unspecified, the row says *(c-16)",
+            "wrong +0x0 FP is unspecified, the row has *(c-16)",
+            "wrong +0x40 FP is unspecified, the row has *(c-16)",
         ],
     ),
     "starts that do not ascend": (
@@ -563,7 +563,7 @@ def test_invariants(image: ElfImage, name: str) -> None:
 def test_the_fixed_ra_offset() -> None:
     found = check(truth(AARCH64_LE), one_row("00 03 00", abi=2, fixed_ra=-8)).differences
     assert Difference("invariant", 0x30000, "fixed RA offset -8") in found
-    assert Difference("wrong", TEXT_VADDR, "RA is unspecified, the row says *(c-8)") in found
+    assert Difference("wrong", TEXT_VADDR, "RA is unspecified, the row has *(c-8)") in found
 
 
 def test_a_section_without_functions(image: ElfImage) -> None:
@@ -604,8 +604,8 @@ def test_the_pointer_authentication_key() -> None:
     for version in (1, 2, 3):
         a, b = (one_row("00 83 00", version=version, info=info, **AARCH64) for info in (0, 0x20))
         assert said(key_a, a) == said(key_b, b) == []
-        assert said(key_a, b) == ["wrong +0x0 RA is signed with key A, the function says B"]
-        assert said(key_b, a) == ["wrong +0x0 RA is signed with key B, the function says A"]
+        assert said(key_a, b) == ["wrong +0x0 RA is signed with key A, the function has B"]
+        assert said(key_b, a) == ["wrong +0x0 RA is signed with key B, the function has A"]
 
 
 def test_another_return_column() -> None:
@@ -627,7 +627,7 @@ def test_the_key_matters_where_ra_is_signed() -> None:
     cie_a, cie_b = cie_of(AARCH64_LE, asm.aarch64_negate_ra_state()), cie_of(AARCH64_LE, augmentation="zRB")
     both = linked(AARCH64_LE, asm.Fde(cie_a, TEXT_VADDR, 0x10), asm.Fde(cie_b, TEXT_VADDR + 0x10, 0x10))
     for version in (1, 2, 3):
-        for info, found in ((0, []), (0x20, ["wrong +0x0 RA is signed with key A, the function says B"])):
+        for info, found in ((0, []), (0x20, ["wrong +0x0 RA is signed with key A, the function has B"])):
             joined = RawFunction(TEXT_VADDR, 0x20, bytes.fromhex("00 83 00 10 03 00"), 2, info)
             assert said(both, RawSection((joined,), version=version, abi=2, fixed_ra=0)) == found
 
@@ -645,7 +645,7 @@ def test_a_huge_repeating_function_costs_nothing(image: ElfImage) -> None:
     """A damaged size must not make the comparison walk four thousand million blocks."""
     block = RawFunction(TEXT_VADDR, 0xFFFFFFFF, bytes.fromhex("00 03 08"), 1, 0x10, 0, 1)
     lines = said(image, RawSection((block,)))
-    assert "wrong +0x4 CFA is rsp+16, the row says rsp+8" in lines
+    assert "wrong +0x4 CFA is rsp+16, the row has rsp+8" in lines
     assert any(line.startswith("extra") for line in lines)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read a rewritten file back with code that had no part in writing it, and compare it with the original.
+"""Read a rewritten file back with code that did not take part in writing it, and compare it with the original.
 
-Nothing is derived from a plan. What is mapped at each address, what loaders and tools find, and the section table have
-to be the same in both files, or differ in ways that `mapped` and `sections` allow.
+Of the plan only the section's place is used. What is mapped at each address, what loaders and tools find, and the
+section table have to be equal in both files, or differ in ways that `mapped` and `sections` allow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.headers import Buffer, ProgramHeader
 
-#: The SFrame header, its magic number and its versions: enough to recognise a section.
+#: The SFrame header, its magic number and its versions, which are enough to recognise a section.
 _SFRAME_HEADER = "HBBBbbBIIIII"
 _SFRAME_MAGIC = 0xDEE2
 _SFRAME_VERSIONS = (1, 2, 3)
@@ -56,7 +56,8 @@ def check_rewritten(original: FileData, rewritten: FileData, place: Expected, se
 def check_replaced(original: FileData, rewritten: FileData, place: Expected, section: Buffer | None) -> None:
     """Raise `EmbedError` unless the files differ only in the bytes, the size and the type of the SFrame section.
 
-    The section has not grown, and the bytes that it no longer needs are zeros.
+    The section must not have grown, and the bytes that it no longer needs must be zeros. The section has to hold the
+    bytes `section`, unless that is None. Raises `InputError` when one of the files cannot be read.
     """
     before, after = _views(original, rewritten)
     old = _loaded_section(before)
@@ -117,7 +118,7 @@ def _entries(view: FileView) -> list[ProgramHeader]:
 
 
 def _loaded_section(view: FileView) -> Span:
-    """Return where the SFrame section is; an empty span when it is not loaded.
+    """Return the file offsets of the SFrame section; an empty span when it is not loaded.
 
     Raises `EmbedError` when PT_GNU_SFRAME and the section header disagree, or when there is only one of them and it
     leads to bytes that are no SFrame section.
@@ -127,7 +128,7 @@ def _loaded_section(view: FileView) -> Span:
     if entries and indices:
         entry, section = entries[0], view.sections[indices[0]]
         same = (entry.vaddr, entry.file_offset) == (section.vaddr, section.file_offset)
-        # GNU ld 2.44 to 2.47 includes discarded parts of the section in the size of PT_GNU_SFRAME.
+        # GNU ld 2.44 to 2.47 counts discarded parts of the section in the size of PT_GNU_SFRAME.
         same &= entry.file_size == section.size or (
             entry.file_size > section.size and _is_sframe(view, section.file_span)
         )
@@ -142,7 +143,7 @@ def _loaded_section(view: FileView) -> Span:
 
 
 def _is_sframe(view: FileView, place: Span) -> bool:
-    """Say whether a span starts with an SFrame header, whose sizes add up to the span's."""
+    """Whether a span starts with an SFrame header, whose sizes add up to the span's."""
     size = struct.calcsize(view.order + _SFRAME_HEADER)
     if place.end - place.start < size:
         return False
@@ -192,14 +193,14 @@ def _check_table(view: FileView) -> None:
 
 
 def _check_section(view: FileView, place: Expected, section: Buffer | None) -> Span:
-    """Check the SFrame section itself, and return where it is in the file."""
+    """Check the place and the bytes of the SFrame section, and return its file offsets."""
     entries = _entries(view)
     expect(len(entries) == 1, f"{len(entries)} PT_GNU_SFRAME segments instead of one")
     entry = entries[0]
     found = (entry.vaddr, entry.file_size, entry.memory_size)
     expect(found == (place.section_vaddr, place.section_size, place.section_size), "PT_GNU_SFRAME is elsewhere")
     holders = [load for load in view.loads() if load.holds(entry.vaddr, entry.file_offset, entry.memory_size)]
-    expect(len(holders) == 1, "PT_GNU_SFRAME lies in no PT_LOAD")
+    expect(len(holders) == 1, "PT_GNU_SFRAME is in no PT_LOAD")
     expect(holders[0].flags & (c.PF_R | c.PF_W) == c.PF_R, "PT_GNU_SFRAME is not read-only")
     if view.sections:
         expect(len(view.sframe_indices()) == 1, "there is no section called .sframe, or several")

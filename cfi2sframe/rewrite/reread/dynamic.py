@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dynamic linker's tables, found as it finds them: through PT_DYNAMIC, without section headers."""
+"""The dynamic linker's tables, found as the dynamic linker finds them: through PT_DYNAMIC, without section headers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 MOVABLE_TAGS: Final = frozenset(
     {c.DT_HASH, c.DT_GNU_HASH, c.DT_STRTAB, c.DT_SYMTAB, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}
 )
-#: In a record of DT_VERDEF or DT_VERNEED: its size, where the count of its parts, the distance to the first and to the
-#: next record are; in a part: its size, and where the distance to the next one is.
+#: Of a record of DT_VERDEF or DT_VERNEED: its size; the offsets of the count of its parts, of the distance to the first
+#: part, and of the distance to the next record. Of a part: its size; the offset of the distance to the next part.
 _VERSIONS: Final = {c.DT_VERDEF: (20, 6, 12, 16, 8, 4), c.DT_VERNEED: (16, 2, 8, 12, 16, 12)}
-#: The most entries that a list of versions may have: they may overlap, so the file's size does not bound their number.
+#: The most parts of all records: they may overlap, so the file's size does not bound their number.
 _MAX_VERSION_COUNT: Final = 1 << 16
 _COUNT_TAGS: Final = {c.DT_VERDEF: c.DT_VERDEFNUM, c.DT_VERNEED: c.DT_VERNEEDNUM}
 
 
 class Dynamic:
-    """The entries of PT_DYNAMIC; none where there is no such segment."""
+    """The entries of PT_DYNAMIC as (tag, value), up to DT_NULL; none where there is no such segment."""
 
     def __init__(self, view: FileView) -> None:
         self.view = view
@@ -46,11 +46,11 @@ class Dynamic:
         self._loads = Loads(view)
 
     def value(self, tag: int) -> int | None:
-        """Return the first value of a tag."""
+        """Return the first value of a tag, None without one."""
         return self._values.get(tag)
 
     def read(self, vaddr: int, size: int) -> bytes:
-        """Return bytes at an address. Raises `ValueError` when one segment does not hold them all in the file."""
+        """Return bytes at a virtual address. Raises `ValueError` when no segment has them all in the file."""
         start = self._loads.file_offset_of(vaddr, size)
         if start is None:
             raise ValueError("no segment holds the bytes")
@@ -76,7 +76,7 @@ class Dynamic:
         return self._versions_size(tag, vaddr)
 
     def symbol_count(self) -> int:
-        """Return how many dynamic symbols hash tables lead to. Raises `ValueError` when there is no hash table."""
+        """Return how many dynamic symbols a hash table covers. Raises `ValueError` when there is no hash table."""
         if (vaddr := self.value(c.DT_HASH)) is not None:
             return self._words(vaddr, 1, 1)[0]
         if (vaddr := self.value(c.DT_GNU_HASH)) is not None:
@@ -93,7 +93,7 @@ class Dynamic:
         return struct.unpack(f"{self.view.order}{count}{'Q' if self._hash_unit == 8 else 'I'}", data)
 
     def _gnu_hash(self, vaddr: int) -> tuple[int, int]:
-        """Return the size in bytes, and how many symbols there are at least."""
+        """Return the size of a DT_GNU_HASH table in bytes, and the least number of symbols."""
         order = self.view.order
         bucket_count, first, bloom_size, _ = struct.unpack(order + "4I", self.read(vaddr, 16))
         buckets_at = vaddr + 16 + 8 * bloom_size

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare what is mapped of a file without an SFrame section (`bare`) and of the same file with one (`full`).
 
-The rules are the same whichever of them was made from the other: the same bytes are mapped, except for the changes that
-are listed here. Addresses follow from file offsets, since each segment has to stay where it was in both.
+The rules are the same whichever file was made from the other: the same bytes are mapped, except for the changes that
+this module allows. Bytes are compared by file offsets, because each segment has to have the same place and address in
+both files.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from cfi2sframe.rewrite.reread.view import FileView, Loads, expect, failure
 if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ProgramHeader
 
-#: Segments that name a section by its file offset, and follow the section when it moves.
+#: Segments that describe single sections, and move with them.
 _FOLLOWING = frozenset({c.PT_INTERP, c.PT_NOTE, c.PT_GNU_PROPERTY})
 #: Program headers that are compared separately, or that have no meaning.
 _SPECIAL = frozenset({c.PT_LOAD, c.PT_GNU_SFRAME, c.PT_NULL, c.PT_PHDR})
-#: How often each byte of a file may be in segments that have moved, on average.
+#: In how many segments that moved a byte of the file may be, on average.
 _MAX_OVERLAP = 16
 _PAGE_SIZE = 1 << 12
-#: How far after the last segment a new one may start: alignment is all that separates them.
+#: The most bytes of address space between the last segment and a new one, which only alignment separates.
 _MAX_DISTANCE = 1 << 31
-#: The shortest section that patchelf overwrites with X after moving it.
+#: The shortest run that patchelf leaves: it overwrites a section that it has moved with X.
 _X_RUN = b"X" * 8
 #: patchelf moves no larger section (bytes).
 _LARGEST_X_RANGE = 1 << 24
@@ -46,10 +47,10 @@ class Moved(NamedTuple):
 
 
 def check_memory(bare: FileView, full: FileView, section: Span, moved: list[Moved]) -> None:
-    """Raise `EmbedError` unless two files are mapped alike, except for the SFrame section at `section` of the full one.
+    """Raise `EmbedError` unless two files map the same bytes, except for the SFrame section, `section` of the full one.
 
-    Headers may differ, and so may sections that have moved and what refers to them. `section` is empty when the SFrame
-    section is not loaded.
+    Headers may differ, and so may sections that moved and what refers to them. `section` are file offsets, empty when
+    the SFrame section is not loaded.
     """
     _check_header(bare, full)
     _check_loads(bare, full, section)
@@ -73,7 +74,7 @@ def _check_header(bare: FileView, full: FileView) -> None:
 
 
 def _check_loads(bare: FileView, full: FileView, section: Span) -> None:
-    """Check that PT_LOAD entries keep place and rights; read-only ones may have grown, and one may have been added."""
+    """Check that PT_LOAD entries have the same place and rights; read-only ones may be larger, and one may be new."""
     old, new = bare.loads(), full.loads()
     expect(len(new) - len(old) in (0, 1), "there are more or fewer PT_LOAD segments")
     for before, after in zip(old, new, strict=False):
@@ -96,8 +97,8 @@ def _check_loads(bare: FileView, full: FileView, section: Span) -> None:
 def _check_others(bare: FileView, full: FileView, touched: list[Span]) -> None:
     """Compare the other program headers.
 
-    The full file may lack the PT_NOTE that repeats PT_GNU_PROPERTY, as long as no loader refuses the program for such a
-    note, and PT_PHDR where nothing reads it. A segment that has not moved must not hold any of the bytes `touched`.
+    The full file may lack the PT_NOTE that repeats PT_GNU_PROPERTY, if no loader refuses a program for such a note, and
+    PT_PHDR where nothing reads it. A segment that did not move must not have any of the bytes `touched`.
     """
     expect(sum(s.type == c.PT_GNU_SFRAME for s in full.segments) <= 1, "there are several PT_GNU_SFRAME segments")
     expect(all(s.type != c.PT_GNU_SFRAME for s in bare.segments), "there is a PT_GNU_SFRAME segment")
@@ -137,7 +138,7 @@ def _corresponds(before: ProgramHeader, after: ProgramHeader) -> bool:
 
 
 class _Followers:
-    """The segments that follow small sections, in both files."""
+    """The segments that move with small sections, in both files."""
 
     def __init__(self, bare: FileView, full: FileView) -> None:
         self._bare, self._full = bare, full
@@ -145,14 +146,14 @@ class _Followers:
         self._properties = {s for s in bare.segments if s.type == c.PT_GNU_PROPERTY}
 
     def is_repeated(self, segment: ProgramHeader) -> bool:
-        """Say whether this PT_NOTE repeats PT_GNU_PROPERTY, with notes that no loader refuses a program for."""
+        """Whether this PT_NOTE repeats PT_GNU_PROPERTY, with notes that no loader refuses a program for."""
         twin = segment._replace(type=c.PT_GNU_PROPERTY)
         if segment.type != c.PT_NOTE or twin not in self._properties or not _is_mapped(self._bare_loads, segment):
             return False
         return require_nothing(self._bare.bytes_of(segment.file_span), self._bare.order, segment.alignment)
 
     def check(self, before: ProgramHeader, after: ProgramHeader) -> None:
-        """Check that a segment which followed a section has the same contents; a PT_NOTE may have lost notes."""
+        """Check that a segment that moved has the same contents; the full file's PT_NOTE may lack harmless notes."""
         is_mapped = _is_mapped(self._bare_loads, before) and _is_mapped(self._full_loads, after)
         expect(is_mapped, f"a segment of type {before.type:#x} has moved, and is not mapped")
         old, new = self._bare.bytes_of(before.file_span), self._full.bytes_of(after.file_span)
@@ -170,7 +171,7 @@ class _Followers:
 
 
 def _is_mapped(loads: Loads, segment: ProgramHeader) -> bool:
-    """Say whether all bytes of a segment are mapped at its addresses."""
+    """Whether all bytes of a segment are mapped at its addresses."""
     is_whole = segment.file_size == segment.memory_size
     return is_whole and loads.file_offset_of(segment.vaddr, segment.file_size) == segment.file_offset
 
@@ -204,7 +205,7 @@ def _check_dynamic(bare: Dynamic, full: Dynamic, moved: list[Moved]) -> dict[int
 
 
 def _check_moved(bare: FileView, full: FileView, moved: list[Moved], tags: dict[int, list[int]]) -> None:
-    """Check that only a program header or a dynamic entry refers to each section that has moved."""
+    """Check that the sections that moved may move: read-only data to which a program header or dynamic entry refers."""
     loads = (Loads(bare), Loads(full))
     followed = united(segment.file_span for segment in bare.segments if segment.type in _FOLLOWING)
     for one in moved:
@@ -219,7 +220,7 @@ def _check_moved(bare: FileView, full: FileView, moved: list[Moved], tags: dict[
 
 
 def _check_whole(bare: Dynamic, full: Dynamic, tag: int, moved: list[Moved]) -> None:
-    """Check that a moved table, of the size that its readers derive, is no larger than the section that was moved."""
+    """Check that all of a moved table, of the size that its readers derive, was in the section that moved."""
     size = next(m.bare.end - m.bare.start for m in moved if bare.view.sections[m.bare_index].vaddr == bare.value(tag))
     try:
         needed = max(bare.table_size(tag), full.table_size(tag))
@@ -244,7 +245,7 @@ def _headers(view: FileView) -> list[Span]:
 def _check_bytes(
     bare: FileView, full: FileView, used_bare: list[Span], used_full: list[Span], patched: list[Span]
 ) -> None:
-    """Compare the bytes of segments that neither file uses for anything that is compared elsewhere.
+    """Compare the bytes of segments, except those that other checks compare: `used_bare`, `used_full`, `patched`.
 
     Bytes that only one of the files uses have to be free in the other one.
     """
@@ -267,7 +268,7 @@ def _check_bytes(
 
 
 def _is_free(view: FileView, place: Span) -> bool:
-    """Say whether bytes are zeros or, as patchelf leaves where a section was, runs of X."""
+    """Whether bytes are zeros, or runs of X, which patchelf writes where a section was."""
     if is_zero(view.data, place):
         return True
     if place.end - place.start > _LARGEST_X_RANGE or view.bytes_of(place).translate(None, b"\0X"):

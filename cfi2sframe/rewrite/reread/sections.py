@@ -26,15 +26,15 @@ _SYMBOL_TABLES = frozenset({c.SHT_SYMTAB, c.SHT_DYNSYM})
 #: Sections of section indices, which rewriting does not renumber.
 _INDEX_LISTS = frozenset({c.SHT_SYMTAB_SHNDX, c.SHT_GROUP})
 
-#: How often a name occurs in both files together when it is unique in each.
+#: How often a name that is unique in both files occurs in the two together.
 _ONE_EACH = 2
 
 
 def check_sections(bare: FileView, full: FileView, section: int | None, *, is_removal: bool) -> list[Moved]:
     """Raise `EmbedError` unless two files have the same sections, except for number `section` of the full one.
 
-    Sections keep name, type, size, links and bytes. Returns those whose address or file offset changed. `is_removal`
-    says that the bare file was made from the full one, and not the other way round.
+    Sections have to keep name, type, size, links and bytes. Returns those whose address or file offset changed.
+    `is_removal`: the bare file was made from the full one, and not the full one from the bare one.
     """
     full = full._replace(names=shared_names(full.names, bare.names))
     numbering = _paired(bare, full, section)
@@ -59,7 +59,8 @@ def check_sections(bare: FileView, full: FileView, section: int | None, *, is_re
 def _paired(bare: FileView, full: FileView, section: int | None) -> list[int]:
     """Return for each section of the bare file its index in the full one: by name, where that is unique.
 
-    Sections that share a name are paired with one at the same address first, then with one of the same bytes.
+    Sections of the same name are paired with one at the same address and of the same bytes, else with one of the same
+    bytes, else with one of the same kind, else with any.
     """
     left = dict.fromkeys(index for index in range(len(full.sections)) if index != section)
     found: dict[int, int] = {}
@@ -101,7 +102,7 @@ def _same_place(view: FileView, index: int) -> Hashable:
 
 
 def _renumbered(index: int, numbering: list[int]) -> int:
-    """Return the new index of a section; an index past the table, as a damaged null section may have, stays."""
+    """Return the new index of a section; one past the table, as a damaged null section may have, is kept."""
     return numbering[index] if index < len(numbering) else index
 
 
@@ -125,7 +126,7 @@ def _check_header(
 def _check_contents(
     bare: FileView, full: FileView, numbering: list[int], section: int | None, moved: list[Moved], *, is_removal: bool
 ) -> None:
-    """Compare the bytes of sections that are not mapped, that have moved, or that are symbol tables."""
+    """Compare the bytes of sections that are not mapped, that moved, or that are symbol tables."""
     are_renumbered = any(numbering[index] != index for index in range(len(numbering)))
     expect(
         not are_renumbered or not any(s.type in _INDEX_LISTS for s in bare.sections),
@@ -166,7 +167,7 @@ class _Indices:
 
 
 def _check_symbols(bare: FileView, full: FileView, old: SectionHeader, new: SectionHeader, indices: _Indices) -> None:
-    """Check that symbols differ only in section indices, and in values where their section has moved."""
+    """Check that symbols differ only in section indices, and in their values where their section moved."""
     first, second = bare.bytes_of(old.file_span), full.bytes_of(new.file_span)
     expect(len(first) == len(second) == old.size, "a symbol table leaves the file")
     order: Literal["little", "big"] = "little" if bare.order == "<" else "big"

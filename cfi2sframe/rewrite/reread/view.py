@@ -3,10 +3,10 @@
 
 What is shared with the code that plans and writes, and why that is safe:
 
-- `elf.headers` unpacks the fields of headers. Everything that reads ELF does so with it, and tests compare it with
-  readelf and pyelftools; a wrong field would not pass unnoticed. Nothing derived from headers is shared.
-- `elf.contents` and `elf.ranges` read, compare and cut bytes, and know no headers.
-- `loader_notes` says which notes a loader may refuse a program for: a property of bytes, not of the plan.
+- `elf.headers` unpacks the fields of headers. Everything that reads ELF uses it, and tests compare it with readelf and
+  pyelftools, which would detect a wrong field. Nothing derived from headers is shared.
+- `elf.contents`, `elf.ranges` and `elf.strings` read, compare and cut bytes, and know no headers.
+- `loader_notes` tells for which notes a loader may refuse a program: a property of bytes, not of the plan.
 """
 
 from __future__ import annotations
@@ -90,19 +90,19 @@ def expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a 
 
 
 def failure(message: str) -> EmbedError:
-    """Return the error that says how the check has failed."""
+    """Return the error for a check that failed."""
     return EmbedError(f"the rewritten file fails its re-read: {message}")
 
 
 class Loads:
-    """The PT_LOAD entries of a file, to be searched by address; of those that overlap, the highest is found."""
+    """The PT_LOAD entries of a file, to be searched by address; of several that overlap, the one that starts last."""
 
     def __init__(self, view: FileView) -> None:
         self._loads = tuple(sorted(view.loads(), key=lambda load: load.vaddr))
         self._starts = [load.vaddr for load in self._loads]
 
     def file_offset_of(self, vaddr: int, size: int) -> int | None:
-        """Return where in the file the bytes at an address are; None when no segment holds them all."""
+        """Return the file offset of `size` bytes at a virtual address; None when no segment has them all."""
         index = bisect_right(self._starts, vaddr) - 1
         if index < 0 or size < 0 or vaddr + size > self._starts[index] + self._loads[index].file_size:
             return None

@@ -73,7 +73,7 @@ class Candidates:
             budget.spend(_CANDIDATE_STEPS * len(found), _CANDIDATES)
             budget.hold(_CANDIDATE_SIZE * len(found), _CANDIDATES)
             budget.release(keys_size)
-            # All ranges of a list have the same size, so that of any one is the list's.
+            # All ranges of a list have the same size, so the last one found will do.
             for number, cut in {number: cut for cut, number in found}.items():
                 self.list_sizes[number] = attribute_size + columns.rows_size(cut, cut + span)
             for cut, number in found:
