@@ -14,7 +14,8 @@ from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import CfiEntries, Program
 from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState, UnwindTable
 from cfi2sframe.plt import scan_stubs
-from cfi2sframe.plt.scan_records import CfiSpan, StubReason, StubScan, StubSkip
+from cfi2sframe.plt.scan_records import CfiSpan, StubScan
+from cfi2sframe.plt.stub_reasons import StubReason, StubSkip
 from cfi2sframe.sframe.model import Function, FunctionBody
 from tests.support.samples import TEXT_VADDR, linked, parsed_cie
 
