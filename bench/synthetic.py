@@ -71,7 +71,7 @@ def _eh_frame(fde_count: int, *, recurs: bool) -> bytes:
         else:
             program = _program(chance)
             if not recurs:
-                # The size of pushed arguments, of which no stack trace takes note.
+                # The size of pushed arguments, which stack traces ignore.
                 known = len(programs)
                 program += bytes((0x2E, 0x80 | known & 0x7F, 0x80 | known >> 7 & 0x7F, known >> 14 & 0x7F))
             programs.append(program)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call a function with many items: in this process, in copies of it, or on an executor of `concurrent.futures`.
 
-Whoever works on an item, one that is lost with its process is one result: `Lost`.
+An item that is lost with its process has the result `Lost`, wherever it runs.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 attack.py [--minutes N] [--jobs N]
 
 The tests of hostile inputs and surroundings run first, the slow ones too; the rest of the time is shared evenly by the
-fuzz targets, which run on all processors. As root the races are run as well; otherwise those tests say that they are
-skipped. Exit status 1 when anything was found; what the fuzzers find is kept under testdata/fuzz.
+fuzz targets, which run on all processors. The races need root; otherwise they are skipped. Exit status 1
+when anything was found; what the fuzzers find is kept under testdata/fuzz.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.fuzz.harness import TARGETS  # noqa: E402
 
-#: Where the tests of hostile inputs and surroundings are.
-TESTS: Final = ("tests/faults", "tests/fuzz", "tests/trace")
+#: pytest's selections: every fault, and elsewhere what is marked as hostile; slow tests too.
+SELECTIONS: Final = (("tests/faults",), ("-m", "fuzz", "--ignore=tests/faults", "tests"))
 #: A fuzzer needs this long to instrument the package before it runs anything.
 LEAST_SECONDS: Final = 30
 
@@ -38,8 +38,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     arguments = parser.parse_args()
     end = time.monotonic() + 60 * arguments.minutes
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(arguments.jobs), "-m", "slow or not slow", *TESTS]
-    has_failed = subprocess.run(command, cwd=ROOT, check=False).returncode != 0
+    pytest = [sys.executable, "-m", "pytest", "-q", "-n", str(arguments.jobs)]
+    statuses = [subprocess.run([*pytest, *words], cwd=ROOT, check=False).returncode for words in SELECTIONS]
     seconds = max(LEAST_SECONDS, int((end - time.monotonic()) * arguments.jobs / len(TARGETS)))
     print(f"attack: {len(TARGETS)} fuzz targets, {seconds} s each", flush=True)
 
@@ -48,7 +48,7 @@ def main() -> int:
         return subprocess.run(command, cwd=ROOT, check=False).returncode != 0
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        has_failed = any([has_failed, *pool.map(fuzz, TARGETS)])
+        has_failed = any([*statuses, *pool.map(fuzz, TARGETS)])
     print("attack: something was found" if has_failed else "attack: nothing was found")
     return 1 if has_failed else 0
 

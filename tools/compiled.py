@@ -104,7 +104,7 @@ def with_quoted_fields(source: str) -> str:
     """Return a module's source with those fields of its NamedTuples quoted whose class is imported for types only.
 
     When such a record is made, mypyc looks the classes of its fields up, and fails (or crashes) on those that are not
-    there; the interpreter takes all of them as strings. Lines stay where they are.
+    there; the interpreter treats all of them as strings. Lines stay where they are.
     """
     tree = ast.parse(source)
     absent = {NOT_FOUND} | {
@@ -157,7 +157,7 @@ def build_pure(folder: Path) -> Path:
 def compile_modules(folder: Path, files: list[str]) -> list[Path]:
     """Compile modules of the package in a folder; return the extension modules, which stand in `folder/lib`.
 
-    Raises `BuildError` when mypyc or the compiler refuses; standard error has what they say of it.
+    Raises `BuildError` when mypyc or the compiler refuses; standard error has their messages.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution, errors

@@ -337,7 +337,7 @@ def main() -> int:
 
 
 def _with_progress(results: Iterable[FileResult], count: int) -> Iterator[FileResult]:
-    """Pass the results on; say at once what is wrong, and on a terminal how far it is."""
+    """Pass the results on; print at once what is wrong, and on a terminal the progress."""
     is_terminal = sys.stderr.isatty()
     for number, result in enumerate(results, 1):
         if result.crash or any(of_version.differences for of_version in result.results):

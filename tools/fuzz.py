@@ -40,7 +40,7 @@ _KEPT_TOTAL = 120_000
 def main() -> int:
     """Run the command line; return its exit status."""
     if sys.argv[1:2] == [_ENGINE]:
-        # The engine takes options of its own, which argparse must not see.
+        # The engine has options of its own, which argparse must not see.
         _run_engine(sys.argv[2], sys.argv[3:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", metavar="TARGET", nargs="*", help=", ".join(TARGETS))

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write what is made from the command line's parsers into data/: the man page, the shells' completions.
 
-generate.py [--check]    with --check nothing is written, and the exit status says whether all is current (1: no)
+generate.py [--check]    with --check nothing is written, and the exit status is 1 if a file is not current
 """
 
 from __future__ import annotations

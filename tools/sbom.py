@@ -48,7 +48,7 @@ def _metadata(wheel: Path) -> Message:
 
 
 def dependencies(metadata: Message) -> list[Dependency]:
-    """Return what a package's metadata says that users need, in the order of the names."""
+    """Return what users need of a package's metadata, in the order of the names."""
     found: dict[tuple[str, str], set[str]] = {}
     for text in metadata.get_all("Requires-Dist", []):
         match = _REQUIREMENT.fullmatch(text)

@@ -252,11 +252,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("columns", metavar="NAME=PATH[,PATH...]", nargs="+")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
-    parser.add_argument("--split", action="store_true", help="also version 3 at -O2, which takes longest")
+    parser.add_argument("--split", action="store_true", help="also version 3 at -O2, the slowest")
     parser.add_argument("--json", metavar="FILE", help="write reasons, unusable files and costs here")
     arguments = parser.parse_args()
     if arguments.jobs < 1:
-        parser.error("--jobs takes a number from 1")
+        parser.error("--jobs needs a number from 1")
     installations = {}
     for column in arguments.columns:
         name, _, paths = column.partition("=")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and folders by descriptors: a path is looked up once, whatever is exchanged under its names afterwards.
 
-A resolved path contains no symbolic link. Whoever may write to one of its folders can put a link there at any moment,
-so resolved paths are followed name by name, and a link is an error.
+A resolved path contains no symbolic link. A user who may write to one of its folders can put a link there at any
+moment, so resolved paths are followed name by name, and a link is an error.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TreeFile(NamedTuple):
-    """An ELF file under a folder, or what cannot be read there: then `state` is None and `reason` says why.
+    """An ELF file under a folder, or what cannot be read there: then `state` is None, and `reason` tells why.
 
     `path` is relative to the folder, and empty for the folder itself.
     """

@@ -19,9 +19,9 @@ _MAX_DEPTH: Final = 16
 _MAX_RESPONSE_DEPTH: Final = 32
 #: Words that files may expand to, however small the files are; each byte of a file allows one more.
 _BASE_WORDS: Final = 1 << 12
-#: Options, if there are argument files: argparse takes time quadratic in their number.
+#: Options, if there are argument files: the time of argparse is quadratic in their number.
 _MAX_OPTIONS: Final = 1000
-#: Nobody has written a larger list (bytes), but some devices never end.
+#: The largest list (bytes): more than any real one, because some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
 _BLOCK_SIZE: Final = 1 << 20
 _SPACE: Final = " \t\n\r\v\f"

@@ -2,7 +2,7 @@
 """Registers that SFrame does not follow, from the CFI of the frames that saved them.
 
 A row may need a register other than SP and FP in a frame that is not the topmost: in glibc's resolver on AMD64, the CFA
-depends on rbx, which any callee may have saved. CFI says where. Callers have to ask for it, since such a trace no
+depends on rbx, which any callee may have saved. CFI has the place. Callers have to ask for it, since such a trace no
 longer depends on SFrame alone.
 """
 

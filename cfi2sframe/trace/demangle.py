@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Demangle C++ names with the C++ run-time library (Itanium C++ ABI, `__cxa_demangle`).
 
-A name of 100 characters can keep it busy practically for ever, with nested substitutions, packs or conversion
-operators: each level doubles the text. No limit on the length of a name or its references is both safe and useful, so a
+A name of 100 characters can keep it busy practically for ever: each level of nested substitutions, packs or conversion
+operators doubles the text. No limit on the length of a name or its references is both safe and useful, so a
 forked process does the work, with limits on CPU time and memory that the kernel enforces. No program is executed.
 """
 

@@ -22,5 +22,5 @@ def guarded(work: Callable[[], _T], otherwise: Callable[[str], _T], *passed: typ
         return work()
     except passed:
         raise
-    except Exception as error:  # noqa: BLE001 - as the module says
+    except Exception as error:  # noqa: BLE001 - see the docstring of the module
         return otherwise(reason_of(error))

@@ -96,7 +96,7 @@ def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder, max_size:
     size = max(p.end_vaddr for p in headers.loads) + headers.bias - address
     if not 0 < size <= _MAX_IMAGE_SIZE or any(b.vaddr < a.end_vaddr for a, b in pairwise(headers.loads)):
         return None
-    # Bytes past p_memsz belong to something else, whatever p_filesz says.
+    # Bytes past p_memsz belong to something else, however large p_filesz is.
     headers = headers._replace(
         loads=tuple(p._replace(file_size=min(p.file_size, p.memory_size)) for p in headers.loads)
     )

@@ -113,7 +113,7 @@ class StoppedThreads:
         return self._ptrace(_PTRACE_INTERRUPT, thread) >= 0
 
     def _refusal(self, code: int) -> str:
-        """Say why the kernel does not let the process be traced."""
+        """Return why the kernel does not let the process be traced."""
         status = _status(self.pid)
         if self.pid == os.getpid():
             return "a process cannot trace itself"

@@ -31,7 +31,7 @@ _PAGE_MASK: Final = 0xFFF
 #: Bytes of programs that may be read from the memory of even the smallest process. The vDSO is 8 KiB.
 _MIN_IMAGE_BYTES: Final = 256 << 10
 #: The cost of a frame until it has been printed as JSON, in steps and in bytes of memory. The smallest frames of a
-#: stack are 16 bytes, so that no stack is too deep that is stored in full.
+#: stack are 16 bytes, so a stack that is stored in full is never too deep.
 _FRAME_STEPS: Final = 50
 _FRAME_SIZE: Final = 1200
 #: The cost of opening a mapped file, in steps, and the bytes of headers and notes that are parsed in one step.
@@ -53,7 +53,7 @@ class FileMapping(NamedTuple):
 class Module(NamedTuple):
     """A file in memory. An address of the process is one of the file plus `bias`.
 
-    `file` is the reason when it cannot be used. `note` says why the file was read from memory.
+    `file` is the reason when it cannot be used. `note` tells why the file was read from memory.
     """
 
     name: str
@@ -196,7 +196,7 @@ class AddressSpace:
         return self._from_memory(mapping.path, mapping.start, headers.loads, headers.bias, _reason(file))
 
     def _from_memory(self, name: str, start: int, loads: Iterable[ProgramHeader], bias: int, reason: str) -> Module:
-        """Return a module made of what memory holds; `reason` says why the file is not used."""
+        """Return a module made of what memory holds; `reason` tells why the file is not used."""
         end = max(p.end_vaddr for p in loads) + bias
         data = image_bytes(self.read_own, start, self.arch.byte_order, self._image_bytes_left)
         file: ModuleFile | str
@@ -215,7 +215,7 @@ class AddressSpace:
     # Rows, symbols, bytes
 
     def find_row(self, address: int) -> Located:
-        """Return the module and the row of an address, or an ending that says why there is no row.
+        """Return the module and the row of an address, or an ending that tells why there is no row.
 
         Raises `BudgetError` when there are more frames than the size of the process's memory or core allows.
         """

@@ -21,7 +21,7 @@ function(cfi2sframe_add)
     endif()
     get_target_property(type "${target}" TYPE)
     if(NOT type MATCHES "^(EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)$")
-      message(FATAL_ERROR "cfi2sframe_add: ${target} is not linked (${type}); name the program that it goes into")
+      message(FATAL_ERROR "cfi2sframe_add: ${target} is not linked (${type}); name the program that links it")
     endif()
     add_custom_command(
       TARGET "${target}" POST_BUILD

@@ -129,7 +129,7 @@ class CfiSizes(NamedTuple):
 
 
 class VersionSizes(NamedTuple):
-    """One file in one SFrame version. When the version does not define its ABI, both are None and `refusal` says why.
+    """One file in one SFrame version. When the version does not define its ABI, both are None, and `refusal` tells why.
 
     `left_out` counts the functions that cfi2sframe leaves out, by reason.
     """
