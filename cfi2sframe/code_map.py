@@ -57,8 +57,9 @@ def _without_stubs(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> tuple[Pi
     first = bisect_right(pieces.ends, taken[0][0])
     last = bisect_left(pieces.starts, max(end for _, end in taken))
     near = Pieces(pieces.numbers[first:last], pieces.starts[first:last], pieces.ends[first:last])
-    left = Pieces.of(list(_without(near, taken)))
-    return pieces.replaced([(first, last, left)]), frozenset(near.numbers).difference(left.numbers)
+    left = pieces.replaced([(first, last, Pieces.of(list(_without(near, taken))))])
+    # An FDE with a piece near the stubs may have another one elsewhere.
+    return left, frozenset(near.numbers).difference(left.numbers)
 
 
 def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:
