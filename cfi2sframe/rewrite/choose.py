@@ -88,10 +88,10 @@ def make_draft(file: LinkedFile, section_size: int, *, may_move_table: bool = Fa
     attempts = [(headers, False) for headers in (unchanged, recycled)]
     attempts += [(recycled or unchanged, True), (spare, False), (spare, True)]
     for headers, moving in attempts:
+        if headers is None:
+            continue
+        attempt = _with_moving if moving else _without_moving
         for tail in tails:
-            if headers is None:
-                continue
-            attempt = _with_moving if moving else _without_moving
             if draft := attempt(file, region, headers, section_size, tail=tail):
                 return draft
     if against_tail:

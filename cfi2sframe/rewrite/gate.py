@@ -29,7 +29,7 @@ from cfi2sframe.elf.constants import (
     SHT_NOBITS,
     SHT_STRTAB,
 )
-from cfi2sframe.elf.contents import Joined, part_of
+from cfi2sframe.elf.contents import is_zero
 from cfi2sframe.elf.headers import (
     FILE_HEADER_SIZE,
     PROGRAM_HEADER_SIZE,
@@ -302,8 +302,7 @@ def _refuse_overlap(file: LinkedFile) -> None:
 
 def _refuse_appended_data(file: LinkedFile) -> None:
     described = file.described_end()
-    appended = Joined([part_of(file.data, described, len(file.data))])
-    if any(bytes(block).strip(b"\0") for _, block in appended.data_blocks()):
+    if not is_zero(file.data, Span(described, len(file.data))):
         size = len(file.data) - described
         raise EmbedError(
             f"{size} bytes follow what the headers describe (an appended archive, payload or signature), "

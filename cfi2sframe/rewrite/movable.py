@@ -9,6 +9,7 @@ contain its address.
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -71,6 +72,7 @@ TAG_OF_NAME: Final = {
     ".gnu.version_d": DT_VERDEF,
     ".gnu.version_r": DT_VERNEED,
 }
+_NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 _ENCLOSING_TYPES: Final = frozenset({PT_LOAD, PT_PHDR, PT_GNU_RELRO})
 _RELATIVE_TYPES: Final = frozenset({R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_390_RELATIVE})
 
@@ -123,7 +125,7 @@ def symbols_in(file: LinkedFile, wanted: frozenset[int]) -> Iterator[StoredSymbo
         size = section.size - section.size % SYMBOL_SIZE
         symbols = bytes(file.data[section.file_offset : section.file_offset + size])
         halves = array("H", symbols)
-        if file.order != ("<" if struct.pack("=H", 1) == struct.pack("<H", 1) else ">"):
+        if file.order != _NATIVE_ORDER:
             halves.byteswap()
         # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
         for number, section_index in enumerate(halves[3::12]):
@@ -141,7 +143,7 @@ def _relative_targets(file: LinkedFile, start_vaddr: int, end_vaddr: int) -> set
             continue
         size = section.size - section.size % RELA_SIZE
         words = array("Q", bytes(file.data[section.file_offset : section.file_offset + size]))
-        if file.order != ("<" if struct.pack("=H", 1) == struct.pack("<H", 1) else ">"):
+        if file.order != _NATIVE_ORDER:
             words.byteswap()
         for number, addend in enumerate(words[2::3]):
             if start_vaddr <= addend < end_vaddr and words[3 * number + 1] & 0xFFFFFFFF in _RELATIVE_TYPES:

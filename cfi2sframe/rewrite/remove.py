@@ -119,16 +119,7 @@ def _find(file: LinkedFile) -> _Target:
     else:
         raise EmbedError("the file has no .sframe section")
     start = section.file_offset
-    load = next(
-        (
-            load
-            for load in file.loads
-            if load.file_offset <= start
-            and start + size <= load.file_span.end
-            and section.vaddr - load.vaddr == start - load.file_offset
-        ),
-        None,
-    )
+    load = next((load for load in file.loads if load.holds(section.vaddr, start, size)), None)
     return _Target(index, start, start + size, load)
 
 

@@ -148,8 +148,9 @@ def _is_sframe(view: FileView, place: Span) -> bool:
     if place.end - place.start < size:
         return False
     fields = struct.unpack(view.order + _SFRAME_HEADER, view.bytes_of(Span(place.start, place.start + size)))
-    end = size + fields[6] + fields[11] + fields[9]
-    return fields[0] == _SFRAME_MAGIC and fields[1] in _SFRAME_VERSIONS and end == place.end - place.start
+    magic, version, *_, auxiliary_size, _fde_count, _fre_count, rows_size, _table_offset, rows_offset = fields
+    end = size + auxiliary_size + rows_offset + rows_size
+    return magic == _SFRAME_MAGIC and version in _SFRAME_VERSIONS and end == place.end - place.start
 
 
 def _check_headers(view: FileView) -> None:

@@ -48,7 +48,7 @@ def check_sections(bare: FileView, full: FileView, section: int | None, *, is_re
         name, new = shown_name(bare.names[index]), full.sections[numbering[index]]
         _check_header(name, old, new, numbering, section, has_grown=index == bare.headers.names_index)
         if old.flags & c.SHF_ALLOC and (old.vaddr, old.file_offset) != (new.vaddr, new.file_offset):
-            expect(bare.sections[index].is_stored, f"section {name} is at 0x{new.vaddr:x}")
+            expect(old.is_stored, f"section {name} is at 0x{new.vaddr:x}")
             moved.append(Moved(index, numbering[index], old.file_span, new.file_span))
         else:
             expect(old.vaddr == new.vaddr, f"section {name} is at 0x{new.vaddr:x}")
@@ -78,8 +78,8 @@ def _paired(bare: FileView, full: FileView, section: int | None) -> list[int]:
                 del left[found[index]]
         offered = list(left)
         wanted = [index for index in range(len(bare.sections)) if index not in found]
-    for index in wanted:
-        raise failure(f"section {shown_name(bare.names[index])} is missing")
+    if wanted:
+        raise failure(f"section {shown_name(bare.names[wanted[0]])} is missing")
     return [found[index] for index in range(len(bare.sections))]
 
 
@@ -138,7 +138,7 @@ def _check_contents(
     }
     for index, old in enumerate(bare.sections):
         new = full.sections[numbering[index]]
-        if not bare.sections[index].is_stored:
+        if not old.is_stored:
             continue
         if old.type in _SYMBOL_TABLES and old.size % SYMBOL_SIZE == 0 and (are_renumbered or section is not None):
             _check_symbols(bare, full, old, new, _Indices(numbering, section, deltas, is_removal=is_removal))
