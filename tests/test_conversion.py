@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -145,6 +146,12 @@ def test_linked_files_are_sorted() -> None:
     conversion = convert_checked(linked(AMD64, leaf(0x40), leaf(0), leaf(0x20)))
     assert places(conversion) == [(0, 16), (0x20, 16), (0x40, 16)]
     assert conversion.function_entries == (1, 2, 0)
+
+
+@pytest.mark.parametrize(("level", "expected"), [(1, [(0, 16), (16, 16)]), (2, [(0, 32)])])
+def test_level_2_joins_equal_neighbours(level: Literal[1, 2], expected: list[tuple[int, int]]) -> None:
+    conversion = convert_checked(linked(AMD64, leaf(0), leaf(16)), Options(level=level))
+    assert places(conversion) == expected
 
 
 def test_objects_keep_the_order_of_the_source() -> None:
