@@ -66,7 +66,9 @@ def verify(
     if section is None:
         conversion = convert_image(image, options)
         if not conversion.data:
-            raise InputError(f"version {options.version} can express none of the functions; there is no section")
+            raise InputError(
+                f"SFrame version {options.version} can describe none of the functions; there is no section"
+            )
         if image.is_relocatable:
             # A raw section has every text section at 0; to be compared, functions need distinct addresses.
             conversion = place_again(conversion, 0)

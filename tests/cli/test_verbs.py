@@ -188,7 +188,9 @@ def test_verify_when_no_function_can_be_described(tmp_path: Path) -> None:
     path.write_bytes(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR, 8),)))
     status, out, err = run("verify", path)
     assert (status, out) == (3, b"")
-    assert err == (f"cfi2sframe: {path}: error: version 3 can express none of the functions; there is no section",)
+    assert err == (
+        f"cfi2sframe: {path}: error: SFrame version 3 can describe none of the functions; there is no section",
+    )
 
 
 # coverage
