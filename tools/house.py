@@ -100,7 +100,7 @@ def code_lines(text: str) -> set[int]:
     other: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.stmt) and (is_text or isinstance(node, ast.Import | ast.ImportFrom)):
             other.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
     return {
