@@ -7,7 +7,6 @@ decides whether the version's default rows can express them, or its flexible row
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.describe import describe_frame_rule, describe_rule
@@ -108,7 +107,7 @@ class _LoweredState(NamedTuple):
 
 
 class _LoweredStates(NamedTuple):
-    """A lowered list of row states: all of a body except its starts, which differ in most programs.
+    """A lowered list of row states: all of a body that depends on neither its starts nor its CIE.
 
     `kept` are the numbers of the rows whose lowered state differs from the one before; None: all rows.
     """
@@ -116,8 +115,7 @@ class _LoweredStates(NamedTuple):
     states: tuple[FrameState, ...]
     kept: tuple[int, ...] | None
     is_flexible: bool
-    is_signal_frame: bool
-    uses_b_key: bool
+    signs_ra: bool
 
 
 class _SkippedStates(NamedTuple):
@@ -142,26 +140,25 @@ class Lowering:
         self._tuples: TupleInterner[FrameState] = TupleInterner()
         self._shapes = Shapes(target.arch.byte_order)
         self._lowered_state = IdentityMap(self._lower_state)
-        #: By CIE, then by the states of a program.
-        self._lists_of = IdentityMap(self._new_lists)
+        self._lowered_states = IdentityMap(self._lower_states)
 
     def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | Skip:
         """Lower a program's rows: equal neighbours merge, and a body is flexible only where default rows do not do."""
+        target = self.target
+        if cie.ra_register != target.arch.ra_register:
+            return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
         starts = table.starts
-        lowered = self._lists_of[cie][table.states]
+        lowered = self._lowered_states[table.states]
         if isinstance(lowered, _SkippedStates):
             return Skip(lowered.limit.reason, lowered.limit.detail, starts[lowered.row])
         if lowered.kept is not None:
             starts = tuple([starts[number] for number in lowered.kept])
-        return FunctionBody(starts, lowered.states, lowered.is_flexible, lowered.is_signal_frame, lowered.uses_b_key)
+        is_signal_frame = cie.is_signal_frame and target.version >= SFRAME_VERSION_3
+        # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
+        uses_b_key = cie.uses_b_key and lowered.signs_ra
+        return FunctionBody(starts, lowered.states, lowered.is_flexible, is_signal_frame, uses_b_key)
 
-    def _new_lists(self, cie: DwarfCie) -> IdentityMap[tuple[RowState, ...], _LoweredStates | _SkippedStates]:
-        return IdentityMap(partial(self._lower_states, cie))
-
-    def _lower_states(self, cie: DwarfCie, row_states: tuple[RowState, ...]) -> _LoweredStates | _SkippedStates:
-        target = self.target
-        if cie.ra_register != target.arch.ra_register:
-            return _SkippedStates(_Limit(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}"), 0)
+    def _lower_states(self, row_states: tuple[RowState, ...]) -> _LoweredStates | _SkippedStates:
         kept: list[int] = []
         states: list[FrameState] = []
         # The first state that default rows cannot express.
@@ -177,16 +174,14 @@ class Lowering:
             kept.append(number)
             states.append(state)
         if not_default is not None:
-            skipped = self._flexible_limit(kept, states) if target.has_flexible_rows else not_default
+            skipped = self._flexible_limit(kept, states) if self.target.has_flexible_rows else not_default
             if skipped is not None:
                 return skipped
         return _LoweredStates(
             self._tuples.intern(tuple(states)),
             None if len(kept) == len(row_states) else tuple(kept),
             is_flexible=not_default is not None,
-            is_signal_frame=cie.is_signal_frame and target.version >= SFRAME_VERSION_3,
-            # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
-            uses_b_key=cie.uses_b_key and any(state.mangled_ra for state in states),
+            signs_ra=any(state.mangled_ra for state in states),
         )
 
     def _lower_state(self, row_state: RowState) -> _LoweredState:
