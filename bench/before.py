@@ -10,10 +10,7 @@ The files are those of speed.py. Values are CPU time, now to before: the median 
 from __future__ import annotations
 
 import argparse
-import io
-import subprocess
 import sys
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +20,9 @@ from speed import find_files, small_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+sys.path.insert(0, str(ROOT / "tools"))
+from commits import check_out
 
 
 def figures(before: Path, folder: Path, large: Path, medium: Path, rounds: int) -> Iterator[Figure]:
@@ -40,15 +40,6 @@ def figures(before: Path, folder: Path, large: Path, medium: Path, rounds: int) 
     ):
         against = compare([*now, *words], [*then, *words], count, environment)
         yield Figure(f"{name}: CPU now to before", against.ratio("cpu"), "", 1.03, against.detail("cpu"))
-
-
-def check_out(commit: str, folder: Path) -> Path:
-    """Unpack the sources of a commit into a folder; return it."""
-    command = ["git", "-C", str(ROOT), "archive", commit, "cfi2sframe"]
-    archive = subprocess.run(command, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        tar.extractall(folder, filter="data")
-    return folder
 
 
 def main() -> int:

@@ -16,14 +16,14 @@ import io
 import json
 import subprocess
 import sys
-import tarfile
 import tempfile
 import tokenize
 from collections import Counter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+from commits import ROOT, check_out
+
 PACKAGE: Final = "cfi2sframe"
 SMALL_OBJECT: Final = ROOT / "testdata/golden/amd64-several-cies.o"
 
@@ -63,11 +63,8 @@ def main() -> int:
     parser.add_argument("--object", metavar="FILE", default=str(SMALL_OBJECT), help="the object to convert")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        command = ["git", "-C", str(ROOT), "archive", arguments.before, PACKAGE]
-        archive = subprocess.run(command, capture_output=True, check=True).stdout
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(folder, filter="data")
-        before, after = (state_of(root, arguments.object) for root in (Path(folder), ROOT))
+        roots = (check_out(arguments.before, Path(folder)), ROOT)
+        before, after = (state_of(root, arguments.object) for root in roots)
     rows = [(room, before.lines[room], after.lines[room]) for room in sorted(before.lines | after.lines)]
     rows += [
         ("all lines", before.lines.total(), after.lines.total()),

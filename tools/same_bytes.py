@@ -54,6 +54,9 @@ def main() -> int:
         return 0
     if arguments.before is None:
         parser.error("--before names the commit to compare with")
+    # With --list, neither this folder nor the current one may be imported from.
+    from commits import check_out
+
     files = [*elf_files(arguments.folders), *spread(list(elf_files(map(Path, MACHINE_FOLDERS))), arguments.files)]
     with tempfile.TemporaryDirectory() as folder:
         before = check_out(arguments.before, Path(folder) / "before")
@@ -81,14 +84,6 @@ def spread(files: list[Path], count: int) -> list[Path]:
     """Return at most `count` of the files, at equal distances."""
     step = max(1.0, len(files) / max(1, count))
     return [files[int(step * number)] for number in range(min(count, len(files)))]
-
-
-def check_out(commit: str, folder: Path) -> Path:
-    """Unpack the sources of a commit into a folder; return it."""
-    folder.mkdir()
-    archive = subprocess.run(["git", "archive", commit, "cfi2sframe"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
-    return folder
 
 
 def digests(root: Path, files: list[Path], jobs: int, folder: Path) -> dict[str, str]:
