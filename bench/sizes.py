@@ -26,9 +26,10 @@ from cfi2sframe import Options, load
 from cfi2sframe.budget import Budget
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError
-from cfi2sframe.files import Source, Unusable, find_sources
+from cfi2sframe.files import Source, find_sources
 from cfi2sframe.pool import results_of
 from cfi2sframe.processes import Lost
+from cfi2sframe.report.size.sources import split_found
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.rows import words_size
 from cfi2sframe.sframe.splitting.candidates import Candidates
@@ -88,12 +89,10 @@ class FileSizes(NamedTuple):
 
 def elf_files(roots: Iterable[str], sample: int | None) -> list[Source]:
     """Return the ELF files under the roots, largest first."""
-    found: list[Source] = []
-    for item in find_sources(roots):
-        if isinstance(item, Unusable):
-            sys.stderr.write(f"sizes: {item.name}: {item.reason}\n")
-        elif item.kind == "elf":
-            found.append(item)
+    sources, failures = split_found(find_sources(roots))
+    for failure in failures:
+        sys.stderr.write(f"sizes: {failure.name}: {failure.reason}\n")
+    found = [source for source in sources if source.kind == "elf"]
     found.sort(key=lambda source: (-source.size, source.path))
     step = max(1, len(found) // sample) if sample else 1
     return found[step // 2 :: step]

@@ -28,10 +28,11 @@ from cfi2sframe import Options, decode_raw, load
 from cfi2sframe.api import verify
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError
-from cfi2sframe.files import Source, Unusable, find_sources
+from cfi2sframe.files import Source, find_sources
 from cfi2sframe.pool import results_of
 from cfi2sframe.processes import Lost
 from cfi2sframe.report.coverage import account
+from cfi2sframe.report.size.sources import split_found
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -100,13 +101,10 @@ class Report(NamedTuple):
 
 def find_elf_files(roots: Iterable[str]) -> list[Source]:
     """Return the ELF files under the roots, sorted by path; name on standard error what cannot be read."""
-    found: list[Source] = []
-    for item in find_sources(roots):
-        if isinstance(item, Unusable):
-            sys.stderr.write(f"corpus: {item.name}: {item.reason}\n")
-        elif item.kind == "elf":
-            found.append(item)
-    return sorted(found, key=lambda source: source.path)
+    sources, failures = split_found(find_sources(roots))
+    for failure in failures:
+        sys.stderr.write(f"corpus: {failure.name}: {failure.reason}\n")
+    return sorted((source for source in sources if source.kind == "elf"), key=lambda source: source.path)
 
 
 # One file
