@@ -62,22 +62,14 @@ class Functions(NamedTuple):
             tuple(entries),
         )
 
-    def replaced(self, changes: Sequence[_Change]) -> Functions:
-        """Return the columns after some changes, which ascend and do not overlap."""
+    def replaced(self, changes: Sequence[tuple[int, int, Functions]]) -> Functions:
+        """Return the columns with others at the indices `[first, last)`, for ascending (first, last, others)."""
         return Functions(
-            spliced(self.starts, [(c.first, c.last, c.replacement.starts) for c in changes]),
-            spliced(self.sizes, [(c.first, c.last, c.replacement.sizes) for c in changes]),
-            spliced(self.bodies, [(c.first, c.last, c.replacement.bodies) for c in changes]),
-            spliced(self.entries, [(c.first, c.last, c.replacement.entries) for c in changes]),
+            spliced(self.starts, [(first, last, others.starts) for first, last, others in changes]),
+            spliced(self.sizes, [(first, last, others.sizes) for first, last, others in changes]),
+            spliced(self.bodies, [(first, last, others.bodies) for first, last, others in changes]),
+            spliced(self.entries, [(first, last, others.entries) for first, last, others in changes]),
         )
-
-
-class _Change(NamedTuple):
-    """Functions in place of those with the indices `[first, last)`; an insertion where these are none."""
-
-    first: int
-    last: int
-    replacement: Functions
 
 
 def outcomes_of(entries: CfiEntries, results: Sequence[FunctionBody | Skip]) -> Outcomes:
@@ -109,7 +101,7 @@ def assemble(
     insertions = []
     for stub in code_map.stubs.functions:
         index = bisect_left(functions.starts, stub.start_vaddr)
-        insertions.append(_Change(index, index, Functions.of([stub], [None])))
+        insertions.append((index, index, Functions.of([stub], [None])))
     return functions.replaced(insertions) if insertions else functions
 
 
@@ -134,7 +126,7 @@ def _functions_of(pieces: Pieces, entries: CfiEntries, outcomes: Outcomes, max_r
             Function(start + first, last - first, body.cut(first, last))
             for first, last in pairwise((*body.starts[::max_row_count], size))
         ]
-        changes.append(_Change(index, index + 1, Functions.of(parts, [number] * len(parts))))
+        changes.append((index, index + 1, Functions.of(parts, [number] * len(parts))))
     return functions.replaced(changes) if changes else functions
 
 

@@ -8,10 +8,7 @@ few rules, flexible rows (version 3) nearly all.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 
 class Rule(NamedTuple):
@@ -130,12 +127,3 @@ class Section(NamedTuple):
     def functions(self) -> tuple[Function, ...]:
         """The functions as records."""
         return tuple(map(Function, self.starts, self.sizes, self.bodies))
-
-    def with_functions(self, functions: Iterable[Function]) -> Section:
-        """Return the section with these functions in place of its own."""
-        records = tuple(functions)
-        return self._replace(
-            starts=tuple([function.start_vaddr for function in records]),
-            sizes=tuple([function.size for function in records]),
-            bodies=tuple([function.body for function in records]),
-        )
