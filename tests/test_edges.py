@@ -19,6 +19,7 @@ from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.layout import SectionPlan, plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import BodyPlanner, encode_state, plan_state, words_size
+from tests.support.bodies import with_functions
 from tests.support.samples import parsed_cie
 
 ROW = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
@@ -231,7 +232,7 @@ def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
 
     def plan(times: int) -> SectionPlan:
         functions = tuple(Function(count * number, count, body) for number in range(times))
-        return plan_section(Section(2, AMD64.abi_id, start_is_pcrel=True).with_functions(functions), AMD64, 0)
+        return plan_section(with_functions(Section(2, AMD64.abi_id, start_is_pcrel=True), functions), AMD64, 0)
 
     # Two bytes of start, one of information, one word.
     assert len(plan(1).bodies[0].data) == 1 << 16
@@ -271,7 +272,7 @@ def test_cached_bytes_belong_to_a_state_not_to_its_id() -> None:
 def test_starts_of_version_3_reach_as_far_as_addresses_go(start_vaddr: int, field: int) -> None:
     state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
     functions = (Function(start_vaddr, 1, FunctionBody((0,), (state,))),)
-    section = Section(3, AMD64.abi_id, start_is_pcrel=False).with_functions(functions)
+    section = with_functions(Section(3, AMD64.abi_id, start_is_pcrel=False), functions)
     assert plan_section(section, AMD64, 0).start_fields == (field,)
 
 

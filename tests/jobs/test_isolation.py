@@ -32,7 +32,7 @@ PROGRAM = """
 import os, resource, signal, sys
 import cfi2sframe.cli
 from cfi2sframe import conversion, limits, processes
-from cfi2sframe.report.size import sources as size_run
+from cfi2sframe.report.size import sources
 
 def act():
     {action}
@@ -45,7 +45,7 @@ def with_bad(true):
     return call
 
 conversion.convert_image = with_bad(conversion.convert_image)
-size_run.measure = with_bad(size_run.measure)
+sources.measure = with_bad(sources.measure)
 {setup}
 cfi2sframe.cli.run()
 """

@@ -14,7 +14,7 @@ import pytest
 from cfi2sframe.elf.constants import PT_LOAD, PT_PHDR
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.rewrite import choose as draft
+from cfi2sframe.rewrite import choose
 from cfi2sframe.rewrite.linked import plan_embedding, remove_section, self_check, write_embedding
 from tests.rewrite.test_later_tools import COMMANDS, Command, run_command
 from tests.support.embedded import (
@@ -48,7 +48,7 @@ GNU_WRONG = "GNU strip and objcopy 2.40 put the program headers at the start of 
 @pytest.fixture
 def no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_with_moving", "_without_moving"):
-        monkeypatch.setattr(draft, name, lambda *_words, **_options: None)
+        monkeypatch.setattr(choose, name, lambda *_words, **_options: None)
 
 
 def _has_table_entry(data: bytes) -> bool:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi2sframe import Lookup, Options, convert, decode_existing, load
+from cfi2sframe import Options, convert, decode_existing, load
 from cfi2sframe.api import verify
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.emit import check, emit
-from cfi2sframe.sframe.model import OUTERMOST
 from tests.support import known_wrong
 from tests.support.emitted import TESTDATA, need, run
+from tests.support.meaning import differences_in_meaning
 from tests.support.oracle.tools import tool_version
 from tests.support.project import generate
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
-    from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.verification import Difference
     from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
 
@@ -149,36 +148,6 @@ def _sections(path: Path) -> tuple[ElfImage, DecodedSection]:
     return image, decode_existing(image)
 
 
-def _state_at(lookup: Lookup, pc: int) -> FrameState | str:
-    found = lookup.find(pc)
-    if found is None:
-        return "no function"
-    if not found.function.rows:
-        return OUTERMOST
-    return found.row.row.state if found.row else "no row"
-
-
-def _points(section: DecodedSection) -> set[int]:
-    """Every address at which the row in force changes; blocks of stubs are looked at one by one."""
-    points = set()
-    for function in section.functions:
-        start, end = function.start_vaddr, function.start_vaddr + function.size
-        points |= {start, end}
-        for block in range(start, end, function.repeat_size or function.size or 1):
-            points |= {block + row.row.start_delta for row in function.rows}
-    return points
-
-
-def _differences_in_meaning(theirs: DecodedSection, ours: DecodedSection) -> list[str]:
-    their_lookup, our_lookup = Lookup(theirs), Lookup(ours)
-    problems = []
-    for pc in sorted(_points(theirs) | _points(ours)):
-        said, meant = _state_at(their_lookup, pc), _state_at(our_lookup, pc)
-        if said != meant:
-            problems.append(f"0x{pc:x}: {said} with the assembler's sections, {meant} with ours")
-    return problems
-
-
 def _code(image: ElfImage) -> list[tuple[str, int, int]]:
     return [(code.name, code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
 
@@ -188,7 +157,7 @@ def _compare(theirs_path: Path, ours_path: Path) -> tuple[ElfImage, DecodedSecti
     (their_image, theirs), (our_image, ours) = _sections(theirs_path), _sections(ours_path)
     assert _code(their_image) == _code(our_image)
     assert theirs.header.version == ours.header.version
-    assert _differences_in_meaning(theirs, ours) == []
+    assert differences_in_meaning(theirs, ours) == []
     return our_image, ours
 
 

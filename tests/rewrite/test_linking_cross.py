@@ -12,7 +12,7 @@ from cfi2sframe import Lookup, Options, convert, decode_existing, load
 from cfi2sframe.api import verify
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.emit import check, emit
-from cfi2sframe.sframe.model import OUTERMOST
+from tests.support.meaning import differences_in_meaning
 from tests.support.project import Source, generate
 from tests.support.targets import AARCH64, S390, Target, run
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
-    from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.verification import Difference
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
@@ -118,25 +117,6 @@ def _link(objects: Objects, inputs: Sequence[Path], output: Path, *flags: str) -
     return output
 
 
-def _state_at(lookup: Lookup, pc: int) -> FrameState | str:
-    found = lookup.find(pc)
-    if found is None:
-        return "no function"
-    if not found.function.rows:
-        return OUTERMOST
-    return found.row.row.state if found.row else "no row"
-
-
-def _points(section: DecodedSection) -> set[int]:
-    points = set()
-    for function in section.functions:
-        start, end = function.start_vaddr, function.start_vaddr + function.size
-        points |= {start, end}
-        for block in range(start, end, function.repeat_size or function.size or 1):
-            points |= {block + row.row.start_delta for row in function.rows}
-    return points
-
-
 def _problems_of_functions(image: ElfImage, section: DecodedSection) -> list[Difference]:
     """What is wrong with our objects' functions: ld writes no rows for stubs here, and libc's own code has none."""
     names = image.names_of(entry.fde.pc_begin_vaddr for entry in convert(image).cfi.entries)
@@ -159,12 +139,7 @@ def test_linked_sections_mean_the_same(objects: Objects, link: str, tmp_path: Pa
     image, section = load(str(ours)), decode_existing(load(str(ours)))
     said, meant = decode_existing(load(str(theirs))), section
     assert said.header.version == meant.header.version == objects.generation.options.version
-    their_lookup, our_lookup = Lookup(said), Lookup(meant)
-    assert [
-        f"0x{pc:x}: {_state_at(their_lookup, pc)} with the assembler's sections, {_state_at(our_lookup, pc)} with ours"
-        for pc in sorted(_points(said) | _points(meant))
-        if _state_at(their_lookup, pc) != _state_at(our_lookup, pc)
-    ] == []
+    assert differences_in_meaning(said, meant) == []
     assert len(section.functions) >= FEWEST_FUNCTIONS
     assert _problems_of_functions(image, section) == []
     if objects.generation.target is AARCH64:

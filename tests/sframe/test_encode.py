@@ -9,7 +9,7 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, Rule, Section
-from tests.support.bodies import body_of_rows
+from tests.support.bodies import body_of_rows, with_functions
 
 RA8 = Rule(None, -8, deref=True)
 FP16 = Rule(None, -16, deref=True)
@@ -21,7 +21,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def encode(arch: Arch, version: int, *functions: Function, vaddr: int = 0, is_sorted: bool = True) -> bytes:
-    section = Section(version, arch.abi_id, is_sorted=is_sorted, start_is_pcrel=version > 1).with_functions(functions)
+    section = with_functions(Section(version, arch.abi_id, is_sorted=is_sorted, start_is_pcrel=version > 1), functions)
     return encode_section(plan_section(section, arch, vaddr))
 
 

@@ -8,7 +8,7 @@ from cfi2sframe.errors import RequestError
 from cfi2sframe.sframe.layout import SectionPlan, plan_section
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import PlannedBody, PlannedState, encode_state, plan_state
-from tests.support.bodies import body_of_rows
+from tests.support.bodies import body_of_rows, with_functions
 
 BIG = 1 << 31
 
@@ -30,7 +30,7 @@ RA8 = saved(-8)
 
 def plan(arch: Arch, *bodies: FunctionBody, version: int = 3, vaddr: int = 0) -> SectionPlan:
     functions = tuple(Function(0x1000 * (n + 1), 0x1000, body) for n, body in enumerate(bodies))
-    section = Section(version, arch.abi_id, start_is_pcrel=version > 1).with_functions(functions)
+    section = with_functions(Section(version, arch.abi_id, start_is_pcrel=version > 1), functions)
     return plan_section(section, arch, vaddr)
 
 
@@ -218,7 +218,7 @@ def test_starts(version: int, vaddr: int, fields: list[int]) -> None:
 
 def place(version: int, start: int, vaddr: int, *, start_is_pcrel: bool) -> int:
     body = body_of_rows((FrameRow(0, FrameState(at(7, 8), RA8)),))
-    section = Section(version, 3, start_is_pcrel=start_is_pcrel).with_functions((Function(start, 1, body),))
+    section = with_functions(Section(version, 3, start_is_pcrel=start_is_pcrel), (Function(start, 1, body),))
     return plan_section(section, AMD64, vaddr).functions[0].start_field
 
 

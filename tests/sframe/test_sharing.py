@@ -20,7 +20,7 @@ from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from tests.support import cfi_asm as asm
-from tests.support.bodies import body_of_rows
+from tests.support.bodies import body_of_rows, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
@@ -38,7 +38,7 @@ def body(*rows: tuple[int, int], is_signal_frame: bool = False) -> FunctionBody:
 
 def make(version: int, *bodies: FunctionBody, share: bool) -> tuple[bytes, DecodedSection]:
     functions = tuple(Function(0x1000 * (n + 1), 0x800, each) for n, each in enumerate(bodies))
-    section = Section(version, AMD64.abi_id, start_is_pcrel=version > 1).with_functions(functions)
+    section = with_functions(Section(version, AMD64.abi_id, start_is_pcrel=version > 1), functions)
     data = encode_section(plan_section(section, AMD64, VADDR, share=share))
     return data, decode_section(data, VADDR)
 

@@ -17,7 +17,7 @@ from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import words_size
 from cfi2sframe.sframe.splitting import split_functions
-from tests.support.bodies import body_of_rows
+from tests.support.bodies import body_of_rows, with_functions
 
 RA = Rule(None, -8, deref=True)
 STATES = {offset: FrameState(Rule(7, offset, deref=False), RA) for offset in (8, 16, 24, 32, 300)}
@@ -43,7 +43,7 @@ def split(functions: tuple[Function, ...], version: int = 3) -> list[tuple[Funct
 
 
 def encode(functions: tuple[Function, ...], version: int) -> bytes:
-    section = Section(version, AMD64.abi_id, start_is_pcrel=version > 1).with_functions(functions)
+    section = with_functions(Section(version, AMD64.abi_id, start_is_pcrel=version > 1), functions)
     return encode_section(plan_section(section, AMD64, 0x100000, share=True))
 
 

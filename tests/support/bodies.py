@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function bodies written row by row."""
+"""Function bodies written row by row, and sections of functions that are given as records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from cfi2sframe.sframe.model import FrameRow, FunctionBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from cfi2sframe.sframe.model import Function, Section
 
 
 def body_of_rows(
@@ -22,3 +24,13 @@ def body_of_rows(
     kept = tuple(rows)
     starts, states = tuple(row.start_delta for row in kept), tuple(row.state for row in kept)
     return FunctionBody(starts, states, is_flexible, is_signal_frame, uses_b_key, repeat_size)
+
+
+def with_functions(section: Section, functions: Iterable[Function]) -> Section:
+    """Return a section with these functions in place of its own."""
+    records = tuple(functions)
+    return section._replace(
+        starts=tuple([function.start_vaddr for function in records]),
+        sizes=tuple([function.size for function in records]),
+        bodies=tuple([function.body for function in records]),
+    )

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two decoded sections say, address by address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cfi2sframe import Lookup
+from cfi2sframe.sframe.model import OUTERMOST
+
+if TYPE_CHECKING:
+    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import FrameState
+
+
+def differences_in_meaning(theirs: DecodedSection, ours: DecodedSection) -> list[str]:
+    """Describe each address at which an assembler's section and ours say different things."""
+    their_lookup, our_lookup = Lookup(theirs), Lookup(ours)
+    problems = []
+    for pc in sorted(_points(theirs) | _points(ours)):
+        said, meant = _state_at(their_lookup, pc), _state_at(our_lookup, pc)
+        if said != meant:
+            problems.append(f"0x{pc:x}: {said} with the assembler's sections, {meant} with ours")
+    return problems
+
+
+def _state_at(lookup: Lookup, pc: int) -> FrameState | str:
+    found = lookup.find(pc)
+    if found is None:
+        return "no function"
+    if not found.function.rows:
+        return OUTERMOST
+    return found.row.row.state if found.row else "no row"
+
+
+def _points(section: DecodedSection) -> set[int]:
+    """Every address at which the row in force changes; blocks of stubs are looked at one by one."""
+    points = set()
+    for function in section.functions:
+        start, end = function.start_vaddr, function.start_vaddr + function.size
+        points |= {start, end}
+        for block in range(start, end, function.repeat_size or function.size or 1):
+            points |= {block + row.row.start_delta for row in function.rows}
+    return points
