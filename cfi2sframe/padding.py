@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
 MAX_ALIGNMENT: Final = 64
+#: No instruction of any of the ABIs is longer.
+_MAX_INSTRUCTION_SIZE: Final = 15
+#: Bytes that are matched at one time where there may be many.
+_STEP_SIZE: Final = 4096
 #: Bytes of code that are read at one time.
 _WINDOW_SIZE: Final = 1 << 20
 
@@ -71,6 +75,20 @@ class Padding(NamedTuple):
 def is_fill(image: ElfImage, data: bytes) -> bool:
     """Whether bytes consist of whole instructions that only fill space; there has to be one at least."""
     return _FILL[image.arch.elf_machine].fullmatch(data) is not None
+
+
+def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int) -> int:
+    """Return how many bytes of a part of a code range, from its start on, only fill space."""
+    vaddr = start_vaddr
+    while vaddr < end_vaddr:
+        data = image.code_bytes(code, vaddr, min(end_vaddr, vaddr + _STEP_SIZE))
+        match = _FILL[image.arch.elf_machine].match(data)
+        if match is None:
+            break
+        vaddr += match.end()
+        if match.end() < len(data) - _MAX_INSTRUCTION_SIZE:
+            break
+    return vaddr - start_vaddr
 
 
 def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> Padding:
