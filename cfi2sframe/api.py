@@ -20,6 +20,7 @@ from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.padding import Padding
 
 
 def convert(image: ElfImage, options: Options = Options()) -> Conversion:
@@ -84,6 +85,16 @@ def verify(
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, header.version, with_stubs=options.with_stubs)
     return verify_section(image, Truth(cfi.entries, outcomes.skipped, code_map.stubs, code_map.padding), section)
+
+
+def padding_of(image: ElfImage, options: Options = Options()) -> Padding:
+    """Return the padding that functions of a section for this image may reach over.
+
+    Of the options, only `source` and `with_stubs` matter. Raises `InputError` when the CFI cannot be used.
+    """
+    check_options(options)
+    cfi = read_programs(image, find_cfi(image, options.source))
+    return map_code(image, cfi.entries, options.version, with_stubs=options.with_stubs).padding
 
 
 def truth_of(conversion: Conversion) -> Truth:
