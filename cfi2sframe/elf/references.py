@@ -110,10 +110,11 @@ def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
             (c.DT_JMPREL, c.DT_PLTRELSZ, tables),
             (c.DT_RELR, c.DT_RELRSZ, compact),
         ):
-            data = image.bytes_at(dynamic.get(tag, 0), dynamic.get(size_tag, 0))
-            if data is None:
-                raise ElfError(f"a table of the dynamic section (tag {tag}) leaves the file")
-            found.append(data)
+            if tag in dynamic and dynamic.get(size_tag, 0):
+                data = image.bytes_at(dynamic[tag], dynamic[size_tag])
+                if data is None:
+                    raise ElfError(f"a table of the dynamic section (tag {tag}) leaves the file")
+                found.append(data)
     for data in tables:
         yield from _words(image, data, _RELA_WORDS)[2::_RELA_WORDS]
     for data in compact:

@@ -63,11 +63,11 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
 
 def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     for counts in (coverage.bytes, *(section.counts for section in coverage.sections)):
-        assert counts.total == counts.described + counts.left_out + counts.uncovered
-        assert counts.described == counts.default + counts.flexible + counts.stubs
+        assert counts.total == counts.described + counts.left_out + counts.other_padding + counts.uncovered
+        assert counts.described == counts.default + counts.flexible + counts.stubs + counts.padding
         assert min(counts) >= 0
     columns = list(zip(*(section.counts for section in coverage.sections), strict=True))
-    assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts(0, 0, 0, 0, 0, 0))
+    assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts())
     image = conversion.image
     assert coverage.bytes.total == sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges)
     # Counted the other way round, from ranges instead of outcomes. A range may continue after its section inside an
@@ -83,6 +83,13 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
         for skip in conversion.code_map.stubs.left_out
         if skip.reason is StubReason.CFI_DIFFERS
     ]
+    padding = {start: end for start, end in conversion.code_map.padding.ranges}
+    fde_ends = [
+        end
+        for number, _, end in conversion.code_map.pieces.records
+        if not isinstance(conversion.outcomes.results[number], Skip)
+    ]
+    assert coverage.bytes.padding == sum(padding[end] - end for end in fde_ends if end in padding)
     assert coverage.bytes.described == sum(_bytes_in_code(image, *span) for span in described)
     assert coverage.bytes.left_out == sum(_bytes_in_code(image, *span) for span in left_out)
 

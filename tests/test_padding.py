@@ -1,0 +1,550 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which bytes after functions are padding, and what a section says there."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe import Lookup, Options, convert, decode, decode_existing, decode_raw, load, verify
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
+from cfi2sframe.emit import emit
+from cfi2sframe.padding import Padding, PaddingCount, fill_size, find_padding, is_fill
+from cfi2sframe.report.coverage import account
+from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
+from tests.support import cfi_asm as asm
+from tests.support.bodies import body_of_rows, with_functions
+from tests.support.cli import run_process
+from tests.support.samples import CODE, FRAME_VADDR, TEXT_VADDR, cie_of, push_fp
+from tests.support.sums import check_sums
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+
+#: An instruction that does something, and one that fills space, for each ABI.
+RET: Final = {AMD64: b"\xc3", AARCH64_LE: b"\xc0\x03\x5f\xd6", AARCH64_BE: b"\xc0\x03\x5f\xd6", S390X: b"\x07\xfe"}
+NOP: Final = {AMD64: b"\x90", AARCH64_LE: b"\x1f\x20\x03\xd5", AARCH64_BE: b"\x1f\x20\x03\xd5", S390X: b"\x07\x07"}
+DATA_VADDR: Final = 0x40000
+SIZE: Final = 32
+R_RELATIVE: Final = 8
+SHT_RELA, SHT_RELR = 4, 19
+ALLOC: Final = 2
+PT_NULL: Final = 0
+
+
+def code_of(arch: Arch, size: int) -> bytes:
+    """Return code of a function."""
+    return RET[arch] * (size // len(RET[arch]))
+
+
+def fill_of(arch: Arch, size: int) -> bytes:
+    """Return padding."""
+    return NOP[arch] * (size // len(NOP[arch]))
+
+
+def file_of(
+    text: bytes,
+    fdes: tuple[asm.Fde, ...],
+    arch: Arch = AMD64,
+    *,
+    symbols: tuple[asm.Symbol, ...] = (),
+    more: tuple[asm.Section, ...] = (),
+    relocations: tuple[asm.Relocation, ...] = (),
+    entry_vaddr: int = 0,
+    section_headers: bool = True,
+    dynamic: tuple[int, int] | None = None,
+) -> bytes:
+    """Return a shared library with these bytes of code at `TEXT_VADDR`; `dynamic` is the place of PT_DYNAMIC."""
+    little = arch.byte_order == "<"
+    frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR, little_endian=little).assemble()
+    data = asm.elf_file(
+        arch.elf_machine,
+        (
+            asm.Section(".eh_frame", frame, 1, ALLOC, FRAME_VADDR, align=8),
+            asm.Section(".text", text, 1, CODE, TEXT_VADDR, align=16),
+            *more,
+        ),
+        file_type=3,
+        little_endian=little,
+        segments=(
+            asm.Segment(1, 4, (".eh_frame",)),
+            asm.Segment(1, 5, (".text",)),
+            *(asm.Segment(1, 6, (section.name,)) for section in more),
+            *((asm.Segment(PT_NULL, 4, (".eh_frame",)),) if dynamic else ()),
+        ),
+        symbols=symbols,
+        relocations=relocations,
+        entry_vaddr=entry_vaddr,
+        section_headers=section_headers,
+    )
+    if dynamic is None:
+        return data
+    out = bytearray(data)
+    number = 2 + len(more)
+    vaddr, size = dynamic
+    struct.pack_into(f"{arch.byte_order}IIQQQQQQ", out, 64 + 56 * number, 2, 6, 0, vaddr, vaddr, size, size, 8)
+    return bytes(out)
+
+
+def two_functions(gap: bytes, arch: Arch = AMD64, **more: object) -> ElfImage:
+    """Return an image with two functions, these bytes in between."""
+    text = code_of(arch, SIZE) + gap + code_of(arch, SIZE)
+    fdes = (push_fp(arch, TEXT_VADDR, SIZE), push_fp(arch, TEXT_VADDR + SIZE + len(gap), SIZE))
+    return load(file_of(text, fdes, arch, **more), "padded")  # type: ignore[arg-type]
+
+
+def padding_of(image: ElfImage) -> list[tuple[int, int]]:
+    """Return the offsets in .text of the padding that a conversion finds; check what it makes of them."""
+    conversion = convert(image)
+    check_sums(conversion)
+    assert verify(image).is_clean
+    for version in (2, 3):
+        assert verify(image, None, Options(version=version, level=2 if image.arch.byte_order == "<" else 0)).is_clean
+    ends = {function.start_vaddr + function.size for function in conversion.section.functions}
+    ranges = conversion.code_map.padding.ranges
+    assert {end for _, end in ranges} <= ends
+    return [(start - TEXT_VADDR, end - TEXT_VADDR) for start, end in ranges]
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_a_function_reaches_over_padding(arch: Arch) -> None:
+    """The last row stays in force up to the next function; the function's own rows are where they were."""
+    image = two_functions(fill_of(arch, 16), arch)
+    assert padding_of(image) == [(SIZE, SIZE + 16)]
+    with_padding, without = convert(image), convert(image, Options(with_padding=False))
+    assert [f.size for f in with_padding.section.functions] == [SIZE + 16, SIZE]
+    assert [f.size for f in without.section.functions] == [SIZE, SIZE]
+    assert [f.body for f in with_padding.section.functions] == [f.body for f in without.section.functions]
+    lookup = Lookup(decode(with_padding.data, with_padding.section_vaddr))
+    last = lookup.find(TEXT_VADDR + SIZE - 1)
+    assert last is not None
+    assert last.row is not None
+    for pc in range(TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 16):
+        found = lookup.find(pc)
+        assert found is not None
+        assert found.row is last.row
+    assert Lookup(decode(without.data, without.section_vaddr)).find(TEXT_VADDR + SIZE) is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "gap"),
+    [
+        (AMD64, "90"),
+        (AMD64, "6690"),
+        (AMD64, "0f1f00"),
+        (AMD64, "0f1f4000"),
+        (AMD64, "0f1f440000"),
+        (AMD64, "660f1f440000"),
+        (AMD64, "0f1f8000000000"),
+        (AMD64, "0f1f840000000000"),
+        (AMD64, "660f1f840000000000"),
+        (AMD64, "2e660f1f840000000000"),
+        (AMD64, "6666666666662e0f1f840000000000"),
+        (AMD64, "cccccc"),
+        (AMD64, "000000"),
+        (AMD64, "90cc0000"),
+        (AARCH64_LE, "1f2003d500000000200020d4"),
+        (AARCH64_BE, "1f2003d5"),
+        (S390X, "0700"),
+        (S390X, "07070707"),
+        (S390X, "47000000"),
+        (S390X, "c004000000000000"),
+        (S390X, "a7040000"),
+    ],
+)
+def test_bytes_that_fill_space(arch: Arch, gap: str) -> None:
+    size = len(bytes.fromhex(gap))
+    assert padding_of(two_functions(bytes.fromhex(gap), arch)) == [(SIZE, SIZE + size)]
+
+
+@pytest.mark.parametrize(
+    ("arch", "gap"),
+    [
+        (AMD64, "c3"),  # ret
+        (AMD64, "90c3"),
+        (AMD64, "f390"),  # pause
+        (AMD64, "f30f1efa"),  # endbr64
+        (AMD64, "0f0b"),  # ud2
+        (AMD64, "0f1f"),  # cut
+        (AMD64, "0f1f84000000"),  # cut
+        (AMD64, "0f1fc8"),  # not nop: the register field is 1
+        (AMD64, "0f1f0425aabb"),  # cut
+        (AMD64, "66" * 15 + "90"),  # longer than an instruction may be
+        (AARCH64_LE, "5f2403d5"),  # bti c
+        (AARCH64_LE, "1f2003"),
+        (AARCH64_LE, "000020d5"),
+        (AARCH64_LE, "007d20d4"),  # brk 1000, which __builtin_trap() is
+        (S390X, "0717"),  # a branch
+        (S390X, "4710f000"),
+        (S390X, "a7140000"),
+        (S390X, "c01400000000"),
+        (S390X, "d20010002000"),  # an instruction for EXECUTE
+        (S390X, "000001"),
+    ],
+)
+def test_bytes_that_do_something(arch: Arch, gap: str) -> None:
+    image = two_functions(bytes.fromhex(gap), arch)
+    assert padding_of(image) == []
+    assert not is_fill(image, bytes.fromhex(gap))
+
+
+def test_no_bytes_are_no_padding() -> None:
+    image = two_functions(b"")
+    assert padding_of(image) == []
+    assert not is_fill(image, b"")
+
+
+@pytest.mark.parametrize(("size", "is_padding"), [(1, True), (63, True), (64, False), (100, False)])
+def test_no_alignment_explains_64_bytes(size: int, is_padding: bool) -> None:  # noqa: FBT001
+    assert padding_of(two_functions(bytes(size))) == ([(SIZE, SIZE + size)] if is_padding else [])
+
+
+def test_padding_ends_where_code_with_cfi_starts() -> None:
+    """Code without CFI after it: what reaches it is not known, and so is where it starts."""
+    text = code_of(AMD64, SIZE) + bytes(8) + b"\xc3" + bytes(7) + code_of(AMD64, SIZE)
+    fdes = (push_fp(AMD64, TEXT_VADDR, SIZE), push_fp(AMD64, TEXT_VADDR + SIZE + 16, SIZE))
+    image = load(file_of(text, fdes), "in")
+    assert padding_of(image) == []
+    counts = account(convert(image)).bytes
+    assert (counts.padding, counts.other_padding, counts.uncovered) == (0, 8, 8)
+
+
+def test_padding_at_the_end_of_a_section() -> None:
+    text = code_of(AMD64, SIZE) + bytes(8)
+    fdes = (push_fp(AMD64, TEXT_VADDR, SIZE),)
+    assert padding_of(load(file_of(text, fdes), "in")) == [(SIZE, SIZE + 8)]
+    image = load(file_of(text, fdes, section_headers=False), "in")
+    assert find_padding(image, [TEXT_VADDR], [TEXT_VADDR + SIZE]).ranges == (
+        (TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 8),
+    )
+
+
+def test_functions_that_are_left_out_do_not_reach() -> None:
+    """Padding after a function that the version cannot express is counted, and nothing says anything of it."""
+    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR, SIZE)
+    text = code_of(AMD64, SIZE) + bytes(8) + code_of(AMD64, SIZE) + bytes(4)
+    image = load(file_of(text, (unsayable, push_fp(AMD64, TEXT_VADDR + SIZE + 8, SIZE))), "in")
+    conversion = convert(image)
+    assert [(f.start_vaddr - TEXT_VADDR, f.size) for f in conversion.section.functions] == [(SIZE + 8, SIZE + 4)]
+    counts = check_sums(conversion).bytes
+    assert (counts.left_out, counts.padding, counts.other_padding, counts.uncovered) == (SIZE, 4, 8, 0)
+    assert verify(image).is_clean
+
+
+def test_fdes_that_overlap() -> None:
+    """The FDE that holds the last byte reaches over the padding; of two, the one that starts last."""
+    text = code_of(AMD64, SIZE) + bytes(16) + code_of(AMD64, SIZE)
+    fdes = (
+        asm.Fde(cie_of(AMD64), TEXT_VADDR, SIZE),
+        push_fp(AMD64, TEXT_VADDR + 8, SIZE - 8),
+        push_fp(AMD64, TEXT_VADDR + SIZE + 16, SIZE),
+    )
+    image = load(file_of(text, fdes), "in")
+    assert padding_of(image) == [(SIZE, SIZE + 16)]
+    found = Lookup(decode(convert(image).data, convert(image).section_vaddr)).find(TEXT_VADDR + SIZE + 15)
+    assert found is not None
+    assert found.function.start_vaddr == TEXT_VADDR + 8
+
+
+# What refers to padding
+
+
+@pytest.mark.parametrize(("offset", "is_padding"), [(-1, True), (0, False), (7, False), (15, False), (16, True)])
+def test_a_symbol(offset: int, is_padding: bool) -> None:  # noqa: FBT001
+    symbol = asm.Symbol("here", TEXT_VADDR + SIZE + offset)
+    image = two_functions(bytes(16), symbols=(symbol,))
+    assert padding_of(image) == ([(SIZE, SIZE + 16)] if is_padding else [])
+
+
+def test_the_entry_point() -> None:
+    assert padding_of(two_functions(bytes(16), entry_vaddr=TEXT_VADDR + SIZE + 4)) == []
+
+
+def words(*values: int, arch: Arch = AMD64) -> bytes:
+    return struct.pack(f"{arch.byte_order}{len(values)}Q", *values)
+
+
+RELATIVE: Final = words(DATA_VADDR, R_RELATIVE, TEXT_VADDR + SIZE + 4)
+DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_INIT, DT_JMPREL, DT_PLTRELSZ, DT_RELRSZ, DT_RELR = (
+    5,
+    6,
+    7,
+    8,
+    12,
+    23,
+    2,
+    35,
+    36,
+)
+
+
+def test_a_dynamic_relocation() -> None:
+    rela = asm.Section(".rela.dyn", RELATIVE, SHT_RELA, ALLOC, DATA_VADDR, entsize=24, align=8)
+    assert padding_of(two_functions(bytes(16), more=(rela,))) == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_padding"),
+    [
+        ({}, True),
+        ({DT_RELA: DATA_VADDR, DT_RELASZ: 24}, False),
+        ({DT_JMPREL: DATA_VADDR, DT_PLTRELSZ: 24}, False),
+        ({DT_RELA: DATA_VADDR, DT_RELASZ: 0}, True),
+        ({DT_RELR: DATA_VADDR + 24, DT_RELRSZ: 8}, False),
+        ({DT_INIT: TEXT_VADDR + SIZE + 15}, False),
+        ({DT_INIT: TEXT_VADDR + SIZE + 16}, True),
+        # Of a symbol's three words, the second is its value; the first one here is in no table.
+        ({DT_SYMTAB: DATA_VADDR + 8, DT_STRTAB: DATA_VADDR + 32}, False),
+        ({DT_SYMTAB: DATA_VADDR, DT_STRTAB: DATA_VADDR + 24}, True),
+        # A table of unknown size, and two that are not there.
+        ({DT_SYMTAB: DATA_VADDR + 8}, False),
+        ({DT_SYMTAB: DATA_VADDR + 8, DT_STRTAB: DATA_VADDR}, False),
+        ({DT_RELA: DATA_VADDR + 0x100000, DT_RELASZ: 24}, False),
+    ],
+)
+def test_without_section_headers(entries: Mapping[int, int], is_padding: bool) -> None:  # noqa: FBT001
+    """The dynamic section leads to what refers to padding."""
+    tables = RELATIVE + words(DATA_VADDR + 16) + bytes(8)
+    contents = words(*(number for item in entries.items() for number in item), 0, 0)
+    data = file_of(
+        code_of(AMD64, SIZE) + bytes(16) + code_of(AMD64, SIZE),
+        (push_fp(AMD64, TEXT_VADDR, SIZE), push_fp(AMD64, TEXT_VADDR + SIZE + 16, SIZE)),
+        more=(asm.Section(".data", tables + contents, 1, ALLOC, DATA_VADDR, align=8),),
+        dynamic=(DATA_VADDR + len(tables), len(contents)),
+        section_headers=False,
+    )
+    starts = (TEXT_VADDR, TEXT_VADDR + SIZE + 16)
+    found = find_padding(load(data, "in"), starts, [start + SIZE for start in starts])
+    assert found == (Padding((TEXT_VADDR + SIZE,), starts[1:]) if is_padding else Padding())
+
+
+def test_compact_relocations() -> None:
+    """A word of SHT_RELR names a place, a bitmap 63 more; the places hold the addresses."""
+    for number in (0, 1, 5, 63):
+        places = [0] * 64
+        places[number] = TEXT_VADDR + SIZE + 8
+        more = (
+            asm.Section(".data", words(*places), 1, ALLOC, DATA_VADDR, align=8),
+            asm.Section(".relr.dyn", words(DATA_VADDR, (1 << 64) - 1), SHT_RELR, ALLOC, DATA_VADDR + 0x1000, align=8),
+        )
+        assert padding_of(two_functions(bytes(16), more=more)) == []
+    places = [0] * 64
+    more = (more[0]._replace(data=words(*places, TEXT_VADDR + SIZE + 8)), more[1])
+    assert padding_of(two_functions(bytes(16), more=more)) == [(SIZE, SIZE + 16)]
+
+
+def test_patchable_entries() -> None:
+    """-fpatchable-function-entry=N,M places M instructions before the entry; without PIE nothing relocates the list."""
+    for offset, is_padding in ((12, False), (16, True)):
+        table = asm.Section(
+            "__patchable_function_entries", words(TEXT_VADDR + SIZE + offset), 1, ALLOC, DATA_VADDR, align=8
+        )
+        found = padding_of(two_functions(fill_of(AMD64, 16), more=(table,)))
+        assert found == ([(SIZE, SIZE + 16)] if is_padding else [])
+
+
+# Objects
+
+
+def object_with(*relocations: asm.Relocation, gap: bytes = bytes(16), arch: Arch = AMD64) -> ElfImage:
+    """Return an object of two functions, these bytes in between, and a section of data."""
+    little = arch.byte_order == "<"
+    text = code_of(arch, SIZE) + gap + code_of(arch, SIZE)
+    fdes = (push_fp(arch, 0, SIZE), push_fp(arch, SIZE + len(gap), SIZE))
+    frame = asm.EhFrame(fdes, little_endian=little)
+    starts = [o for o, e in zip(frame.offsets(), frame.all_entries(), strict=True) if isinstance(e, asm.Fde)]
+    of_frame = tuple(
+        asm.Relocation(".eh_frame", start + 8, "text", PC32[arch], fde.pc_begin)
+        for start, fde in zip(starts, fdes, strict=True)
+    )
+    data = asm.elf_file(
+        arch.elf_machine,
+        (
+            asm.Section(".text", text, 1, CODE, align=16),
+            asm.Section(".data", bytes(16), 1, ALLOC, align=8),
+            asm.Section(".debug_info", bytes(16)),
+            asm.Section(".eh_frame", frame.assemble(), 1, ALLOC, align=8),
+        ),
+        little_endian=little,
+        symbols=(asm.Symbol("text", info=3, section=".text"),),
+        relocations=(*of_frame, *relocations),
+    )
+    return load(data, "in.o")
+
+
+PC32: Final = {AMD64: 2, AARCH64_LE: 261, S390X: 5}
+PLT32, ABS64 = 4, 1
+S390_PC32DBL, S390_ABS64 = 19, 22
+AARCH64_CALL26 = 283
+
+
+def padding_in_object(image: ElfImage) -> list[tuple[int, int]]:
+    conversion = convert(image)
+    check_sums(conversion)
+    assert verify(image).is_clean
+    return [(image.place(start).offset, image.place(end).offset) for start, end in conversion.code_map.padding.ranges]
+
+
+@pytest.mark.parametrize(
+    ("arch", "relocation", "is_padding"),
+    [
+        (AMD64, asm.Relocation(".data", 0, "text", ABS64, SIZE), False),
+        (AMD64, asm.Relocation(".data", 0, "text", ABS64, SIZE + 15), False),
+        (AMD64, asm.Relocation(".data", 0, "text", ABS64, SIZE - 1), True),
+        (AMD64, asm.Relocation(".data", 0, "text", ABS64, SIZE + 16), True),
+        (AMD64, asm.Relocation(".data", 0, "text", PC32[AMD64], SIZE + 12), False),
+        # A call or jump of code: the field is four bytes before the address that the distance counts from.
+        (AMD64, asm.Relocation(".text", 4, "text", PLT32, SIZE + 16 - 4), True),
+        (AMD64, asm.Relocation(".text", 4, "text", PLT32, SIZE + 12 - 4), False),
+        (AMD64, asm.Relocation(".text", 4, "text", PLT32, SIZE - 4), False),
+        (AMD64, asm.Relocation(".text", 4, "text", ABS64, SIZE + 16), True),
+        (AMD64, asm.Relocation(".text", 4, "text", ABS64, SIZE + 8), False),
+        (AARCH64_LE, asm.Relocation(".text", 4, "text", AARCH64_CALL26, SIZE + 16), True),
+        (AARCH64_LE, asm.Relocation(".text", 4, "text", AARCH64_CALL26, SIZE + 12), False),
+        (S390X, asm.Relocation(".text", 2, "text", S390_PC32DBL, SIZE + 16 + 2), True),
+        (S390X, asm.Relocation(".text", 2, "text", S390_PC32DBL, SIZE + 14 + 2), False),
+        (S390X, asm.Relocation(".data", 0, "text", S390_ABS64, SIZE), False),
+        # These bytes are filled in later: they are no padding.
+        (AMD64, asm.Relocation(".text", SIZE + 4, "text", ABS64, 0), False),
+        # End addresses of functions, for a debugger; nothing jumps there.
+        (AMD64, asm.Relocation(".debug_info", 0, "text", ABS64, SIZE), True),
+    ],
+)
+def test_relocations_of_an_object(arch: Arch, relocation: asm.Relocation, is_padding: bool) -> None:  # noqa: FBT001
+    image = object_with(relocation, gap=fill_of(arch, 16), arch=arch)
+    assert padding_in_object(image) == ([(SIZE, SIZE + 16)] if is_padding else [])
+
+
+def test_tables_that_cannot_be_read() -> None:
+    """Then nothing is taken for padding, and all else is converted as ever."""
+    data = bytearray(
+        file_of(
+            code_of(AMD64, SIZE) + bytes(16),
+            (push_fp(AMD64, TEXT_VADDR, SIZE),),
+            symbols=(asm.Symbol("main", TEXT_VADDR, SIZE),),
+        )
+    )
+    image = load(bytes(data), "in")
+    assert padding_of(image) == [(SIZE, SIZE + 16)]
+    symtab = next(section for section in image.sections if section.name == ".symtab")
+    headers = image.header.section_headers_offset
+    struct.pack_into("<Q", data, headers + 64 * symtab.index + 32, 1 << 40)
+    assert padding_of(load(bytes(data), "in")) == []
+
+
+# What a section says of padding
+
+
+def rows_of(image: ElfImage) -> tuple[FrameRow, ...]:
+    return convert(image).section.functions[0].body.rows
+
+
+def findings(image: ElfImage, *functions: tuple[int, int, tuple[FrameRow, ...]]) -> list[tuple[str, int]]:
+    """Verify a section of functions given as (offset in .text, size, rows)."""
+    from cfi2sframe.sframe.encode import encode_section
+    from cfi2sframe.sframe.layout import plan_section
+
+    records = [Function(TEXT_VADDR + at, size, body_of_rows(rows)) for at, size, rows in functions]
+    section = with_functions(Section(3, AMD64.abi_id, start_is_pcrel=True), records)
+    plan = plan_section(section, AMD64, 0x100000)
+    result = verify(image, decode(encode_section(plan), 0x100000))
+    return [(difference.kind, difference.vaddr - TEXT_VADDR) for difference in result.differences]
+
+
+def test_verify_allows_padding_and_nothing_else() -> None:
+    image = two_functions(bytes(16))
+    rows = rows_of(image)
+    second = (SIZE + 16, SIZE, rows)
+    other = FrameRow(0, FrameState(Rule(7, 8, deref=False), None, None))
+    last = rows[-1]._replace(start_delta=0)
+    for size in (SIZE, SIZE + 1, SIZE + 15, SIZE + 16):
+        assert findings(image, (0, size, rows), second) == []
+    # A function of its own, as level 2 cuts them: with the row of the function before, or with another.
+    assert findings(image, (0, SIZE, rows), (SIZE, 16, (last,)), second) == []
+    assert findings(image, (0, SIZE, rows), (SIZE + 4, 4, (last,)), second) == []
+    assert findings(image, (0, SIZE, rows), (SIZE, 16, (other,)), second) == [("wrong", SIZE)]
+    assert findings(image, (0, SIZE, rows), (SIZE + 4, 4, (other,)), second) == [("wrong", SIZE + 4)]
+    # A row that begins in the padding.
+    assert findings(image, (0, SIZE + 16, (*rows, other._replace(start_delta=SIZE + 2))), second) == [
+        ("wrong", SIZE + 2)
+    ]
+    # One function over all of it.
+    joined = (*rows, *(row._replace(start_delta=row.start_delta + SIZE + 16) for row in rows))
+    assert findings(image, (0, 2 * SIZE + 16, joined)) == []
+    assert findings(image, (0, SIZE - 1, rows), second) == [("missing", 0)]
+
+
+@pytest.mark.parametrize("gap", [bytes(64), b"\xc3" * 16, bytes(15) + b"\xc3"])
+def test_verify_finds_functions_that_reach_over_code(gap: bytes) -> None:
+    image = two_functions(gap)
+    rows = rows_of(image)
+    second = (SIZE + len(gap), SIZE, rows)
+    assert findings(image, (0, SIZE, rows), second) == []
+    assert findings(image, (0, SIZE + len(gap), rows), second) == [("extra", SIZE)]
+    assert findings(image, (0, SIZE + 1, rows), second) == [("extra", SIZE)]
+
+
+def test_raw_sections_of_objects() -> None:
+    """A function of a raw section is known by its offset and its size, with padding or without."""
+    image = object_with()
+    for with_padding in (True, False):
+        conversion = convert(image, Options(with_padding=with_padding))
+        section = decode_raw(image, conversion.data, None)
+        assert [f.size for f in section.functions] == [SIZE + 16 * with_padding, SIZE]
+        assert verify(image, section).is_clean
+    assert padding_in_object(image) == [(SIZE, SIZE + 16)]
+
+
+# Counting
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=6), st.integers(0, 90), st.integers(0, 90))
+def test_counting_bytes(steps: list[tuple[int, int]], start: int, end: int) -> None:
+    ranges, position = [], 0
+    for gap, size in steps:
+        ranges.append((position + gap, position + gap + size))
+        position += gap + size
+    padding = Padding(tuple(start for start, _ in ranges), tuple(end for _, end in ranges))
+    held = {vaddr for first, last in ranges for vaddr in range(first, last)}
+    assert PaddingCount(padding).between(start, end) == len(held.intersection(range(start, end)))
+
+
+@pytest.mark.parametrize("size", [1, 100, 4095, 4096, 4097, 20_000])
+@pytest.mark.parametrize("unit", [b"\x90", bytes.fromhex("66662e0f1f840000000000")])
+def test_fill_of_any_size(unit: bytes, size: int) -> None:
+    """Where there is no CFI, all padding counts, however long; an instruction may reach over the end of a step."""
+    fill = unit * (size // len(unit))
+    image = two_functions(fill + b"\xc3" + fill)
+    (code,) = image.code_ranges
+    begin = TEXT_VADDR + SIZE
+    assert fill_size(image, code, begin, begin + 2 * len(fill) + 1) == len(fill)
+    assert fill_size(image, code, begin, begin + len(fill)) == len(fill)
+    assert fill_size(image, code, begin, begin) == 0
+
+
+# The command line
+
+
+def test_json_tells_padding_from_code(tmp_path: Path) -> None:
+    path = tmp_path / "in.o"
+    path.write_bytes(bytes(object_with().data[:]))
+    for words, sizes in (((), (SIZE + 16, SIZE)), (("--no-padding",), (SIZE, SIZE))):
+        raw, out = tmp_path / "raw.sframe", tmp_path / "out.o"
+        assert run_process(*words, path, "-o", raw).returncode == 0
+        printed = json.loads(run_process("dump", "--json", "--raw", raw).stdout)
+        assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(size, None) for size in sizes]
+        out.write_bytes(b"".join(emit(convert(load(path), Options(with_padding=not words))).chunks))
+        printed = json.loads(run_process("dump", "--json", out).stdout)
+        assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(n, n - SIZE) for n in sizes]
+        counts = json.loads(run_process("coverage", "--json", *words, path).stdout)["bytes"]
+        assert (counts["padding"], counts["other_padding"]) == ((0, 16) if words else (16, 0))
+        assert verify(load(out), decode_existing(load(out))).is_clean
