@@ -152,6 +152,7 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
         (AMD64, "cccccc"),
         (AMD64, "000000"),
         (AMD64, "90cc0000"),
+        (AMD64, "e90100000090"),  # as gold writes it: over the nops after it
         (AARCH64_LE, "1f2003d500000000200020d4"),
         (AARCH64_BE, "1f2003d5"),
         (S390X, "0700"),
@@ -174,6 +175,10 @@ def test_bytes_that_fill_space(arch: Arch, gap: str) -> None:
         (AMD64, "f390"),  # pause
         (AMD64, "f30f1efa"),  # endbr64
         (AMD64, "0f0b"),  # ud2
+        (AMD64, "e900000000"),  # a jump to the next function
+        (AMD64, "e90200000090"),  # one past the end
+        (AMD64, "e901000000cc"),
+        (AMD64, "e9"),
         (AMD64, "0f1f"),  # cut
         (AMD64, "0f1f84000000"),  # cut
         (AMD64, "0f1fc8"),  # not nop: the register field is 1

@@ -221,7 +221,7 @@ def test_coverage_as_text(tmp_path: Path) -> None:
         "left out 16 0.39 %",
         "without CFI 4,032 98.44 %",
         "section address 0x30000",
-        ".text 4,096 48 16 4,032",
+        ".text 4,096 48 16 0 4,032",
         "0x20040 f, 16 bytes of .text: CFA is an expression at 0x20040 (lit0)",
         "1 CFA is an expression",
     ):

@@ -61,7 +61,7 @@ def test_bytes_by_section() -> None:
         (".text.b", ByteCounts(total=0x20, default=8, flexible=4, stubs=0, left_out=0, uncovered=20)),
         (".fini", ByteCounts(total=4, default=0, flexible=0, stubs=0, left_out=0, uncovered=4)),
     ]
-    assert coverage.bytes == ByteCounts(0x124, 40, 4, 0, 16, 0x124 - 60)
+    assert coverage.bytes == ByteCounts(total=0x124, default=40, flexible=4, left_out=16, uncovered=0x124 - 60)
     assert coverage.functions.overlapping == 1
     assert "overlapping" in "\n".join(coverage_lines(coverage))
     assert summary(coverage).startswith("SFrame version 3: 3 of 4 functions, 44 of 292 executable bytes, ")

@@ -9,7 +9,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cfi2sframe import Lookup, Options, convert, decode, load
+from cfi2sframe import Lookup, Options, account, convert, decode, load
 from tests.support.oracle.compare import difference, is_hard_to_say, is_plain, row_at
 from tests.support.oracle.llvm_frames import parse_llvm_frames
 from tests.support.oracle.readelf_frames import parse_readelf_frames
@@ -57,12 +57,13 @@ def fdes_of(reader: Reader, path: Path, arch: ArchName) -> tuple[tuple[OracleFde
 
 
 @lru_cache(maxsize=1)
-def _converted(path: Path, version: int) -> tuple[Arch, Lookup, dict[int, Skip]]:
-    """Return the decoded conversion, and what was left out by its address."""
+def _converted(path: Path, version: int) -> tuple[Arch, Lookup, dict[int, Skip], int]:
+    """Return the decoded conversion, what was left out by its address, and the bytes of padding that are described."""
     # Stubs are described by their instructions, of which a reader of CFI knows nothing.
     conversion = convert(load(path), Options(version=version, with_stubs=False))
     left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.left_out}
-    return conversion.target.arch, Lookup(decode(conversion.data, conversion.section_vaddr)), left_out
+    lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
+    return conversion.target.arch, lookup, left_out, account(conversion).bytes.padding
 
 
 def _points(fde: OracleFde, lookup: Lookup) -> Iterator[int]:
@@ -82,7 +83,7 @@ def _functions_in(fde: OracleFde, lookup: Lookup) -> list[DecodedFunction]:
 def compare_rows(reader: Reader, path: Path, version: int, arch_name: ArchName) -> Comparison:
     """Compare a conversion with a reader's rows: each function that is described, and each that is left out."""
     fdes = fdes_of(reader, path, arch_name)
-    arch, lookup, left_out = _converted(path, version)
+    arch, lookup, left_out, padding = _converted(path, version)
     problems: list[str] = []
     count: Counter[str] = Counter()
     for fde, ra_column in fdes:
@@ -106,9 +107,9 @@ def compare_rows(reader: Reader, path: Path, version: int, arch_name: ArchName) 
             problem = difference(row, found.row.row.state, shows_unsaid=shows_unsaid, arch=arch)
             if problem is not None:
                 problems.append(f"0x{pc:x}: {problem}")
-    # Nothing beyond what the tool shows: as many bytes described as there are in its FDEs.
+    # Nothing beyond what the tool shows: as many bytes described as there are in its FDEs, and padding.
     described = {(f.pc_begin_vaddr, f.pc_end_vaddr) for f, _ in fdes if f.pc_begin_vaddr not in left_out}
-    said, meant = sum(f.size for f in lookup.functions), sum(end - begin for begin, end in described)
+    said, meant = sum(f.size for f in lookup.functions) - padding, sum(end - begin for begin, end in described)
     if said != meant:
         problems.append(f"{said} bytes are described, the FDEs have {meant}")
     if count["left out"] != len(left_out):
