@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
 MAX_ALIGNMENT: Final = 64
 _JMP_REL32: Final = b"\xe9"
+_JMP_SIZE: Final = 5
 _NOP: Final = b"\x90"
 #: No instruction of any of the ABIs is longer.
 _MAX_INSTRUCTION_SIZE: Final = 15
@@ -98,12 +99,8 @@ def is_fill(image: ElfImage, data: bytes) -> bool:
     On AMD64, gold begins long padding with a jump to its end.
     """
     if image.arch.elf_machine == EM_X86_64 and data[:1] == _JMP_REL32:
-        size = len(_JMP_REL32) + 4
-        return (
-            len(data) > size
-            and data[1:size] == (len(data) - size).to_bytes(4, "little")
-            and not data[size:].strip(_NOP)
-        )
+        nops = data[_JMP_SIZE:]
+        return nops == _NOP * len(nops) != b"" and int.from_bytes(data[1:_JMP_SIZE], "little") == len(nops)
     return _FILL[image.arch.elf_machine].fullmatch(data) is not None
 
 

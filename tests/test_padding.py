@@ -357,6 +357,31 @@ def test_patchable_entries() -> None:
         assert found == ([(SIZE, SIZE + 16)] if is_padding else [])
 
 
+#: Gaps, and whether their bytes are padding's.
+GAPS: Final = st.sampled_from(
+    (
+        *((b"", False), (b"\x90", True), (bytes(16), True), (bytes(63), True), (bytes(64), False)),
+        *((b"\x0f\x1f\x00", True), (b"\xc3", False), (b"\xcc\xc3", False), (bytes(7) + b"\xe9", False)),
+    )
+)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), GAPS), max_size=8), st.lists(st.integers(0, 300), max_size=4))
+def test_functions_and_gaps_at_any_places(parts: list[tuple[int, tuple[bytes, bool]]], referred: list[int]) -> None:
+    """Each gap is judged by itself: by its bytes, its size, and what refers to it."""
+    text, starts, ends, expected = b"", list[int](), list[int](), list[tuple[int, int]]()
+    for size, (gap, is_fill_space) in parts:
+        starts.append(TEXT_VADDR + len(text))
+        text += b"\xc3" * size
+        ends.append(TEXT_VADDR + len(text))
+        text += gap
+        if is_fill_space and not any(ends[-1] - TEXT_VADDR <= offset < len(text) for offset in referred):
+            expected.append((ends[-1], TEXT_VADDR + len(text)))
+    symbols = tuple(asm.Symbol(f"s{n}", TEXT_VADDR + offset) for n, offset in enumerate(referred))
+    image = load(file_of(text or b"\xc3", (), symbols=symbols), "in")
+    assert find_padding(image, starts, ends).ranges == tuple(expected)
+
+
 # Objects
 
 

@@ -83,7 +83,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
         for skip in conversion.code_map.stubs.left_out
         if skip.reason is StubReason.CFI_DIFFERS
     ]
-    padding = {start: end for start, end in conversion.code_map.padding.ranges}
+    padding = dict(conversion.code_map.padding.ranges)
     fde_ends = [
         end
         for number, _, end in conversion.code_map.pieces.records
