@@ -15,12 +15,13 @@ from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import find_cfi, relocated_bytes
 from cfi2sframe.errors import InputError
 from cfi2sframe.lower import Target, check_target, lower_programs
+from cfi2sframe.padding import PaddingCount
+from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.padding import Padding
 
 
 def convert(image: ElfImage, options: Options = Options()) -> Conversion:
@@ -87,14 +88,13 @@ def verify(
     return verify_section(image, Truth(cfi.entries, outcomes.skipped, code_map.stubs, code_map.padding), section)
 
 
-def padding_of(image: ElfImage, options: Options = Options()) -> Padding:
-    """Return the padding that functions of a section for this image may reach over.
+def padding_in(image: ElfImage) -> PaddingCount:
+    """Return what counts the padding that functions of a section for this image may reach over.
 
-    Of the options, only `source` and `with_stubs` matter. Raises `InputError` when the CFI cannot be used.
+    Raises `InputError` when the CFI, which says where functions end, cannot be used.
     """
-    check_options(options)
-    cfi = read_programs(image, find_cfi(image, options.source))
-    return map_code(image, cfi.entries, options.version, with_stubs=options.with_stubs).padding
+    cfi = read_programs(image, find_cfi(image))
+    return PaddingCount(map_code(image, cfi.entries, SFRAME_VERSION_3).padding)
 
 
 def truth_of(conversion: Conversion) -> Truth:

@@ -33,6 +33,8 @@ _NOP: Final = b"\x90"
 _MAX_INSTRUCTION_SIZE: Final = 15
 #: Bytes that are matched at one time where there may be many.
 _STEP_SIZE: Final = 4096
+#: Bytes of code that a step of the budget, about a microsecond, can read: sections may share bytes of the file.
+_READ_PER_STEP: Final = 1024
 #: Bytes of code that are read at one time.
 _WINDOW_SIZE: Final = 1 << 20
 
@@ -148,6 +150,7 @@ def _filled(image: ElfImage, code: CodeRange, gaps: Padding) -> Iterator[Padding
         last = bisect_right(gaps.starts, base + _WINDOW_SIZE)
         starts, ends = gaps.starts[first:last], gaps.ends[first:last]
         first = last
+        image.budget.spend((ends[-1] - base) // _READ_PER_STEP, "bytes of code")
         window = image.code_bytes(code, base, ends[-1])
         if len(window) == ends[-1] - base:
             texts = [window[start - base : end - base] for start, end in zip(starts, ends, strict=True)]

@@ -80,12 +80,11 @@ def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, ElfImage | N
 
 def _padding_counter(image: ElfImage | None) -> Callable[[int, int], int] | None:
     """Return what counts the padding in a range; None without CFI, which says where functions end."""
-    from cfi2sframe.api import padding_of
-    from cfi2sframe.padding import PaddingCount
+    from cfi2sframe.api import padding_in
 
     if image is None:
         return None
     try:
-        return PaddingCount(padding_of(image)).between
+        return padding_in(image).between
     except Cfi2SFrameError:
         return None
