@@ -20,6 +20,7 @@ from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.padding import Padding
 
 
 def convert(image: ElfImage, options: Options = Options()) -> Conversion:
@@ -83,12 +84,23 @@ def verify(
     cfi = read_programs(image, find_cfi(image, options.source))
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, header.version, with_stubs=options.with_stubs)
-    return verify_section(image, Truth(cfi.entries, outcomes.skipped, code_map.stubs), section)
+    return verify_section(image, Truth(cfi.entries, outcomes.skipped, code_map.stubs, code_map.padding), section)
+
+
+def padding_of(image: ElfImage, options: Options = Options()) -> Padding:
+    """Return the padding that functions of a section for this image may reach over.
+
+    Of the options, only `source` and `with_stubs` matter. Raises `InputError` when the CFI cannot be used.
+    """
+    check_options(options)
+    cfi = read_programs(image, find_cfi(image, options.source))
+    return map_code(image, cfi.entries, options.version, with_stubs=options.with_stubs).padding
 
 
 def truth_of(conversion: Conversion) -> Truth:
     """Return what a section made by a conversion is verified against."""
-    return Truth(conversion.cfi.entries, conversion.outcomes.skipped, conversion.code_map.stubs)
+    code_map = conversion.code_map
+    return Truth(conversion.cfi.entries, conversion.outcomes.skipped, code_map.stubs, code_map.padding)
 
 
 def _has_outermost_rows(section: DecodedSection) -> bool:
@@ -99,20 +111,24 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
     """Decode a raw section that was made for an image with these options, to be verified against it.
 
     `section_vaddr` None is the address that `convert` assumes. The raw section of an object has every text section at
-    0: each function gets the address, in the image's layout, of a function that `convert` makes of its offset and size;
-    of several, in the order of the FDEs. Raises `SFrameError` when the bytes are damaged; for objects what `convert`
-    raises.
+    0: each function gets the address, in the image's layout, of a function that `convert` makes of its offset and size,
+    with padding or without; of several, in the order of the FDEs. Raises `SFrameError` when the bytes are damaged; for
+    objects what `convert` raises.
     """
     if section_vaddr is None:
         section_vaddr = default_section_vaddr(image)
     decoded = decode_section(data, section_vaddr)
     if not image.is_relocatable:
         return decoded
-    conversion = convert_image(image, options._replace(version=decode_header(data).version, errata=2))
+    options = options._replace(version=decode_header(data).version, errata=2, with_padding=True)
+    conversion = convert_image(image, options)
+    padding = conversion.code_map.padding
+    padding_starts = dict(zip(padding.ends, padding.starts, strict=True))
     places: dict[tuple[int, int], list[int]] = {}
     for function in conversion.section.functions:
-        place = image.place(function.start_vaddr)
-        places.setdefault((place.offset, function.size), []).append(function.start_vaddr)
+        start, end = function.start_vaddr, function.start_vaddr + function.size
+        for possible_end in {end, padding_starts.get(end, end)}:
+            places.setdefault((image.place(start).offset, possible_end - start), []).append(start)
     functions = []
     for decoded_function in decoded.functions:
         candidates = places.get((decoded_function.start_vaddr, decoded_function.size))

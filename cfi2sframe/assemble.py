@@ -2,7 +2,7 @@
 """Functions from lowered programs and from stubs: at their addresses, and no larger than a record can hold.
 
 Whatever depends on a function's address and size happens here: FDEs that overlap are cut into pieces, functions of too
-many rows are split, and functions that no record can hold are skipped.
+many rows are split, functions that no record can hold are skipped, and those before padding reach over it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from cfi2sframe.lower import Skip
 from cfi2sframe.overlaps import Pieces, spliced
+from cfi2sframe.padding import MAX_ALIGNMENT
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.sframe.model import Function, FunctionBody
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.padding import Padding
 
 #: All versions store a function's size in 32 bits.
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
@@ -62,6 +64,17 @@ class Functions(NamedTuple):
             tuple(entries),
         )
 
+    def reaching_over(self, padding: Padding) -> Functions:
+        """Return the functions with the padding that follows each as a part of it: its last row stays in force."""
+        if not padding.starts:
+            return self
+        added = padding.sizes
+        sizes = [
+            size + added.get(start + size, 0) if size < _MAX_FUNCTION_SIZE - MAX_ALIGNMENT else size
+            for start, size in zip(self.starts, self.sizes, strict=True)
+        ]
+        return self._replace(sizes=sizes)
+
     def replaced(self, changes: Sequence[tuple[int, int, Functions]]) -> Functions:
         """Return the columns with others at the indices `[first, last)`, for ascending (first, last, others)."""
         return Functions(
@@ -97,7 +110,8 @@ def assemble(
     pieces = code_map.pieces
     if in_section_order:
         pieces = Pieces.of(sorted(pieces.records))
-    functions = _functions_of(pieces, entries, outcomes, V3_MAX_FRES if version >= SFRAME_VERSION_3 else sys.maxsize)
+    max_row_count = V3_MAX_FRES if version >= SFRAME_VERSION_3 else sys.maxsize
+    functions = _functions_of(pieces, entries, outcomes, max_row_count).reaching_over(code_map.padding)
     insertions = []
     for stub in code_map.stubs.functions:
         index = bisect_left(functions.starts, stub.start_vaddr)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which FDE holds an address, or whether a PLT stub does: for stubs, instructions override the CFI."""
+"""Which FDE holds an address, or whether a PLT stub does, and where padding follows.
+
+For stubs, instructions override the CFI.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.overlaps import Piece, Pieces, Ranges, resolve_overlaps
+from cfi2sframe.padding import Padding, find_padding
 from cfi2sframe.plt.scan_records import CfiSpan, StubScan
 
 if TYPE_CHECKING:
@@ -23,7 +27,8 @@ class CodeMap(NamedTuple):
     """The virtual addresses of an image, each given to one FDE or to the stubs at most.
 
     `pieces` are the ranges of FDEs. FDEs without a range are in `dropped`, with the reason, or in `replaced` when stubs
-    hold all of theirs; `overlapped` FDEs have lost addresses to other FDEs. All of these are numbers of FDEs.
+    hold all of theirs; `overlapped` FDEs have lost addresses to other FDEs. All of these are numbers of FDEs. `padding`
+    is what follows pieces and belongs to none: described functions reach over it.
     """
 
     pieces: Pieces
@@ -31,12 +36,16 @@ class CodeMap(NamedTuple):
     dropped: dict[int, DropReason]
     overlapped: frozenset[int]
     replaced: frozenset[int]
+    padding: Padding
 
 
-def map_code(image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: bool = True) -> CodeMap:
+def map_code(
+    image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: bool = True, with_padding: bool = True
+) -> CodeMap:
     """Give each address to one FDE or to the stubs, which only linked files have; `version` is that of SFrame.
 
-    Raises `BudgetError` when the stubs are out of proportion to the file, `InputError` when capstone cannot be loaded.
+    Without `with_padding`, none is looked for. Raises `BudgetError` when the stubs, or the symbols and relocations, are
+    out of proportion to the file; `InputError` when capstone cannot be loaded.
     """
     resolved = resolve_overlaps(Ranges(entries.starts, entries.sizes, entries.program_numbers), image.not_code)
     pieces = resolved.pieces
@@ -46,7 +55,17 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: 
 
         stubs = scan_stubs(image, version, _CfiAt(pieces, entries).span)
         pieces, replaced = _without_stubs(pieces, sorted(_stub_ranges(stubs)))
-    return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced)
+    padding = _padding_after(image, pieces, stubs) if with_padding else Padding()
+    return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced, padding)
+
+
+def _padding_after(image: ElfImage, pieces: Pieces, stubs: StubScan) -> Padding:
+    """Return the padding after pieces, which ends where a piece or a stub starts."""
+    if not stubs.functions:
+        return find_padding(image, pieces.starts, pieces.ends)
+    stub_ends = [stub.start_vaddr + stub.size for stub in stubs.functions]
+    starts = sorted([*pieces.starts, *(stub.start_vaddr for stub in stubs.functions)])
+    return find_padding(image, starts, sorted([*pieces.ends, *stub_ends])).without(stub_ends)
 
 
 def _without_stubs(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> tuple[Pieces, frozenset[int]]:

@@ -34,10 +34,11 @@ class Options(NamedTuple):
     readers know (0 to 2). `source` is the CFI to read; None: `.eh_frame`, or `.debug_frame` in a file without it.
     `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary past the last PT_LOAD (objects:
     0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER (versions 1 and 2). `with_stubs`: PLT
-    stubs get rows from their instructions. `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also
-    cuts and joins functions where that saves bytes; None is 1 in little-endian sections and 0 in big-endian ones,
-    because libsframe flips those in place, function by function. Objects are always at 0: GNU ld cannot merge shared
-    rows.
+    stubs get rows from their instructions. `with_padding`: functions reach over the alignment padding that follows
+    them, where the return addresses of calls that do not return are. `level`: 0 gives every function rows of its own,
+    1 shares equal rows, 2 also cuts and joins functions where that saves bytes; None is 1 in little-endian sections and
+    0 in big-endian ones, because libsframe flips those in place, function by function. Objects are always at 0: GNU ld
+    cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -46,6 +47,7 @@ class Options(NamedTuple):
     section_vaddr: int | None = None
     all_keep_frame_pointer: bool = False
     with_stubs: bool = True
+    with_padding: bool = True
     level: Literal[0, 1, 2] | None = None
 
 
@@ -56,6 +58,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "source": ("eh_frame", "debug_frame", None),
     "all_keep_frame_pointer": (False, True),
     "with_stubs": (False, True),
+    "with_padding": (False, True),
     "level": (0, 1, 2, None),
 }
 _MAX_VADDR: Final = (1 << 64) - 1
@@ -80,11 +83,11 @@ class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
     `target` is the ABI and version of the section, `cfi` the CFI that was read. `code_map` gives each address to one
-    FDE or to the stubs. `outcomes` has the result of each FDE in `cfi.entries`, by its number. `section` is the logical
-    section, `plan` its layout, and `data` its bytes, empty when it would have no function. `function_entries` has the
-    number of the FDE of each function of `section`, None for stubs; at level 2, where a function may reach over several
-    FDEs and stubs, that of the one it begins in. `section_vaddr` is the section's virtual address, which function
-    starts are relative to.
+    FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each FDE
+    in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and `data` its bytes, empty
+    when it would have no function. `function_entries` has the number of the FDE of each function of `section`, None for
+    stubs; at level 2, where a function may reach over several FDEs and stubs, that of the one it begins in.
+    `section_vaddr` is the section's virtual address, which function starts are relative to.
     """
 
     image: ElfImage
@@ -143,7 +146,9 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     _check_usable(cfi)
     results = lower_programs(cfi.programs, target)
     outcomes = outcomes_of(cfi.entries, results)
-    code_map = map_code(image, cfi.entries, target.version, with_stubs=options.with_stubs)
+    code_map = map_code(
+        image, cfi.entries, target.version, with_stubs=options.with_stubs, with_padding=options.with_padding
+    )
     functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
     if level >= 2:
         functions = _split(functions, target, Budget(len(image.data)))

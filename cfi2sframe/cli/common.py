@@ -212,6 +212,13 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         help="describe PLT stubs by the CFI instead of by their instructions",
     )
     parser.add_argument(
+        "--no-padding",
+        dest="with_padding",
+        action="store_false",
+        help="end every function where its FDE ends (default: it reaches over the alignment padding after it, where "
+        "some readers look up the return address of a call that does not return)",
+    )
+    parser.add_argument(
         "--section-address",
         type=address,
         metavar="ADDR",
@@ -265,6 +272,7 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         source=arguments.source,
         section_vaddr=arguments.section_address,
         with_stubs=arguments.with_stubs,
+        with_padding=arguments.with_padding,
         level=arguments.level,
         all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from cfi2sframe.budget import Budget
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
 
 
@@ -39,17 +39,22 @@ def make_parser() -> argparse.ArgumentParser:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Dump one section."""
+    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.dump import check_size, dump_json, dump_text
 
     try:
         if arguments.section_address is not None and not arguments.raw:
             raise RequestError("--section-address belongs to --raw; an ELF file has its section's address")
-        decoded, show_address, budget = _decode(arguments)
-        check_size(decoded, budget)
+        decoded, image = _decode(arguments)
+        check_size(decoded, Budget(decoded.section_size) if image is None else image.budget)
     except (Cfi2SFrameError, OSError) as error:
         return fail(error, arguments.file)
+
+    def show_address(vaddr: int) -> int:
+        return vaddr if image is None else image.place(vaddr).offset
+
     if arguments.json:
-        sys.stdout.writelines(dump_json(decoded, show_address))
+        sys.stdout.writelines(dump_json(decoded, show_address, _padding_counter(image)))
         print()
     else:
         for line in dump_text(decoded, show_address=show_address):
@@ -57,9 +62,9 @@ def execute(arguments: argparse.Namespace) -> int:
     return EXIT_SUCCESS
 
 
-def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, Callable[[int], int], Budget]:
+def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, ElfImage | None]:
+    """Return the section, and the image of the file that it is in; None for a raw section."""
     from cfi2sframe.api import decode_existing
-    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.decode import decode_section
 
     if arguments.raw:
@@ -68,6 +73,19 @@ def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, Callable[[in
         else:
             with open(arguments.file, "rb") as file:
                 data = read_section(file)
-        return decode_section(data, arguments.section_address or 0), lambda vaddr: vaddr, Budget(len(data))
+        return decode_section(data, arguments.section_address or 0), None
     image = read_image(arguments.file)
-    return decode_existing(image), lambda vaddr: image.place(vaddr).offset, image.budget
+    return decode_existing(image), image
+
+
+def _padding_counter(image: ElfImage | None) -> Callable[[int, int], int] | None:
+    """Return what counts the padding in a range; None without CFI, which says where functions end."""
+    from cfi2sframe.api import padding_of
+    from cfi2sframe.padding import PaddingCount
+
+    if image is None:
+        return None
+    try:
+        return PaddingCount(padding_of(image)).between
+    except Cfi2SFrameError:
+        return None

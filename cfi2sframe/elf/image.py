@@ -149,6 +149,16 @@ class ElfImage:
         data = self._file_bytes(segment.file_offset + vaddr - segment.vaddr, size)
         return data if len(data) == size else None
 
+    def code_bytes(self, code: CodeRange, start_vaddr: int, end_vaddr: int) -> bytes:
+        """Return the bytes of addresses in a code range, of an object, too; fewer where the file does not have them."""
+        if not code.section_index:
+            return self.bytes_at(start_vaddr, end_vaddr - start_vaddr) or b""
+        section = self.sections[code.section_index]
+        if section.type == c.SHT_NOBITS:
+            return b""
+        offset = section.file_offset + start_vaddr - section.vaddr
+        return self._file_bytes(offset, end_vaddr - start_vaddr)
+
     # Sections and addresses
 
     def sections_named(self, name: str) -> Iterator[ElfSection]:

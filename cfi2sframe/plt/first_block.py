@@ -12,7 +12,7 @@ import struct
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.plt.cfi_agreement import depth_of
 from cfi2sframe.plt.flow import StubFrame
 
@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
 #: The tag of the dynamic section for the trampoline of lazy TLS descriptors (an address).
 _DT_TLSDESC_PLT: Final = 0x6FFFFEF6
-
-
-def dynamic_entries(image: ElfImage) -> dict[int, int]:
-    """Return the entries of the dynamic section by tag; a tag that repeats keeps its last value."""
-    for segment in image.segments:
-        if segment.type == c.PT_DYNAMIC:
-            data = image.bytes_at(segment.vaddr, segment.file_size) or b""
-            usable = data[: len(data) // 16 * 16]
-            return dict(struct.iter_unpack(image.byte_order + "QQ", usable))
-    return {}
 
 
 class FirstBlockEntries:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.rules import CfaExpression
 from cfi2sframe.elf import constants as c
-from cfi2sframe.plt.first_block import dynamic_entries
+from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.plt.stub_model import Block, Flow, StubRange
 
 if TYPE_CHECKING:

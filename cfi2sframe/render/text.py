@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage, LeftOut, StubLeftOut
 
 
+#: What `ByteCounts` counts, after the total.
+_BYTE_KINDS: Final = (
+    *("default rows", "flexible rows", "PLT stubs", "padding", "left out"),
+    *("other padding", "without CFI"),
+)
 #: The widest column for section names; a longer name shifts the rest of its own line only.
 _MAX_NAME_WIDTH: Final = 80
 
@@ -64,9 +69,7 @@ def coverage_lines(coverage: Coverage) -> Iterator[str]:
     if functions.overlapping:
         yield f"    (overlapping      {functions.overlapping:>12,}  cut where another FDE holds)"
     yield f"  executable bytes    {counts.total:>12,}"
-    for label, value in zip(
-        ("default rows", "flexible rows", "PLT stubs", "left out", "without CFI"), counts[1:], strict=True
-    ):
+    for label, value in zip(_BYTE_KINDS, counts[1:], strict=True):
         yield f"    {label:<18}{value:>12,}  {_percent(value, counts.total)}"
     yield f"  section             {coverage.sizes.sframe:>12,} bytes, {coverage.row_count:,} rows{_ratio(coverage)}"
     yield f"  section address     {coverage.section_vaddr:>#12x}"
@@ -102,11 +105,11 @@ def _section_lines(coverage: Coverage) -> Iterator[str]:
         return
     yield ""
     width = min(max(20, *(len(printable(s.name)) for s in coverage.sections)), _MAX_NAME_WIDTH)
-    yield f"  {'section':<{width}}{'bytes':>12}{'described':>12}{'left out':>12}{'without CFI':>12}"
+    yield (f"  {'section':<{width}}{'bytes':>12}{'described':>12}{'left out':>12}{'padding':>12}{'without CFI':>12}")
     for name, counts in coverage.sections:
         yield (
             f"  {printable(name):<{width}}{counts.total:>12,}{counts.described:>12,}"
-            f"{counts.left_out:>12,}{counts.uncovered:>12,}"
+            f"{counts.left_out:>12,}{counts.other_padding:>12,}{counts.uncovered:>12,}"
         )
 
 

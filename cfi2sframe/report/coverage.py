@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.lower import Skip
+from cfi2sframe.padding import fill_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import CodeRange
     from cfi2sframe.plt.stub_reasons import StubReason
     from cfi2sframe.reasons import SkipReason
 
@@ -60,19 +61,25 @@ class Damaged(NamedTuple):
 
 
 class ByteCounts(NamedTuple):
-    """Executable bytes by what describes them. `total` is the sum of the others; no CFI covers `uncovered`."""
+    """Executable bytes by what describes them. `total` is the sum of the others.
+
+    Described functions reach over `padding`. No CFI covers `other_padding`, where instructions that do nothing follow
+    code that is not described, and `uncovered`.
+    """
 
     total: int = 0
     default: int = 0
     flexible: int = 0
     stubs: int = 0
+    padding: int = 0
     left_out: int = 0
+    other_padding: int = 0
     uncovered: int = 0
 
     @property
     def described(self) -> int:
         """The bytes that the section describes."""
-        return self.default + self.flexible + self.stubs
+        return self.default + self.flexible + self.stubs + self.padding
 
 
 class SectionBytes(NamedTuple):
@@ -226,39 +233,54 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
 
 def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
     """Count the bytes of every executable range by what describes them."""
-    kinds = ("default", "flexible", "stubs", "left_out")
-    counts: list[dict[str, int]] = [dict.fromkeys(kinds, 0) for _ in conversion.image.code_ranges]
-    for number, start, end in zip(*conversion.code_map.pieces, strict=True):
-        result = conversion.outcomes.results[number]
-        kind = "left_out" if isinstance(result, Skip) else "flexible" if result.is_flexible else "default"
-        for index, size in _shares(conversion.image, start, end):
-            counts[index][kind] += size
-    for stub in conversion.code_map.stubs.functions:
-        for index, size in _shares(conversion.image, stub.start_vaddr, stub.start_vaddr + stub.size):
-            counts[index]["stubs"] += size
-    for skip in conversion.code_map.stubs.left_out:
+    image = conversion.image
+    totals = [code.end_vaddr - code.start_vaddr for code in image.code_ranges]
+    counts = [ByteCounts(total=total)._asdict() for total in totals]
+    held = list(_held_ranges(conversion))
+    for kind, span in held:
+        for index, start, end in _shares(image, span):
+            counts[index][kind] += end - start
+    for gap in without(((code.start_vaddr, code.end_vaddr) for code in image.code_ranges), (span for _, span in held)):
+        for index, start, end in _shares(image, gap):
+            padding = fill_size(image, image.code_ranges[index], start, end)
+            counts[index]["other_padding"] += padding
+            counts[index]["uncovered"] += end - start - padding
+    return tuple(
+        SectionBytes(code.name, ByteCounts(**count)) for code, count in zip(image.code_ranges, counts, strict=True)
+    )
+
+
+def _held_ranges(conversion: Conversion) -> Iterator[tuple[str, Span]]:
+    """Yield the ranges that the CFI or the stub analysis accounts for, each with its kind: a field of `ByteCounts`."""
+    code_map, results = conversion.code_map, conversion.outcomes.results
+    described_ends = set[int]()
+    for number, start, end in zip(*code_map.pieces, strict=True):
+        result = results[number]
+        if isinstance(result, Skip):
+            yield "left_out", Span(start, end)
+        else:
+            yield "flexible" if result.is_flexible else "default", Span(start, end)
+            described_ends.add(end)
+    for start, end in code_map.padding.ranges:
+        if start in described_ends:
+            yield "padding", Span(start, end)
+    for stub in code_map.stubs.functions:
+        yield "stubs", Span(stub.start_vaddr, stub.start_vaddr + stub.size)
+    for skip in code_map.stubs.left_out:
         # The bytes of other stubs that are left out count as their FDEs do, or as uncovered.
         if skip.overrides_cfi:
-            for index, size in _shares(conversion.image, skip.start_vaddr, skip.start_vaddr + skip.size):
-                counts[index]["left_out"] += size
-    sections = []
-    for code, count in zip(conversion.image.code_ranges, counts, strict=True):
-        total = code.end_vaddr - code.start_vaddr
-        default, flexible, stubs, left_out = (count[kind] for kind in kinds)
-        uncovered = total - default - flexible - stubs - left_out
-        sections.append(SectionBytes(code.name, ByteCounts(total, default, flexible, stubs, left_out, uncovered)))
-    return tuple(sections)
+            yield "left_out", Span(skip.start_vaddr, skip.start_vaddr + skip.size)
 
 
-def _shares(image: ElfImage, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield (index of an executable range, bytes of `[start, end)` in it)."""
-    index = image.code_index_of(start)
+def _shares(image: ElfImage, span: Span) -> Iterator[tuple[int, int, int]]:
+    """Yield the parts of a range that are executable, as (index of the executable range, start, end)."""
+    index = image.code_index_of(span.start)
     while index < len(image.code_ranges):
-        code: CodeRange = image.code_ranges[index]
-        size = min(end, code.end_vaddr) - max(start, code.start_vaddr)
-        if size <= 0:
+        code = image.code_ranges[index]
+        start, end = max(span.start, code.start_vaddr), min(span.end, code.end_vaddr)
+        if start >= end:
             return
-        yield index, size
+        yield index, start, end
         index += 1
 
 

@@ -126,18 +126,29 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
     return f"({text})" if rule.deref else text
 
 
-def dump_data(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> dict[str, Any]:
-    """Return the section as data for JSON. A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined."""
+def dump_data(
+    decoded: DecodedSection,
+    show_address: Callable[[int], int] = _same_address,
+    count_padding: Callable[[int, int], int] | None = None,
+) -> dict[str, Any]:
+    """Return the section as data for JSON. A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined.
+
+    `count_padding` returns how many bytes of `[start_vaddr, end_vaddr)` are padding; None: that is not known.
+    """
     return {
         **_header_data(decoded),
         "functions": [
-            {**_function_data(f, show_address), "rows": [_row_data(row, decoded.arch) for row in f.rows]}
+            {**_function_data(f, show_address, count_padding), "rows": [_row_data(row, decoded.arch) for row in f.rows]}
             for f in decoded.functions
         ],
     }
 
 
-def dump_json(decoded: DecodedSection, show_address: Callable[[int], int] = _same_address) -> Iterator[str]:
+def dump_json(
+    decoded: DecodedSection,
+    show_address: Callable[[int], int] = _same_address,
+    count_padding: Callable[[int, int], int] | None = None,
+) -> Iterator[str]:
     """Yield the text of `json.dumps(dump_data(...), indent=2)` in pieces.
 
     Functions may share rows, and most rows differ in their starts only, so the rest of a row is formatted once.
@@ -152,7 +163,7 @@ def dump_json(decoded: DecodedSection, show_address: Callable[[int], int] = _sam
         return (f'        {{\n          "start": {row.row.start_delta},{rest}',)
 
     def function_text(function: DecodedFunction) -> Iterator[str]:
-        fields = {**_function_data(function, show_address), "rows": []}
+        fields = {**_function_data(function, show_address, count_padding), "rows": []}
         return _json_list("    " + _json(fields, 4), map(row_text, function.rows), 4)
 
     fields = {**_header_data(decoded), "functions": []}
@@ -197,10 +208,16 @@ def _header_data(decoded: DecodedSection) -> dict[str, Any]:
     }
 
 
-def _function_data(function: DecodedFunction, show_address: Callable[[int], int]) -> dict[str, Any]:
+def _function_data(
+    function: DecodedFunction,
+    show_address: Callable[[int], int],
+    count_padding: Callable[[int, int], int] | None,
+) -> dict[str, Any]:
+    start_vaddr, end_vaddr = function.start_vaddr, function.start_vaddr + function.size
     return {
-        "address": show_address(function.start_vaddr),
+        "address": show_address(start_vaddr),
         "size": function.size,
+        "padding": None if count_padding is None else count_padding(start_vaddr, end_vaddr),
         "pc_type": "mask" if function.is_pcmask else "inc",
         "repeat_size": function.repeat_size,
         "fde_type": "flexible" if function.is_flexible else "default",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.padding import Padding
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
     from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.verification.findings import Kind
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Comparison:
     """The comparison of one section with one image: collects differences, and counts addresses and absent FDEs."""
 
-    def __init__(self, image: ElfImage, decoded: DecodedSection, skipped: Container[int]) -> None:
+    def __init__(self, image: ElfImage, decoded: DecodedSection, skipped: Container[int], padding: Padding) -> None:
         #: Numbers of the FDEs that the section's version cannot express.
         self.skipped = skipped
         self.arch = image.arch
@@ -37,10 +38,15 @@ class Comparison:
         self.point_count = 0
         self.left_out_count = 0
         self._shapes = Shapes(image.byte_order)
+        self._padding_sizes = padding.sizes
 
     def report(self, kind: Kind, vaddr: int, message: str) -> None:
         """Add a difference."""
         self.differences.append(Difference(kind, vaddr, message))
+
+    def end_of_padding(self, vaddr: int) -> int:
+        """Return the end of the padding that starts at an address; the address itself where none does."""
+        return vaddr + self._padding_sizes.get(vaddr, 0)
 
     def row_difference(self, truth: RowState, state: FrameState | None) -> str | None:
         """Return how a state of the section (None: no row) differs from a row of the DWARF table; None: not at all."""

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cfi2sframe.verification.overlapping_fdes import find_holdings
+from cfi2sframe.verification.overlapping_fdes import MAX_CANDIDATES, Holding, find_holdings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FrameState
     from cfi2sframe.verification.address_set import AddressSet
     from cfi2sframe.verification.comparison import Comparison
-    from cfi2sframe.verification.overlapping_fdes import Holding
 
 
 def compare_points(
@@ -39,6 +38,20 @@ def compare_points(
             comparison.report("missing", fde.pc_begin_vaddr, "no SFrame FDE, though this version can express it")
         elif entry.number in comparison.skipped and _has_any(absent, fde.pc_begin_vaddr, fde.pc_range):
             comparison.left_out_count += 1
+
+
+def compare_padding(
+    comparison: Comparison, entries: Sequence[CfiEntry], begin: int, fde_end: int, ignored: AddressSet
+) -> None:
+    """Compare what the section says from `begin` on to the end of the padding that follows FDEs.
+
+    The FDEs are sorted by start; the last row of one that ends at `fde_end` has to be in force, or none.
+    """
+    last = [entry for entry in reversed(entries) if entry.fde.pc_begin_vaddr + entry.fde.pc_range == fde_end]
+    end = comparison.end_of_padding(fde_end)
+    edges = sorted(comparison.edges.between(begin, end))
+    holding = Holding(begin, end, tuple(last[:MAX_CANDIDATES]), may_be_absent=True)
+    _compare_holding(comparison, holding, edges, ignored)
 
 
 def _compare_holding(comparison: Comparison, holding: Holding, edges: Sequence[int], ignored: AddressSet) -> list[int]:

@@ -9,7 +9,7 @@ from cfi2sframe.verification.address_set import AddressSet
 from cfi2sframe.verification.comparison import Comparison
 from cfi2sframe.verification.findings import Verification
 from cfi2sframe.verification.invariants import check_invariants
-from cfi2sframe.verification.point_by_point import compare_points
+from cfi2sframe.verification.point_by_point import compare_padding, compare_points
 from cfi2sframe.verification.stub_rows import compare_stubs
 from cfi2sframe.verification.whole_functions import WholeFunctions
 
@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.programs import CfiEntries, CfiEntry
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.padding import Padding
     from cfi2sframe.plt.scan_records import StubScan
     from cfi2sframe.sframe.decode import DecodedSection
 
 
 class Truth(NamedTuple):
-    """What a section is compared with: FDEs, the numbers of those that its version cannot express, and stubs."""
+    """What a section is compared with: FDEs, the numbers of those that its version cannot express, and stubs.
+
+    A function may reach over the `padding` that follows its FDE, with its last row in force; it need not.
+    """
 
     entries: CfiEntries
     skipped: Container[int]
     stubs: StubScan
+    padding: Padding
 
 
 def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Verification:
@@ -36,7 +41,7 @@ def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Ve
     `truth` is for the section's version. At the addresses of PLT stubs their instructions are the truth, everywhere
     else the CFI. Raises `BudgetError` when the comparison is out of proportion to the image's size.
     """
-    comparison = Comparison(image, decoded, truth.skipped)
+    comparison = Comparison(image, decoded, truth.skipped, truth.padding)
     entries = sorted((e for e in truth.entries if _describes_code(e, image)), key=lambda e: e.fde.pc_begin_vaddr)
     _compare_fdes(comparison, entries, _stub_analysis_overrides(truth.stubs))
     for stubs in truth.stubs.functions:
@@ -52,10 +57,14 @@ def _compare_fdes(comparison: Comparison, fdes: Sequence[CfiEntry], ignored: Add
     whole_functions = WholeFunctions(comparison)
     for entries, begin, end in _clusters(fdes):
         function = whole_functions.function_of(entries[0]) if len(entries) == 1 else None
+        compared_end = end
         if function is None:
             compare_points(comparison, entries, begin, end, ignored)
         else:
             whole_functions.compare(entries[0], function)
+            compared_end = function.start_vaddr + function.size
+        if compared_end < comparison.end_of_padding(end):
+            compare_padding(comparison, entries, compared_end, end, ignored)
 
 
 def _clusters(fdes: Sequence[CfiEntry]) -> Iterator[tuple[Sequence[CfiEntry], int, int]]:
@@ -74,7 +83,9 @@ def _clusters(fdes: Sequence[CfiEntry]) -> Iterator[tuple[Sequence[CfiEntry], in
 
 def _find_extra(comparison: Comparison, fdes: Sequence[CfiEntry], stubs: StubScan) -> None:
     """Report functions at addresses that neither CFI nor stubs describe."""
-    ranges = [(entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range) for entry in fdes]
+    starts = [entry.fde.pc_begin_vaddr for entry in fdes]
+    ends = [start + entry.fde.pc_range for start, entry in zip(starts, fdes, strict=True)]
+    ranges = list(zip(starts, map(comparison.end_of_padding, ends), strict=True))
     described = AddressSet(ranges + _ranges(stubs))
     lookup = comparison.lookup
     # From the start of the next function on, a look-up finds that one.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare an FDE that overlaps no other with the function of the same range: nearly all FDEs of nearly all files.
+"""Compare an FDE that overlaps no other with the function of its range: nearly all FDEs of nearly all files.
+
+The function may reach over the padding that follows, where the FDE's last row has to be in force.
 
 Most pairs of a program and a row list occur many times; each distinct pair is compared once.
 """
@@ -34,7 +36,7 @@ class _Result(NamedTuple):
 
 
 class WholeFunctions:
-    """Compares FDEs with functions of the same range."""
+    """Compares FDEs with functions of the same range, or of that range and padding."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
@@ -46,19 +48,24 @@ class WholeFunctions:
         self._results = IdentityMap(_no_results)
 
     def function_of(self, entry: CfiEntry) -> DecodedFunction | None:
-        """Return the first function that starts where an FDE does, if it is a PCINC function of the FDE's range."""
+        """Return the first function that starts where an FDE does, if it is a PCINC function of the FDE's range.
+
+        It may reach over padding.
+        """
         lookup, begin = self._comparison.lookup, entry.fde.pc_begin_vaddr
         index = bisect_left(lookup.starts, begin)
         if index == len(lookup.starts):
             return None
         function = lookup.functions[index]
-        has_range = function.start_vaddr == begin and function.size == entry.fde.pc_range
-        return function if has_range and not function.is_pcmask else None
+        if function.start_vaddr != begin or function.is_pcmask:
+            return None
+        end = begin + entry.fde.pc_range
+        return function if end <= begin + function.size <= self._comparison.end_of_padding(end) else None
 
     def compare(self, entry: CfiEntry, function: DecodedFunction) -> None:
-        """Compare an FDE with the function of the same range."""
+        """Compare an FDE with the function that `function_of` returned for it."""
         results = self._results[function.rows]
-        key = (entry.program.number, entry.fde.pc_range)
+        key = (entry.program.number, function.size)
         result = results.get(key)
         if result is None:
             result = results[key] = self._compare_rows(entry, function)
@@ -73,7 +80,7 @@ class WholeFunctions:
         comparison.compare_attributes((entry,), function, signs_ra=has_b_key and self._signs_ra[function.rows])
 
     def _compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> _Result:
-        table, size = entry.program.table, entry.fde.pc_range
+        table, size = entry.program.table, function.size
         if self._is_same_throughout(table, function.rows):
             return _Result(len(table.starts), ())
         comparison = self._comparison

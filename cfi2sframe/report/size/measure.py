@@ -49,7 +49,7 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
     Raises `InputError` when the file's CFI cannot be used.
     """
     versions = []
-    source, cfi_size, fde_count = "", 0, 0
+    source, cfi_size, fde_count, code_padding = "", 0, 0, 0
     functions = NO_FUNCTIONS
     gnu: dict[int, GnuSection] = {}
     for version in s.VERSIONS:
@@ -62,6 +62,7 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
         source = conversion.cfi.sections[0].name
         cfi_size = sum(len(section.data) for section in conversion.cfi.sections)
         fde_count = len(conversion.cfi.entries) + len(conversion.cfi.damaged)
+        code_padding = sum(conversion.code_map.padding.sizes.values())
         versions.append(
             VersionSizes(
                 version,
@@ -85,6 +86,7 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
             eh_frame=_size_of(image, ".eh_frame"),
             eh_frame_hdr=_size_of(image, ".eh_frame_hdr"),
             sframe=0 if sframe is None else sframe.size,
+            code_padding=code_padding,
         ),
         sframe_version=None if sframe is None else _version_of(image, sframe),
         fde_count=fde_count,

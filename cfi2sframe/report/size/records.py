@@ -108,7 +108,7 @@ class CfiSizes(NamedTuple):
     """Sizes of a file and of some of its sections.
 
     `cfi` is the section that was read: `.eh_frame`, or `.debug_frame` in a file without. `sframe` is the section that
-    the file already has.
+    the file already has. `code_padding` is alignment padding, which functions reach over.
     """
 
     file: int = 0
@@ -117,6 +117,7 @@ class CfiSizes(NamedTuple):
     eh_frame: int = 0
     eh_frame_hdr: int = 0
     sframe: int = 0
+    code_padding: int = 0
 
     @property
     def base(self) -> int:

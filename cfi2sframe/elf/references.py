@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every address that a file refers to by a symbol, as an entry point, or by a relocation.
+
+What none of these names may still be reached by falling through, or by a branch whose target the assembler resolved.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.dynamic import dynamic_entries
+from cfi2sframe.elf.headers import RELA_SIZE, SYMBOL_SIZE
+from cfi2sframe.errors import ElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import ElfSection
+
+#: Bytes of a table that are read in a microsecond, a step of the budget.
+_BYTES_PER_STEP: Final = 64
+#: Steps for a word that a compact relocation (SHT_RELR) names.
+_WORD_STEPS: Final = 2
+_REFERENCES: Final = "the symbols and relocations"
+#: Words of a packed table: `r_offset`, `r_info`, `r_addend` of Elf64_Rela; `st_value` is the second word of Elf64_Sym.
+_RELA_WORDS: Final = RELA_SIZE // 8
+_SYMBOL_WORDS: Final = SYMBOL_SIZE // 8
+#: Addresses that a bitmap of SHT_RELR covers (gABI, "Relative Relocation Table").
+_BITMAP_WORDS: Final = 63
+#: Relocation types of code whose field holds the target itself; the field of any other holds the distance to it.
+_ABSOLUTE_TYPES: Final = {
+    c.EM_X86_64: frozenset({c.R_X86_64_64, c.R_X86_64_32, c.R_X86_64_32S}),
+    c.EM_AARCH64: frozenset({c.R_AARCH64_ABS64, c.R_AARCH64_ABS32}),
+    c.EM_S390: frozenset({c.R_390_64, c.R_390_32}),
+}
+#: What assemblers add to the addend of such a distance, because it counts from elsewhere than the field's start: from
+#: the instruction's end (AMD64), from its start (s390x).
+_DISTANCE_BIAS: Final = {c.EM_X86_64: -4, c.EM_AARCH64: 0, c.EM_S390: 2}
+#: GCC and Clang list there where each function's instructions for tracers are, which may lie before its entry.
+_PATCHABLE: Final = "__patchable_function_entries"
+
+
+def referred_addresses(image: ElfImage) -> set[int]:
+    """Return the addresses that symbols, entry points and relocations of a file name, and those that relocations fill.
+
+    They may be addresses of anything; in an object, those of the image's layout. Raises `ElfError` when one of the
+    tables cannot be read, `BudgetError` when they are out of proportion to the file.
+    """
+    found = {image.header.entry_vaddr}
+    if image.is_relocatable:
+        for table in _symbol_tables(image):
+            found.update(vaddr for vaddr in image.symbol_vaddrs(table) if vaddr is not None)
+    else:
+        dynamic = dynamic_entries(image)
+        found.update(dynamic[tag] for tag in (c.DT_INIT, c.DT_FINI) if tag in dynamic)
+        found.update(_symbol_values(image, dynamic))
+        found.update(_dynamic_targets(image, dynamic))
+        for section in image.sections_named(_PATCHABLE):
+            found.update(_words(image, image.section_bytes(section), 1))
+    for table in image.sections:
+        if table.type in (c.SHT_RELA, c.SHT_REL) and not table.flags & c.SHF_ALLOC and table.info < len(image.sections):
+            target = image.sections[table.info]
+            if target.flags & c.SHF_ALLOC:
+                _add_static(image, table, target, found)
+    return found
+
+
+def _words(image: ElfImage, data: bytes, count: int) -> array[int]:
+    """Return the 64-bit words of a table, as many as whole records of `count` words have."""
+    image.budget.spend(len(data) // _BYTES_PER_STEP, _REFERENCES)
+    words = array("Q")
+    words.frombytes(data[: len(data) // (8 * count) * 8 * count])
+    if sys.byteorder != ("little" if image.byte_order == "<" else "big"):
+        words.byteswap()
+    return words
+
+
+def _symbol_tables(image: ElfImage) -> Iterator[ElfSection]:
+    # A file has at most one of each kind (gABI, "Sections").
+    for kind in (c.SHT_SYMTAB, c.SHT_DYNSYM):
+        yield from [section for section in image.sections if section.type == kind][:1]
+
+
+def _symbol_values(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
+    """Yield `st_value` of all symbols of a linked file."""
+    for table in _symbol_tables(image):
+        yield from _words(image, image.section_bytes(table), _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
+    if not image.sections and c.DT_SYMTAB in dynamic:
+        # Nothing gives the table's size; linkers place the strings after it.
+        start, end = dynamic[c.DT_SYMTAB], dynamic.get(c.DT_STRTAB, 0)
+        data = image.bytes_at(start, end - start) if start <= end else None
+        if data is None:
+            raise ElfError("no section headers, and a dynamic symbol table of unknown size")
+        yield from _words(image, data, _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
+
+
+def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
+    """Yield the addends of dynamic relocations, and the addresses in words that compact ones name."""
+    tables, compact = list[bytes](), list[bytes]()
+    for section in image.sections:
+        if section.flags & c.SHF_ALLOC and section.type in (c.SHT_RELA, c.SHT_RELR):
+            (tables if section.type == c.SHT_RELA else compact).append(image.section_bytes(section))
+    if not image.sections:
+        for tag, size_tag, found in (
+            (c.DT_RELA, c.DT_RELASZ, tables),
+            (c.DT_JMPREL, c.DT_PLTRELSZ, tables),
+            (c.DT_RELR, c.DT_RELRSZ, compact),
+        ):
+            data = image.bytes_at(dynamic.get(tag, 0), dynamic.get(size_tag, 0))
+            if data is None:
+                raise ElfError(f"a table of the dynamic section (tag {tag}) leaves the file")
+            found.append(data)
+    for data in tables:
+        yield from _words(image, data, _RELA_WORDS)[2::_RELA_WORDS]
+    for data in compact:
+        for vaddr in _compact_places(_words(image, data, 1)):
+            image.budget.spend(_WORD_STEPS, _REFERENCES)
+            word = image.bytes_at(vaddr, 8)
+            if word is not None:
+                yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
+
+
+def _compact_places(words: Iterable[int]) -> Iterator[int]:
+    """Yield the addresses that a table of compact relocations names."""
+    following = 0
+    for word in words:
+        if not word & 1:
+            yield word
+            following = word + 8
+            continue
+        for number in range(_BITMAP_WORDS):
+            if word >> (number + 1) & 1:
+                yield following + 8 * number
+        following += 8 * _BITMAP_WORDS
+
+
+def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: set[int]) -> None:
+    """Add the targets and the places of the relocations of a section, of an object or kept by `ld --emit-relocs`."""
+    if table.type == c.SHT_REL or table.link not in {symbols.index for symbols in _symbol_tables(image)}:
+        raise ElfError("relocations without addends, or without symbols", table.name)
+    words = _words(image, image.section_bytes(table), _RELA_WORDS)
+    symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
+    base = target.vaddr if image.is_relocatable else 0
+    found.update([base + offset for offset in words[0::_RELA_WORDS]])
+    # As signed numbers, because most addends of code are negative.
+    addends = array("q", words[2::_RELA_WORDS].tobytes())
+    absolute = _ABSOLUTE_TYPES[image.arch.elf_machine]
+    bias = _DISTANCE_BIAS[image.arch.elf_machine] if target.is_code else 0
+    for info, addend in zip(words[1::_RELA_WORDS], addends, strict=True):
+        index = info >> 32
+        vaddr = symbol_vaddrs[index] if index < len(symbol_vaddrs) else None
+        if vaddr is not None:
+            found.add(vaddr + addend - (0 if info & 0xFFFFFFFF in absolute else bias))

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alignment padding after functions, told from code by its bytes.
+
+A function that ends in a call that does not return leaves a return address in the padding after it. Unwinders of DWARF
+look up the address before; the kernel and glibc look up the return address itself, and find it where the function
+reaches over the padding. Padding is never executed, so no other look-up meets it.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, chain, compress
+from operator import sub
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.elf.references import referred_addresses
+from cfi2sframe.errors import ElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Sequence
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import CodeRange
+
+#: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
+MAX_ALIGNMENT: Final = 64
+#: No instruction of any of the ABIs is longer.
+_MAX_INSTRUCTION_SIZE: Final = 15
+#: Bytes that are matched at one time where there may be many.
+_STEP_SIZE: Final = 4096
+#: Bytes of code that are read at one time.
+_WINDOW_SIZE: Final = 1 << 20
+
+#: ModRM of `nop`, whose register field is 0, with what it is followed by: SIB byte, displacement.
+_NOP_OPERAND: Final = (
+    rb"(?:[\x00-\x03\x06\x07\xc0-\xc7]|\x04(?:[^\x05\x0d\x15\x1d\x25\x2d\x35\x3d]|[\x05\x0d\x15\x1d\x25\x2d\x35\x3d].{4})"
+    rb"|\x05.{4}|[\x40-\x43\x45-\x47].|\x44..|[\x80-\x83\x85-\x87].{4}|\x84.{5})"
+)
+#: What fills the space before an aligned address, by ABI: the compilers' and assemblers' nops, and what the linkers
+#: GNU ld, gold, lld and mold put between input sections. Each instruction can be read in one way only.
+_FILL: Final = {
+    # nop of 1 to 15 bytes, with prefixes of operand size and of CS; int3; zeros.
+    EM_X86_64: re.compile(rb"(?:[\x66\x2e]{0,13}(?:\x90|\x0f\x1f" + _NOP_OPERAND + rb")|\xcc|\x00)+", re.DOTALL),
+    # nop; udf 0; brk 0 and 1. Instructions are little-endian in both byte orders.
+    EM_AARCH64: re.compile(rb"(?:\x1f\x20\x03\xd5|\x00{4}|[\x00\x20]\x00\x20\xd4)+"),
+    # Branches that are never taken (bcr 0, bc 0, brc 0, brcl 0); zeros.
+    EM_S390: re.compile(rb"(?:\x07[\x00-\x0f]|\x47[\x00-\x0f]..|\xa7\x04..|\xc0\x04.{4}|\x00\x00)+", re.DOTALL),
+}
+
+
+class Padding(NamedTuple):
+    """Ranges of padding `[start, end)` as columns of virtual addresses, ascending. A function ends at each start."""
+
+    starts: Sequence[int] = ()
+    ends: Sequence[int] = ()
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The ranges as pairs."""
+        return tuple(zip(self.starts, self.ends, strict=True))
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """The sizes in bytes, by start."""
+        return dict(zip(self.starts, map(sub, self.ends, self.starts), strict=True))
+
+    def without(self, starts: Container[int]) -> Padding:
+        """Return the ranges that do not start at certain addresses."""
+        kept = [start not in starts for start in self.starts]
+        return Padding(tuple(compress(self.starts, kept)), tuple(compress(self.ends, kept)))
+
+
+class PaddingCount:
+    """Counts the bytes of padding in ranges of addresses."""
+
+    def __init__(self, padding: Padding) -> None:
+        self._padding = padding
+        #: By number of a range, the bytes of those before it.
+        self._before = [0, *accumulate(padding.sizes.values())]
+
+    def between(self, start_vaddr: int, end_vaddr: int) -> int:
+        """Return the bytes of padding from one address up to another."""
+        return max(0, self._up_to(end_vaddr) - self._up_to(start_vaddr))
+
+    def _up_to(self, vaddr: int) -> int:
+        index = bisect_left(self._padding.starts, vaddr)
+        excess = max(0, self._padding.ends[index - 1] - vaddr) if index else 0
+        return self._before[index] - excess
+
+
+def is_fill(image: ElfImage, data: bytes) -> bool:
+    """Whether bytes consist of whole instructions that only fill space; there has to be one at least."""
+    return _FILL[image.arch.elf_machine].fullmatch(data) is not None
+
+
+def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int) -> int:
+    """Return how many bytes of a part of a code range, from its start on, only fill space."""
+    vaddr = start_vaddr
+    while vaddr < end_vaddr:
+        data = image.code_bytes(code, vaddr, min(end_vaddr, vaddr + _STEP_SIZE))
+        match = _FILL[image.arch.elf_machine].match(data)
+        if match is None:
+            break
+        vaddr += match.end()
+        if match.end() < len(data) - _MAX_INSTRUCTION_SIZE:
+            break
+    return vaddr - start_vaddr
+
+
+def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> Padding:
+    """Return the padding after functions, whose addresses `[start, end)` are columns: ascending, without overlap.
+
+    Padding fills the space up to the next function or to the end of the executable section (segment, where there are
+    no sections). It consists of instructions that do nothing, has fewer than 64 bytes, and no symbol, entry point or
+    relocation refers to it. Raises `BudgetError` when the symbols and relocations are out of proportion to the file.
+    """
+    found: list[Padding] = []
+    try:
+        for code in image.code_ranges:
+            first, last = bisect_left(starts, code.start_vaddr), bisect_left(starts, code.end_vaddr)
+            limits = [*starts[first + 1 : last], code.end_vaddr]
+            has_size = [0 < size < MAX_ALIGNMENT for size in map(sub, limits, ends[first:last])]
+            gaps = Padding(tuple(compress(ends[first:last], has_size)), tuple(compress(limits, has_size)))
+            found += _filled(image, code, gaps)
+        gaps = Padding(*(tuple(chain.from_iterable(column)) for column in zip(*found, strict=True)))
+        return _without_referred(gaps, referred_addresses(image).difference(starts)) if gaps.starts else gaps
+    except ElfError:
+        # Where a table is damaged, no one can say what refers to padding.
+        return Padding()
+
+
+def _filled(image: ElfImage, code: CodeRange, gaps: Padding) -> Iterator[Padding]:
+    """Yield the gaps of a code range that are filled. Most have the bytes of another one, so each text is read once."""
+    first = 0
+    while first < len(gaps.starts):
+        base = gaps.starts[first]
+        last = bisect_right(gaps.starts, base + _WINDOW_SIZE)
+        starts, ends = gaps.starts[first:last], gaps.ends[first:last]
+        first = last
+        window = image.code_bytes(code, base, ends[-1])
+        if len(window) == ends[-1] - base:
+            texts = [window[start - base : end - base] for start, end in zip(starts, ends, strict=True)]
+            fills = {text for text in set(texts) if is_fill(image, text)}
+            is_filled = [text in fills for text in texts]
+            yield Padding(tuple(compress(starts, is_filled)), tuple(compress(ends, is_filled)))
+
+
+def _without_referred(gaps: Padding, vaddrs: Iterable[int]) -> Padding:
+    """Return the gaps that hold none of some addresses."""
+    begin, end = gaps.starts[0], gaps.ends[-1]
+    referred = set[int]()
+    for vaddr in [vaddr for vaddr in vaddrs if begin <= vaddr < end]:
+        index = bisect_right(gaps.starts, vaddr) - 1
+        if vaddr < gaps.ends[index]:
+            referred.add(index)
+    if not referred:
+        return gaps
+    kept = [index not in referred for index in range(len(gaps.starts))]
+    return Padding(tuple(compress(gaps.starts, kept)), tuple(compress(gaps.ends, kept)))
