@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.oracle
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the page's programs are for AMD64"),
+]
 
 PAGE = ROOT / "docs" / "readers.md"
 #: The columns of the page's table, and how to convert for them.
