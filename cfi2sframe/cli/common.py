@@ -178,8 +178,8 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         choices=(1, 2, 3),
         default=3,
         metavar="{1,2,3}",
-        help="the version to write (default 3: GNU ld 2.46 and later, the Linux user-space unwinder; "
-        "2: GNU ld 2.41-2.45, glibc; 1: GNU ld 2.40)",
+        help="the version to write (default 3: GNU ld 2.46 and later; 2: GNU ld 2.41-2.45, glibc built with "
+        "--enable-sframe; 1: GNU ld 2.40)",
     )
     parser.add_argument(
         "--errata",
