@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a table that are read in a microsecond, a step of the budget.
 _BYTES_PER_STEP: Final = 64
-#: Steps for a word that a compact relocation (SHT_RELR) names.
-_WORD_STEPS: Final = 2
+#: Steps for a place that a compact relocation (SHT_RELR) names.
+_PLACE_STEPS: Final = 2
 _REFERENCES: Final = "the symbols and relocations"
 #: Words of a packed table: `r_offset`, `r_info`, `r_addend` of Elf64_Rela; `st_value` is the second word of Elf64_Sym.
 _RELA_WORDS: Final = RELA_SIZE // 8
@@ -100,29 +100,32 @@ def _symbol_values(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
 
 def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
     """Yield the addends of dynamic relocations, and the addresses in words that compact ones name."""
-    tables, compact = list[bytes](), list[bytes]()
-    for section in image.sections:
-        if section.flags & c.SHF_ALLOC and section.type in (c.SHT_RELA, c.SHT_RELR):
-            (tables if section.type == c.SHT_RELA else compact).append(image.section_bytes(section))
-    if not image.sections:
-        for tag, size_tag, found in (
-            (c.DT_RELA, c.DT_RELASZ, tables),
-            (c.DT_JMPREL, c.DT_PLTRELSZ, tables),
-            (c.DT_RELR, c.DT_RELRSZ, compact),
-        ):
-            if tag in dynamic and dynamic.get(size_tag, 0):
-                data = image.bytes_at(dynamic[tag], dynamic[size_tag])
-                if data is None:
-                    raise ElfError(f"a table of the dynamic section (tag {tag}) leaves the file")
-                found.append(data)
-    for data in tables:
-        yield from _words(image, data, _RELA_WORDS)[2::_RELA_WORDS]
-    for data in compact:
+    for is_compact, data in _dynamic_tables(image, dynamic):
+        if not is_compact:
+            yield from _words(image, data, _RELA_WORDS)[2::_RELA_WORDS]
+            continue
+        # A word that names no place takes time, too.
+        image.budget.spend(len(data) // 8, _REFERENCES)
         for vaddr in _compact_places(_words(image, data, 1)):
-            image.budget.spend(_WORD_STEPS, _REFERENCES)
+            image.budget.spend(_PLACE_STEPS, _REFERENCES)
             word = image.bytes_at(vaddr, 8)
             if word is not None:
                 yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
+
+
+def _dynamic_tables(image: ElfImage, dynamic: dict[int, int]) -> Iterator[tuple[bool, bytes]]:
+    """Yield the tables of dynamic relocations, and whether they are compact ones."""
+    for section in image.sections:
+        if section.flags & c.SHF_ALLOC and section.type in (c.SHT_RELA, c.SHT_RELR):
+            yield section.type == c.SHT_RELR, image.section_bytes(section)
+    if image.sections:
+        return
+    for tag, size_tag in ((c.DT_RELA, c.DT_RELASZ), (c.DT_JMPREL, c.DT_PLTRELSZ), (c.DT_RELR, c.DT_RELRSZ)):
+        if tag in dynamic and dynamic.get(size_tag, 0):
+            data = image.bytes_at(dynamic[tag], dynamic[size_tag])
+            if data is None:
+                raise ElfError(f"a table of the dynamic section (tag {tag}) leaves the file")
+            yield tag == c.DT_RELR, data
 
 
 def _compact_places(words: Iterable[int]) -> Iterator[int]:
@@ -133,9 +136,11 @@ def _compact_places(words: Iterable[int]) -> Iterator[int]:
             yield word
             following = word + 8
             continue
-        for number in range(_BITMAP_WORDS):
-            if word >> (number + 1) & 1:
-                yield following + 8 * number
+        bits = word >> 1
+        while bits:
+            lowest = bits & -bits
+            yield following + 8 * (lowest.bit_length() - 1)
+            bits ^= lowest
         following += 8 * _BITMAP_WORDS
 
 
