@@ -35,6 +35,8 @@ _MAX_INSTRUCTION_SIZE: Final = 15
 _STEP_SIZE: Final = 4096
 #: Bytes of code that a step of the budget, about a microsecond, can read: sections may share bytes of the file.
 _READ_PER_STEP: Final = 1024
+#: The same for bytes that are matched.
+_MATCHED_PER_STEP: Final = 8
 #: Bytes of code that are read at one time.
 _WINDOW_SIZE: Final = 1 << 20
 
@@ -107,7 +109,10 @@ def is_fill(image: ElfImage, data: bytes) -> bool:
 
 
 def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int) -> int:
-    """Return how many bytes of a part of a code range, from its start on, only fill space."""
+    """Return how many bytes of a part of a code range, from its start on, only fill space.
+
+    Raises `BudgetError` when these are out of proportion to the file.
+    """
     vaddr = start_vaddr
     while vaddr < end_vaddr:
         data = image.code_bytes(code, vaddr, min(end_vaddr, vaddr + _STEP_SIZE))
@@ -115,6 +120,7 @@ def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int
         if match is None:
             break
         vaddr += match.end()
+        image.budget.spend(match.end() // _MATCHED_PER_STEP, "bytes of padding")
         if match.end() < len(data) - _MAX_INSTRUCTION_SIZE:
             break
     return vaddr - start_vaddr
