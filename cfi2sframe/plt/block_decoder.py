@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a block to instructions with their effects. The only user of capstone, imported for the first block."""
+"""The bytes of a block to instructions with their effects, by capstone, which is imported for the first block."""
 
 from __future__ import annotations
 

@@ -73,6 +73,7 @@ def coverage_lines(coverage: Coverage) -> Iterator[str]:
         yield f"    {label:<18}{value:>12,}  {_percent(value, counts.total)}"
     yield f"  section             {coverage.sizes.sframe:>12,} bytes, {coverage.row_count:,} rows{_ratio(coverage)}"
     yield f"  section address     {coverage.section_vaddr:>#12x}"
+    yield from _return_address_lines(coverage)
     yield from _section_lines(coverage)
     yield from _left_out_lines(coverage)
     if coverage.stubs_left_out:
@@ -98,6 +99,22 @@ def _percent(part: int, whole: int) -> str:
 def _ratio(coverage: Coverage) -> str:
     ratio = coverage.sizes.ratio
     return "" if ratio is None else f", {ratio:.2f} of {coverage.source} + .eh_frame_hdr"
+
+
+def _return_address_lines(coverage: Coverage) -> Iterator[str]:
+    returns = coverage.return_addresses
+    if returns is None:
+        return
+    yield f"  calls               {returns.calls:>12,}  by the row at their return address"
+    for label, value in (
+        ("the call's", returns.same_row),
+        ("none: padding", returns.padding),
+        ("none: elsewhere", returns.no_function),
+        ("next function's", returns.next_function),
+        ("another", returns.other_row),
+    ):
+        yield f"    {label:<18}{value:>12,}  {_percent(value, returns.described)}"
+    yield f"    (not described    {returns.without:>12,}  the section has no row for the call itself)"
 
 
 def _section_lines(coverage: Coverage) -> Iterator[str]:

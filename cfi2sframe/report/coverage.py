@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.stub_reasons import StubReason
     from cfi2sframe.reasons import SkipReason
+    from cfi2sframe.report.return_addresses import ReturnAddresses
 
 SCHEMA_VERSION: Final = 1
 #: Characters of names that one step of the budget, about a microsecond, can render.
@@ -140,6 +141,7 @@ class Coverage(NamedTuple):
 
     `source` names the CFI section that was read, `section_vaddr` is the address that the section was made for, `errata`
     is None except in version 2. `reasons` and `dropped` count functions and FDEs by reason, as sentences.
+    `return_addresses` is None unless `count_return_addresses` was asked for them.
     """
 
     file: str
@@ -159,6 +161,7 @@ class Coverage(NamedTuple):
     left_out: tuple[LeftOut, ...]
     stubs_left_out: tuple[StubLeftOut, ...]
     damaged: tuple[Damaged, ...]
+    return_addresses: ReturnAddresses | None = None
 
 
 def account(conversion: Conversion) -> Coverage:
@@ -309,8 +312,8 @@ def _left_out(conversion: Conversion) -> tuple[LeftOut, ...]:
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:
     """Return the account as JSON-ready data, schema version `SCHEMA_VERSION`."""
-    functions = coverage.functions
-    return {
+    functions, returns = coverage.functions, coverage.return_addresses
+    data = {
         "schema": SCHEMA_VERSION,
         "file": coverage.file,
         "arch": coverage.arch,
@@ -334,3 +337,6 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
         ],
         "damaged": [item._asdict() for item in coverage.damaged],
     }
+    if returns is not None:
+        data["return_addresses"] = {**returns._asdict(), "described": returns.described, "percent": returns.percent}
+    return data

@@ -61,6 +61,7 @@ complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -s O -x -a '0 1
 complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l no-padding -d 'end every function where its FDE ends'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l section-address -x -d 'the address that the section will have'
+complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l return-addresses -d 'look up the return address of every call, too, as readers do that do not look'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l json -d 'print JSON'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l compare -r -d 'two files, or two trees matched by name'
