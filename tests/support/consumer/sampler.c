@@ -337,6 +337,14 @@ static bool keep_out_path(const char *path)
   return size > 0 && (size_t)size < sizeof out_path;
 }
 
+static bool choose_lookup(void)
+{
+  const char *lookup = getenv("CONSUMER_LOOKUP");
+
+  walker.looks_up_ra = lookup != NULL && strcmp(lookup, "ra") == 0;
+  return lookup == NULL || walker.looks_up_ra || strcmp(lookup, "call") == 0;
+}
+
 static bool choose_timer(void)
 {
   const char *interval = getenv("CONSUMER_INTERVAL_US");
@@ -363,8 +371,8 @@ __attribute__((constructor)) static void start_sampling(void)
 
   if (path == NULL)
     return;
-  if (!keep_out_path(path) || !choose_timer()) {
-    fputs("sampler: bad CONSUMER_OUT, CONSUMER_INTERVAL_US or clock\n", stderr);
+  if (!keep_out_path(path) || !choose_lookup() || !choose_timer()) {
+    fputs("sampler: bad CONSUMER_OUT, _LOOKUP, _INTERVAL_US or clock\n", stderr);
     return;
   }
   results.owner = getpid();

@@ -287,7 +287,8 @@ static enum sframe_ending find_row(const struct sframe_walker *walker,
 {
   const struct sframe_frame *frame = &walker->frame;
   /* A return address may lie behind its call's function or row.  */
-  uint64_t pc = frame->pc_is_exact ? frame->pc : frame->pc - 1;
+  bool is_pc = frame->pc_is_exact || walker->looks_up_ra;
+  uint64_t pc = is_pc ? frame->pc : frame->pc - 1;
   const struct sframe_module *module = sframe_module_of(walker->modules, pc);
 
   if (module == NULL)

@@ -164,6 +164,9 @@ struct sframe_frame {
 enum { SFRAME_BLOCK_SIZE = 4096 };
 
 struct sframe_walker {
+  /* Return addresses are looked up themselves, as the kernel's and glibc's code
+     do, not the calls before them.  Set it before a walk starts.  */
+  bool looks_up_ra;
   const struct sframe_modules *modules;
   struct sframe_registers registers; /* of the topmost frame */
   struct sframe_frame frame;
