@@ -31,18 +31,19 @@ class Options(NamedTuple):
     """What the caller may choose.
 
     `version` is that of SFrame (1 to 3); `errata` is the number of the newest errata of version 2 that the section's
-    readers know (0 to 2). `source` is the CFI to read; None: `.eh_frame`, or `.debug_frame` in a file without it.
-    `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary past the last PT_LOAD (objects:
-    0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER (versions 1 and 2). `with_stubs`: PLT
-    stubs get rows from their instructions. `with_padding`: functions reach over the alignment padding that follows
-    them, where the return addresses of calls that do not return are. `level`: 0 gives every function rows of its own,
-    1 shares equal rows, 2 also cuts and joins functions where that saves bytes; None is 1 in little-endian sections and
-    0 in big-endian ones, because libsframe flips those in place, function by function. Objects are always at 0: GNU ld
-    cannot merge shared rows.
+    readers know (0 to 2): not 2 by default, because glibc's backtrace() takes a row without data words for an error and
+    leaves the whole trace to DWARF. `source` is the CFI to read; None: `.eh_frame`, or `.debug_frame` in a file without
+    it. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary past the last PT_LOAD
+    (objects: 0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER (versions 1 and 2).
+    `with_stubs`: PLT stubs get rows from their instructions. `with_padding`: functions reach over the alignment padding
+    that follows them, where the return addresses of calls that do not return are. `level`: 0 gives every function rows
+    of its own, 1 shares equal rows, 2 also cuts and joins functions where that saves bytes; None is 1 in little-endian
+    sections and 0 in big-endian ones, because libsframe flips those in place, function by function. Objects are always
+    at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
-    errata: int = 2
+    errata: int = 1
     source: CfiKind | None = None
     section_vaddr: int | None = None
     all_keep_frame_pointer: bool = False

@@ -42,7 +42,7 @@ class Target(NamedTuple):
 
     arch: Arch
     version: int = SFRAME_VERSION_3
-    errata: int = 2
+    errata: int = 1
 
     @property
     def has_flexible_rows(self) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.budget import Budget
+from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
 from cfi2sframe.dwarf.program_cache import ProgramCache
 from cfi2sframe.dwarf.row_machine import RowMachine
@@ -154,8 +155,8 @@ def test_each_state_is_counted_once(patience: int) -> None:
 # Lowering
 
 
-def test_the_last_errata_are_the_default() -> None:
-    assert Target(AMD64).errata == 2
+def test_the_errata_that_glibc_reads_are_the_default() -> None:
+    assert Target(AMD64, 2).errata == Options(version=2).errata == 1
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

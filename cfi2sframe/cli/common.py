@@ -186,8 +186,8 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=(0, 1, 2),
         metavar="{0,1,2}",
-        help="the errata of version 2 that readers know (default 2; 1 adds PC-relative starts, "
-        "2 adds rows with an undefined RA)",
+        help="the errata of version 2 that readers know (default 1: PC-relative starts; 0: for GNU ld before 2.45; "
+        "2: rows with an undefined RA, at which glibc gives up the whole trace)",
     )
     parser.add_argument(
         "--from",
@@ -268,7 +268,7 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         raise RequestError(f"version {arguments.sframe_version} has no errata; --errata belongs to version 2")
     return Options(
         version=arguments.sframe_version,
-        errata=2 if arguments.errata is None else arguments.errata,
+        errata=Options().errata if arguments.errata is None else arguments.errata,
         source=arguments.source,
         section_vaddr=arguments.section_address,
         with_stubs=arguments.with_stubs,

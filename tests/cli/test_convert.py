@@ -89,6 +89,20 @@ def test_errata_and_frame_pointer(files: Files, good: Path) -> None:
     assert files.out.read_bytes() == GOOD._replace(version=2, flags=3).assemble()
 
 
+def test_version_2_is_without_outermost_frames_unless_asked_for(files: Files) -> None:
+    """A trace by backtrace() of glibc would be given up at a row without data words."""
+    outermost = asm.Fde(cie_of(AMD64), TEXT_VADDR + 32, 16, (asm.undefined(16),))
+    path = files.add("in", push_fp(AMD64), outermost)
+    message = f"function at {TEXT_VADDR + 32:#x}: no SFrame FDE: RA is undefined (outermost frame)"
+    warning = f"cfi2sframe: {path}: warning: {message}"
+    for errata in ((), ("--errata", "1")):
+        assert run(path, "-o", files.out, "--sframe-version=2", *errata) == (0, b"", (warning,))
+        assert files.out.read_bytes() == GOOD._replace(version=2).assemble()
+    assert run(path, "-o", files.out, "--sframe-version=2", "--errata", "2") == (0, b"", ())
+    described = RawFunction(TEXT_VADDR + 32, 16, b"\0\0", 1)
+    assert files.out.read_bytes() == GOOD._replace(functions=(PUSH, described), version=2).assemble()
+
+
 def test_the_source(files: Files) -> None:
     frame = asm.EhFrame((asm.Fde(cie_of(AMD64, augmentation="")._replace(version=4), TEXT_VADDR, 8),), debug_frame=True)
     debug = asm.Section(".debug_frame", frame.assemble())

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.oracle
 #: What may be written, and the release of readelf that reads it; 2.44 refuses s390x.
 VERSIONS: Final[dict[str, tuple[BinutilsVersion, Options]]] = {
     "3": ("newest", Options(version=3)),
-    "2 errata 2": ("newest", Options(version=2)),
+    "2 errata 2": ("newest", Options(version=2, errata=2)),
+    "2 errata 1": ("newest", Options(version=2)),
     "2 errata 0": ("2.44", Options(version=2, errata=0)),
 }
 

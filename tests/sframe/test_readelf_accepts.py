@@ -44,6 +44,7 @@ class Reader(NamedTuple):
 READERS = {
     "version 1, 2.40": Reader("2.40", Options(version=1)),
     "version 2 errata 0, 2.44": Reader("2.44", Options(version=2, errata=0)),
+    "version 2 errata 1, newest": Reader("newest", Options(version=2)),
     "version 2 errata 2, newest": Reader("newest", Options(version=2, errata=2)),
     "version 3, newest": Reader("newest", Options(version=3)),
 }
