@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles corpus-files corpus same-bytes house tree demo bench bench-before clean
+.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ zipapp: venv ## build the program as one file for Python 3.11 or later; it takes
 
 oracles: ## fetch GNU binutils 2.44 and the newest, LLVM and mold, as judges for the tests -> build/oracles
 	tools/fetch-oracles build/oracles sid=mold
+
+glibc: oracles ## build the newest glibc whose backtrace() reads SFrame, as a judge; takes 15 minutes -> build/glibc
+	tools/build-glibc build/glibc build/oracles
 
 corpus-files: ## fetch real ELF files of three architectures -> build/corpus
 	tools/fetch-corpus build/corpus

@@ -218,6 +218,29 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "the CFI of _dl_runtime_resolve has CFA at sp+0 at its entry and RA at c+8: the 16 bytes that PLT0 pushed are "
         "left out, so every tracer by CFI takes up its caller with an SP that is 16 too low",
     ),
+    KnownWrong(
+        "backtrace-plt-resolution",
+        "glibc",
+        ("2.44",),
+        "reads version 2 only, which cannot express the CFA of its own _dl_runtime_resolve (rbx + offset)",
+    ),
+    *(
+        KnownWrong(
+            f"backtrace-{place}",
+            "glibc",
+            ("2.44",),
+            "reads version 2 only, which cannot express the last instructions of _Unwind_RaiseException and "
+            "_Unwind_Resume (CFA by rcx); std::terminate() is called within them",
+        )
+        for place in ("terminate-noexcept", "terminate-destructor", "abort-destructor")
+    ),
+    KnownWrong(
+        "backtrace-context",
+        "glibc",
+        ("2.44",),
+        "looks up the return address itself: that of a function started by makecontext() is the first byte of "
+        "__start_context, which was never called; DWARF looks at the byte before, where no function is, and stops",
+    ),
 )
 
 

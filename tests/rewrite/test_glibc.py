@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backtrace() of a glibc that reads SFrame finds, by the sections made here, the frames that DWARF finds.
+
+The programs of tests/support/glibc run under the glibc of `make glibc`. They, their libraries, its libraries and its
+ld.so are converted to version 2, without further options. In the libgcc_s.so.1 that backtrace() falls back to,
+_Unwind_Backtrace is overwritten and finds no frame: whatever is answered comes from SFrame rows.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from cfi2sframe import Options, convert, load
+from cfi2sframe.emit import check, emit
+from tests.support.emitted import need, run
+from tests.support.known_wrong import expect_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "tests/support/glibc"
+GLIBC = ROOT / "build/glibc"
+LIBGCC: Final = "libgcc_s.so.1"
+#: The same library for the judgement, under a name of the same length.
+LIBGCC_OF_THE_JUDGE: Final = "libgcc_r.so.1"
+#: return _URC_END_OF_STACK, by machine.
+FINDS_NOTHING: Final = {"EM_X86_64": "b8 05 00 00 00 c3", "EM_AARCH64": "a0 00 80 52 c0 03 5f d6"}
+FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-Wl,-z,lazy", "-rdynamic"]
+
+IN_C = [
+    "deep",
+    "alloca",
+    "qsort",
+    "tree",
+    "signal",
+    "signal-stack",
+    "signal-fault",
+    "signal-loop",
+    "abort",
+    "thread",
+    "thread-exit",
+    "thread-key",
+    "thread-cancelled",
+    "once",
+    "atexit",
+    "destructor",
+    "noreturn",
+    "library",
+    "dlopen",
+    "dlopen-constructor",
+    "plt-resolution",
+    "context",
+    "longjmp",
+]
+IN_CPP = [
+    "catch",
+    "unwinding",
+    "unwinding-std-thread",
+    "rethrow",
+    "copy",
+    "function",
+    "static-destructor",
+    "terminate-noexcept",
+    "terminate-destructor",
+    "terminate-uncaught",
+    "abort-destructor",
+    "abort-unwinding",
+]
+#: Where the stack passes a call that does not return and ends its function.
+PAST_NORETURN_CALLS: Final = ["noreturn", "signal-loop", "atexit", "destructor", "static-destructor"]
+SAME = re.compile(r"same (\d+)")
+NONE = re.compile(r"none of (\d+)")
+
+
+class World(NamedTuple):
+    """A folder with programs, and lib/ with all that they load."""
+
+    folder: Path
+    glibc: str
+
+    def answer(self, place: str) -> str:
+        """Run the program that has a place, and return what it says of its stack there."""
+        program = "places_cc" if place in IN_CPP else "places"
+        (loader,) = (self.folder / "lib").glob("ld-linux*.so.*")
+        command: list[str | Path] = [loader, "--library-path", self.folder / "lib", self.folder / program, place]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        name, _, answer = str(done.stdout).strip().partition(": ")
+        assert name == place
+        return answer
+
+
+def glibc_folder() -> Path:
+    """Return the folder that `make glibc` fills, or skip."""
+    if not (GLIBC / "version").exists():
+        pytest.skip("no glibc that reads SFrame; build it with: make glibc")
+    return GLIBC
+
+
+def without_backtrace(data: bytes) -> bytes:
+    """Return a libgcc_s whose _Unwind_Backtrace finds no frame."""
+    from io import BytesIO
+
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.sections import SymbolTableSection
+
+    file = ELFFile(BytesIO(data))
+    symbols = file.get_section_by_name(".dynsym")
+    assert isinstance(symbols, SymbolTableSection)
+    found = symbols.get_symbol_by_name("_Unwind_Backtrace")
+    assert found
+    (offset,) = file.address_offsets(found[0]["st_value"])
+    code = bytes.fromhex(FINDS_NOTHING[file["e_machine"]])
+    return data[:offset] + code + data[offset + len(code) :]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Nothing of it converted: the libraries of glibc have sections of version 3, the others have none."""
+    glibc = glibc_folder()
+    need("cc", "c++", "ldd")
+    folder = tmp_path_factory.mktemp("built")
+    lib = folder / "lib"
+    shutil.copytree(glibc / "lib", lib)
+    library: list[str | Path] = ["-shared", "-fPIC", SOURCES / "places_library.c"]
+    for name in ("libplaces.so", "libplaces2.so"):
+        run("cc", *FLAGS, *library, f"-Wl,-soname,{name}", "-o", lib / name)
+    run("cc", *FLAGS, "-c", SOURCES / "compare.c", "-o", folder / "compare.o")
+    links: list[str | Path] = [folder / "compare.o", lib / "libplaces.so", "-ldl"]
+    run("cc", *FLAGS, SOURCES / "places.c", *links, "-o", folder / "places")
+    run("c++", *FLAGS, SOURCES / "places.cc", *links, "-o", folder / "places_cc")
+    found = dict(re.findall(r"^\s*(\S+) => (/\S+) \(", run("ldd", folder / "places_cc"), re.MULTILINE))
+    for name, path in found.items():
+        if not (lib / name).exists() and not name.startswith("ld"):
+            shutil.copy(path, lib / name)
+    libgcc = (lib / LIBGCC).read_bytes()
+    (lib / LIBGCC).write_bytes(without_backtrace(libgcc))
+    (lib / LIBGCC_OF_THE_JUDGE).write_bytes(libgcc.replace(LIBGCC.encode(), LIBGCC_OF_THE_JUDGE.encode()))
+    return World(folder, (glibc / "version").read_text().strip())
+
+
+@pytest.fixture(scope="module")
+def converted(built: World, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Options, str], World]:
+    """`converted(options, left="")`: a copy with every file converted, but for one of this name."""
+    made: dict[tuple[Options, str], World] = {}
+
+    def make(options: Options, left: str = "") -> World:
+        if (options, left) not in made:
+            folder = tmp_path_factory.mktemp("converted")
+            shutil.copytree(built.folder, folder, dirs_exist_ok=True)
+            for path in (folder / "places", folder / "places_cc", *(folder / "lib").iterdir()):
+                if path.name not in (LIBGCC_OF_THE_JUDGE, left):
+                    emitted = emit(convert(load(str(built.folder / path.relative_to(folder))), options), replace=True)
+                    path.write_bytes(b"".join(emitted.chunks))
+                    check(emitted, load(str(path)))
+            made[options, left] = World(folder, built.glibc)
+        return made[options, left]
+
+    return make
+
+
+VERSION_2 = Options(version=2)
+
+
+@pytest.mark.parametrize("place", IN_C + IN_CPP)
+def test_backtrace_finds_the_frames_that_dwarf_finds(
+    place: str, converted: Callable[[Options], World], request: pytest.FixtureRequest
+) -> None:
+    world = converted(VERSION_2)
+    expect_failure(request, f"backtrace-{place}", "glibc", world.glibc)
+    answer = world.answer(place)
+    match = SAME.fullmatch(answer)
+    assert match, answer
+    # At least `here`, its caller, and what calls that.
+    assert int(match[1]) >= (200 if place == "deep" else 3)
+
+
+@pytest.mark.parametrize("place", ["deep", "signal", "thread", "unwinding"])
+def test_without_sections_nothing_is_found(place: str, built: World) -> None:
+    """The other tests can fail: there is no way around the rows."""
+    assert NONE.fullmatch(built.answer(place))
+
+
+@pytest.mark.parametrize("options", [Options(version=2, errata=2), Options(version=3)], ids=["2-errata-2", "3"])
+@pytest.mark.parametrize("place", ["deep", "signal", "unwinding"])
+def test_what_glibc_cannot_read(place: str, options: Options, converted: Callable[[Options], World]) -> None:
+    """One row without data words, that of `_start`, or another version: the whole trace is left to DWARF."""
+    assert NONE.fullmatch(converted(options).answer(place))
+
+
+@pytest.mark.parametrize("place", PAST_NORETURN_CALLS)
+def test_return_addresses_in_padding(place: str, converted: Callable[[Options], World]) -> None:
+    """The reader looks up the return address itself, so without padding these stacks are lost."""
+    assert NONE.fullmatch(converted(VERSION_2._replace(with_padding=False)).answer(place))
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="this is what glibc does on AMD64")
+def test_a_gap_may_look_like_the_end(converted: Callable[[Options], World]) -> None:
+    """A function without rows leaves the trace to DWARF, or ends it if RBP is 0, as in the outermost frame."""
+    world = converted(VERSION_2)
+    assert NONE.fullmatch(world.answer("gap"))
+    assert re.fullmatch(r"differ at 3 of \d+: the end instead of .*", world.answer("gap-rbp-0"))
+
+
+@pytest.mark.parametrize(("left", "hurt"), [("libplaces.so", "library"), ("libstdc++.so.6", "terminate-uncaught")])
+def test_one_module_without_a_section(left: str, hurt: str, converted: Callable[[Options, str], World]) -> None:
+    """It costs the traces that pass it, and no others."""
+    world = converted(VERSION_2, left)
+    assert NONE.fullmatch(world.answer(hurt))
+    for place in {"deep", "library", "terminate-uncaught"} - {hurt}:
+        assert SAME.fullmatch(world.answer(place))
