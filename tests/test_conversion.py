@@ -111,6 +111,7 @@ NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
     "all_keep_frame_pointer": ((0, 1, None, "no"), "False or True"),
     "with_stubs": ((0, 1, None, "no"), "False or True"),
+    "with_padding": ((0, 1, None, "no"), "False or True"),
     "level": ((9, -1, False, 1.0, "1"), "0, 1, 2 or None"),
 }
 

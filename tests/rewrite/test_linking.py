@@ -157,7 +157,7 @@ def _compare(theirs_path: Path, ours_path: Path) -> tuple[ElfImage, DecodedSecti
     (their_image, theirs), (our_image, ours) = _sections(theirs_path), _sections(ours_path)
     assert _code(their_image) == _code(our_image)
     assert theirs.header.version == ours.header.version
-    assert differences_in_meaning(theirs, ours) == []
+    assert differences_in_meaning(theirs, ours, our_image) == []
     return our_image, ours
 
 

@@ -3,23 +3,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from cfi2sframe import Lookup
+from cfi2sframe import Lookup, convert
+from cfi2sframe.padding import PaddingCount
 from cfi2sframe.sframe.model import OUTERMOST
 
 if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
     from cfi2sframe.sframe.model import FrameState
 
 
-def differences_in_meaning(theirs: DecodedSection, ours: DecodedSection) -> list[str]:
-    """Describe each address at which an assembler's section and ours say different things."""
+NO_FUNCTION: Final = "no function"
+
+
+def differences_in_meaning(theirs: DecodedSection, ours: DecodedSection, image: ElfImage) -> list[str]:
+    """Describe each address at which an assembler's section and ours, of an image, say different things.
+
+    An assembler says nothing of padding.
+    """
+    padding = PaddingCount(convert(image).code_map.padding)
     their_lookup, our_lookup = Lookup(theirs), Lookup(ours)
     problems = []
     for pc in sorted(_points(theirs) | _points(ours)):
         said, meant = _state_at(their_lookup, pc), _state_at(our_lookup, pc)
-        if said != meant:
+        if said != meant and not (said == NO_FUNCTION and padding.between(pc, pc + 1)):
             problems.append(f"0x{pc:x}: {said} with the assembler's sections, {meant} with ours")
     return problems
 
@@ -27,7 +36,7 @@ def differences_in_meaning(theirs: DecodedSection, ours: DecodedSection) -> list
 def _state_at(lookup: Lookup, pc: int) -> FrameState | str:
     found = lookup.find(pc)
     if found is None:
-        return "no function"
+        return NO_FUNCTION
     if not found.function.rows:
         return OUTERMOST
     return found.row.row.state if found.row else "no row"
