@@ -129,15 +129,17 @@ def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int
 def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> Padding:
     """Return the padding after functions, whose addresses `[start, end)` are columns: ascending, without overlap.
 
-    Padding fills the space up to the next function or to the end of the executable section (segment, where there are
-    no sections). It consists of instructions that do nothing, has fewer than 64 bytes, and no symbol, entry point or
-    relocation refers to it. Raises `BudgetError` when the symbols and relocations are out of proportion to the file.
+    Padding fills the space up to the next function or, in a linked file, to the end of the executable section (segment,
+    where there are no sections): after a section of an object, the linker may place anything. It consists of
+    instructions that do nothing, has fewer than 64 bytes, and no symbol, entry point or relocation refers to it. Raises
+    `BudgetError` when the symbols and relocations are out of proportion to the file.
     """
     found: list[Padding] = []
     try:
         for code in image.code_ranges:
             first, last = bisect_left(starts, code.start_vaddr), bisect_left(starts, code.end_vaddr)
-            limits = [*starts[first + 1 : last], code.end_vaddr]
+            end_vaddr = 0 if image.is_relocatable else code.end_vaddr
+            limits = [*starts[first + 1 : last], end_vaddr][: last - first]
             has_size = [0 < size < MAX_ALIGNMENT for size in map(sub, limits, ends[first:last])]
             gaps = Padding(tuple(compress(ends[first:last], has_size)), tuple(compress(limits, has_size)))
             found += _filled(image, code, gaps)

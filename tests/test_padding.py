@@ -454,6 +454,24 @@ def test_relocations_of_an_object(arch: Arch, relocation: asm.Relocation, is_pad
     assert padding_in_object(image) == ([(SIZE, SIZE + 16)] if is_padding else [])
 
 
+def test_padding_at_the_end_of_an_object_s_section() -> None:
+    """What follows is the linker's to choose, and might be code without CFI."""
+    image = object_with(gap=b"")
+    assert padding_in_object(image) == []
+    text, fde = code_of(AMD64, SIZE) + bytes(16), push_fp(AMD64, 0, SIZE)
+    frame = asm.EhFrame((fde,))
+    data = asm.elf_file(
+        AMD64.elf_machine,
+        (
+            asm.Section(".text", text, 1, CODE, align=16),
+            asm.Section(".eh_frame", frame.assemble(), 1, ALLOC, align=8),
+        ),
+        symbols=(asm.Symbol("text", info=3, section=".text"),),
+        relocations=(asm.Relocation(".eh_frame", frame.offsets()[1] + 8, "text", PC32[AMD64], 0),),
+    )
+    assert padding_in_object(load(data, "in.o")) == []
+
+
 def test_tables_that_cannot_be_read() -> None:
     """Then nothing is taken for padding, and all else is converted as ever."""
     data = bytearray(
