@@ -34,6 +34,7 @@ from cfi2sframe.rewrite.room import (
     tail_block,
 )
 from cfi2sframe.rewrite.table_at_end import end_block, warnings_for, with_table_at
+from cfi2sframe.rewrite.table_rights import without_execution
 
 if TYPE_CHECKING:
     from cfi2sframe.rewrite.gate import LinkedFile
@@ -111,6 +112,7 @@ def _with_table_at_end(file: LinkedFile, region: HeadRegion, section_size: int) 
     _insert_load(segments, _tail_load(file, block))
     segments.append(_sframe_entry(block))
     segments = with_table_at(segments, table, block.vaddr_of(table))
+    segments = [without_execution(segment) for segment in segments]
     return Draft(region, block, tuple(segments), {}, ("table-at-end",), warnings_for(file), table)
 
 
@@ -188,6 +190,7 @@ def _finish(
     segments.append(_sframe_entry(block))
     table_size = PROGRAM_HEADER_SIZE * len(segments)
     segments = [s._replace(file_size=table_size, memory_size=table_size) if s.type == PT_PHDR else s for s in segments]
+    segments = [without_execution(segment) for segment in segments]
     sources: tuple[HeaderSource, ...] = (*headers.sources, *(("moved-sections",) if moved else ()))
     return Draft(region, block, tuple(segments), moved, sources or ("free-entries",), tuple(warnings))
 

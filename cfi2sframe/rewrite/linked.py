@@ -23,6 +23,7 @@ from cfi2sframe.rewrite.gate import open_linked
 from cfi2sframe.rewrite.insert import insertion_splices
 from cfi2sframe.rewrite.remove import removal_splices
 from cfi2sframe.rewrite.reread.check import Expected, check_removed, check_replaced, check_rewritten
+from cfi2sframe.rewrite.table_rights import without_execution
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData, Joined
@@ -145,7 +146,7 @@ def _plan_in_place(file: LinkedFile, section_size: int, section_type: int) -> Em
     if not loaded or segment.vaddr != section.vaddr or section.size < section_size or section.vaddr % 8:
         return None
     segments = [
-        s._replace(file_size=section_size, memory_size=section_size) if s.type == PT_GNU_SFRAME else s
+        s._replace(file_size=section_size, memory_size=section_size) if s.type == PT_GNU_SFRAME else without_execution(s)
         for s in file.segments
     ]
     table = b"".join(s.pack(file.order) for s in segments)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf.constants import ET_EXEC, PT_INTERP, PT_PHDR
+from cfi2sframe.elf.constants import ET_EXEC, PF_X, PT_INTERP, PT_PHDR
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, PROGRAM_HEADER_SIZE
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.gate import round_up
@@ -84,11 +84,16 @@ def table_is_in(file: LinkedFile, load: ProgramHeader | None) -> bool:
 def segments_at_old_place(file: LinkedFile, segments: list[ProgramHeader]) -> list[ProgramHeader]:
     """Return the program headers for their old place after the ELF header, where the old table still is.
 
-    Raises `EmbedError` when something else is there; GNU strip leaves zeros.
+    PT_PHDR gets PF_X back if the old table has it. Raises `EmbedError` when something else is there; GNU strip leaves
+    zeros.
     """
     size = PROGRAM_HEADER_SIZE * len(segments)
     old = bytes(file.data[FILE_HEADER_SIZE : FILE_HEADER_SIZE + size])
     restored = with_table_at(segments, FILE_HEADER_SIZE, FILE_HEADER_SIZE + _first_distance(file))
+    for number, segment in enumerate(restored):
+        entry = segment._replace(flags=segment.flags | PF_X).pack(file.order)
+        if segment.type == PT_PHDR and old[PROGRAM_HEADER_SIZE * number :][:8] == entry[:8]:
+            restored[number] = segment._replace(flags=segment.flags | PF_X)
     packed = b"".join(segment.pack(file.order) for segment in restored)
     # p_type and p_flags identify an entry: tools change the rest when they move things.
     starts = range(0, size, PROGRAM_HEADER_SIZE)

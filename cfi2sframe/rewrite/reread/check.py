@@ -8,7 +8,7 @@ section table have to be equal in both files, or differ in ways that `mapped` an
 from __future__ import annotations
 
 import struct
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf import constants as c
@@ -56,7 +56,7 @@ def check_rewritten(original: FileData, rewritten: FileData, place: Expected, se
 def check_replaced(original: FileData, rewritten: FileData, place: Expected, section: Buffer | None) -> None:
     """Raise `EmbedError` unless the files differ only in the bytes, the size and the type of the SFrame section.
 
-    The section must not have grown, and the bytes that it no longer needs must be zeros. The section has to hold the
+    PT_PHDR may have lost PF_X. The section must not have grown, and the bytes that it no longer needs must be zeros. The section has to hold the
     bytes `section`, unless that is None. Raises `InputError` when one of the files cannot be read.
     """
     before, after = _views(original, rewritten)
@@ -71,6 +71,7 @@ def check_replaced(original: FileData, rewritten: FileData, place: Expected, sec
         ]
         start = view.section_table.start
         changed += [_item(start, SECTION_HEADER_SIZE, index) for index in view.sframe_indices()]
+    changed += _cleared_rights(before, after)
     entry, other = _entries(before)[0], _entries(after)[0]
     expect(entry._replace(file_size=0, memory_size=0) == other._replace(file_size=0, memory_size=0), "another segment")
     first, second = (view.sections[view.sframe_indices()[0]] for view in (before, after))
@@ -79,6 +80,15 @@ def check_replaced(original: FileData, rewritten: FileData, place: Expected, sec
     expect(len(original) == len(rewritten), "the file has another size")
     for unchanged in without([Span(0, len(original))], changed):
         expect(first_difference(original, rewritten, unchanged) is None, "something else changed")
+
+
+def _cleared_rights(before: FileView, after: FileView) -> list[Span]:
+    """Return where the p_flags of each PT_PHDR are that has lost PF_X and nothing else."""
+    return [
+        Span(start + 4, start + 8)
+        for start, old, new in zip(count(before.table.start, PROGRAM_HEADER_SIZE), before.segments, after.segments)
+        if old.type == c.PT_PHDR and old.flags & c.PF_X and new == old._replace(flags=old.flags & ~c.PF_X)
+    ]
 
 
 def _item(start: int, size: int, index: int) -> Span:

@@ -97,8 +97,8 @@ def _check_loads(bare: FileView, full: FileView, section: Span) -> None:
 def _check_others(bare: FileView, full: FileView, touched: list[Span]) -> None:
     """Compare the other program headers.
 
-    The full file may lack the PT_NOTE that repeats PT_GNU_PROPERTY, if no loader refuses a program for such a note, and
-    PT_PHDR where nothing reads it. A segment that did not move must not have any of the bytes `touched`.
+    The full file may lack the PT_NOTE that repeats PT_GNU_PROPERTY, if no loader refuses a program for such a note,
+    PT_PHDR where nothing reads it, and PF_X of PT_PHDR, by which nothing is mapped. A segment that did not move must not have any of the bytes `touched`.
     """
     expect(sum(s.type == c.PT_GNU_SFRAME for s in full.segments) <= 1, "there are several PT_GNU_SFRAME segments")
     expect(all(s.type != c.PT_GNU_SFRAME for s in bare.segments), "there is a PT_GNU_SFRAME segment")
@@ -125,9 +125,11 @@ def _check_others(bare: FileView, full: FileView, touched: list[Span]) -> None:
         else:
             is_apart = not touches(changed_bytes, before.file_span)
             expect(is_apart, f"bytes of a segment of type {before.type:#x} changed")
-    entries = [sum(s.type == c.PT_PHDR for s in view.segments) for view in (bare, full)]
+    entries, others = ([s for s in view.segments if s.type == c.PT_PHDR] for view in (bare, full))
     is_static = bare.header.type == c.ET_EXEC and not any(s.type in (c.PT_INTERP, c.PT_DYNAMIC) for s in bare.segments)
-    expect(entries[0] == entries[1] or (entries[1] == 0 and is_static), "PT_PHDR is missing, or new")
+    expect(len(entries) == len(others) or (not others and is_static), "PT_PHDR is missing, or new")
+    for before, after in zip(entries, others, strict=False):
+        expect(after.flags in (before.flags, before.flags & ~c.PF_X), "the rights of PT_PHDR changed")
 
 
 def _corresponds(before: ProgramHeader, after: ProgramHeader) -> bool:
