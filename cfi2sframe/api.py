@@ -13,12 +13,14 @@ from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import find_cfi, relocated_bytes
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.padding import PaddingCount
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Truth, Verification, verify_section
+from cfi2sframe.verification.readers import READERS, Verdict
+from cfi2sframe.verification.readers import judge as judge_section
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
@@ -54,6 +56,23 @@ def decode_existing(image: ElfImage) -> DecodedSection:
     raise InputError("no .sframe section")
 
 
+def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection:
+    """Decode the section that `convert` makes with these options, to be verified or judged. Raises as `convert` does.
+
+    In an object each function has its address in the image's layout.
+    """
+    conversion = _made(image, options)
+    return decode_section(conversion.data, conversion.section_vaddr)
+
+
+def _made(image: ElfImage, options: Options) -> Conversion:
+    conversion = convert_image(image, options)
+    if not conversion.data:
+        raise InputError(f"SFrame version {options.version} can describe none of the functions; there is no section")
+    # A raw section has every text section at 0; to be compared, functions need distinct addresses.
+    return place_again(conversion, 0) if image.is_relocatable else conversion
+
+
 def verify(
     image: ElfImage,
     section: DecodedSection | None = None,
@@ -66,16 +85,8 @@ def verify(
     is out of proportion to the file.
     """
     if section is None:
-        conversion = convert_image(image, options)
-        if not conversion.data:
-            raise InputError(
-                f"SFrame version {options.version} can describe none of the functions; there is no section"
-            )
-        if image.is_relocatable:
-            # A raw section has every text section at 0; to be compared, functions need distinct addresses.
-            conversion = place_again(conversion, 0)
-        section = decode_section(conversion.data, conversion.section_vaddr)
-        return verify_section(image, truth_of(conversion), section)
+        conversion = _made(image, options)
+        return verify_section(image, truth_of(conversion), decode_section(conversion.data, conversion.section_vaddr))
     check_options(options)
     header = section.header
     # No field holds the number of the errata: 1 introduced PC-relative starts, 2 rows without data words.
@@ -135,3 +146,14 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
         start = candidates.pop(0) if candidates else decoded_function.start_vaddr
         functions.append(decoded_function._replace(start_vaddr=start))
     return decoded._replace(functions=tuple(functions))
+
+
+def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
+    """Return what a reader would do with a section for an image: a verdict for each of its editions, the oldest first.
+
+    `reader` is kernel, glibc, libsframe or gnu-ld. `is_in_file`: the section is the one that the file has, so that the
+    headers which lead to it count too. Raises `RequestError` for any other reader.
+    """
+    if reader not in READERS:
+        raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")
+    return judge_section(reader, section, image, is_in_file=is_in_file)

@@ -31,6 +31,7 @@ class Emitted(NamedTuple):
 
     Unchanged parts of a large file are read only while they are written, which may raise `InputError`. `conversion` has
     the section as inserted, `placement` describes where it is, and `plan` (of a linked file) has the addresses.
+    `warnings` tell what of the file suffers, and which readers would refuse the section.
     """
 
     chunks: Joined
@@ -128,7 +129,29 @@ def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, ma
     )
     placed = place_again(conversion, plan.section_vaddr)
     chunks = write_embedding(data, plan, placed.data)
-    return Emitted(chunks, placed, plan.description, plan.warnings, plan)
+    warnings = (*plan.warnings, *reader_warnings(placed))
+    return Emitted(chunks, placed, plan.description, warnings, plan)
+
+
+def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
+    """Return a warning for each rule by which a reader of the section's version would refuse it for its file.
+
+    There is one such rule that no conversion can satisfy: that of Linux for programs with code in several segments.
+    """
+    from cfi2sframe.verification.readers.segments import executable_loads, spread_of
+
+    image, section = conversion.image, conversion.section
+    if section.version < SFRAME_VERSION_3 or len(executable_loads(image.segments)) < 2:
+        return ()
+    spread = spread_of(image.segments, section.starts, section.sizes)
+    if spread.holder_count < 2:
+        return ()
+    warning = (
+        f"the functions are in {spread.holder_count} executable segments: a Linux kernel that validates sections "
+        "(SFrame is in no release of Linux yet) would refuse this one, because it registers the section for each "
+        "segment by itself and wants all functions in that segment"
+    )
+    return (warning,)
 
 
 def check(emitted: Emitted, rewritten: ElfImage) -> None:

@@ -149,7 +149,9 @@ def _none_described(conversion: Conversion) -> str:
 def _write_raw(output: Output, conversion: Conversion, file: InputFile | None) -> _Written:
     if not conversion.data:
         raise InputError(f"{_none_described(conversion)}; there is no section")
-    warnings = write_output(output.path, conversion.data, source=file)
+    from cfi2sframe.emit import reader_warnings
+
+    warnings = (*reader_warnings(conversion), *write_output(output.path, conversion.data, source=file))
     is_linked = not conversion.image.is_relocatable
     placement = f"starts are relative to .sframe at 0x{conversion.section_vaddr:x}" if is_linked else ""
     return _Written("converted", placement, warnings)

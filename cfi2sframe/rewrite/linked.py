@@ -146,7 +146,9 @@ def _plan_in_place(file: LinkedFile, section_size: int, section_type: int) -> Em
     if not loaded or segment.vaddr != section.vaddr or section.size < section_size or section.vaddr % 8:
         return None
     segments = [
-        s._replace(file_size=section_size, memory_size=section_size) if s.type == PT_GNU_SFRAME else without_execution(s)
+        s._replace(file_size=section_size, memory_size=section_size)
+        if s.type == PT_GNU_SFRAME
+        else without_execution(s)
         for s in file.segments
     ]
     table = b"".join(s.pack(file.order) for s in segments)

@@ -9,7 +9,7 @@ import pytest
 
 from cfi2sframe import Options, convert, decode, load, verify
 from tests.sframe.test_readelf_accepts import READERS, check_file
-from tests.support.kernel_reader import complaints
+from tests.support.kernel_reader import code_of, complaints
 from tests.support.sums import check_sums
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def test_strict_readers_are_content(
     image = load(str(corpus(arch) / name))
     options = Options(version, level=2)
     conversion = convert(image, options)
-    code = [(each.start_vaddr, each.end_vaddr) for each in image.code_ranges]
-    assert complaints(conversion.data, conversion.section_vaddr, code) == []
+    assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
     assert verify(image, decode(conversion.data, conversion.section_vaddr), options).is_clean
     check_sums(conversion, may_join=True)
     assert len(conversion.data) < len(convert(image, options._replace(level=1)).data)

@@ -3,8 +3,10 @@
 
 Written from the specification (version 3, and its older versions for their records), without the package: it shares no
 constant with what it judges. `complaints` holds a section of a linked file against every rule that one of the known
-readers insists on; whatever it finds, some reader would drop the section for. Words are decoded to make sure that all
-of them have a meaning; what they mean is for other tests to compare.
+readers of its version insists on; whatever it finds, some reader would drop the section for. For version 3 these are
+above all the rules of Linux, which registers the section for each executable segment by itself, and wants all of its
+functions there. Words are decoded to make sure that all of them have a meaning; what they mean is for other tests to
+compare.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 _MAGIC: Final = 0xDEE2
 _PT_LOAD, _PF_X = 1, 1
+#: What `complaints` says of functions that are spread over several segments, which no section can help.
+SPREAD: Final = "the functions are in several executable segments"
+#: Linux has 5 bits for a register number in a control word.
+_LINUX_REGISTERS: Final = 32
 _HEADER_SIZE: Final = 28
 _ATTRIBUTE_SIZE: Final = 5
 _SORTED, _PCREL = 1, 4
@@ -92,8 +98,8 @@ class _Rows(NamedTuple):
 def complaints(data: bytes, section_vaddr: int, code: Iterable[tuple[int, int]], limit: int = 20) -> list[str]:
     """Return what a strict reader has against a section at an address; nothing when it is content.
 
-    `code` are the ranges of addresses that can be executed. Reading stops where nothing more can be trusted, or when
-    `limit` complaints are found.
+    `code` are the executable segments, as `code_of` returns them. Reading stops where nothing more can be trusted, or
+    when `limit` complaints are found.
     """
     reader = _Reader(data, section_vaddr, code)
     try:
@@ -104,9 +110,29 @@ def complaints(data: bytes, section_vaddr: int, code: Iterable[tuple[int, int]],
 
 
 def code_of(image: ElfImage) -> list[tuple[int, int]]:
-    """Return the ranges that a linked file can execute: segments, or sections without segments."""
+    """Return the executable segments of a linked file; of a file without any, one that holds all of its code."""
     segments = [(p.vaddr, p.end_vaddr) for p in image.segments if p.type == _PT_LOAD and p.flags & _PF_X]
-    return segments + [(code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
+    if segments or not image.code_ranges:
+        return segments
+    return [(image.code_ranges[0].start_vaddr, max(code.end_vaddr for code in image.code_ranges))]
+
+
+def taken_for_code(image: ElfImage) -> list[int]:
+    """Return the types of the program headers that Linux takes for executable segments before the first that is one.
+
+    It registers the section for each header with PF_X, in the order of the table, and ranges must not overlap.
+    """
+    types: list[int] = []
+    ranges: list[tuple[int, int]] = []
+    for p in image.segments:
+        if p.flags & _PF_X and p.type == _PT_LOAD:
+            return [
+                kind for kind, (start, end) in zip(types, ranges, strict=True) if start < p.end_vaddr and end > p.vaddr
+            ]
+        if p.flags & _PF_X:
+            types.append(p.type)
+            ranges.append((p.vaddr, p.end_vaddr))
+    return []
 
 
 def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads like an assertion
@@ -118,8 +144,10 @@ class _Reader:
     def __init__(self, data: bytes, section_vaddr: int, code: Iterable[tuple[int, int]]) -> None:
         self.data = data
         self.vaddr = section_vaddr
-        self.code = _merged(code)
+        self.code = sorted(code)
         self.code_starts = [start for start, _ in self.code]
+        #: The numbers of the segments that functions are in.
+        self.segments: set[int] = set()
         self.found: list[str] = []
         self.known_rows: dict[tuple[int, int, int, int], _Rows] = {}
         self.known_words: dict[tuple[bytes, int], str] = {}
@@ -137,6 +165,8 @@ class _Reader:
             row_count += function.row_count
             self._check_function(function, previous_end)
             previous_end = function.start + function.size
+        if self.header.version == 3 and len(self.segments) > 1:
+            self.found.append(SPREAD)
         if row_count != self.header.fre_count:
             self.found.append(f"num_fres is {self.header.fre_count}, the functions have {row_count}")
         self._check_use()
@@ -194,11 +224,15 @@ class _Reader:
             self.found.append(f"{where}: no bytes")
         index = bisect_right(self.code_starts, start) - 1
         if index < 0 or end > self.code[index][1]:
-            self.found.append(f"{where}: not in one executable range")
+            self.found.append(f"{where}: not in one executable segment")
+        else:
+            self.segments.add(index)
         if previous_end is not None and start < previous_end:
             self.found.append(f"{where}: starts before 0x{previous_end:x}, where the one before it ends")
         self.found += [f"{where}: {text}" for text in self._check_attribute(function)]
         _need(function.row_count > 0, f"{where}: no rows")
+        if function.row_count > function.size:
+            self.found.append(f"{where}: {function.row_count} rows for {function.size} bytes")
         key = (function.rows_offset, function.row_count, function.info & 0xF, function.info2)
         rows = self.known_rows.get(key)
         if rows is None:
@@ -301,6 +335,8 @@ class _Reader:
                 return "a control word without its offset"
             if not control & 1 and control >> 3:
                 return f"control word 0x{control:x} has a register and does not use it"
+            if control >> 3 >= _LINUX_REGISTERS:
+                return f"control word 0x{control:x} names register {control >> 3}"
             values.append("register" if control & 1 else "cfa")
             position += 1
         if not 1 <= len(values) <= 3:
@@ -327,14 +363,3 @@ class _Reader:
                 if index < 0 or functions[index] is not function:
                     self.found.append(f"the search for 0x{pc:x} ends elsewhere")
                     return
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges in order, those that touch one another joined."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged

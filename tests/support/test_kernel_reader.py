@@ -12,7 +12,7 @@ from cfi2sframe import Options, convert, load
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
-from tests.support.kernel_reader import code_of, complaints
+from tests.support.kernel_reader import SPREAD, code_of, complaints
 from tests.support.raw_sframe import RawFunction, RawSection
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def test_right_sections_pass(section: RawSection) -> None:
         (SECTION._replace(fre_size=7), "the rows end at"),
         (SECTION._replace(tail=b"\0"), "the rows end at"),
         (SECTION._replace(fde_count=2), "freoff 16"),
-        (function(start=0x1FFFF), "not in one executable range"),
-        (function(start=0x20FF8), "not in one executable range"),
+        (function(start=0x1FFFF), "not in one executable segment"),
+        (function(start=0x20FF8), "not in one executable segment"),
         (function(size=0), "no bytes"),
         (RawSection((RawFunction(), RawFunction(0x20008))), "starts before 0x20010"),
         (RawSection((RawFunction(0x20010), RawFunction(0x20000))), "starts before 0x20020"),
@@ -114,6 +114,9 @@ def test_right_sections_pass(section: RawSection) -> None:
         (function(rows=b"\x00\x04\x02\xf8", info2=1), "no base register of the CFA"),
         (function(rows=b"\x00\x06\x33\xf8\x00", info2=1), "a padding with nothing after it"),
         (function(rows=b"\x00\x10\x33\xf8\x02\xf8\x02\xf0\x02\xf0", info2=1), "4 rules"),
+        (function(row_count=17, rows=b"\x00\x03\x08" * 17), "17 rows for 16 bytes"),
+        # *(r32 - 8), in words of two bytes: 32 << 3 | 2 | 1.
+        (function(rows=b"\x00\x24\x03\x01\xf8\xff", info2=1), "names register 32"),
         (RawSection((RawFunction(rows=b"\x00\x05\x14\x00"),), order=">", abi=4, fixed_ra=0), "a padding"),
         (RawSection((RawFunction(rows=b"\x00\x05\x14\x21"),), order=">", abi=4, fixed_ra=0), "names no register"),
     ],
@@ -121,6 +124,27 @@ def test_right_sections_pass(section: RawSection) -> None:
 def test_each_rule_is_named(section: RawSection, message: str) -> None:
     found = of(section)
     assert any(message in text for text in found), found
+
+
+TWO_SEGMENTS = [(0x20000, 0x20010), (0x20010, 0x21000)]
+BESIDE = RawSection((RawFunction(), RawFunction(0x20010)))
+ACROSS = function(start=0x20008)
+
+
+def test_each_segment_is_registered_by_itself() -> None:
+    """Segments that touch one another are still two."""
+    data = BESIDE.assemble()
+    assert complaints(data, BESIDE.vaddr, [(0x20000, 0x21000)]) == []
+    assert complaints(data, BESIDE.vaddr, [*TWO_SEGMENTS, (0x50000, 0x60000)]) == [SPREAD]
+    assert complaints(data, BESIDE.vaddr, [(0x20000, 0x21000), (0x50000, 0x60000)]) == []
+    (found,) = complaints(ACROSS.assemble(), ACROSS.vaddr, TWO_SEGMENTS)
+    assert found.endswith("not in one executable segment")
+
+
+def test_older_versions_are_not_registered() -> None:
+    for version in (1, 2):
+        section = BESIDE._replace(version=version)
+        assert complaints(section.assemble(), section.vaddr, TWO_SEGMENTS) == []
 
 
 @pytest.mark.parametrize("size", range(28 + 16 + 8))

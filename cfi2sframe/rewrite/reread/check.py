@@ -56,8 +56,8 @@ def check_rewritten(original: FileData, rewritten: FileData, place: Expected, se
 def check_replaced(original: FileData, rewritten: FileData, place: Expected, section: Buffer | None) -> None:
     """Raise `EmbedError` unless the files differ only in the bytes, the size and the type of the SFrame section.
 
-    PT_PHDR may have lost PF_X. The section must not have grown, and the bytes that it no longer needs must be zeros. The section has to hold the
-    bytes `section`, unless that is None. Raises `InputError` when one of the files cannot be read.
+    PT_PHDR may have lost PF_X. The section must not have grown, and the bytes that it no longer needs must be zeros.
+    It has to hold the bytes `section`, unless that is None. Raises `InputError` when one of the files cannot be read.
     """
     before, after = _views(original, rewritten)
     old = _loaded_section(before)

@@ -98,7 +98,8 @@ def _check_others(bare: FileView, full: FileView, touched: list[Span]) -> None:
     """Compare the other program headers.
 
     The full file may lack the PT_NOTE that repeats PT_GNU_PROPERTY, if no loader refuses a program for such a note,
-    PT_PHDR where nothing reads it, and PF_X of PT_PHDR, by which nothing is mapped. A segment that did not move must not have any of the bytes `touched`.
+    PT_PHDR where nothing reads it, and PF_X of PT_PHDR, by which nothing is mapped. A segment that did not move must
+    not have any of the bytes `touched`.
     """
     expect(sum(s.type == c.PT_GNU_SFRAME for s in full.segments) <= 1, "there are several PT_GNU_SFRAME segments")
     expect(all(s.type != c.PT_GNU_SFRAME for s in bare.segments), "there is a PT_GNU_SFRAME segment")

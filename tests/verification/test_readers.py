@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each reader would do with a section: each rule is broken once, and an independent reader of Linux's agrees."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe import decode, load
+from cfi2sframe.api import decode_existing, judge
+from cfi2sframe.cli.verify import READER_NAMES
+from cfi2sframe.errors import RequestError, SFrameError
+from cfi2sframe.verification.readers import READERS
+from tests.support import elf_asm as asm
+from tests.support.linux_reader import refusal
+from tests.support.raw_sframe import RawFunction, RawSection
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.verification.readers import Verdict
+
+EM_X86_64, EM_S390, EM_AARCH64 = 62, 22, 183
+ET_DYN, PT_LOAD, PT_PHDR, PT_GNU_SFRAME = 3, 1, 6, 0x6474E554
+CODE: Final = 6
+MACHINES: Final = {2: EM_AARCH64, 3: EM_X86_64, 4: EM_S390}
+SECTION = RawSection()
+#: CFA = *(rbp - 8), FP = *(rbp + 0).
+FLEXIBLE = b"\x00\x0a\x33\xf8\x00\x33\x00"
+
+
+def linked_image(
+    *,
+    abi: int = 3,
+    code: bytes = bytes(0x1000),
+    cuts: tuple[int, ...] = (),
+    section: bytes = b"",
+    more: tuple[asm.Segment, ...] = (),
+    section_segment: tuple[asm.Segment, ...] = (),
+) -> ElfImage:
+    """Return a library with code at 0x20000, in one executable segment, or in several, cut at these offsets."""
+    edges = [0, *cuts, len(code)]
+    parts = [
+        asm.Section(f".text{start:x}", code[start:end], 1, CODE, 0x20000 + start) for start, end in pairwise(edges)
+    ]
+    sections = (*parts, *([asm.Section(".sframe", section, 0x6FFFFFF4, 2, 0x30000, align=8)] if section else []))
+    return load(
+        asm.elf_file(
+            MACHINES[abi],
+            sections,
+            file_type=ET_DYN,
+            little_endian=abi != 4,
+            segments=(*more, *(asm.Segment(PT_LOAD, 5, (part.name,), align=1) for part in parts), *section_segment),
+        )
+    )
+
+
+def verdicts(reader: str, section: RawSection, image: ElfImage | None = None) -> tuple[Verdict, ...]:
+    return judge(image or linked_image(abi=section.abi), decode(section.assemble(), section.vaddr), reader)
+
+
+def function(**fields: Any) -> RawSection:  # noqa: ANN401 - whatever fields a function has
+    version = fields.pop("version", 3)
+    return RawSection((RawFunction()._replace(**fields),), version)
+
+
+def test_the_readers_have_the_names_of_the_command_line() -> None:
+    assert tuple(READERS) == READER_NAMES
+    with pytest.raises(RequestError, match="reader 'perf' is none of kernel, glibc"):
+        verdicts("perf", SECTION)
+
+
+TWO: Final = RawSection((RawFunction(), RawFunction(0x20010)), version=2)
+RIGHT: Final = {
+    "kernel": (
+        SECTION,
+        function(rows=FLEXIBLE, info2=1),
+        function(rows=b"\x00\x00"),
+        function(rows=b"\x00\x03\x08\x0b\x03\x10", row_count=2, info=0x10, repeat_size=16, size=0x40),
+        SECTION._replace(fre_count=7),
+        SECTION._replace(fde_offset=8),
+    ),
+    "glibc": (
+        TWO,
+        TWO._replace(flags=1),
+        TWO._replace(flags=3),
+        function(version=2, rows=b"\x00\x03\x08\x0b\x03\x10", row_count=2, info=0x10, repeat_size=16, size=0x40),
+    ),
+}
+
+
+@pytest.mark.parametrize(("reader", "section"), [(reader, section) for reader in RIGHT for section in RIGHT[reader]])
+def test_right_sections_are_read(reader: str, section: RawSection) -> None:
+    (verdict,) = verdicts(reader, section)
+    assert verdict.reads_it, verdict
+
+
+@pytest.mark.parametrize(
+    ("section", "rule", "message"),
+    [
+        (SECTION._replace(version=2), "version", "version 2; it reads version 3"),
+        (SECTION._replace(flags=4), "flags", "flags 0x4"),
+        (SECTION._replace(flags=7), "flags", "flags 0x7"),
+        (SECTION._replace(abi=2, fixed_ra=0), "byte order", "it is for AArch64, the file for AMD64"),
+        (SECTION._replace(auxiliary=b"12345678"), "auxiliary header", "of 8 bytes"),
+        (SECTION._replace(functions=()), "functions and rows", "sfh_num_fdes is 0"),
+        (SECTION._replace(fre_count=0), "functions and rows", "sfh_num_fres is 0"),
+        (function(start=0x1FFFF), "executable segments", "a function is in no executable segment"),
+        (function(start=0x20FF8), "executable segments", "or reaches past its end"),
+        (RawSection((RawFunction(), RawFunction(size=4))), "order of functions", "at or before 0x20000"),
+        (function(row_count=0)._replace(fre_count=1), "number of rows", "no rows"),
+        (function(row_count=17, rows=b"\x00\x03\x08" * 17), "number of rows", "17 rows for 16 bytes"),
+        (function(rows=b"\x00\x03\x08\x00\x03\x10", row_count=2), "order of rows", "at 0 after one at 0"),
+        (function(rows=b"\x00\x03\x08\x10\x03\x10", row_count=2), "rows outside", "at 16 of 16 bytes"),
+        (
+            function(rows=b"\x00\x03\x08\x0b\x03\x10", row_count=2, info=0x10, repeat_size=8, size=64),
+            "rows outside",
+            "at 11 of 8 bytes",
+        ),
+        (function(rows=b"\x00\x04\x37\xf8", info2=1), "control words", "0x37 has the reserved bit"),
+        (function(rows=b"\x00\x06\x33\xf8\x00", info2=1), "data words", "last of 3 data words is left over"),
+        (function(rows=b"\x00\x24\x03\x01\xf8\xff", info2=1), "register numbers", "register 32 is taken for 0"),
+    ],
+)
+def test_each_rule_of_linux(section: RawSection, rule: str, message: str) -> None:
+    image = linked_image()
+    (verdict,) = verdicts("kernel", section, image)
+    found = {broken.rule: broken.message for broken in verdict.broken}
+    assert message in found.get(rule, ""), verdict
+    assert refusal(section.assemble(), section.vaddr, [(0x20000, 0x21000)])
+
+
+@pytest.mark.parametrize(
+    ("section", "rule", "consequence"),
+    [
+        (SECTION, "version", "refuses it"),
+        (TWO._replace(flags=0xD), "flags", "refuses it"),
+        (TWO._replace(fde_offset=8), "layout", "reads it wrongly"),
+        (TWO._replace(fre_offset=48), "layout", "reads it wrongly"),
+        (TWO._replace(flags=4), "SFRAME_F_FDE_SORTED", "leaves traces to DWARF"),
+        (TWO._replace(functions=TWO.functions[::-1]), "order of functions", "reads it wrongly"),
+        (TWO._replace(functions=(RawFunction(), RawFunction(0x20008))), "overlap", "reads it wrongly"),
+        (function(version=2, info=0x10), "block size", "crashes"),
+        (function(version=2, rows=b"\x00\x00"), "rows without data words", "leaves traces to DWARF"),
+        (function(version=2, rows=b"\x00\x03\x08\x00\x03\x10", row_count=2), "order of rows", "reads it wrongly"),
+        (function(version=2, rows=b"\x00\x03\x08\x10\x03\x10", row_count=2), "rows outside", "reads it wrongly"),
+        (
+            RawSection((RawFunction(rows=b"\x00\x03\x08"),), 2, order=">", abi=4, fixed_ra=0),
+            "ABI",
+            "refuses it",
+        ),
+    ],
+)
+def test_each_rule_of_glibc(section: RawSection, rule: str, consequence: str) -> None:
+    (verdict,) = verdicts("glibc", section)
+    found = {broken.rule: broken.consequence for broken in verdict.broken}
+    assert found.get(rule) == consequence, verdict
+
+
+@pytest.mark.parametrize(
+    ("section", "readers"),
+    [
+        (SECTION._replace(version=1), ["2.40"]),
+        (SECTION._replace(version=1, flags=5), []),
+        (TWO._replace(flags=1), ["2.44", "2.47"]),
+        (TWO._replace(flags=3), ["2.44", "2.47"]),
+        (TWO, ["2.47"]),
+        (SECTION, ["2.47"]),
+        (SECTION._replace(flags=7), []),
+        (RawSection((RawFunction(rows=b"\x00\x03\x08"),), 2, flags=1, order=">", abi=4, fixed_ra=0), ["2.47"]),
+    ],
+)
+def test_each_rule_of_libsframe(section: RawSection, readers: list[str]) -> None:
+    assert [verdict.releases for verdict in verdicts("libsframe", section) if verdict.reads_it] == readers
+
+
+def test_offsets_that_contradict_one_another() -> None:
+    data = bytearray(TWO._replace(tail=bytes(64)).assemble())
+    struct.pack_into("<I", data, 20, 44)
+    for reader in ("glibc", "libsframe"):
+        verdict = judge(linked_image(), decode(bytes(data), 0x30000), reader)[-1]
+        assert [broken.rule for broken in verdict.broken] == ["offsets"]
+
+
+def test_what_is_said_of_a_section_that_is_read() -> None:
+    # *(rsp + 160) as RA and CFA, and r10 as CFA's base; each in rows of its own.
+    rt = RawFunction(rows=b"\x00\x08\x3b\x10\x3b\x18", info2=1)
+    drap = RawFunction(0x20010, rows=b"\x00\x04\x53\xf8\x08\x04\x3b\x08", row_count=2, info2=1)
+    late = RawFunction(0x20020, rows=b"\x04\x03\x08")
+    (verdict,) = verdicts("kernel", RawSection((rt, drap, late)))
+    assert verdict.reads_it
+    notes = {note.message.split(":")[0]: note.amount for note in verdict.notes}
+    assert notes == {
+        "rows start from a register that it knows in the topmost frame only": 2,
+        "functions have flexible rows": 2,
+        "functions have code before their first row": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("abi", "call"),
+    [
+        (3, "e8 00 00 00 00"),
+        (3, "ff d0"),
+        (3, "41 ff d3"),
+        (3, "ff 15 00 00 00 00"),
+        (3, "ff 55 08"),
+        (3, "ff 54 24 08"),
+        (3, "ff 14 c5 00 00 00 00"),
+        (3, "ff 92 00 01 00 00"),
+        (2, "00 00 00 94"),
+        (2, "00 00 3f d6"),
+        (2, "1f 09 3f d6"),
+        (4, "c0 e5 00 00 00 00"),
+        (4, "a7 e5 00 00"),
+        (4, "0d e1"),
+    ],
+)
+@pytest.mark.parametrize("follows", ["nothing", "a gap", "a function"])
+def test_return_addresses_that_are_missed(abi: int, call: str, follows: str) -> None:
+    """A function ends in a call, and nothing, or code without a row, or a function follows."""
+    raw = bytes.fromhex(call)
+    rows = {2: b"\x00\x03\x10", 3: b"\x00\x03\x08", 4: b"\x00\x03\x00"}[abi]
+    size, order, fixed_ra = 0x20, "<" if abi != 4 else ">", -8 if abi == 3 else 0
+    other = {"nothing": 0x20800, "a gap": 0x20030, "a function": 0x20020}[follows]
+    functions = (RawFunction(size=size, rows=rows), RawFunction(other, rows=rows))
+    section = RawSection(functions, order=order, abi=abi, fixed_ra=fixed_ra)  # type: ignore[arg-type]
+    filler = {2: "d503201f", 3: "90909090", 4: "07070707"}[abi]
+    nops = struct.pack("<I" if abi == 2 else ">I", int(filler, 16)) * 0x400
+    for code, is_call in ((nops[: size - len(raw)] + raw + nops[size:], True), (nops, False)):
+        (verdict,) = verdicts("kernel", section, linked_image(abi=abi, code=code))
+        amounts = [note.amount for note in verdict.notes if "may end in a call" in note.message]
+        assert amounts == ([1] if is_call and follows != "a function" else []), (code[:size].hex(), verdict)
+
+
+def test_several_segments() -> None:
+    section = RawSection((RawFunction(), RawFunction(0x20010)))
+    (verdict,) = verdicts("kernel", section, linked_image(cuts=(0x10,)))
+    assert [broken.rule for broken in verdict.broken] == ["executable segments"]
+    assert "functions are in 2 of 2 executable segments" in verdict.broken[0].message
+    (verdict,) = verdicts("kernel", section, linked_image(cuts=(0x800,)))
+    assert verdict.reads_it
+    (verdict,) = verdicts("glibc", section._replace(version=2), linked_image(cuts=(0x10,)))
+    assert verdict.reads_it
+
+
+TABLE: Final = asm.Segment(PT_PHDR, 5, (".text0",), align=1)
+
+
+def test_headers_that_are_taken_for_segments() -> None:
+    """PT_PHDR is cleared when the section is put in; in a file that has one already, it counts."""
+    data = SECTION.assemble()
+    found = asm.Segment(PT_GNU_SFRAME, 4, (".sframe",))
+    segments = (asm.Segment(PT_LOAD, 4, (".sframe",), align=1), found)
+    image = linked_image(more=(TABLE,), section=data, section_segment=segments)
+    decoded = decode_existing(image)
+    for is_in_file in (False, True):
+        (verdict,) = judge(image, decoded, "kernel", is_in_file=is_in_file)
+        rules = [(broken.rule, broken.consequence) for broken in verdict.broken]
+        assert rules == ([("headers with PF_X", "does not find it")] if is_in_file else [])
+    (verdict,) = verdicts("kernel", SECTION, linked_image(more=(TABLE._replace(type=0x60000001),)))
+    assert "a program header of type 0x60000001 has PF_X" in verdict.broken[0].message
+
+
+def test_sections_that_are_not_found() -> None:
+    data = SECTION.assemble()
+    load_segment = asm.Segment(PT_LOAD, 4, (".sframe",), align=1)
+    entry = asm.Segment(PT_GNU_SFRAME, 4, (".sframe",))
+    for segments, message in (
+        ((load_segment, entry), ""),
+        ((load_segment,), "the file has no PT_GNU_SFRAME segment"),
+        ((entry,), "PT_GNU_SFRAME is in no PT_LOAD segment"),
+        ((load_segment, entry._replace(sections=(".text0",))), "does not lead to the section"),
+    ):
+        image = linked_image(section=data, section_segment=segments)
+        decoded = decode(data, 0x30000)
+        (verdict,) = judge(image, decoded, "kernel", is_in_file=True)
+        assert [message in broken.message for broken in verdict.broken] == ([True] if message else []), verdict
+        (verdict,) = judge(image, decoded, "kernel")
+        assert verdict.reads_it
+
+
+#: Sections to damage: every kind of row and function.
+SEEDS: Final = tuple(
+    section.assemble()
+    for section in (
+        SECTION,
+        RawSection((RawFunction(), RawFunction(0x20010, rows=FLEXIBLE, info2=1))),
+        RawSection((RawFunction(rows=b"\x00\x00"), RawFunction(0x20020))),
+        RawSection(
+            (
+                RawFunction(rows=b"\x00\x03\x08\x04\x05\x10\xf0", row_count=2),
+                RawFunction(0x20100, fre_offset=0),
+                RawFunction(0x20200, 0x40, b"\x00\x03\x08\x0b\x03\x10", 2, info=0x10, repeat_size=16),
+                RawFunction(0x20300, 0x200, b"\x00\x00\x23\x08\x00\x00\x01\x05\x10\xf0", 2, info=1),
+            )
+        ),
+        RawSection((RawFunction(rows=b"\x00\x24\x03\x00\xf8\xff\x04\x4a\x3b\x00\x00\x00\x00\x00\x33\x00\x10\x00",
+                                row_count=2, info2=1),)),
+    )
+)  # fmt: skip
+BYTES: Final = st.sampled_from([0, 1, 2, 3, 4, 5, 7, 8, 0x10, 0x11, 0x20, 0x7F, 0x80, 0xF8, 0xFF]) | st.integers(0, 255)
+
+
+@given(
+    st.sampled_from(SEEDS),
+    st.lists(st.tuples(st.integers(0, 200), BYTES), max_size=3),
+    st.booleans(),
+    st.integers(0, 8),
+)
+def test_linux_is_read_alike(data: bytes, changes: list[tuple[int, int]], is_cut: bool, lost: int) -> None:  # noqa: FBT001
+    """A section with some bytes changed: the package and a reader that shares nothing with it agree on its fate."""
+    changed = bytearray(data)
+    for place, value in changes:
+        changed[place % len(changed)] = value
+    section = bytes(changed[: len(changed) - (lost if lost < 4 else 0)])
+    image = linked_image(cuts=(0x10,) if is_cut else ())
+    segments = [(segment.vaddr, segment.end_vaddr) for segment in image.segments]
+    try:
+        (verdict,) = judge(image, decode(section, 0x30000), "kernel")
+    except SFrameError as error:
+        said = f"damaged: {error}"
+    else:
+        said = "; ".join(broken.message for broken in verdict.broken)
+    assert bool(said) == bool(refusal(section, 0x30000, segments)), (said, refusal(section, 0x30000, segments))
