@@ -34,7 +34,7 @@ def _own_flags(subject: Subject) -> str | None:
 def _old_abi(subject: Subject) -> str | None:
     decoded = subject.decoded
     is_known = decoded.header.abi_id != s.SFRAME_ABI_S390X_ENDIAN_BIG
-    return None if is_known else f"it does not know {decoded.arch.name}"
+    return None if is_known else f"it does not know how {decoded.arch.name} stores the CFA's offset"
 
 
 def _offsets(subject: Subject) -> str | None:
@@ -63,14 +63,14 @@ def _misread(subject: Subject) -> int:
 
 
 _FLAGS: Final = Rule("flags", r.whole(_own_flags), is_decisive=True)
-_OLD_ABI: Final = Rule("ABI", r.whole(_old_abi), is_decisive=True)
+_OLD_ABI: Final = Rule("ABI", r.whole(_old_abi), "reads it wrongly", is_decisive=True)
 _OFFSETS: Final = Rule("offsets", r.whole(_offsets), is_decisive=True)
 _FOREIGN: Final = (
     Remark(_shared, "functions share their rows: a host of the other byte order refuses the section"),
     Remark(_foreign_sum, "rows more or fewer than sfh_num_fres: a host of the other byte order refuses the section"),
 )
 _LIBSFRAME: Final = (
-    Edition("2.40", (r.versions(1), r.flags(_OLD_FLAGS), _OLD_ABI, _OFFSETS), _FOREIGN),
+    Edition("2.40", (r.versions(1), r.flags(_OLD_FLAGS), _OFFSETS), _FOREIGN),
     Edition("2.44", (r.versions(2), r.flags(_OLD_FLAGS), _OLD_ABI, _OFFSETS), _FOREIGN),
     Edition(
         "2.47",
@@ -100,7 +100,8 @@ def _own_rows(subject: Subject) -> Iterator[Breach]:
     users = _row_list_users(subject)
     for function in subject.functions:
         if users[function.fre_offset] > 1:
-            yield Breach(function.start_vaddr, "its rows are another function's too, and cannot be merged")
+            message = "its rows are another function's too: it copies them for each, past the bytes that it reserves"
+            yield Breach(function.start_vaddr, message)
 
 
 def _relocated(subject: Subject) -> str | None:
@@ -124,14 +125,14 @@ def _relocated(subject: Subject) -> str | None:
 
 _OBJECT: Final = Rule("object", r.whole(_is_object), is_decisive=True)
 _MERGED: Final = (
-    Rule("relocations", r.whole(_relocated)),
-    Rule("rows of its own", _own_rows),
+    Rule("relocations", r.whole(_relocated), "reads it wrongly"),
+    Rule("rows of its own", _own_rows, "reads it wrongly"),
 )
 GNU_LD: Final = Reader(
     "gnu-ld",
     (
-        Edition("2.40", (_OBJECT, r.versions(1), r.flags(_OLD_FLAGS), _OLD_ABI, _OFFSETS, *_MERGED)),
-        Edition("2.44", (_OBJECT, r.versions(2), r.flags(_OLD_FLAGS), _OLD_ABI, _OFFSETS, *_MERGED)),
+        Edition("2.40", (_OBJECT, r.versions(1), r.flags(_OLD_FLAGS), _OFFSETS, *_MERGED)),
+        Edition("2.44", (_OBJECT, r.versions(2), r.flags(_OLD_FLAGS), _OFFSETS, *_MERGED)),
         Edition(
             "2.47", (_OBJECT, Rule("section type", r.whole(_section_type)), r.versions(3), _FLAGS, _OFFSETS, *_MERGED)
         ),

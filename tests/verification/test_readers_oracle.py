@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GNU readelf and ld, three releases of each, read the sections that `judge` says they read, and no others."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import Options, convert, decode, load, verify
+from cfi2sframe.api import decode_existing, judge
+from cfi2sframe.elf.constants import SHT_PROGBITS
+from cfi2sframe.emit import emit
+from cfi2sframe.errors import InputError
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.verification.test_readers import linked_image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.oracle.tools import Binutils, BinutilsVersion
+
+pytestmark = pytest.mark.oracle
+
+#: The releases of `judge`, and which of the tests' tools stands for each.
+RELEASES: Final[dict[str, BinutilsVersion]] = {"2.40": "2.40", "2.44": "2.44", "2.47": "newest"}
+ROW: Final = b"\x00\x03\x08"
+#: CFA = *(rbp - 8), FP = *(rbp + 0).
+FLEXIBLE: Final = b"\x00\x0a\x33\xf8\x00\x33\x00"
+S390X: Final = RawSection((RawFunction(rows=b"\x00\x03\x00"),), 2, order=">", abi=4, fixed_ra=0)
+SECTIONS: Final = {
+    "version 1": RawSection(version=1),
+    "version 1, unsorted": RawSection(version=1, flags=0),
+    "version 1, frame pointer": RawSection(version=1, flags=3),
+    "version 1, relative starts": RawSection(version=1, flags=5),
+    "version 1, unknown flag": RawSection(version=1, flags=9),
+    "version 2 errata 0": RawSection(version=2, flags=1),
+    "version 2, frame pointer": RawSection(version=2, flags=3),
+    "version 2 errata 1": RawSection(version=2, flags=5),
+    "version 2, unknown flag": RawSection(version=2, flags=0x11),
+    "version 3": RawSection(),
+    "version 3, frame pointer": RawSection(flags=7),
+    "version 3, unknown flag": RawSection(flags=0x15),
+    "version 3, flexible rows": RawSection((RawFunction(rows=FLEXIBLE, info2=1),)),
+    "version 3, two functions": RawSection((RawFunction(), RawFunction(0x20010))),
+    "version 3, shared rows": RawSection((RawFunction(), RawFunction(0x20010, fre_offset=0))),
+}
+
+
+def is_shown(tools: Binutils, path: Path, section: RawSection) -> bool:
+    """Whether readelf shows all functions of a section, without a complaint."""
+    command = [tools.tool("readelf"), "--sframe=.sframe", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    text = done.stdout + done.stderr
+    is_quiet = done.returncode == 0 and "rror" not in text and "arning" not in text
+    return is_quiet and text.count("func idx [") == len(section.functions)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("name", SECTIONS)
+def test_readelf(name: str, release: str, tmp_path: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> None:
+    tools = binutils(RELEASES[release])
+    section = SECTIONS[name]
+    data = section.assemble()
+    image = linked_image(abi=section.abi, section=data)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(image.data[:]))
+    verdicts = {v.releases: v for v in judge(image, decode(data, section.vaddr), "libsframe")}
+    assert verdicts[release].reads_it == is_shown(tools, path, section), verdicts[release]
+
+
+@pytest.mark.parametrize("release", ["2.44", "2.47"])
+def test_readelf_of_s390x(release: str, tmp_path: Path, binutils: Callable[[BinutilsVersion], Binutils]) -> None:
+    """The release that does not know the ABI shows a CFA of its own."""
+    data = S390X._replace(flags=1).assemble()
+    image = linked_image(abi=4, section=data)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(image.data[:]))
+    command = [binutils(RELEASES[release]).tool("readelf"), "--sframe=.sframe", str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    verdicts = {v.releases: v for v in judge(image, decode(data, S390X.vaddr), "libsframe")}
+    assert verdicts[release].reads_it == ("sp+160" in shown), shown
+
+
+#: Shared rows, and a header that counts them differently: only hosts of the other byte order mind.
+FOREIGN: Final = {
+    "shared rows": (RawFunction(rows=b"\x00\x03\x00"), RawFunction(0x20010, fre_offset=0)),
+    "own rows": (RawFunction(rows=b"\x00\x03\x00"), RawFunction(0x20010, rows=b"\x00\x03\x01")),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_readelf_of_the_other_byte_order(
+    name: str,
+    is_counted: bool,  # noqa: FBT001
+    tmp_path: Path,
+    binutils: Callable[[BinutilsVersion], Binutils],
+) -> None:
+    section = RawSection(FOREIGN[name], 3, ">", flags=5, abi=4, fixed_ra=0, fre_count=2 if is_counted else 1)
+    data = section.assemble()
+    image = linked_image(abi=4, section=data)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(image.data[:]))
+    verdict = judge(image, decode(data, section.vaddr), "libsframe")[-1]
+    minds = any("a host of the other byte order refuses" in note.message for note in verdict.notes)
+    assert verdict.reads_it
+    assert is_shown(binutils("newest"), path, section) == (not minds), verdict
+
+
+SOURCE: Final = """
+int g(int);
+int f(int x) { return g(x) + 1; }
+int h(int x) { volatile int a[20]; a[x] = g(x); return a[1] + 2; }
+"""
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("objects")
+    (directory / "a.c").write_text(SOURCE)
+    (directory / "b.c").write_text("int f(int); int g(int x) { return x * 3; }\nint _start(void) { return f(1); }\n")
+    for name in ("a", "b"):
+        command = ["gcc", "-O1", "-c", "-fno-stack-protector", f"{name}.c", "-o", f"{name}.o"]
+        try:
+            subprocess.run(command, cwd=directory, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("no gcc for this machine")
+    return directory
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("section_type", [0x6FFFFFF4, SHT_PROGBITS], ids=["gnu", "progbits"])
+@pytest.mark.parametrize("options", [(1, 0), (2, 0), (2, 1), (2, 2), (3, 0)])
+def test_ld(
+    options: tuple[int, int],
+    section_type: int,
+    release: str,
+    objects: Path,
+    tmp_path: Path,
+    binutils: Callable[[BinutilsVersion], Binutils],
+) -> None:
+    """What ld takes, it merges: all functions of both objects are in the program's section."""
+    tools, expected, reads = binutils(RELEASES[release]), 0, set[bool]()
+    for name in ("a.o", "b.o"):
+        image = load(objects / name)
+        emitted = emit(convert(image, Options(*options)), section_type=section_type)
+        (tmp_path / name).write_bytes(b"".join(bytes(chunk) for chunk in emitted.chunks))
+        decoded = decode_existing(load(tmp_path / name))
+        expected += len(decoded.functions)
+        found = judge(load(tmp_path / name), decoded, "gnu-ld", is_in_file=True)
+        reads |= {verdict.reads_it for verdict in found if verdict.releases == release}
+    command = [tools.tool("ld"), "-o", "program", "a.o", "b.o"]
+    subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, timeout=60)
+    merged = 0
+    if (tmp_path / "program").exists():
+        try:
+            merged = len(decode_existing(load(tmp_path / "program")).functions)
+        except InputError:
+            # Nothing but an empty section.
+            merged = 0
+    assert reads == {merged == expected}, (merged, expected)
+
+
+def changed_object(objects: Path, change: Callable[[bytearray, int, int], None]) -> bytes:
+    """Return a converted a.o; `change` gets it, and the file offsets of its function table and its relocations."""
+    emitted = emit(convert(load(objects / "a.o"), Options(3)))
+    data = bytearray(b"".join(bytes(chunk) for chunk in emitted.chunks))
+    places = {section.name: section.file_offset for section in load(bytes(data)).sections}
+    change(data, places[".sframe"] + 28, places[".rela.sframe"])
+    return bytes(data)
+
+
+def test_ld_and_the_order_of_relocations(
+    objects: Path, tmp_path: Path, binutils: Callable[[BinutilsVersion], Binutils]
+) -> None:
+    """GNU ld takes the relocations in the order of the functions; swapped, functions get the rows of others."""
+
+    def swap(data: bytearray, _table: int, start: int) -> None:
+        data[start : start + 48] = data[start + 24 : start + 48] + data[start : start + 24]
+
+    right, wrong = (changed_object(objects, change) for change in (lambda *_places: None, swap))
+    for data, is_right in ((right, True), (wrong, False)):
+        image = load(data)
+        verdict = judge(image, decode_existing(image), "gnu-ld", is_in_file=True)[-1]
+        assert [(broken.rule, broken.consequence) for broken in verdict.broken] == (
+            [] if is_right else [("relocations", "reads it wrongly")]
+        )
+        (tmp_path / "a.o").write_bytes(data)
+        emitted = emit(convert(load(objects / "b.o"), Options(3)))
+        (tmp_path / "b.o").write_bytes(b"".join(bytes(chunk) for chunk in emitted.chunks))
+        command = [binutils("newest").tool("ld"), "-o", "program", "a.o", "b.o"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+        program = load(tmp_path / "program")
+        assert verify(program, decode_existing(program)).is_clean == is_right
+
+
+def test_ld_and_shared_rows(objects: Path) -> None:
+    """That GNU ld writes past the section's bytes for them is for `tests/rewrite/test_objects.py` to show."""
+
+    def share(data: bytearray, table: int, _relocations: int) -> None:
+        data[table + 16 + 12 : table + 32] = data[table + 12 : table + 16]
+
+    image = load(changed_object(objects, share))
+    verdict = judge(image, decode_existing(image), "gnu-ld", is_in_file=True)[-1]
+    assert [(broken.rule, broken.place_count) for broken in verdict.broken] == [("rows of its own", 2)]
