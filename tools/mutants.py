@@ -81,6 +81,7 @@ TESTS: Final = {
     ),
     "sframe/lookup.py": ("sframe/test_lookup.py", "sframe/test_decode.py", "verification/test_verify.py"),
     "verification/*.py": ("verification", "cli/test_verbs.py"),
+    "verification/readers/*.py": ("verification/test_readers.py", "cli/test_readers.py"),
     "rewrite/*.py": (
         *("rewrite/test_section_headers.py", "rewrite/test_refusals.py", "rewrite/test_removal_check.py"),
         *("rewrite/test_damage.py", "rewrite/test_objects.py", "rewrite/test_end_table.py"),

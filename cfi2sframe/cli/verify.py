@@ -147,5 +147,5 @@ def _lines(verdict: Verdict, image: ElfImage) -> Iterator[str]:
         yield f"{broken.consequence}: {broken.rule}: {where}{broken.message}{more}"
     if verdict.reads_it:
         yield "reads it"
-    for note in verdict.notes:
-        yield f"{note.amount:,} {note.message}"
+    for habit in verdict.habits:
+        yield f"{habit.amount:,} {habit.message}"

@@ -193,7 +193,7 @@ def test_what_is_said_of_a_section_that_is_read() -> None:
     late = RawFunction(0x20020, rows=b"\x04\x03\x08")
     (verdict,) = verdicts("kernel", RawSection((rt, drap, late)))
     assert verdict.reads_it
-    notes = {note.message.split(":")[0]: note.amount for note in verdict.notes}
+    notes = {habit.message.split(":")[0]: habit.amount for habit in verdict.habits}
     assert notes == {
         "rows start from a register that it knows in the topmost frame only": 2,
         "functions have flexible rows": 2,
@@ -233,7 +233,7 @@ def test_return_addresses_that_are_missed(abi: int, call: str, follows: str) -> 
     nops = struct.pack("<I" if abi == 2 else ">I", int(filler, 16)) * 0x400
     for code, is_call in ((nops[: size - len(raw)] + raw + nops[size:], True), (nops, False)):
         (verdict,) = verdicts("kernel", section, linked_image(abi=abi, code=code))
-        amounts = [note.amount for note in verdict.notes if "may end in a call" in note.message]
+        amounts = [habit.amount for habit in verdict.habits if "may end in a call" in habit.message]
         assert amounts == ([1] if is_call and follows != "a function" else []), (code[:size].hex(), verdict)
 
 

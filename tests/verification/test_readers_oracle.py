@@ -105,7 +105,7 @@ def test_readelf_of_the_other_byte_order(
     path = tmp_path / "file"
     path.write_bytes(bytes(image.data[:]))
     verdict = judge(image, decode(data, section.vaddr), "libsframe")[-1]
-    minds = any("a host of the other byte order refuses" in note.message for note in verdict.notes)
+    minds = any("a host of the other byte order refuses" in habit.message for habit in verdict.habits)
     assert verdict.reads_it
     assert is_shown(binutils("newest"), path, section) == (not minds), verdict
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.verification.readers.binutils import GNU_LD, LIBSFRAME
 from cfi2sframe.verification.readers.glibc import GLIBC
 from cfi2sframe.verification.readers.kernel import KERNEL
-from cfi2sframe.verification.readers.records import Broken, Edition, Note, Reader, Verdict
+from cfi2sframe.verification.readers.records import Broken, Edition, Habit, Reader, Verdict
 from cfi2sframe.verification.readers.subject import Subject
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
 
-__all__ = ["READERS", "Broken", "Note", "Verdict", "judge"]
+__all__ = ["READERS", "Broken", "Habit", "Verdict", "judge"]
 
 #: The readers, by the names that users give them.
 READERS: Final[dict[str, Reader]] = {reader.name: reader for reader in (KERNEL, GLIBC, LIBSFRAME, GNU_LD)}
@@ -44,5 +44,5 @@ def _verdict(name: str, edition: Edition, subject: Subject) -> Verdict:
         broken.append(Broken(rule.name, rule.consequence, len(breaches), first.vaddr, first.message))
         if rule.is_decisive:
             return Verdict(name, edition.releases, tuple(broken), ())
-    notes = (Note(remark.measure(subject), remark.message) for remark in edition.remarks)
-    return Verdict(name, edition.releases, tuple(broken), tuple(note for note in notes if note.amount))
+    habits = (Habit(remark.measure(subject), remark.message) for remark in edition.remarks)
+    return Verdict(name, edition.releases, tuple(broken), tuple(habit for habit in habits if habit.amount))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_RELA
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.verification.readers import rules as r
-from cfi2sframe.verification.readers.records import Breach, Edition, Reader, Remark, Rule
+from cfi2sframe.verification.readers.records import Breach, Demand, Edition, Reader, Remark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,9 +62,9 @@ def _misread(subject: Subject) -> int:
     return len(subject.functions) if is_concerned else 0
 
 
-_FLAGS: Final = Rule("flags", r.whole(_own_flags), is_decisive=True)
-_OLD_ABI: Final = Rule("ABI", r.whole(_old_abi), "reads it wrongly", is_decisive=True)
-_OFFSETS: Final = Rule("offsets", r.whole(_offsets), is_decisive=True)
+_FLAGS: Final = Demand("flags", r.whole(_own_flags), is_decisive=True)
+_OLD_ABI: Final = Demand("ABI", r.whole(_old_abi), "reads it wrongly", is_decisive=True)
+_OFFSETS: Final = Demand("offsets", r.whole(_offsets), is_decisive=True)
 _FOREIGN: Final = (
     Remark(_shared, "functions share their rows: a host of the other byte order refuses the section"),
     Remark(_foreign_sum, "rows more or fewer than sfh_num_fres: a host of the other byte order refuses the section"),
@@ -123,10 +123,10 @@ def _relocated(subject: Subject) -> str | None:
     return None if found == expected else "its relocations are not one for each function's start, in order"
 
 
-_OBJECT: Final = Rule("object", r.whole(_is_object), is_decisive=True)
+_OBJECT: Final = Demand("object", r.whole(_is_object), is_decisive=True)
 _MERGED: Final = (
-    Rule("relocations", r.whole(_relocated), "reads it wrongly"),
-    Rule("rows of its own", _own_rows, "reads it wrongly"),
+    Demand("relocations", r.whole(_relocated), "reads it wrongly"),
+    Demand("rows of its own", _own_rows, "reads it wrongly"),
 )
 GNU_LD: Final = Reader(
     "gnu-ld",
@@ -134,7 +134,7 @@ GNU_LD: Final = Reader(
         Edition("2.40", (_OBJECT, r.versions(1), r.flags(_OLD_FLAGS), _OFFSETS, *_MERGED)),
         Edition("2.44", (_OBJECT, r.versions(2), r.flags(_OLD_FLAGS), _OFFSETS, *_MERGED)),
         Edition(
-            "2.47", (_OBJECT, Rule("section type", r.whole(_section_type)), r.versions(3), _FLAGS, _OFFSETS, *_MERGED)
+            "2.47", (_OBJECT, Demand("section type", r.whole(_section_type)), r.versions(3), _FLAGS, _OFFSETS, *_MERGED)
         ),
     ),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.verification.readers import rules as r
-from cfi2sframe.verification.readers.records import Edition, Reader, Remark, Rule
+from cfi2sframe.verification.readers.records import Demand, Edition, Reader, Remark
 from cfi2sframe.verification.readers.subject import uncovered_ends
 
 if TYPE_CHECKING:
@@ -75,18 +75,18 @@ _RULES: Final = (
     r.LINKED_FILE,
     r.SEGMENT,
     r.versions(s.SFRAME_VERSION_2),
-    Rule("flags", r.whole(_flags), is_decisive=True),
+    Demand("flags", r.whole(_flags), is_decisive=True),
     r.BYTE_ORDER,
-    Rule("ABI", r.whole(_abi), is_decisive=True),
-    Rule("offsets", r.whole(_offsets), is_decisive=True),
-    Rule("layout", r.whole(_layout), "reads it wrongly", is_decisive=True),
-    Rule("SFRAME_F_FDE_SORTED", r.whole(_sorted), "leaves traces to DWARF", is_decisive=True),
+    Demand("ABI", r.whole(_abi), is_decisive=True),
+    Demand("offsets", r.whole(_offsets), is_decisive=True),
+    Demand("layout", r.whole(_layout), "reads it wrongly", is_decisive=True),
+    Demand("SFRAME_F_FDE_SORTED", r.whole(_sorted), "leaves traces to DWARF", is_decisive=True),
     r.starts_ascend("reads it wrongly"),
     r.disjoint("reads it wrongly"),
-    Rule("block size", r.each(_no_block), "crashes"),
+    Demand("block size", r.each(_no_block), "crashes"),
     r.rows_ascend("reads it wrongly"),
     r.rows_inside("reads it wrongly"),
-    Rule("rows without data words", r.each(_outermost), "leaves traces to DWARF"),
+    Demand("rows without data words", r.each(_outermost), "leaves traces to DWARF"),
 )
 _REMARKS: Final = (
     Remark(_leaf_rows, "rows have RA in its register: a trace through one is left to DWARF"),

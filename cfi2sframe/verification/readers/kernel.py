@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf.constants import PT_PHDR
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.verification.readers import rules as r
-from cfi2sframe.verification.readers.records import Edition, Reader, Remark, Rule
+from cfi2sframe.verification.readers.records import Demand, Edition, Reader, Remark
 from cfi2sframe.verification.readers.segments import before_the_code, spread_of
 from cfi2sframe.verification.readers.subject import controls_of, uncovered_ends
 
@@ -128,18 +128,18 @@ _RULES: Final = (
     r.versions(s.SFRAME_VERSION_3),
     r.flags((s.SFRAME_F_FDE_SORTED | s.SFRAME_F_FDE_FUNC_START_PCREL,)),
     r.BYTE_ORDER,
-    Rule("auxiliary header", r.whole(_auxiliary), is_decisive=True),
-    Rule("functions and rows", r.whole(_empty), is_decisive=True),
-    Rule("layout", r.whole(_layout), is_decisive=True),
-    Rule("executable segments", r.whole(_segments)),
-    Rule("headers with PF_X", r.whole(_other_header), "does not find it"),
+    Demand("auxiliary header", r.whole(_auxiliary), is_decisive=True),
+    Demand("functions and rows", r.whole(_empty), is_decisive=True),
+    Demand("layout", r.whole(_layout), is_decisive=True),
+    Demand("executable segments", r.whole(_segments)),
+    Demand("headers with PF_X", r.whole(_other_header), "does not find it"),
     r.starts_ascend(),
-    Rule("number of rows", r.each(_row_count)),
+    Demand("number of rows", r.each(_row_count)),
     r.rows_ascend(),
     r.rows_inside(),
-    Rule("control words", r.each_row_list(_reserved_bit, _is_flexible)),
-    Rule("data words", r.each_row_list(_left_over, _is_flexible)),
-    Rule("register numbers", r.each_row_list(_large_register, _is_flexible), "reads it wrongly"),
+    Demand("control words", r.each_row_list(_reserved_bit, _is_flexible)),
+    Demand("data words", r.each_row_list(_left_over, _is_flexible)),
+    Demand("register numbers", r.each_row_list(_large_register, _is_flexible), "reads it wrongly"),
 )
 _REMARKS: Final = (
     Remark(

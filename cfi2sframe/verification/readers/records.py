@@ -21,7 +21,7 @@ class Breach(NamedTuple):
     message: str
 
 
-class Rule(NamedTuple):
+class Demand(NamedTuple):
     """A demand of a reader.
 
     `breaches` yields where a section breaks it. Nothing after a broken rule that `is_decisive` is looked at: the reader
@@ -34,7 +34,7 @@ class Rule(NamedTuple):
     is_decisive: bool = False
 
 
-class Note(NamedTuple):
+class Habit(NamedTuple):
     """What a reader does with `amount` functions or rows (`message` says which) of a section that it reads."""
 
     amount: int
@@ -52,7 +52,7 @@ class Edition(NamedTuple):
     """Releases of a reader that read alike. `releases` are those that the rules were seen in."""
 
     releases: str
-    rules: tuple[Rule, ...]
+    rules: tuple[Demand, ...]
     remarks: tuple[Remark, ...] = ()
 
 
@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
     reader: str
     releases: str
     broken: tuple[Broken, ...]
-    notes: tuple[Note, ...]
+    habits: tuple[Habit, ...]
 
     @property
     def reads_it(self) -> bool:

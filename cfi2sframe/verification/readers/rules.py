@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cfi2sframe.intern import IdentityMap
-from cfi2sframe.verification.readers.records import Breach, Remark, Rule
+from cfi2sframe.verification.readers.records import Breach, Demand, Remark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -55,7 +55,7 @@ def each_row_list(
     return breaches
 
 
-def versions(*numbers: int) -> Rule:
+def versions(*numbers: int) -> Demand:
     """Return the rule that only these versions are read."""
     known = " and ".join(map(str, numbers))
 
@@ -63,17 +63,17 @@ def versions(*numbers: int) -> Rule:
         version = subject.decoded.header.version
         return None if version in numbers else f"version {version}; it reads version {known}"
 
-    return Rule("version", whole(message), is_decisive=True)
+    return Demand("version", whole(message), is_decisive=True)
 
 
-def flags(allowed: Collection[int]) -> Rule:
+def flags(allowed: Collection[int]) -> Demand:
     """Return the rule that the header's flags are one of these values."""
 
     def message(subject: Subject) -> str | None:
         found = subject.decoded.header.flags
         return None if found in allowed else f"flags 0x{found:x}"
 
-    return Rule("flags", whole(message), is_decisive=True)
+    return Demand("flags", whole(message), is_decisive=True)
 
 
 def linked_file(subject: Subject) -> str | None:
@@ -105,9 +105,9 @@ def own_byte_order(subject: Subject) -> str | None:
     )
 
 
-LINKED_FILE = Rule("linked file", whole(linked_file), is_decisive=True)
-SEGMENT = Rule("PT_GNU_SFRAME", whole(found_by_segment), "does not find it")
-BYTE_ORDER = Rule("byte order", whole(own_byte_order), is_decisive=True)
+LINKED_FILE = Demand("linked file", whole(linked_file), is_decisive=True)
+SEGMENT = Demand("PT_GNU_SFRAME", whole(found_by_segment), "does not find it")
+BYTE_ORDER = Demand("byte order", whole(own_byte_order), is_decisive=True)
 
 
 def _descending(subject: Subject) -> Iterable[Breach]:
@@ -137,24 +137,24 @@ def row_outside(function: DecodedFunction) -> str | None:
     return f"a row starts at {last} of {limit} bytes" if last >= limit else None
 
 
-def starts_ascend(consequence: Consequence = "refuses it") -> Rule:
+def starts_ascend(consequence: Consequence = "refuses it") -> Demand:
     """Return the rule that each function starts after the one before it."""
-    return Rule("order of functions", _descending, consequence)
+    return Demand("order of functions", _descending, consequence)
 
 
-def disjoint(consequence: Consequence) -> Rule:
+def disjoint(consequence: Consequence) -> Demand:
     """Return the rule that each function starts at or after the end of the one before it."""
-    return Rule("overlap", _overlapping, consequence)
+    return Demand("overlap", _overlapping, consequence)
 
 
-def rows_ascend(consequence: Consequence = "refuses it") -> Rule:
+def rows_ascend(consequence: Consequence = "refuses it") -> Demand:
     """Return the rule that each row starts after the one before it."""
-    return Rule("order of rows", each_row_list(row_starts_ascend, lambda _function: True), consequence)
+    return Demand("order of rows", each_row_list(row_starts_ascend, lambda _function: True), consequence)
 
 
-def rows_inside(consequence: Consequence = "refuses it") -> Rule:
+def rows_inside(consequence: Consequence = "refuses it") -> Demand:
     """Return the rule that rows start inside their function or, PCMASK, inside its block."""
-    return Rule("rows outside", each(row_outside), consequence)
+    return Demand("rows outside", each(row_outside), consequence)
 
 
 def late_functions(subject: Subject) -> int:

@@ -45,6 +45,7 @@ complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -l section-address 
 complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -l json -d 'print JSON'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l existing -d 'check the .sframe section of IN'
+complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l reader -x -a 'kernel glibc libsframe gnu-ld' -d 'what would this reader do with the section? kernel'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l sframe-version -x -a '1 2 3' -d 'the version to write'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l errata -x -a '0 1 2' -d 'the errata of version 2 that readers know'
 complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l from -x -a 'eh_frame debug_frame' -d 'the CFI to read'

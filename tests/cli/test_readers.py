@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`verify --reader`, and the warning about a reader that would refuse what is written."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import Options, convert, load
+from cfi2sframe.arch import AMD64
+from tests.fuzz import seeds
+from tests.support.cli import run
+from tests.support.kernel_reader import SPREAD, code_of, complaints
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = """
+__attribute__((section(".far"), noinline)) int far(int x) { __asm__ volatile(""); return x + 1; }
+__attribute__((section(".bare"), naked)) void bare(void) { __asm__ volatile("nop"); }
+int main(int count, char **words) { (void)words; return far(count) - 2; }
+"""
+
+
+def linked(directory: Path, *flags: str) -> Path:
+    """Link a program; skip where that is not possible."""
+    (directory / "program.c").write_text(SOURCE)
+    command = ["gcc", "-O1", "-no-pie", "-fno-pie", *flags, "program.c", "-o", "program"]
+    try:
+        subprocess.run(command, cwd=directory, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("gcc does not link this here")
+    return directory / "program"
+
+
+@pytest.fixture
+def two_segments(tmp_path: Path) -> Path:
+    return linked(tmp_path, "-Wl,--section-start=.far=0x10000000")
+
+
+WARNING = "the functions are in 2 executable segments: a Linux kernel that validates sections"
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("arguments", [["-o", "out"], ["-o", "out.sframe"], ["--check"], ["--in-place"]])
+def test_several_segments_are_warned_of(two_segments: Path, tmp_path: Path, arguments: list[str]) -> None:
+    words = [str(tmp_path / word) if word.startswith("out") else word for word in arguments]
+    done = run("convert", two_segments, *words)
+    assert done.status == (1 if arguments == ["--check"] else 0)
+    (line,) = done.err
+    assert f"program: warning: {WARNING}" in line
+    image = load(two_segments)
+    conversion = convert(image)
+    if not image.has_sframe:
+        assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == [SPREAD]
+    assert subprocess.run([two_segments], check=False).returncode == 0
+
+
+@pytest.mark.oracle
+def test_there_is_nothing_to_warn_of(two_segments: Path, tmp_path: Path) -> None:
+    """Of the older versions, which Linux does not read, and where the other segment holds no described function."""
+    assert run("convert", two_segments, "-o", tmp_path / "out", "--sframe-version", "2").err == ()
+    (tmp_path / "bare").mkdir()
+    program = linked(tmp_path / "bare", "-Wl,--section-start=.bare=0x10000000", "-fno-asynchronous-unwind-tables",
+                     "-fno-unwind-tables", "-fno-exceptions")  # fmt: skip
+    image = load(program)
+    assert sum(s.type == 1 and s.flags & 1 for s in image.segments) == 2
+    assert run("convert", program, "-o", tmp_path / "out2").err == ()
+    conversion = convert(image, Options())
+    assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
+
+
+@pytest.mark.oracle
+def test_the_kernel_refuses_it(two_segments: Path, tmp_path: Path) -> None:
+    name = str(two_segments)
+    line = (
+        f"{name}: kernel (patches of 2026, in no release): refuses it: executable segments: functions are in 2 of 2 "
+        "executable segments; it registers the section for each of them by itself, and wants all functions there\n"
+    )
+    assert run("verify", name, "--reader", "kernel") == (1, line.encode(), ())
+    assert run("convert", name, "-o", tmp_path / "out").status == 0
+    done = run("verify", "--existing", tmp_path / "out", "--reader", "kernel", "--reader", "libsframe")
+    lines = done.out.decode().splitlines()
+    assert done.status == 1
+    assert "refuses it: executable segments" in lines[0]
+    assert [line.split(": ")[1:3] for line in lines[1:4]] == [
+        ["libsframe (2.40)", "refuses it"],
+        ["libsframe (2.44)", "refuses it"],
+        ["libsframe (2.47)", "reads it"],
+    ]
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    path = tmp_path / "library.so"
+    path.write_bytes(seeds.linked_file(AMD64))
+    return path
+
+
+def test_what_each_reader_says(library: Path, tmp_path: Path) -> None:
+    def said(*arguments: str | Path) -> tuple[int, list[str]]:
+        done = run("verify", library, *arguments)
+        assert done.err == ()
+        return done.status, [line.split(": ", 1)[1] for line in done.out.decode().splitlines()]
+
+    status, lines = said("--reader", "kernel")
+    assert (status, lines[0]) == (0, "kernel (patches of 2026, in no release): reads it")
+    status, lines = said("--reader", "glibc")
+    assert (status, lines) == (1, ["glibc (2.42 to 2.44): refuses it: version: version 3; it reads version 2"])
+    status, lines = said("--reader", "glibc", "--sframe-version", "2", "--errata", "1")
+    assert (status, lines[0]) == (0, "glibc (2.42 to 2.44): reads it")
+    status, lines = said("--reader", "gnu-ld")
+    assert (status, len(lines)) == (1, 3)
+    assert lines[0] == "gnu-ld (2.40): refuses it: object: it reads sections of objects, and this is a linked file"
+    # A reader that is named twice speaks once.
+    assert len(said("--reader", "glibc", "--reader", "glibc")[1]) == 1
+    raw = tmp_path / "raw.sframe"
+    assert run("convert", library, "-o", raw).status == 0
+    assert said(raw, "--reader", "kernel")[0] == 0
+
+
+def test_bad_requests(library: Path, tmp_path: Path) -> None:
+    assert run("verify", library, "--reader", "perf").status == 2
+    assert run("verify", library, "--existing", "--reader", "kernel").err == (
+        f"cfi2sframe: {library}: error: no .sframe section",
+    )
+    raw = tmp_path / "raw.sframe"
+    raw.write_bytes(b"\xe2\xde\x03")
+    done = run("verify", library, raw, "--reader", "kernel")
+    assert (done.status, done.out) == (3, b"")
+    assert "truncated" in done.err[0]
+
+
+def test_places_are_named(library: Path, tmp_path: Path) -> None:
+    """The first of the places that break a rule, and how many there are."""
+    raw = tmp_path / "raw.sframe"
+    assert run("convert", library, "-o", raw, "--sframe-version", "2", "-O0").status == 0
+    data = bytearray(raw.read_bytes())
+    count = int.from_bytes(data[8:12], "little")
+    assert count > 2
+    for number in range(count):
+        # Sizes of one byte: rows start outside.
+        data[28 + 20 * number + 4 : 28 + 20 * number + 8] = b"\1\0\0\0"
+    raw.write_bytes(data)
+    done = run("verify", library, raw, "--reader", "glibc")
+    assert done.status == 1
+    assert b"reads it wrongly: rows outside: 0x" in done.out
+    assert b" such places)" in done.out

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever is made is read by the readers of its version; what one of them would refuse comes with a warning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import Options, convert, load
+from cfi2sframe.api import decode_made, judge
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.emit import reader_warnings
+from cfi2sframe.errors import Cfi2SFrameError
+from tests.fuzz import seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from tests.support.oracle.tools import CorpusArch
+
+GOLDEN: Final = sorted((Path(__file__).resolve().parents[2] / "testdata/golden").glob("*.o"))
+#: Version, errata, level.
+CHOICES: Final = [(1, 2, 0), (1, 2, 1), (2, 0, 1), (2, 1, 1), (2, 1, 2), (2, 2, 1), (3, 2, 0), (3, 2, 1), (3, 2, 2)]
+
+
+def readers_of(image: ElfImage, options: Options) -> set[str]:
+    """Return the readers, as `NAME RELEASES`, that read what is made of an image; all that should, have to."""
+    section = decode_made(image, options)
+    found = set[str]()
+    for name in ("kernel", "glibc", "libsframe", "gnu-ld"):
+        found |= {f"{name} {v.releases}" for v in judge(image, section, name) if v.reads_it}
+    version, is_tracked = section.header.version, section.arch != S390X
+    expected = {
+        1: {"libsframe 2.40"},
+        2: {"libsframe 2.47", *(["libsframe 2.44"] if options.errata == 0 and is_tracked else [])},
+        3: {"libsframe 2.47"},
+    }[version]
+    if image.is_relocatable:
+        merged = {(1, options.errata): "2.40", (2, 0): "2.44", (3, options.errata): "2.47"}
+        expected |= {f"gnu-ld {merged[key]}" for key in [(version, options.errata)] if key in merged}
+    elif version == 3 and not reader_warnings(convert(image, options)):
+        expected |= {"kernel patches of 2026, in no release"}
+    elif version == 2 and options.errata < 2 and is_tracked:
+        expected |= {"glibc 2.42 to 2.44"}
+    assert expected <= found, (expected - found, found)
+    return found
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: "-".join(map(str, choice)))
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
+def test_linked_files(arch: Arch, choice: tuple[int, int, int]) -> None:
+    version, errata, level = choice
+    if (arch, version) == (S390X, 1):
+        pytest.skip("version 1 does not define s390x")
+    image = load(seeds.linked_file(arch))
+    assert readers_of(image, Options(version, errata, level=level))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: "-".join(map(str, choice)))
+def test_golden_objects(choice: tuple[int, int, int]) -> None:
+    version, errata, level = choice
+    count = 0
+    for path in GOLDEN:
+        try:
+            assert readers_of(load(path), Options(version, errata, level=level)), path  # type: ignore[arg-type]
+        except Cfi2SFrameError:
+            # Nothing that this version can describe.
+            continue
+        count += 1
+    assert count >= len(GOLDEN) // 2
+
+
+FILES: Final = {
+    "amd64": ("usr/bin/bash", "usr/lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libstdc++.so.6"),
+    "arm64": ("usr/bin/bash", "usr/lib/aarch64-linux-gnu/libc.so.6"),
+    "s390x": ("usr/bin/bash", "usr/lib/s390x-linux-gnu/libc.so.6"),
+}
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(("arch", "name"), [(arch, name) for arch, names in FILES.items() for name in names])
+@pytest.mark.parametrize("choice", [(2, 1, None), (3, 2, None), (3, 2, 2)], ids=str)
+def test_real_files(
+    arch: CorpusArch, name: str, choice: tuple[int, int, int | None], corpus: Callable[[CorpusArch], Path]
+) -> None:
+    path = corpus(arch) / name
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    version, errata, level = choice
+    readers_of(load(path), Options(version, errata, level=level))  # type: ignore[arg-type]
