@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe import decode, load
-from cfi2sframe.api import verify
+from cfi2sframe.api import judge, verify
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import BudgetError
 from cfi2sframe.verification.overlapping_fdes import MAX_CANDIDATES
+from cfi2sframe.verification.readers import READERS
 from tests.fuzz import target_elf
 from tests.fuzz.harness import measured, timed
 from tests.support import cfi_asm as asm
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.verification import Verification
+    from cfi2sframe.verification.readers import Verdict
 
 pytestmark = pytest.mark.fuzz
 
@@ -176,3 +178,23 @@ def test_rows_that_many_functions_share(version: int) -> None:
     image = load(file_with(fdes, 0x10000 * count))
     with pytest.raises(BudgetError, match=r"^(the rows to compare|the differences) take more (work|memory) than"):
         verify(image, decode(section.assemble(), section.vaddr))
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(("version", "flags"), [(1, 1), (2, 5), (3, 5)])
+def test_readers_look_at_shared_rows_once(reader: str, version: int, flags: int) -> None:
+    """Functions of thousands of rows each, which the section stores once: what readers make of them is asked once."""
+    row_count, count = 16_000, 4_000
+    # CFA = r10 + 8, a rule of flexible rows; the older versions have a row without data words.
+    tail, info2 = (b"\x04\x53\x08", 1) if version == 3 else (b"\x00", 0)
+    rows = b"".join(delta.to_bytes(2, "little") + tail for delta in range(row_count))
+    functions = [RawFunction(TEXT_VADDR, 0x8000, rows, row_count, 0x01, info2)]
+    functions += [
+        RawFunction(TEXT_VADDR + 0x8000 * n, 0x8000, b"", row_count, 0x01, info2, fre_offset=0) for n in range(1, count)
+    ]
+    image = load(file_with([asm.Fde(CIE, TEXT_VADDR, 64)], 64))
+    section = decode(RawSection(tuple(functions), version, flags=flags).assemble(), 0x30000)
+    found: list[tuple[Verdict, ...]] = []
+    # One by one, they are 64 million rows, which take minutes.
+    assert timed(lambda _: found.append(judge(image, section, reader)), b"") < 2
+    assert found[0]

@@ -50,8 +50,8 @@ def _layout(subject: Subject) -> str | None:
     return None
 
 
-def _outermost(function: DecodedFunction) -> str | None:
-    found = any(not row.words for row in function.rows)
+def _outermost(rows: tuple[DecodedRow, ...]) -> str | None:
+    found = any(not row.words for row in rows)
     return "a row without data words (errata 2) is an error to it" if found else None
 
 
@@ -64,11 +64,7 @@ def _leaf_rows(subject: Subject) -> int:
     """Return how many rows say that RA is in its register, where the ABI tracks RA."""
     if subject.decoded.header.fixed_ra_offset:
         return 0
-
-    def is_leaf(row: DecodedRow) -> bool:
-        return len(row.words) == 1
-
-    return sum(is_leaf(row) for function in subject.functions for row in function.rows)
+    return r.count_rows(subject, lambda row: len(row.words) == 1)
 
 
 _RULES: Final = (
@@ -86,7 +82,7 @@ _RULES: Final = (
     Demand("block size", r.each(_no_block), "crashes"),
     r.rows_ascend("reads it wrongly"),
     r.rows_inside("reads it wrongly"),
-    Demand("rows without data words", r.each(_outermost), "leaves traces to DWARF"),
+    Demand("rows without data words", r.each_row_list(_outermost), "leaves traces to DWARF"),
 )
 _REMARKS: Final = (
     Remark(_leaf_rows, "rows have RA in its register: a trace through one is left to DWARF"),

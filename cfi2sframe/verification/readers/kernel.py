@@ -18,7 +18,7 @@ from cfi2sframe.verification.readers.subject import controls_of, uncovered_ends
 
 if TYPE_CHECKING:
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
-    from cfi2sframe.verification.readers.subject import Subject
+    from cfi2sframe.verification.readers.subject import Control, Subject
 
 #: Bits of a control word: the one that must be 0, and how many a register number has.
 _RESERVED: Final = 0x4
@@ -107,15 +107,12 @@ def _is_flexible(function: DecodedFunction) -> bool:
 
 def _topmost_only(subject: Subject) -> int:
     """Return how many rows have a rule that holds in the topmost frame only."""
-    sp, fp = subject.decoded.arch.sp_register, subject.decoded.arch.fp_register
+    own = (subject.decoded.arch.sp_register, subject.decoded.arch.fp_register)
 
-    def of_row(row: DecodedRow) -> bool:
-        return any(
-            control.register is not None and (control.entity > 0 or control.register not in (sp, fp))
-            for control in controls_of(row)
-        )
+    def is_concerned(control: Control) -> bool:
+        return control.register is not None and (control.entity > 0 or control.register not in own)
 
-    return sum(of_row(row) for f in subject.functions if f.is_flexible for row in f.rows)
+    return r.count_rows(subject, lambda row: any(map(is_concerned, controls_of(row))), _is_flexible)
 
 
 def _flexible(subject: Subject) -> int:

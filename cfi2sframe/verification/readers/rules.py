@@ -41,7 +41,8 @@ def each(message: Callable[[DecodedFunction], str | None]) -> Callable[[Subject]
 
 
 def each_row_list(
-    message: Callable[[tuple[DecodedRow, ...]], str | None], is_concerned: Callable[[DecodedFunction], bool]
+    message: Callable[[tuple[DecodedRow, ...]], str | None],
+    is_concerned: Callable[[DecodedFunction], bool] = lambda _function: True,
 ) -> Callable[[Subject], Iterator[Breach]]:
     """Return a check of the rows of the functions that are concerned; lists that are shared are checked once."""
 
@@ -53,6 +54,16 @@ def each_row_list(
                 yield Breach(function.start_vaddr, found)
 
     return breaches
+
+
+def count_rows(
+    subject: Subject,
+    is_counted: Callable[[DecodedRow], bool],
+    is_concerned: Callable[[DecodedFunction], bool] = lambda _function: True,
+) -> int:
+    """Return how many rows of the functions that are concerned are counted; lists that are shared are read once."""
+    known = IdentityMap[tuple["DecodedRow", ...], int](lambda rows: sum(map(is_counted, rows)))
+    return sum(known[function.rows] for function in subject.functions if is_concerned(function))
 
 
 def versions(*numbers: int) -> Demand:
@@ -149,7 +160,7 @@ def disjoint(consequence: Consequence) -> Demand:
 
 def rows_ascend(consequence: Consequence = "refuses it") -> Demand:
     """Return the rule that each row starts after the one before it."""
-    return Demand("order of rows", each_row_list(row_starts_ascend, lambda _function: True), consequence)
+    return Demand("order of rows", each_row_list(row_starts_ascend), consequence)
 
 
 def rows_inside(consequence: Consequence = "refuses it") -> Demand:
