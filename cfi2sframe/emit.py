@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.rewrite.linked import EmbeddingPlan
     from cfi2sframe.rewrite.objects import ObjectRelocation
+    from cfi2sframe.sframe.model import FunctionBody
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
+#: Linux has 5 bits for the number of a register in a control word.
+_LINUX_REGISTER_COUNT: Final = 32
 
 
 class Emitted(NamedTuple):
@@ -134,24 +137,37 @@ def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, ma
 
 
 def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
-    """Return a warning for each rule by which a reader of the section's version would refuse it for its file.
+    """Return a warning for each rule by which a reader of the section's version would refuse or misread it.
 
-    There is one such rule that no conversion can satisfy: that of Linux for programs with code in several segments.
+    Those are two rules of Linux, which is the only reader of running programs for version 3: no section can satisfy the
+    first for a program with code in several segments, and the second is about registers that no program saves RA in.
     """
+    image, section = conversion.image, conversion.section
+    if image.is_relocatable or section.version < SFRAME_VERSION_3:
+        return ()
     from cfi2sframe.verification.readers.segments import executable_loads, spread_of
 
-    image, section = conversion.image, conversion.section
-    if section.version < SFRAME_VERSION_3 or len(executable_loads(image.segments)) < 2:
-        return ()
-    spread = spread_of(image.segments, section.starts, section.sizes)
-    if spread.holder_count < 2:
-        return ()
-    warning = (
-        f"the functions are in {spread.holder_count} executable segments: a Linux kernel that validates sections "
-        "(SFrame is in no release of Linux yet) would refuse this one, because it registers the section for each "
-        "segment by itself and wants all functions in that segment"
-    )
-    return (warning,)
+    warnings = []
+    if len(executable_loads(image.segments)) > 1:
+        count = spread_of(image.segments, section.starts, section.sizes).holder_count
+        if count > 1:
+            warnings.append(
+                f"the functions are in {count} executable segments: a Linux kernel that validates sections (SFrame is "
+                "in no release of Linux yet) would refuse this one, because it registers the section for each segment "
+                "by itself and wants all functions in that segment"
+            )
+    count = sum(body.is_flexible and _has_large_register(body) for body in section.bodies)
+    if count:
+        warnings.append(
+            f"{count} function{'s' if count > 1 else ''} with rules of registers from {_LINUX_REGISTER_COUNT} on: "
+            "Linux reads 5 bits of their numbers, and would take other registers for them"
+        )
+    return tuple(warnings)
+
+
+def _has_large_register(body: FunctionBody) -> bool:
+    rules = (rule for state in set(body.states) for rule in (state.cfa, state.ra, state.fp))
+    return any(rule is not None and (rule.register or 0) >= _LINUX_REGISTER_COUNT for rule in rules)
 
 
 def check(emitted: Emitted, rewritten: ElfImage) -> None:

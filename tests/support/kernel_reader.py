@@ -24,6 +24,8 @@ _MAGIC: Final = 0xDEE2
 _PT_LOAD, _PF_X = 1, 1
 #: What `complaints` says of functions that are spread over several segments, which no section can help.
 SPREAD: Final = "the functions are in several executable segments"
+#: What it says of a register that Linux cannot name.
+LARGE_REGISTER: Final = "names register"
 #: Linux has 5 bits for a register number in a control word.
 _LINUX_REGISTERS: Final = 32
 _HEADER_SIZE: Final = 28
@@ -336,7 +338,7 @@ class _Reader:
             if not control & 1 and control >> 3:
                 return f"control word 0x{control:x} has a register and does not use it"
             if control >> 3 >= _LINUX_REGISTERS:
-                return f"control word 0x{control:x} names register {control >> 3}"
+                return f"control word 0x{control:x} {LARGE_REGISTER} {control >> 3}"
             values.append("register" if control & 1 else "cfa")
             position += 1
         if not 1 <= len(values) <= 3:

@@ -14,6 +14,8 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds
+from tests.support import cfi_asm as asm
+from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +74,19 @@ def test_golden_objects(choice: tuple[int, int, int]) -> None:
             continue
         count += 1
     assert count >= len(GOLDEN) // 2
+
+
+def test_registers_that_linux_cannot_name() -> None:
+    """CFA = r40 + 16: no program has that, and Linux would read it as r8 + 16."""
+    fdes = [asm.Fde(cie_of(AMD64), TEXT_VADDR, 16, (asm.def_cfa(40, 16),)), asm.Fde(cie_of(AMD64), TEXT_VADDR + 16, 16)]
+    image = load(linked_file(AMD64, fdes, codes=(Code(size=32),)))
+    (warning,) = reader_warnings(convert(image))
+    assert warning.startswith("1 function with rules of registers from 32 on: Linux reads 5 bits of their numbers")
+    assert reader_warnings(convert(image, Options(2))) == ()
+    (verdict,) = judge(image, decode_made(image), "kernel")
+    assert [(broken.consequence, broken.message) for broken in verdict.broken] == [
+        ("reads it wrongly", "register 40 is taken for 8")
+    ]
 
 
 FILES: Final = {
