@@ -17,6 +17,7 @@ from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import words_size
 from cfi2sframe.sframe.splitting import split_functions
+from cfi2sframe.sframe.splitting.partition import MAX_ROWS
 from tests.support.bodies import body_of_rows, with_functions
 
 RA = Rule(None, -8, deref=True)
@@ -134,6 +135,18 @@ def test_many_rows_are_cut_where_starts_would_outgrow_a_byte() -> None:
     assert len(ranges) > 1
     assert all(each.body.starts[-1] < 0x100 for each, _ in ranges)
     assert sum(len(each.body.starts) for each, _ in ranges) == len(rows)
+
+
+def test_a_range_has_few_rows() -> None:
+    """Readers walk a range's rows one after the other, so not all functions without a gap are joined into one."""
+    functions, position = [], 0x1000
+    for number in range(60):
+        each = body((0, 8), (3 + number % 7, 16 + 8 * (number % 3)), (11 + number % 5, 8))
+        functions.append(Function(position, 20 + number % 11, each))
+        position += functions[-1].size
+    made = [function for function, _ in split(tuple(functions))]
+    assert len(made) < len(functions) / 3
+    assert max(len(function.body.starts) for function in made) <= MAX_ROWS
 
 
 @st.composite

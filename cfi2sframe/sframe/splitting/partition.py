@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Rounds in which all stretches are partitioned by the average cost of using a list, before each is improved by itself.
 _ROUNDS: Final = 2
 _INFINITE: Final = float("inf")
+#: The most rows of a range whose list no other range uses: readers walk them one after the other. With 20, fewer rows
+#: are walked than at -O1, for 2 % more bytes than without a limit (git: 7 and 13; docs/size-and-speed.md).
+MAX_ROWS: Final = 20
 #: The largest row start, counted from the range's start, that fits start fields of one byte, and of two.
 _MAX_START_1: Final = 0xFF
 _MAX_START_2: Final = 0xFFFF
@@ -35,7 +38,8 @@ class Partitioner:
 
     Costs are bytes. A row list that only one range uses costs the sum of its rows. The beginning that is best for a
     range that ends at some cut therefore stays the best one for later cuts, until the last start no longer fits its
-    field. A queue for each width of starts keeps the cheapest open beginnings, and each cut is visited once.
+    field, or the rows are too many. A queue for each width of starts keeps the cheapest open beginnings, and each cut
+    is visited once.
     """
 
     def __init__(self, columns: Columns, candidates: Candidates, record_size: int, attribute_size: int) -> None:
@@ -60,15 +64,20 @@ class Partitioner:
         # a later end, first cut). Costs ascend in a queue; the first item is dropped once its starts no longer fit.
         open_1: deque[tuple[float, int]] = deque()
         open_2: deque[tuple[float, int]] = deque()
+        # The first cut from which a range does not have too many rows.
+        oldest = 0
         for here in range(last + 1):
             cut = base + here
             cost = costs[here]
             if here:
                 end = cut_ends[cut]
                 last_start = deltas[end - 1]
-                while open_1 and last_start - cut_deltas[base + open_1[0][1]] > _MAX_START_1:
+                # From one cut to the next there is no choice, however many rows lie between them.
+                while oldest < here - 1 and end - cut_rows[base + oldest] > MAX_ROWS:
+                    oldest += 1
+                while open_1 and (open_1[0][1] < oldest or last_start - cut_deltas[base + open_1[0][1]] > _MAX_START_1):
                     open_1.popleft()
-                while open_2 and last_start - cut_deltas[base + open_2[0][1]] > _MAX_START_2:
+                while open_2 and (open_2[0][1] < oldest or last_start - cut_deltas[base + open_2[0][1]] > _MAX_START_2):
                     open_2.popleft()
                 own = fixed + tail_ends[end] + end
                 if open_1 and open_1[0][0] + own < cost:
@@ -92,7 +101,11 @@ class Partitioner:
                     costs[range_end - base] = total
                     last_ranges[range_end - base] = (here, number)
         # A few rows that are far apart may be cheapest in one range with starts of four bytes.
-        if deltas[cut_ends[last_cut] - 1] > _MAX_START_2 and fixed + columns.rows_size(base, last_cut) < costs[last]:
+        if (
+            deltas[cut_ends[last_cut] - 1] > _MAX_START_2
+            and cut_ends[last_cut] - cut_rows[base] <= MAX_ROWS
+            and fixed + columns.rows_size(base, last_cut) < costs[last]
+        ):
             return [Range(base, last_cut, None)]
         return _trace_back(base, last, last_ranges)
 
