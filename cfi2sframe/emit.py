@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
 _MAX_SECTION_OFFSET: Final = 0xFFFFFFFF
+_REFUSAL: Final = "a Linux kernel that validates sections (SFrame is in no release of Linux yet) would refuse this one"
 #: Linux has 5 bits for the number of a register in a control word.
 _LINUX_REGISTER_COUNT: Final = 32
 
@@ -139,23 +140,23 @@ def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, ma
 def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
     """Return a warning for each rule by which a reader of the section's version would refuse or misread it.
 
-    Those are two rules of Linux, which is the only reader of running programs for version 3: no section can satisfy the
-    first for a program with code in several segments, and the second is about registers that no program saves RA in.
+    Those are rules of Linux, which is the only reader of running programs for version 3. No section can satisfy those
+    about segments for a program with code in several of them; the last is about registers that no program saves RA in.
     """
     image, section = conversion.image, conversion.section
     if image.is_relocatable or section.version < SFRAME_VERSION_3:
         return ()
-    from cfi2sframe.verification.readers.segments import executable_loads, spread_of
+    from cfi2sframe.verification.readers.segments import spread_of
 
     warnings = []
-    if len(executable_loads(image.segments)) > 1:
-        count = spread_of(image.segments, section.starts, section.sizes).holder_count
-        if count > 1:
-            warnings.append(
-                f"the functions are in {count} executable segments: a Linux kernel that validates sections (SFrame is "
-                "in no release of Linux yet) would refuse this one, because it registers the section for each segment "
-                "by itself and wants all functions in that segment"
-            )
+    spread = spread_of(image.segments, section.starts, section.sizes)
+    if spread.holder_count > 1:
+        warnings.append(
+            f"the functions are in {spread.holder_count} executable segments: {_REFUSAL}, because it registers the "
+            "section for each segment by itself and wants all functions in that segment"
+        )
+    if spread.segment_count and spread.has_outsider:
+        warnings.append(f"a function is in no executable segment, or reaches past its end: {_REFUSAL}")
     count = sum(body.is_flexible and _has_large_register(body) for body in section.bodies)
     if count:
         warnings.append(

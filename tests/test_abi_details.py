@@ -98,7 +98,7 @@ def test_rows_of_a_source(
         return
     made = tmp_path / "made.o"
     run([binutils("newest").tool("as", target.name), target.source(case.source), "-o", made])
-    conversion = convert(load(str(made)), Options(version=version))
+    conversion = convert(load(str(made)), Options(version=version, errata=2))
     expected = case.newest if version == 3 else case.old
     if version == 1 and expected is RA_UNDEFINED:
         expected = SkipReason.RA_UNDEFINED

@@ -61,7 +61,8 @@ def test_several_segments_are_warned_of(two_segments: Path, tmp_path: Path, argu
 @pytest.mark.oracle
 def test_there_is_nothing_to_warn_of(two_segments: Path, tmp_path: Path) -> None:
     """Of the older versions, which Linux does not read, and where the other segment holds no described function."""
-    assert run("convert", two_segments, "-o", tmp_path / "out", "--sframe-version", "2").err == ()
+    words = ("--sframe-version", "2", "--errata", "2")
+    assert run("convert", two_segments, "-o", tmp_path / "out", *words).err == ()
     (tmp_path / "bare").mkdir()
     program = linked(tmp_path / "bare", "-Wl,--section-start=.bare=0x10000000", "-fno-asynchronous-unwind-tables",
                      "-fno-unwind-tables", "-fno-exceptions")  # fmt: skip

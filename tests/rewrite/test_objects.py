@@ -58,6 +58,7 @@ NOTHING = {
     ("amd64-drap.o", 1),
     ("amd64-drap.o", 2),
     ("amd64-ra-undefined.o", 1),
+    ("amd64-ra-undefined.o", 2),
     ("amd64-signal-frame.o", 1),
     ("amd64-signal-frame.o", 2),
     ("s390x-frame-record.o", 1),

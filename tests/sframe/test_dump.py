@@ -166,6 +166,7 @@ def test_data() -> None:
     assert functions[0] == {
         "address": 0x20000,
         "size": 16,
+        "padding": None,
         "pc_type": "inc",
         "repeat_size": 0,
         "fde_type": "default",
@@ -199,6 +200,7 @@ def test_data() -> None:
     assert functions[1] == {
         "address": 0x20010,
         "size": 32,
+        "padding": None,
         "pc_type": "mask",
         "repeat_size": 16,
         "fde_type": "flexible",

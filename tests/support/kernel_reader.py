@@ -24,6 +24,8 @@ _MAGIC: Final = 0xDEE2
 _PT_LOAD, _PF_X = 1, 1
 #: What `complaints` says of functions that are spread over several segments, which no section can help.
 SPREAD: Final = "the functions are in several executable segments"
+#: What it says of a function that is not wholly in one of them.
+OUTSIDE: Final = "not in one executable segment"
 #: What it says of a register that Linux cannot name.
 LARGE_REGISTER: Final = "names register"
 #: Linux has 5 bits for a register number in a control word.
@@ -226,7 +228,9 @@ class _Reader:
             self.found.append(f"{where}: no bytes")
         index = bisect_right(self.code_starts, start) - 1
         if index < 0 or end > self.code[index][1]:
-            self.found.append(f"{where}: not in one executable segment")
+            # Only readers of version 3 look at segments.
+            if self.header.version == 3:
+                self.found.append(f"{where}: {OUTSIDE}")
         else:
             self.segments.add(index)
         if previous_end is not None and start < previous_end:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,12 +19,14 @@ class Spread(NamedTuple):
     """How the functions of a section are spread over the executable PT_LOAD segments of its file.
 
     `segment_count` counts these segments, `holder_count` those that hold a function or the start of one.
-    `is_in_one`: one of them holds all functions, from the first byte to the last.
+    `is_in_one`: one of them holds all functions, from the first byte to the last. `has_outsider`: a function is in
+    none of them, or reaches past its end.
     """
 
     segment_count: int
     holder_count: int
     is_in_one: bool
+    has_outsider: bool
 
 
 def executable_loads(segments: Iterable[ProgramHeader]) -> list[ProgramHeader]:
@@ -41,7 +43,18 @@ def spread_of(segments: Iterable[ProgramHeader], starts: Sequence[int], sizes: S
     is_in_one = any(
         number == len(ordered) and last_end <= load.end_vaddr for load, number in zip(loads, counts, strict=True)
     )
-    return Spread(len(loads), sum(map(bool, counts)), is_in_one)
+    has_outsider = not is_in_one and _has_outsider(loads, starts, sizes)
+    return Spread(len(loads), sum(map(bool, counts)), is_in_one, has_outsider)
+
+
+def _has_outsider(loads: Iterable[ProgramHeader], starts: Sequence[int], sizes: Sequence[int]) -> bool:
+    ordered = sorted(loads, key=lambda load: load.vaddr)
+    load_starts = [load.vaddr for load in ordered]
+    for start, size in zip(starts, sizes, strict=True):
+        index = bisect_right(load_starts, start) - 1
+        if index < 0 or start + size > ordered[index].end_vaddr:
+            return True
+    return False
 
 
 def before_the_code(segments: Sequence[ProgramHeader], starts: Sequence[int]) -> ProgramHeader | None:

@@ -60,7 +60,7 @@ def fdes_of(reader: Reader, path: Path, arch: ArchName) -> tuple[tuple[OracleFde
 def _converted(path: Path, version: int) -> tuple[Arch, Lookup, dict[int, Skip], int]:
     """Return the decoded conversion, what was left out by its address, and the bytes of padding that are described."""
     # Stubs are described by their instructions, of which a reader of CFI knows nothing.
-    conversion = convert(load(path), Options(version=version, with_stubs=False))
+    conversion = convert(load(path), Options(version=version, errata=2, with_stubs=False))
     left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.left_out}
     lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
     return conversion.target.arch, lookup, left_out, account(conversion).bytes.padding
