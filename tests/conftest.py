@@ -25,7 +25,7 @@ settings.register_profile("dev", deadline=None, max_examples=60)
 settings.register_profile(
     "ci",
     deadline=None,
-    max_examples=200,
+    max_examples=120,
     derandomize=True,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -79,12 +79,21 @@ def run_command(command: Command, source: Path, target: Path, binutils: Callable
     return run(tool, *(places.get(word, word) for word in command.words[1:])).status == 0
 
 
+def _marks(variant: str, size: int) -> list[pytest.MarkDecorator]:
+    """Return the marks of a case: with a small section, one layout of segments is enough for every day."""
+    return [pytest.mark.slow] if variant == "noseparate" and size == SMALL else []
+
+
+_LINKS = product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"], ["plain", "noseparate"])
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-@pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize(
-    "link",
-    list(product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"], ["plain", "noseparate"])),
-    ids="-".join,
+    ("link", "size"),
+    [
+        pytest.param(link, size, id="-".join((*link, str(size))), marks=_marks(link[2], size))
+        for link, size in product(_LINKS, [SMALL, LARGE])
+    ],
 )
 def test_survives(
     program: Callable[..., Path],
