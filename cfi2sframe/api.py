@@ -19,11 +19,10 @@ from cfi2sframe.padding import PaddingCount
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Truth, Verification, verify_section
-from cfi2sframe.verification.readers import READERS, Verdict
-from cfi2sframe.verification.readers import judge as judge_section
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.verification.readers import Verdict
 
 
 def convert(image: ElfImage, options: Options = Options()) -> Conversion:
@@ -154,6 +153,9 @@ def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: 
     `reader` is kernel, glibc, libsframe or gnu-ld. `is_in_file`: the section is the one that the file has, so that the
     headers which lead to it count too. Raises `RequestError` for any other reader.
     """
+    from cfi2sframe.verification.readers import READERS
+    from cfi2sframe.verification.readers import judge as judge_section
+
     if reader not in READERS:
         raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")
     return judge_section(reader, section, image, is_in_file=is_in_file)

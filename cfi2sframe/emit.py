@@ -146,7 +146,7 @@ def reader_warnings(conversion: Conversion) -> tuple[str, ...]:
     image, section = conversion.image, conversion.section
     if image.is_relocatable or section.version < SFRAME_VERSION_3:
         return ()
-    from cfi2sframe.verification.readers.segments import spread_of
+    from cfi2sframe.elf.executable import spread_of
 
     warnings = []
     spread = spread_of(image.segments, section.starts, section.sizes)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import PT_PHDR
+from cfi2sframe.elf.executable import before_the_code, spread_of
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.verification.readers import rules as r
 from cfi2sframe.verification.readers.records import Demand, Edition, Reader, Remark
-from cfi2sframe.verification.readers.segments import before_the_code, spread_of
 from cfi2sframe.verification.readers.subject import controls_of, uncovered_ends
 
 if TYPE_CHECKING:

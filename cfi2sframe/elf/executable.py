@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which executable segments hold a section's functions: Linux registers a section for each of them by itself."""
+"""Which executable segments hold some functions: Linux registers an SFrame section for each of them by itself."""
 
 from __future__ import annotations
 
