@@ -11,7 +11,7 @@ would cost more than the stage. Identity implies equality; that equal objects ar
 | `RowState`, tuples of them | `dwarf.program_cache.ProgramCache` | a file |
 | `FrameState`, tuples of them | `lower.Lowering` | a conversion |
 | `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
-| lists of `DecodedRow` | `sframe.decode`, one for each offset that functions refer to | a section |
+| `RowList` | `sframe.decode`, one for each distinct list of bytes | a section |
 
 Interning less would cost time but change no result: nothing may depend on two equal objects being two. A test holds
 every row of this table.

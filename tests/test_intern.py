@@ -143,7 +143,7 @@ def check_contract(conversion: Conversion) -> None:
     keys = [
         (function.fre_offset, function.fre_type, function.is_flexible, len(function.rows)) for function in functions
     ]
-    assert is_one_each_of((key, function.rows) for key, function in zip(keys, functions, strict=True))
+    assert is_one_each_of((key, function.row_list) for key, function in zip(keys, functions, strict=True))
     assert len(set(keys)) < len(keys)
 
 

@@ -28,7 +28,7 @@ _ROW_STEPS: Final = 3
 
 def check_size(decoded: DecodedSection, budget: Budget) -> None:
     """Count the rows that a dump prints. Raises `BudgetError` when they are too many: functions may share rows."""
-    budget.spend(_ROW_STEPS * sum(len(function.rows) for function in decoded.functions), "the rows to print")
+    budget.spend(_ROW_STEPS * decoded.row_count, "the rows to print")
 
 
 def _same_address(vaddr: int) -> int:

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from operator import le
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
+from cfi2sframe.sframe.decode import DecodedFunction
 
 if TYPE_CHECKING:
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
+    from collections.abc import Sequence
+
+    from cfi2sframe.sframe.decode import DecodedBody, DecodedRow, DecodedSection
 
 
 class Found(NamedTuple):
@@ -20,12 +24,38 @@ class Found(NamedTuple):
 
 
 class Lookup:
-    """A searchable view of a decoded section; unsorted sections are sorted once."""
+    """A searchable view of a decoded section; unsorted sections are sorted once.
+
+    Functions are columns, in the order of their starts: as those of `DecodedSection`, with the `ends` (virtual
+    addresses) in place of sizes. Those that start at the same address keep the order of the function table.
+    """
 
     def __init__(self, section: DecodedSection) -> None:
-        self.version = section.header.version
-        self.functions = sorted(section.functions, key=_start_of)
-        self.starts = [function.start_vaddr for function in self.functions]
+        self.version: Final = section.header.version
+        starts: Sequence[int] = section.starts
+        sizes: Sequence[int] = section.sizes
+        body_numbers: Sequence[int] = section.body_numbers
+        #: Indices in the function table.
+        self._indices: Sequence[int] = range(len(starts))
+        if not all(map(le, starts, starts[1:])):
+            self._indices = sorted(self._indices, key=starts.__getitem__)
+            starts, sizes, body_numbers = (
+                [column[index] for index in self._indices] for column in (starts, sizes, body_numbers)
+            )
+        self.starts: Final = list(starts)
+        self.ends: Final = [start + size for start, size in zip(starts, sizes, strict=True)]
+        self.body_numbers: Final = body_numbers
+        self.bodies: Final[Sequence[DecodedBody]] = section.bodies
+
+    @property
+    def functions(self) -> list[DecodedFunction]:
+        """The functions in the order of their starts, as records, which are made each time."""
+        return list(map(self.function_at, range(len(self.starts))))
+
+    def function_at(self, place: int) -> DecodedFunction:
+        """Return the function at a place in the order of starts, as a record."""
+        start, body = self.starts[place], self.bodies[self.body_numbers[place]]
+        return DecodedFunction(self._indices[place], start, self.ends[place] - start, *body)
 
     def find(self, pc: int) -> Found | None:
         """Return the function and the row for the virtual address `pc`, or None where no function holds it."""
@@ -34,11 +64,8 @@ class Lookup:
 
     def holder_of(self, pc: int) -> DecodedFunction | None:
         """Return the function that holds the virtual address `pc`: of several, the one that starts last; or None."""
-        index = bisect_right(self.starts, pc) - 1
-        if index < 0:
-            return None
-        function = self.functions[index]
-        return function if pc - function.start_vaddr < function.size else None
+        place = bisect_right(self.starts, pc) - 1
+        return self.function_at(place) if place >= 0 and pc < self.ends[place] else None
 
 
 def row_at(function: DecodedFunction, pc: int, version: int) -> DecodedRow | None:
@@ -48,23 +75,14 @@ def row_at(function: DecodedFunction, pc: int, version: int) -> DecodedRow | Non
     start. PCMASK: the same with the distance from the start of the repeating block; version 1 stores no block size, and
     its readers test the PC's bits instead.
     """
-    rows = function.rows
+    starts = function.row_list.starts
+    if function.is_pcmask and version == SFRAME_VERSION_1:
+        matching = [number for number, start in enumerate(starts) if pc & start >= start]
+        return function.row_list.row(matching[-1]) if matching else None
+    distance = pc - function.start_vaddr
     if function.is_pcmask:
-        if version == SFRAME_VERSION_1:
-            matching = [r for r in rows if pc & r.row.start_delta >= r.row.start_delta]
-            return matching[-1] if matching else None
         if function.repeat_size == 0:
             return None
-        distance = (pc - function.start_vaddr) % function.repeat_size
-    else:
-        distance = pc - function.start_vaddr
-    index = bisect_right(rows, distance, key=_delta_of) - 1
-    return rows[index] if index >= 0 else None
-
-
-def _start_of(function: DecodedFunction) -> int:
-    return function.start_vaddr
-
-
-def _delta_of(row: DecodedRow) -> int:
-    return row.row.start_delta
+        distance %= function.repeat_size
+    number = bisect_right(starts, distance) - 1
+    return function.row_list.row(number) if number >= 0 else None

@@ -126,8 +126,8 @@ def _read_rows(image: ElfImage, version: int) -> RowTable | Ending:
 
 
 def _converted(image: ElfImage, version: int) -> DecodedSection:
-    # These rows are for our own look-up, which knows all errata.
-    conversion = convert(image, Options(version=version, errata=2))
+    # These rows are for our own look-up, which knows all errata, and nobody stores them: their bytes need not be few.
+    conversion = convert(image, Options(version=version, errata=2, level=0))
     if not conversion.data:
         raise InputError(f"SFrame version {version} can describe none of the functions")
     return decode(conversion.data, conversion.section_vaddr)

@@ -91,10 +91,10 @@ def test_functions(version: int, order: str, auxiliary: bytes, is_pcrel: bool) -
     first, second = decode_section(raw.assemble(), raw.vaddr).functions
     attribute = 5 if version == 3 else 0
     block = 16 if version > 1 else 0
-    assert first[:-2] == (0, 0x40000, 0x20, 0, 0, False, 0, False, False, False)
+    assert first[:-1] == (0, 0x40000, 0x20, 0, 0, False, 0, False, False, False)
     assert first.rows_size == 6
     assert [row.row.start_delta for row in first.rows] == [0, 1]
-    assert second[:-2] == (1, 0x20000, 0x123, 6 + attribute, 1, True, block, True, False, False)
+    assert second[:-1] == (1, 0x20000, 0x123, 6 + attribute, 1, True, block, True, False, False)
     assert second.rows_size == 4
 
 
@@ -199,7 +199,7 @@ def test_a_row_remembers_its_bytes() -> None:
 def test_functions_may_share_rows(version: int) -> None:
     raw = RawSection((RawFunction(), RawFunction(0x20010, 0x10, fre_offset=0)), version)
     first, second = decode_section(raw.assemble(), raw.vaddr).functions
-    assert first.rows is second.rows
+    assert first.row_list is second.row_list
     assert (second.start_vaddr, second.fre_offset) == (0x20010, 0)
 
 
