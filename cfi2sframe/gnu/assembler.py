@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes GNU as would spend on a function's rows, from its call frame instructions.
+"""How many bytes GNU as would spend on a function's rows, from its call frame instructions, and where the rows begin.
 
 A model of sizes, not a converter. The assembler starts a row at each advance that is followed by a directive on CFA,
 RA or FP, whether or not the directive changes anything; it appends its last state as the last row; and it drops a
@@ -11,14 +11,14 @@ States are the nodes of a graph and instruction chunks its edges, so that each e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.constants import DW_CFA_set_loc
 from cfi2sframe.dwarf.instructions import ADVANCES, CUTTER, read_chunk, read_instructions
 from cfi2sframe.dwarf.pointer import fixed_size
 from cfi2sframe.errors import CfiError
 from cfi2sframe.gnu.directives import GasState, GiveUp, Translation
-from cfi2sframe.gnu.rows import GasFunction, GasRow, GasTarget, words_size
+from cfi2sframe.gnu.rows import Assembled, GasFunction, GasRow, GasTarget, words_size
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.constants import V3_MAX_FRES
 
@@ -27,8 +27,15 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.entries import DwarfCie
 
 
-#: A program cut into (whether it starts with an advance, the instructions up to the next).
-Chunks = list[tuple[bool, bytes]]
+class Chunks(NamedTuple):
+    """A program cut before each advance.
+
+    `parts`: whether a part starts with an advance, and the instructions after it up to the next. `deltas`: the
+    distances from the function's start to where these apply, in units of the code alignment.
+    """
+
+    parts: list[tuple[bool, bytes]]
+    deltas: list[int]
 
 
 class _GasNode:
@@ -49,14 +56,14 @@ class GasModel:
         self._nodes: dict[GasState, _GasNode] = {}
         self._sizes: dict[tuple[GasRow, bool], int] = {}
 
-    def assemble(self, cie: DwarfCie, chunks: Chunks | None) -> GasFunction | None:
+    def assemble(self, cie: DwarfCie, chunks: Chunks | None) -> Assembled | None:
         """Return the function with these instructions (see `cut`), or None when the assembler drops it."""
         rows = None if chunks is None else self._rows(cie, chunks)
         if rows is None:
             # Version 3 keeps signal frames without rows, which tell a tracer that the stack ends there.
             is_kept = self.gas.version >= 3 and cie.is_signal_frame
-            return GasFunction(0, is_flexible=False, word_sizes=()) if is_kept else None
-        kept, is_flexible = rows
+            return Assembled(GasFunction(0, is_flexible=False, word_sizes=()), ()) if is_kept else None
+        kept, row_starts, is_flexible = rows
         if not kept and self.gas.version < 3:
             return None
         counts: dict[int, int] = {}
@@ -66,13 +73,16 @@ class GasModel:
             if size is None:
                 size = sizes[row, is_flexible] = words_size(row, self.gas, is_flexible=is_flexible)
             counts[size] = counts.get(size, 0) + 1
-        return GasFunction(len(kept), is_flexible, tuple(sorted(counts.items())))
+        return Assembled(GasFunction(len(kept), is_flexible, tuple(sorted(counts.items()))), tuple(row_starts))
 
-    def _rows(self, cie: DwarfCie, chunks: Chunks) -> tuple[list[GasRow], bool] | None:
-        """Return the rows and whether they are flexible; None when the assembler drops the function."""
+    def _rows(self, cie: DwarfCie, chunks: Chunks) -> tuple[list[GasRow], list[int], bool] | None:
+        """Return the rows, their starts, and whether they are flexible; None when the assembler drops the function."""
         node = self._starts[cie]
         rows: list[GasRow] = []
-        for chunk in chunks:
+        row_starts: list[int] = []
+        # Where the current row begins: at the last advance before a directive changes it.
+        begin = 0
+        for chunk, delta in zip(chunks.parts, chunks.deltas, strict=True):
             if node is None:
                 return None
             edge = node.edges.get(chunk)
@@ -81,11 +91,14 @@ class GasModel:
             node, row = edge
             if row is not None:
                 rows.append(row)
+                row_starts.append(begin)
+            begin = delta
         if node is None:
             return None
         if node.state.row is not None:
             rows.append(node.state.row)
-        return None if self._is_refused(rows) else (rows, node.state.flexible)
+            row_starts.append(begin)
+        return None if self._is_refused(rows) else (rows, row_starts, node.state.flexible)
 
     def _is_refused(self, rows: list[GasRow]) -> bool:
         gas = self.gas
@@ -121,24 +134,32 @@ class GasModel:
 
 def cut(cie: DwarfCie, instructions: bytes, arch: Arch) -> Chunks | None:
     """Cut a program into chunks; None when it is damaged."""
-    chunks: Chunks = []
+    chunks = Chunks([], [])
+    delta = 0
     quick = CUTTER.cut(instructions)
     if quick is not None:
         for chunk in quick:
-            code = read_chunk(chunk, arch.byte_order)[1]
-            chunks.append((len(code) < len(chunk), code))
+            advance, code = read_chunk(chunk, arch.byte_order)
+            delta += advance
+            chunks.parts.append((len(code) < len(chunk), code))
+            chunks.deltas.append(delta)
         return chunks
     has_advance, start = False, 0
     try:
         for instruction in read_instructions(instructions, arch.byte_order, fixed_size(cie.fde_encoding)):
             if instruction.opcode in ADVANCES or instruction.opcode == DW_CFA_set_loc:
                 if has_advance or instruction.offset:
-                    chunks.append((has_advance, instructions[start : instruction.offset]))
+                    chunks.parts.append((has_advance, instructions[start : instruction.offset]))
+                    chunks.deltas.append(delta)
                 has_advance, start = True, instruction.end
+                # DW_CFA_set_loc has an address, and no assembler writes it: the row stays where it is.
+                if instruction.opcode in ADVANCES and isinstance(instruction.operands[0], int):
+                    delta += instruction.operands[0]
     except CfiError:
         return None
     if instructions:
-        chunks.append((has_advance, instructions[start:]))
+        chunks.parts.append((has_advance, instructions[start:]))
+        chunks.deltas.append(delta)
     return chunks
 
 

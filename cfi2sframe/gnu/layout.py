@@ -18,21 +18,28 @@ from cfi2sframe.gnu.rows import GasFunction, GasTarget
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import DropReason
 from cfi2sframe.sframe import constants as s
+from cfi2sframe.sframe.lookup_cost import LookupCost, lookup_cost
+from cfi2sframe.sframe.model import FunctionBody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.programs import Cfi, CfiEntry
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.gnu.rows import Assembled
 
 #: The alignment to which GNU as pads the section of an s390x object.
 _S390X_OBJECT_ALIGNMENT: Final = 8
 _PLT_SECTIONS: Final = (".plt", ".plt.sec", ".plt.got")
 #: Bytes of the first block of .plt.
 _FIRST_BLOCK_SIZE: Final = {"AMD64": 16, "s390x": 32}
+#: Where ld's rows for AMD64's stubs begin: in the first block, and in the others without and with a .plt.sec.
+_FIRST_BLOCK_STARTS: Final[tuple[int, ...]] = (0, 6)
+_BLOCK_STARTS: Final[tuple[int, ...]] = (0, 11)
+_IBT_BLOCK_STARTS: Final[tuple[int, ...]] = (0, 9)
 
 
 class GnuFunction(NamedTuple):
@@ -54,14 +61,26 @@ class GnuSection(NamedTuple):
     functions: Mapping[GnuFunction, int]
     left_out_count: int
     alignment: int
+    lookup_cost: LookupCost
+
+
+class _PltFunction(NamedTuple):
+    """A function that ld adds: its rows, and its code's size in bytes."""
+
+    function: GnuFunction
+    size: int
+    body: FunctionBody
 
 
 def gnu_sections(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> dict[int, GnuSection]:
     """Return the section that GNU tools would make of a file, for each version that defines the file's ABI."""
     programs = _Programs(image.arch)
-    uses: Counter[tuple[int, int]] = Counter()
+    numbers: list[int] = []
+    sizes: list[int] = []
     for entry in _assembled_entries(image, cfi, code_map):
-        uses[programs.number_of(entry.fde.cie, entry.fde.instructions), start_size(entry.fde.pc_range)] += 1
+        numbers.append(programs.number_of(entry.fde.cie, entry.fde.instructions))
+        sizes.append(entry.fde.pc_range)
+    uses = Counter(zip(numbers, map(start_size, sizes), strict=True))
     sections = {}
     for version in range(image.arch.first_version, s.SFRAME_VERSION_3 + 1):
         model = GasModel(GasTarget(image.arch, version))
@@ -69,15 +88,37 @@ def gnu_sections(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> dict[int, GnuS
         functions: Counter[GnuFunction] = Counter()
         left_out_count = 0
         for (number, width), count in uses.items():
-            function = assembled[number]
-            if function is None:
+            program = assembled[number]
+            if program is None:
                 left_out_count += count
             else:
-                functions[GnuFunction(function, width)] += count
-        functions.update(_plt_functions(image, version))
+                functions[GnuFunction(program.function, width)] += count
+        plt = tuple(_plt_functions(image, version))
+        functions.update(each.function for each in plt)
         alignment = _S390X_OBJECT_ALIGNMENT if image.is_relocatable and image.arch.pads_ra else 1
-        sections[version] = GnuSection(functions, left_out_count, alignment)
+        bodies = [
+            None if program is None else _body_of(program, cie)
+            for program, (cie, _) in zip(assembled, programs.programs, strict=True)
+        ]
+        cost = _lookup_cost(sizes, list(map(bodies.__getitem__, numbers)), plt)
+        sections[version] = GnuSection(functions, left_out_count, alignment, cost)
     return sections
+
+
+def _body_of(program: Assembled, cie: DwarfCie) -> FunctionBody:
+    """Return the starts of a function's rows, which are all that the cost of look-ups depends on."""
+    factor = cie.code_alignment
+    starts = program.row_starts if factor == 1 else tuple([delta * factor for delta in program.row_starts])
+    return FunctionBody(starts, ())
+
+
+def _lookup_cost(
+    sizes: Sequence[int], bodies: Sequence[FunctionBody | None], plt: Sequence[_PltFunction]
+) -> LookupCost:
+    """Return the cost of look-ups; functions without a body are left out."""
+    kept = [(size, body) for size, body in zip(sizes, bodies, strict=True) if body is not None]
+    kept += [(each.size, each.body) for each in plt]
+    return lookup_cost([size for size, _ in kept], [body for _, body in kept])
 
 
 class _Programs:
@@ -113,7 +154,7 @@ def _assembled_entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator
         yield entry
 
 
-def _plt_functions(image: ElfImage, version: int) -> Iterator[GnuFunction]:
+def _plt_functions(image: ElfImage, version: int) -> Iterator[_PltFunction]:
     """Yield the functions that ld adds for its PLT sections."""
     first_size = _FIRST_BLOCK_SIZE.get(image.arch.name)
     if image.is_relocatable or first_size is None or (version < s.SFRAME_VERSION_3 and image.arch.pads_ra):
@@ -121,23 +162,30 @@ def _plt_functions(image: ElfImage, version: int) -> Iterator[GnuFunction]:
     if not any(image.sections_named(".dynamic")):
         # ld describes no stubs for the IFUNCs of a static program.
         return
-    row_count = 1 if image.arch.pads_ra else 2
+    has_second_plt = any(image.sections_named(".plt.sec"))
+    first_starts, starts = _FIRST_BLOCK_STARTS, _IBT_BLOCK_STARTS if has_second_plt else _BLOCK_STARTS
+    if image.arch.pads_ra:
+        first_starts, starts = (0,), (0,)
     for section in image.sections_named(".plt"):
-        yield _plt_function(section.size, row_count, is_pcmask=False)
+        yield _plt_function(section.size, first_starts, min(first_size, section.size))
         if section.size > first_size:
-            yield _plt_function(section.size, row_count, is_pcmask=True)
+            yield _plt_function(section.size, starts, section.size - first_size, first_size)
     if version == s.SFRAME_VERSION_1:
         # ld 2.40 describes .plt.sec as if it were another, short .plt, and ignores .plt.got.
-        for _ in image.sections_named(".plt.sec"):
-            yield _plt_function(0, 2, is_pcmask=False)
-            yield _plt_function(0, 1, is_pcmask=True)
+        for section in image.sections_named(".plt.sec"):
+            yield _plt_function(0, _FIRST_BLOCK_STARTS, first_size)
+            yield _plt_function(0, (0,), section.size, first_size)
     elif not image.arch.pads_ra:
         for name in (".plt.sec", ".plt.got"):
             for section in image.sections_named(name):
-                yield _plt_function(section.size, 1, is_pcmask=True)
+                yield _plt_function(section.size, (0,), section.size, first_size)
 
 
-def _plt_function(section_size: int, row_count: int, *, is_pcmask: bool) -> GnuFunction:
-    """Return a function of ld's, which chooses the FRE type by the section's size, also for the first block."""
-    gas = GasFunction(row_count, is_flexible=False, word_sizes=((1, row_count),))
-    return GnuFunction(gas, start_size(section_size), is_pcmask)
+def _plt_function(section_size: int, starts: tuple[int, ...], size: int, repeat_size: int = 0) -> _PltFunction:
+    """Return a function of ld's, which chooses the FRE type by the section's size, also for the first block.
+
+    `size` is the function's own; `repeat_size` that of the blocks of a PCMASK function.
+    """
+    gas = GasFunction(len(starts), is_flexible=False, word_sizes=((1, len(starts)),))
+    function = GnuFunction(gas, start_size(section_size), is_pcmask=bool(repeat_size))
+    return _PltFunction(function, size, FunctionBody(starts, (), repeat_size=repeat_size))

@@ -60,6 +60,13 @@ class GasFunction(NamedTuple):
     word_sizes: tuple[tuple[int, int], ...]
 
 
+class Assembled(NamedTuple):
+    """A function as assembled, and where its rows begin, in units of the code alignment from its start."""
+
+    function: GasFunction
+    row_starts: tuple[int, ...]
+
+
 def words_size(row: GasRow, gas: GasTarget, *, is_flexible: bool) -> int:
     """Return the bytes of a row's data words: their number times the size of the widest."""
     if row.ra_is_undefined:

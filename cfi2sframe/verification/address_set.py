@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,16 +16,28 @@ class AddressSet:
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
+        last_end = -1
         for start, end in sorted(ranges):
-            if self._ends and start <= self._ends[-1]:
-                self._ends[-1] = max(self._ends[-1], end)
-            else:
+            if start > last_end:
                 self._starts.append(start)
                 self._ends.append(end)
+                last_end = end
+            elif end > last_end:
+                self._ends[-1] = last_end = end
+
+    @property
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """The ranges, ascending; they do not touch."""
+        return zip(self._starts, self._ends, strict=True)
 
     def __contains__(self, vaddr: int) -> bool:
         index = bisect_right(self._starts, vaddr) - 1
         return index >= 0 and vaddr < self._ends[index]
+
+    def meets(self, start: int, end: int) -> bool:
+        """Whether an address of `[start, end)` is in the set."""
+        index = bisect_left(self._starts, end) - 1
+        return index >= 0 and start < min(self._ends[index], end)
 
     def gaps(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the ranges between two addresses that are not in the set."""

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from operator import add, gt, le, lt
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe import constants as s
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
+    from cfi2sframe.sframe.decode import DecodedBody, DecodedFunction, DecodedSection, RowList
+
+#: More bytes than a function can have.
+_UNLIMITED: Final = 1 << 64
 
 
 def check_invariants(decoded: DecodedSection, image: ElfImage | None = None) -> list[Difference]:
@@ -28,7 +31,7 @@ def check_invariants(decoded: DecodedSection, image: ElfImage | None = None) -> 
 def _check_header(decoded: DecodedSection) -> Iterator[Difference]:
     header = decoded.header
     table_size = header.fde_count * s.FDE_SIZE[header.version]
-    fre_count = sum(len(function.rows) for function in decoded.functions)
+    fre_count = decoded.row_count
     expectations = (
         (
             not header.flags & ~s.FLAGS_BY_VERSION[header.version],
@@ -75,9 +78,12 @@ def _check_against(decoded: DecodedSection, image: ElfImage | None) -> Iterator[
 
 
 def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
-    row_starts = IdentityMap(_row_starts)
+    starts_of = IdentityMap(_row_starts)
+    row_starts = [starts_of[body.row_list] for body in decoded.bodies]
+    if _are_sound(decoded, row_starts, image):
+        return
     previous: DecodedFunction | None = None
-    for function in decoded.functions:
+    for function, number in zip(decoded.functions, decoded.body_numbers, strict=True):
         start = function.start_vaddr
         if decoded.header.is_sorted and previous is not None:
             if start <= previous.start_vaddr:
@@ -88,7 +94,7 @@ def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterato
         # An FDE may reach past its section into the segment, and a piece of it may start there.
         if image is not None and not image.may_execute(start):
             yield Difference("invariant", start, "starts outside the executable sections and segments")
-        for message in _check_rows(function, row_starts[function.rows], decoded.header.version):
+        for message in _check_rows(function, function.size, row_starts[number], decoded.header.version):
             yield Difference("invariant", start, message)
 
 
@@ -100,16 +106,34 @@ class _RowStarts(NamedTuple):
     ascend: bool
 
 
-def _row_starts(rows: tuple[DecodedRow, ...]) -> _RowStarts:
-    deltas = [row.row.start_delta for row in rows] or [0]
-    return _RowStarts(deltas[0], deltas[-1], all(a < b for a, b in pairwise(deltas)))
+def _row_starts(rows: RowList) -> _RowStarts:
+    starts = rows.starts or (0,)
+    return _RowStarts(starts[0], starts[-1], all(map(lt, starts, starts[1:])))
 
 
-def _check_rows(function: DecodedFunction, rows: _RowStarts, version: int) -> Iterator[str]:
-    if not function.rows:
+def _are_sound(decoded: DecodedSection, row_starts: list[_RowStarts], image: ElfImage | None) -> bool:
+    """Whether `_check_functions` would find nothing, as far as columns tell."""
+    starts, sizes, bodies = decoded.starts, decoded.sizes, decoded.body_numbers
+    if decoded.header.is_sorted and not all(map(le, map(add, starts, sizes), starts[1:])):
+        return False
+    # The check of a body knows no function's size.
+    if not all(map(gt, sizes, map([rows.last for rows in row_starts].__getitem__, bodies))):
+        return False
+    if image is not None and not all(map(image.may_execute, starts)):
+        return False
+    return not any(
+        message
+        for body, rows in zip(decoded.bodies, row_starts, strict=True)
+        for message in _check_rows(body, _UNLIMITED, rows, decoded.header.version)
+    )
+
+
+def _check_rows(function: DecodedBody | DecodedFunction, size: int, rows: _RowStarts, version: int) -> Iterator[str]:
+    """Check the rows of a function of `size` bytes."""
+    if not function.row_list.starts:
         yield "no rows"
         return
-    if function.size == 0:
+    if size == 0:
         yield "no size"
     if rows.first != 0:
         yield f"the first row starts at {rows.first}"
@@ -117,6 +141,6 @@ def _check_rows(function: DecodedFunction, rows: _RowStarts, version: int) -> It
         yield "row starts do not ascend"
     if version >= 2 and function.is_pcmask != bool(function.repeat_size):
         yield f"block size {function.repeat_size} of a {'PCMASK' if function.is_pcmask else 'PCINC'} function"
-    limit = function.repeat_size if function.is_pcmask and function.repeat_size else function.size
+    limit = function.repeat_size if function.is_pcmask and function.repeat_size else size
     if rows.last >= limit:
         yield f"the last row starts at {rows.last}, past the end at {limit}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
-    from cfi2sframe.sframe.decode import DecodedFunction
+    from cfi2sframe.sframe.decode import DecodedBody, DecodedFunction
     from cfi2sframe.sframe.model import FrameState
 
 
@@ -57,7 +57,7 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch, shapes
 
 
 def attribute_difference(
-    cie: DwarfCie, function: DecodedFunction, arch: Arch, version: int, *, signs_ra: bool
+    cie: DwarfCie, function: DecodedBody | DecodedFunction, arch: Arch, version: int, *, signs_ra: bool
 ) -> str | None:
     """Return how the attributes of a function of the section differ from a CIE's; None: not at all.
 

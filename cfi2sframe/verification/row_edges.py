@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cfi2sframe.budget import Budget
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
+    from cfi2sframe.sframe.decode import DecodedFunction, RowList
     from cfi2sframe.sframe.lookup import Lookup
 
 #: What exhausts the budget, for its message.
@@ -42,7 +42,7 @@ class RowEdges:
         self._row_starts = IdentityMap(_row_starts)
         self._start_bits = IdentityMap(_start_bits)
         #: Whether the section has PCMASK functions.
-        self.has_blocks = any(function.is_pcmask for function in lookup.functions)
+        self.has_blocks = any(body.is_pcmask for body in lookup.bodies)
 
     def between(self, begin: int, end: int) -> set[int]:
         """Return the edges in `[begin, end)`, without those of the rows of PCMASK functions."""
@@ -53,7 +53,7 @@ class RowEdges:
         for index in range(first, last):
             # From the start of the next function on, a look-up finds that one.
             limit = min(end, starts[index + 1]) if index + 1 < last else end
-            found.update(self._edges_of(self._lookup.functions[index], begin, limit))
+            found.update(self._edges_of(self._lookup.function_at(index), begin, limit))
         return {edge for edge in found if begin <= edge < end}
 
     def _edges_of(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
@@ -62,7 +62,7 @@ class RowEdges:
         yield start + size
         if function.is_pcmask:
             return
-        deltas = self._row_starts[function.rows]
+        deltas = self._row_starts[function.row_list]
         first, last = bisect_left(deltas, begin - start), bisect_left(deltas, min(end, start + size) - start)
         self._budget.spend(_EDGE_STEPS * (last - first), COMPARED)
         for delta in deltas[first:last]:
@@ -73,7 +73,7 @@ class RowEdges:
         if not function.is_pcmask:
             return 1
         if self._lookup.version == SFRAME_VERSION_1:
-            return 1 << self._start_bits[function.rows].bit_length()
+            return 1 << self._start_bits[function.row_list].bit_length()
         return function.repeat_size or 1
 
     def in_blocks(self, points: Iterable[int], end: int) -> set[int]:
@@ -93,19 +93,19 @@ class RowEdges:
     def _in_period(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
         if self._lookup.version == SFRAME_VERSION_1:
             # A row is in force where the PC has all bits of its start: only multiples of the lowest bit can be edges.
-            bits = self._start_bits[function.rows]
+            bits = self._start_bits[function.row_list]
             step = bits & -bits
             if not step:
                 return
             places = range(-(-(begin + 1) // step) * step, end, step)
-            self._budget.spend(len(places) * (_PLACE_STEPS + len(function.rows) // _ROWS_PER_STEP), COMPARED)
+            self._budget.spend(len(places) * (_PLACE_STEPS + function.row_count // _ROWS_PER_STEP), COMPARED)
             yield from places
             return
         size = function.repeat_size
         if not size:
             return
         # Rows that start past the block's end are never found.
-        starts = self._row_starts[function.rows]
+        starts = self._row_starts[function.row_list]
         starts = starts[: bisect_left(starts, size)]
         self._budget.spend(_PLACE_STEPS * len(starts), COMPARED)
         first = begin - (begin - function.start_vaddr) % size
@@ -115,11 +115,11 @@ class RowEdges:
                     yield block + start
 
 
-def _row_starts(rows: tuple[DecodedRow, ...]) -> list[int]:
+def _row_starts(rows: RowList) -> list[int]:
     """Return the starts of rows, ascending."""
-    return sorted({row.row.start_delta for row in rows})
+    return sorted(set(rows.starts))
 
 
-def _start_bits(rows: tuple[DecodedRow, ...]) -> int:
+def _start_bits(rows: RowList) -> int:
     """Return the bits that are set in any start: version 1 tests these bits of a PC."""
-    return reduce(or_, (row.row.start_delta for row in rows), 0)
+    return reduce(or_, rows.starts, 0)

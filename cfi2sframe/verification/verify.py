@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from itertools import compress, count
+from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.verification.address_set import AddressSet
+from cfi2sframe.verification.agreement import Agreement
 from cfi2sframe.verification.comparison import Comparison
 from cfi2sframe.verification.findings import Verification
 from cfi2sframe.verification.invariants import check_invariants
@@ -16,7 +19,7 @@ from cfi2sframe.verification.whole_functions import WholeFunctions
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    from cfi2sframe.dwarf.programs import CfiEntries, CfiEntry
+    from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.padding import Padding
     from cfi2sframe.plt.scan_records import StubScan
@@ -42,57 +45,99 @@ def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Ve
     else the CFI. Raises `BudgetError` when the comparison is out of proportion to the image's size.
     """
     comparison = Comparison(image, decoded, truth.skipped, truth.padding)
-    entries = sorted((e for e in truth.entries if _describes_code(e, image)), key=lambda e: e.fde.pc_begin_vaddr)
-    _compare_fdes(comparison, entries, _stub_analysis_overrides(truth.stubs))
+    fdes = _fdes_with_code(truth.entries, image)
+    _compare_fdes(comparison, truth.entries, fdes, _stub_analysis_overrides(truth.stubs))
     for stubs in truth.stubs.functions:
         compare_stubs(comparison, stubs)
-    _find_extra(comparison, entries, truth.stubs)
+    _find_extra(comparison, fdes, truth.stubs)
     differences = {*comparison.differences, *check_invariants(decoded, image)}
     ordered = sorted(differences, key=lambda d: (d.vaddr, d.kind, d.message))
-    return Verification(len(entries), comparison.point_count, comparison.left_out_count, tuple(ordered))
+    return Verification(len(fdes.numbers), comparison.point_count, comparison.left_out_count, tuple(ordered))
 
 
-def _compare_fdes(comparison: Comparison, fdes: Sequence[CfiEntry], ignored: AddressSet) -> None:
-    """Compare FDEs, sorted by start; those that overlap are compared together."""
+class _Fdes(NamedTuple):
+    """The FDEs that describe code, sorted by start, as columns: numbers, and the addresses `[starts[N], ends[N])`."""
+
+    numbers: list[int]
+    starts: list[int]
+    ends: list[int]
+
+
+def _fdes_with_code(entries: CfiEntries, image: ElfImage) -> _Fdes:
+    numbers = sorted(range(len(entries)), key=entries.starts.__getitem__)
+    starts = [entries.starts[number] for number in numbers]
+    ends = [start + entries.sizes[number] for start, number in zip(starts, numbers, strict=True)]
+    denied = {*image.not_code(starts, ends), *compress(count(), map(eq, starts, ends))}
+    if denied:
+        kept = [place for place in range(len(numbers)) if place not in denied]
+        numbers, starts, ends = ([column[place] for place in kept] for column in (numbers, starts, ends))
+    return _Fdes(numbers, starts, ends)
+
+
+def _compare_fdes(comparison: Comparison, entries: CfiEntries, fdes: _Fdes, ignored: AddressSet) -> None:
+    """Compare FDEs; those that overlap are compared together."""
+    clusters = list(_clusters(fdes))
+    alone = _alone(comparison, fdes, clusters, ignored)
+    agreement = Agreement(comparison, entries, [fdes.numbers[first] for first in alone])
+    places = set(alone) if agreement.is_possible else set()
     whole_functions = WholeFunctions(comparison)
-    for entries, begin, end in _clusters(fdes):
-        function = whole_functions.function_of(entries[0]) if len(entries) == 1 else None
+    for first, last, end in clusters:
+        if first in places and agreement.count(fdes.numbers[first]):
+            continue
+        cluster = [entries[number] for number in fdes.numbers[first:last]]
+        # Joined, the stubs of a PLT may fill the range of its FDE, which does not hold for them.
+        may_be_whole = len(cluster) == 1 and not ignored.meets(fdes.starts[first], end)
+        function = whole_functions.function_of(cluster[0]) if may_be_whole else None
         compared_end = end
         if function is None:
-            compare_points(comparison, entries, begin, end, ignored)
+            compare_points(comparison, cluster, fdes.starts[first], end, ignored)
         else:
-            whole_functions.compare(entries[0], function)
+            whole_functions.compare(cluster[0], function)
             compared_end = function.start_vaddr + function.size
         if compared_end < comparison.end_of_padding(end):
-            compare_padding(comparison, entries, compared_end, end, ignored)
+            compare_padding(comparison, cluster, compared_end, end, ignored)
 
 
-def _clusters(fdes: Sequence[CfiEntry]) -> Iterator[tuple[Sequence[CfiEntry], int, int]]:
-    """Yield runs of overlapping FDEs, each with the addresses `[begin, end)` that they hold together."""
-    starts = [entry.fde.pc_begin_vaddr for entry in fdes]
-    ends = [start + entry.fde.pc_range for start, entry in zip(starts, fdes, strict=True)]
+def _clusters(fdes: _Fdes) -> Iterator[tuple[int, int, int]]:
+    """Yield runs of overlapping FDEs: the places `[first, last)`, and the end of the addresses that they hold."""
+    starts, ends = fdes.starts, fdes.ends
     first = 0
-    while first < len(fdes):
+    while first < len(starts):
         end, last = ends[first], first + 1
-        while last < len(fdes) and starts[last] < end:
+        while last < len(starts) and starts[last] < end:
             end = max(end, ends[last])
             last += 1
-        yield fdes[first:last], starts[first], end
+        yield first, last, end
         first = last
 
 
-def _find_extra(comparison: Comparison, fdes: Sequence[CfiEntry], stubs: StubScan) -> None:
+def _alone(
+    comparison: Comparison, fdes: _Fdes, clusters: Sequence[tuple[int, int, int]], ignored: AddressSet
+) -> list[int]:
+    """Return the places of FDEs that overlap no other and, with the padding after them, none of `ignored`."""
+    next_starts = [*fdes.starts[1:], 1 << 64]
+    ends = list(map(comparison.end_of_padding, fdes.ends))
+    return [
+        first
+        for first, last, _ in clusters
+        if last == first + 1
+        and ends[first] <= next_starts[first]
+        and not ignored.meets(fdes.starts[first], ends[first])
+    ]
+
+
+def _find_extra(comparison: Comparison, fdes: _Fdes, stubs: StubScan) -> None:
     """Report functions at addresses that neither CFI nor stubs describe."""
-    starts = [entry.fde.pc_begin_vaddr for entry in fdes]
-    ends = [start + entry.fde.pc_range for start, entry in zip(starts, fdes, strict=True)]
-    ranges = list(zip(starts, map(comparison.end_of_padding, ends), strict=True))
+    ranges = list(zip(fdes.starts, map(comparison.end_of_padding, fdes.ends), strict=True))
     described = AddressSet(ranges + _ranges(stubs))
     lookup = comparison.lookup
     # From the start of the next function on, a look-up finds that one.
     next_starts = (*lookup.starts[1:], 1 << 64)
-    for function, next_start in zip(lookup.functions, next_starts, strict=False):
-        end = min(function.start_vaddr + function.size, next_start)
-        for gap_start, gap_end in described.gaps(function.start_vaddr, end):
+    held = list(zip(lookup.starts, map(min, lookup.ends, next_starts), strict=True))
+    if all(next(described.gaps(start, end), None) is None for start, end in AddressSet(held).ranges):
+        return
+    for start, end in held:
+        for gap_start, gap_end in described.gaps(start, end):
             comparison.report("extra", gap_start, f"no CFI for {gap_end - gap_start} bytes of a function")
 
 
@@ -104,8 +149,3 @@ def _stub_analysis_overrides(stubs: StubScan) -> AddressSet:
 
 def _ranges(stubs: StubScan) -> list[tuple[int, int]]:
     return [(function.start_vaddr, function.start_vaddr + function.size) for function in stubs.functions]
-
-
-def _describes_code(entry: CfiEntry, image: ElfImage) -> bool:
-    begin, size = entry.fde.pc_begin_vaddr, entry.fde.pc_range
-    return size > 0 and image.holds_code(begin, begin + size)

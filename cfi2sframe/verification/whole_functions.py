@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare an FDE that overlaps no other with the function of its range: nearly all FDEs of nearly all files.
+"""Compare an FDE that overlaps no other with the function of its range, and report how they differ.
 
-The function may reach over the padding that follows, where the FDE's last row has to be in force.
-
-Most pairs of a program and a row list occur many times; each distinct pair is compared once.
+The function may reach over the padding that follows, where the FDE's last row has to be in force. Pairs of a program
+and a row list may occur many times; each distinct pair is compared once.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from cfi2sframe.verification.row_edges import COMPARED
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntry
-    from cfi2sframe.dwarf.rules import RowState, UnwindTable
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
-    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.sframe.decode import DecodedFunction, RowList
     from cfi2sframe.verification.comparison import Comparison
 
 #: Microseconds of work on an address where two rows are compared.
@@ -41,9 +38,6 @@ class WholeFunctions:
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
         self._signs_ra = IdentityMap(_signs_ra)
-        #: By the states of a program: for each, whether a state of the section agrees with it.
-        self._agreements = IdentityMap(self._agreements_of)
-        self._agreement = IdentityMap(self._agreement_with)
         #: By row list, then by (number of the program, size of the function).
         self._results = IdentityMap(_no_results)
 
@@ -56,7 +50,7 @@ class WholeFunctions:
         index = bisect_left(lookup.starts, begin)
         if index == len(lookup.starts):
             return None
-        function = lookup.functions[index]
+        function = lookup.function_at(index)
         if function.start_vaddr != begin or function.is_pcmask:
             return None
         end = begin + entry.fde.pc_range
@@ -64,7 +58,7 @@ class WholeFunctions:
 
     def compare(self, entry: CfiEntry, function: DecodedFunction) -> None:
         """Compare an FDE with the function that `function_of` returned for it."""
-        results = self._results[function.rows]
+        results = self._results[function.row_list]
         key = (entry.program.number, function.size)
         result = results.get(key)
         if result is None:
@@ -77,15 +71,13 @@ class WholeFunctions:
             comparison.report("wrong", entry.fde.pc_begin_vaddr + delta, message)
         # A key matters only where an RA is signed, and the rows need not be searched for that unless a key is B.
         has_b_key = function.uses_b_key or entry.fde.cie.uses_b_key
-        comparison.compare_attributes((entry,), function, signs_ra=has_b_key and self._signs_ra[function.rows])
+        comparison.compare_attributes((entry,), function, signs_ra=has_b_key and self._signs_ra[function.row_list])
 
     def _compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> _Result:
         table, size = entry.program.table, function.size
-        if self._is_same_throughout(table, function.rows):
-            return _Result(len(table.starts), ())
         comparison = self._comparison
-        comparison.budget.spend(_POINT_STEPS * (len(table.starts) + len(function.rows)), COMPARED)
-        deltas = {*table.starts, *(row.row.start_delta for row in function.rows)}
+        comparison.budget.spend(_POINT_STEPS * (len(table.starts) + function.row_count), COMPARED)
+        deltas = {*table.starts, *function.row_list.starts}
         points = sorted(delta for delta in deltas if delta < size)
         problems: list[tuple[int, str]] = []
         for delta in points:
@@ -96,26 +88,10 @@ class WholeFunctions:
                 problems.append((delta, problem))
         return _Result(len(points), tuple(problems))
 
-    def _is_same_throughout(self, table: UnwindTable, rows: tuple[DecodedRow, ...]) -> bool:
-        """Whether rows of both sides start at the same addresses and agree: cheap to find out, and nearly always so."""
-        if len(table.starts) != len(rows):
-            return False
-        for start, agrees, decoded in zip(table.starts, self._agreements[table.states], rows, strict=True):
-            row = decoded.row
-            if start != row.start_delta or not agrees[row.state]:
-                return False
-        return True
 
-    def _agreements_of(self, states: tuple[RowState, ...]) -> list[IdentityMap[FrameState, bool]]:
-        return [self._agreement[state] for state in states]
-
-    def _agreement_with(self, truth: RowState) -> IdentityMap[FrameState, bool]:
-        return IdentityMap(lambda state: self._comparison.row_difference(truth, state) is None)
+def _signs_ra(rows: RowList) -> bool:
+    return any(state.mangled_ra for state in rows.states)
 
 
-def _signs_ra(rows: tuple[DecodedRow, ...]) -> bool:
-    return any(row.row.state.mangled_ra for row in rows)
-
-
-def _no_results(_rows: tuple[DecodedRow, ...]) -> dict[tuple[int, int], _Result]:
+def _no_results(_rows: RowList) -> dict[tuple[int, int], _Result]:
     return {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The predicted section of GNU as and ld has the size of the real one, to the byte.
+"""The predicted section of GNU as and ld has the size of the real one, to the byte, and its look-ups the same cost.
 
 Sources with `.eh_frame` in bytes are left out, and those that write plain instructions with `.cfi_escape`: in an
 object such an instruction looks like that of a directive, but the assembler treats them differently.
@@ -18,6 +18,9 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.errors import InputError
 from cfi2sframe.report.size.measure import measure
+from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.sframe.lookup_cost import lookup_cost
+from cfi2sframe.sframe.model import FunctionBody
 from tests.support.oracle.tools import BinutilsVersion, Target
 
 if TYPE_CHECKING:
@@ -86,6 +89,19 @@ def _real_size(image: ElfImage) -> int:
     return sum(sizes) - 28 * (len(sizes) - 1) if sizes else 0
 
 
+def _check_costs(predicted: SectionSizes, image: ElfImage) -> None:
+    """The rows walked for all code are those of the real section, as this project's decoder reads it."""
+    section = image.sframe_section
+    assert section is not None
+    decoded = decode_section(image.section_bytes(section), section.vaddr, is_object=image.is_relocatable)
+    sizes = [function.size for function in decoded.functions]
+    bodies = [
+        FunctionBody(tuple(row.row.start_delta for row in function.rows), (), repeat_size=function.repeat_size)
+        for function in decoded.functions
+    ]
+    assert predicted.lookup_cost == lookup_cost(sizes, bodies)
+
+
 def _predicted(image: ElfImage, version: int) -> SectionSizes:
     layout = measure(image).version(version).gnu
     assert layout is not None
@@ -115,6 +131,8 @@ def test_objects(
         return
     # Without functions older assemblers write a header, or nothing at all.
     assert layout.size == _real_size(image) or (not layout.function_count and not _real_size(image))
+    if len(list(image.sections_named(".sframe"))) == 1:
+        _check_costs(layout, image)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -242,7 +260,11 @@ def test_linked_files(
     assert run.returncode == 0, run.stderr
     image = load(linked)
     assert _real_size(image) > 28
-    assert _predicted(image, VERSIONS[version]).size == _real_size(image)
+    predicted = _predicted(image, VERSIONS[version])
+    assert predicted.size == _real_size(image)
+    if version != "2.40":
+        # Version 1 has no field for the size of a block.
+        _check_costs(predicted, image)
 
 
 @pytest.mark.parametrize("version", ["2.44", "newest"])
@@ -265,6 +287,7 @@ def test_all_sources_in_one_program(
     assert len(objects) > 5
     assert layout.function_count > 20
     assert layout.size == _real_size(image)
+    _check_costs(layout, image)
 
 
 @pytest.mark.parametrize("version", ["2.44", "newest"])

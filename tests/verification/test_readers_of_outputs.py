@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
     from tests.support.oracle.tools import CorpusArch
 
 GOLDEN: Final = sorted((Path(__file__).resolve().parents[2] / "testdata/golden").glob("*.o"))
 #: Version, errata, level.
-CHOICES: Final = [(1, 2, 0), (1, 2, 1), (2, 0, 1), (2, 1, 1), (2, 1, 2), (2, 2, 1), (3, 2, 0), (3, 2, 1), (3, 2, 2)]
+CHOICES: Final[list[tuple[int, int, Level]]] = [
+    *((1, 2, 0), (1, 2, 1), (1, 2, "s")),
+    *((2, 0, 1), (2, 0, 2), (2, 0, "s"), (2, 1, 1), (2, 1, 2), (2, 1, "s"), (2, 2, 1), (2, 2, "s")),
+    *((3, 2, 0), (3, 2, 1), (3, 2, 2), (3, 2, "s")),
+]
 
 
 def readers_of(image: ElfImage, options: Options) -> set[str]:
@@ -54,21 +59,21 @@ def readers_of(image: ElfImage, options: Options) -> set[str]:
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: "-".join(map(str, choice)))
 @pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
-def test_linked_files(arch: Arch, choice: tuple[int, int, int]) -> None:
+def test_linked_files(arch: Arch, choice: tuple[int, int, Level]) -> None:
     version, errata, level = choice
     if (arch, version) == (S390X, 1):
         pytest.skip("version 1 does not define s390x")
     image = load(seeds.linked_file(arch))
-    assert readers_of(image, Options(version, errata, level=level))  # type: ignore[arg-type]
+    assert readers_of(image, Options(version, errata, level=level))
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: "-".join(map(str, choice)))
-def test_golden_objects(choice: tuple[int, int, int]) -> None:
+def test_golden_objects(choice: tuple[int, int, Level]) -> None:
     version, errata, level = choice
     count = 0
     for path in GOLDEN:
         try:
-            assert readers_of(load(path), Options(version, errata, level=level)), path  # type: ignore[arg-type]
+            assert readers_of(load(path), Options(version, errata, level=level)), path
         except Cfi2SFrameError:
             # Nothing that this version can describe.
             continue
@@ -98,12 +103,19 @@ FILES: Final = {
 
 @pytest.mark.corpus
 @pytest.mark.parametrize(("arch", "name"), [(arch, name) for arch, names in FILES.items() for name in names])
-@pytest.mark.parametrize("choice", [(2, 1, None), (3, 2, None), (3, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        *((2, 1, "s"), (3, 2, 2)),
+        *(pytest.param(choice, marks=pytest.mark.slow) for choice in ((2, 1, None), (3, 2, "s"))),
+    ],
+    ids=str,
+)
 def test_real_files(
-    arch: CorpusArch, name: str, choice: tuple[int, int, int | None], corpus: Callable[[CorpusArch], Path]
+    arch: CorpusArch, name: str, choice: tuple[int, int, Level | None], corpus: Callable[[CorpusArch], Path]
 ) -> None:
     path = corpus(arch) / name
     if not path.exists():
         pytest.skip(f"no {path}")
     version, errata, level = choice
-    readers_of(load(path), Options(version, errata, level=level))  # type: ignore[arg-type]
+    readers_of(load(path), Options(version, errata, level=level))

@@ -30,7 +30,7 @@ def judge(name: str, decoded: DecodedSection, image: ElfImage, *, is_in_file: bo
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. Raises
     `KeyError` for a name that `READERS` does not have.
     """
-    reader, subject = READERS[name], Subject(decoded, image, is_in_file)
+    reader, subject = READERS[name], Subject(decoded, image, is_in_file, decoded.functions)
     return tuple(_verdict(reader.name, edition, subject) for edition in reader.editions)
 
 

@@ -43,7 +43,7 @@ def _offsets(subject: Subject) -> str | None:
 
 
 def _row_list_users(subject: Subject) -> Counter[int]:
-    return Counter(function.fre_offset for function in subject.functions if function.rows)
+    return Counter(function.fre_offset for function in subject.functions if function.row_count)
 
 
 def _shared(subject: Subject) -> int:
@@ -53,7 +53,7 @@ def _shared(subject: Subject) -> int:
 
 def _foreign_sum(subject: Subject) -> int:
     """Return the rows that the header does not count, or counts too many."""
-    return abs(subject.decoded.header.fre_count - sum(len(f.rows) for f in subject.functions))
+    return abs(subject.decoded.header.fre_count - subject.decoded.row_count)
 
 
 def _misread(subject: Subject) -> int:

@@ -15,7 +15,7 @@ from cfi2sframe.verification.readers.records import Demand, Edition, Reader, Rem
 from cfi2sframe.verification.readers.subject import uncovered_ends
 
 if TYPE_CHECKING:
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
+    from cfi2sframe.sframe.decode import DecodedFunction, RowList
     from cfi2sframe.verification.readers.subject import Subject
 
 _ABIS: Final = (s.SFRAME_ABI_AMD64_ENDIAN_LITTLE, s.SFRAME_ABI_AARCH64_ENDIAN_LITTLE, s.SFRAME_ABI_AARCH64_ENDIAN_BIG)
@@ -50,8 +50,8 @@ def _layout(subject: Subject) -> str | None:
     return None
 
 
-def _outermost(rows: tuple[DecodedRow, ...]) -> str | None:
-    found = any(not row.words for row in rows)
+def _outermost(rows: RowList) -> str | None:
+    found = any(not tail.words for tail in rows.tails)
     return "a row without data words (errata 2) is an error to it" if found else None
 
 
@@ -64,7 +64,7 @@ def _leaf_rows(subject: Subject) -> int:
     """Return how many rows say that RA is in its register, where the ABI tracks RA."""
     if subject.decoded.header.fixed_ra_offset:
         return 0
-    return r.count_rows(subject, lambda row: len(row.words) == 1)
+    return r.count_rows(subject, lambda tail: len(tail.words) == 1)
 
 
 _RULES: Final = (

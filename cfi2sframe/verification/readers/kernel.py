@@ -17,7 +17,7 @@ from cfi2sframe.verification.readers.records import Demand, Edition, Reader, Rem
 from cfi2sframe.verification.readers.subject import controls_of, uncovered_ends
 
 if TYPE_CHECKING:
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
+    from cfi2sframe.sframe.decode import DecodedFunction, RowList
     from cfi2sframe.verification.readers.subject import Control, Subject
 
 #: Bits of a control word: the one that must be 0, and how many a register number has.
@@ -45,41 +45,40 @@ def _layout(subject: Subject) -> str | None:
 
 
 def _row_count(function: DecodedFunction) -> str | None:
-    if not function.rows:
+    if not function.row_count:
         return "no rows"
-    if len(function.rows) > function.size:
-        return f"{len(function.rows)} rows for {function.size} bytes"
+    if function.row_count > function.size:
+        return f"{function.row_count} rows for {function.size} bytes"
     return None
 
 
-def _reserved_bit(rows: tuple[DecodedRow, ...]) -> str | None:
-    for row in rows:
-        for control in controls_of(row):
+def _reserved_bit(rows: RowList) -> str | None:
+    for tail in rows.tails:
+        for control in controls_of(tail):
             if control.word & _RESERVED:
                 return f"control word 0x{control.word:x} has the reserved bit"
     return None
 
 
-def _left_over(rows: tuple[DecodedRow, ...]) -> str | None:
-    for row in rows:
-        controls = list(controls_of(row))
+def _left_over(rows: RowList) -> str | None:
+    for tail in rows.tails:
+        controls = list(controls_of(tail))
         # A padding word is read only where a rule with its two words follows.
-        if controls and len(row.words) != 2 * len(controls) + controls[-1].entity + 1 - len(controls):
-            return f"the last of {len(row.words)} data words is left over"
+        if controls and len(tail.words) != 2 * len(controls) + controls[-1].entity + 1 - len(controls):
+            return f"the last of {len(tail.words)} data words is left over"
     return None
 
 
-def _large_register(rows: tuple[DecodedRow, ...]) -> str | None:
-    for row in rows:
-        for control in controls_of(row):
+def _large_register(rows: RowList) -> str | None:
+    for tail in rows.tails:
+        for control in controls_of(tail):
             if (control.register or 0) >= _REGISTER_COUNT:
                 return f"register {control.register} is taken for {(control.register or 0) % _REGISTER_COUNT}"
     return None
 
 
 def _segments(subject: Subject) -> str | None:
-    starts = [f.start_vaddr for f in subject.functions]
-    spread = spread_of(subject.image.segments, starts, [f.size for f in subject.functions])
+    spread = spread_of(subject.image.segments, subject.decoded.starts, subject.decoded.sizes)
     if spread.is_in_one or not subject.image.segments:
         return None
     if spread.holder_count > 1:
@@ -93,7 +92,7 @@ def _segments(subject: Subject) -> str | None:
 def _other_header(subject: Subject) -> str | None:
     if subject.image.is_relocatable:
         return None
-    found = before_the_code(subject.image.segments, [f.start_vaddr for f in subject.functions])
+    found = before_the_code(subject.image.segments, subject.decoded.starts)
     # Putting the section into the file clears PF_X of PT_PHDR.
     if found is None or (found.type == PT_PHDR and not subject.is_in_file):
         return None
@@ -112,7 +111,7 @@ def _topmost_only(subject: Subject) -> int:
     def is_concerned(control: Control) -> bool:
         return control.register is not None and (control.entity > 0 or control.register not in own)
 
-    return r.count_rows(subject, lambda row: any(map(is_concerned, controls_of(row))), _is_flexible)
+    return r.count_rows(subject, lambda tail: any(map(is_concerned, controls_of(tail))), _is_flexible)
 
 
 def _flexible(subject: Subject) -> int:

@@ -12,7 +12,8 @@ from cfi2sframe.verification.readers.records import Breach, Demand, Remark
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow
+    from cfi2sframe.sframe.decode import DecodedFunction, RowList
+    from cfi2sframe.sframe.row_tails import RowTail
     from cfi2sframe.verification.readers.records import Consequence
     from cfi2sframe.verification.readers.subject import Subject
 
@@ -41,7 +42,7 @@ def each(message: Callable[[DecodedFunction], str | None]) -> Callable[[Subject]
 
 
 def each_row_list(
-    message: Callable[[tuple[DecodedRow, ...]], str | None],
+    message: Callable[[RowList], str | None],
     is_concerned: Callable[[DecodedFunction], bool] = lambda _function: True,
 ) -> Callable[[Subject], Iterator[Breach]]:
     """Return a check of the rows of the functions that are concerned; lists that are shared are checked once."""
@@ -49,7 +50,7 @@ def each_row_list(
     def breaches(subject: Subject) -> Iterator[Breach]:
         known = IdentityMap(message)
         for function in subject.functions:
-            found = known[function.rows] if is_concerned(function) else None
+            found = known[function.row_list] if is_concerned(function) else None
             if found is not None:
                 yield Breach(function.start_vaddr, found)
 
@@ -58,12 +59,12 @@ def each_row_list(
 
 def count_rows(
     subject: Subject,
-    is_counted: Callable[[DecodedRow], bool],
+    is_counted: Callable[[RowTail], bool],
     is_concerned: Callable[[DecodedFunction], bool] = lambda _function: True,
 ) -> int:
     """Return how many rows of the functions that are concerned are counted; lists that are shared are read once."""
-    known = IdentityMap[tuple["DecodedRow", ...], int](lambda rows: sum(map(is_counted, rows)))
-    return sum(known[function.rows] for function in subject.functions if is_concerned(function))
+    known = IdentityMap["RowList", int](lambda row_list: sum(map(is_counted, row_list.tails)))
+    return sum(known[function.row_list] for function in subject.functions if is_concerned(function))
 
 
 def versions(*numbers: int) -> Demand:
@@ -133,18 +134,18 @@ def _overlapping(subject: Subject) -> Iterable[Breach]:
             yield Breach(after.start_vaddr, "it starts before the end of the one before it")
 
 
-def row_starts_ascend(rows: tuple[DecodedRow, ...]) -> str | None:
+def row_starts_ascend(rows: RowList) -> str | None:
     """Say that row starts do not ascend."""
-    for before, after in pairwise(rows):
-        if after.row.start_delta <= before.row.start_delta:
-            return f"a row starts at {after.row.start_delta} after one at {before.row.start_delta}"
+    for before, after in pairwise(rows.starts):
+        if after <= before:
+            return f"a row starts at {after} after one at {before}"
     return None
 
 
 def row_outside(function: DecodedFunction) -> str | None:
     """Say that the last row starts past the function's end, or past the end of its block."""
     limit = function.repeat_size if function.is_pcmask else function.size
-    last = function.rows[-1].row.start_delta if function.rows else -1
+    last = function.row_list.starts[-1] if function.row_count else -1
     return f"a row starts at {last} of {limit} bytes" if last >= limit else None
 
 
@@ -170,7 +171,7 @@ def rows_inside(consequence: Consequence = "refuses it") -> Demand:
 
 def late_functions(subject: Subject) -> int:
     """Return how many functions have code before their first row."""
-    return sum(bool(f.rows) and f.rows[0].row.start_delta > 0 for f in subject.functions)
+    return sum(f.row_count > 0 and f.row_list.starts[0] > 0 for f in subject.functions)
 
 
 LATE = Remark(late_functions, "functions have code before their first row: no row is found there")

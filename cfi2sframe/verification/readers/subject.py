@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
+    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
+    from cfi2sframe.sframe.row_tails import RowTail
 
 #: The bytes before a return address that are looked at: no call is longer.
 _CALL_SIZE: Final = 7
 
 
 class Subject(NamedTuple):
-    """A decoded section, and the file it describes. `is_in_file`: the section is the one that the file has."""
+    """A decoded section with its `functions` as records, and the file it describes.
+
+    `is_in_file`: the section is the one that the file has.
+    """
 
     decoded: DecodedSection
     image: ElfImage
-    is_in_file: bool = False
-
-    @property
-    def functions(self) -> tuple[DecodedFunction, ...]:
-        """The functions, in the order of the table."""
-        return self.decoded.functions
+    is_in_file: bool
+    functions: tuple[DecodedFunction, ...]
 
     @property
     def table_size(self) -> int:
@@ -50,12 +50,12 @@ class Control(NamedTuple):
         return self.word >> s.FLEX_REG_SHIFT if self.word & s.FLEX_REG_P else None
 
 
-def controls_of(row: DecodedRow) -> Iterator[Control]:
-    """Yield the control words of a flexible row; none for a padding word."""
-    mask = (1 << 8 * row.word_size) - 1
+def controls_of(tail: RowTail) -> Iterator[Control]:
+    """Yield the control words of a flexible row's tail; none for a padding word."""
+    mask = (1 << 8 * tail.word_size) - 1
     position = entity = 0
-    while position < len(row.words):
-        word = row.words[position] & mask
+    while position < len(tail.words):
+        word = tail.words[position] & mask
         if word:
             yield Control(entity, word)
         position += 2 if word else 1
