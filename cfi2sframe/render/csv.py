@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: What formulas begin with, in half and full width. Tabs and line breaks, which may come first, are escaped.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _COUNTS = ("functions", "default", "flexible", "pcmask", "left_out", "rows", "stored_rows")
+_COSTS = ("lookup_code_size", "lookup_walked_count", "lookup_mean_rows", "lookup_max_rows", "lookup_search_steps")
 
 
 def write_report(report: SizeReport, out: Writer) -> None:
@@ -69,7 +70,7 @@ def _text(text: str) -> str:
 
 def _file_heading() -> tuple[str, ...]:
     prefixes = [f"v{version}_{maker}_" for version in VERSIONS for maker in MAKERS]
-    fields = ("size", *(f"{name}_size" for name in Parts._fields), *_COUNTS)
+    fields = ("size", *(f"{name}_size" for name in Parts._fields), *_COUNTS, *_COSTS)
     return (
         "file",
         "arch",
@@ -93,7 +94,7 @@ def _file_row(file: FileSizes) -> tuple[object, ...]:
 
 def _section_cells(section: SectionSizes | None) -> list[object]:
     if section is None:
-        return [""] * (1 + len(Parts._fields) + len(_COUNTS))
+        return [""] * (1 + len(Parts._fields) + len(_COUNTS) + len(_COSTS))
     counts = (
         section.function_count,
         section.default_count,
@@ -103,4 +104,6 @@ def _section_cells(section: SectionSizes | None) -> list[object]:
         section.row_count,
         section.stored_row_count,
     )
-    return [section.size, *section.parts, *counts]
+    cost = section.lookup_cost
+    costs = (cost.code_size, cost.walked_count, f"{cost.mean_rows:.4f}", cost.max_rows, cost.search_steps)
+    return [section.size, *section.parts, *counts, *costs]

@@ -197,6 +197,7 @@ def _versions_section(totals: Totals) -> Iterator[str]:
     yield from _table(tables.versions_table(totals))
     yield from _details("Where the bytes go", tables.parts_table(totals))
     yield from _details("Functions and rows", tables.functions_table(totals))
+    yield from _details("What a look-up costs", tables.lookups_table(totals))
     yield from _details("Rows by their bytes", tables.row_sizes_table(totals))
     yield from _details("Functions by their rows", tables.rows_table(totals))
     yield "</section>\n"

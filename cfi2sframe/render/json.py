@@ -116,6 +116,7 @@ def _section(section: SectionSizes | None, sizes: CfiSizes) -> dict[str, Any] | 
             "by_size": {str(size): count for size, count in section.row_sizes.items()},
             "functions_by_rows": dict(section.rows_per_function),
         },
+        "lookup": {**section.lookup_cost._asdict(), "mean_rows": section.lookup_cost.mean_rows},
         "ratios": sizes.ratios(section.size)._asdict(),
     }
 

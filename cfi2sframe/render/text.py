@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.report.coverage import Coverage, LeftOut, StubLeftOut
+    from cfi2sframe.sframe.lookup_cost import LookupCost
 
 
 #: What `ByteCounts` counts, after the total.
@@ -51,7 +52,11 @@ def summary(coverage: Coverage) -> str:
     if sizes.ratio is not None:
         line += f" ({sizes.ratio:.2f} of {coverage.source}"
         line += f" + .eh_frame_hdr, {sizes.cfi + sizes.eh_frame_hdr:,} bytes)"
-    return line
+    return f"{line}; {_walked(coverage.lookup_cost)}" if coverage.lookup_cost.code_size else line
+
+
+def _walked(cost: LookupCost) -> str:
+    return f"a look-up walks {cost.mean_rows:.1f} rows on average, {cost.max_rows:,} at most"
 
 
 def coverage_lines(coverage: Coverage) -> Iterator[str]:
@@ -73,6 +78,12 @@ def coverage_lines(coverage: Coverage) -> Iterator[str]:
         yield f"    {label:<18}{value:>12,}  {_percent(value, counts.total)}"
     yield f"  section             {coverage.sizes.sframe:>12,} bytes, {coverage.row_count:,} rows{_ratio(coverage)}"
     yield f"  section address     {coverage.section_vaddr:>#12x}"
+    cost = coverage.lookup_cost
+    if cost.code_size:
+        yield (
+            f"  rows a look-up walks{cost.mean_rows:>12.1f}  on average over the code, {cost.max_rows:,} at most; "
+            f"{cost.search_steps} steps in the function table"
+        )
     yield from _return_address_lines(coverage)
     yield from _section_lines(coverage)
     yield from _left_out_lines(coverage)
@@ -115,6 +126,10 @@ def _return_address_lines(coverage: Coverage) -> Iterator[str]:
     ):
         yield f"    {label:<18}{value:>12,}  {_percent(value, returns.described)}"
     yield f"    (not described    {returns.without:>12,}  the section has no row for the call itself)"
+    yield (
+        f"    rows walked       {returns.mean_rows:>12.1f}  on average over the return addresses, "
+        f"{returns.max_rows:,} at most"
+    )
 
 
 def _section_lines(coverage: Coverage) -> Iterator[str]:

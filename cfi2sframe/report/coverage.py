@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cfi2sframe.plt.stub_reasons import StubReason
     from cfi2sframe.reasons import SkipReason
     from cfi2sframe.report.return_addresses import ReturnAddresses
+    from cfi2sframe.sframe.lookup_cost import LookupCost
 
 SCHEMA_VERSION: Final = 1
 #: Characters of names that one step of the budget, about a microsecond, can render.
@@ -141,7 +142,8 @@ class Coverage(NamedTuple):
 
     `source` names the CFI section that was read, `section_vaddr` is the address that the section was made for, `errata`
     is None except in version 2. `reasons` and `dropped` count functions and FDEs by reason, as sentences.
-    `return_addresses` is None unless `count_return_addresses` was asked for them.
+    `lookup_cost` is what a look-up costs a reader. `return_addresses` is None unless `count_return_addresses` was asked
+    for them.
     """
 
     file: str
@@ -155,6 +157,7 @@ class Coverage(NamedTuple):
     bytes: ByteCounts
     sizes: Sizes
     row_count: int
+    lookup_cost: LookupCost
     reasons: dict[str, int]
     dropped: dict[str, int]
     sections: tuple[SectionBytes, ...]
@@ -194,6 +197,7 @@ def account(conversion: Conversion) -> Coverage:
             len(conversion.data),
         ),
         row_count=conversion.plan.fre_count,
+        lookup_cost=conversion.lookup_cost,
         reasons=dict(sorted(Counter(item.reason.value for item in left_out).items())),
         dropped=dict(sorted(dropped.items())),
         sections=sections,
@@ -325,6 +329,7 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
         "bytes": coverage.bytes._asdict(),
         "sizes": {**coverage.sizes._asdict(), "ratio": coverage.sizes.ratio},
         "rows": coverage.row_count,
+        "lookup": {**coverage.lookup_cost._asdict(), "mean_rows": coverage.lookup_cost.mean_rows},
         "reasons": coverage.reasons,
         "dropped": coverage.dropped,
         "sections": [{"name": name, **counts._asdict()} for name, counts in coverage.sections],
@@ -338,5 +343,10 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
         "damaged": [item._asdict() for item in coverage.damaged],
     }
     if returns is not None:
-        data["return_addresses"] = {**returns._asdict(), "described": returns.described, "percent": returns.percent}
+        data["return_addresses"] = {
+            **returns._asdict(),
+            "described": returns.described,
+            "percent": returns.percent,
+            "mean_rows": returns.mean_rows,
+        }
     return data

@@ -16,6 +16,7 @@ from cfi2sframe.padding import MAX_ALIGNMENT, fill_size, is_fill
 from cfi2sframe.report.calls import CallFinder
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.lookup_cost import RowWalk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,16 +24,19 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.sframe.model import FrameState
 
-#: Steps of two look-ups.
-_CALL_STEPS: Final = 5
+#: Steps of three look-ups.
+_CALL_STEPS: Final = 6
 
 
 class ReturnAddresses(NamedTuple):
-    """Calls by what the look-up of their return address, RA, gives. `calls` is the sum of the others.
+    """Calls by what the look-up of their return address, RA, gives. `calls` is the sum of the next six.
 
     `same_row`: the row of RA - 1, or an equal one. `padding` and `no_function`: no function, in padding or elsewhere.
     `next_function`: the row of another function, which starts at RA. `other_row`: another row of the same function,
     which starts at RA. `without`: the section has no function for RA - 1 either, so that it says nothing of the call.
+
+    `found` counts the RAs that have a row, whichever it is, `walked_count` the rows that readers walk for all of them,
+    and `max_rows` those for the costliest.
     """
 
     calls: int = 0
@@ -42,6 +46,9 @@ class ReturnAddresses(NamedTuple):
     next_function: int = 0
     other_row: int = 0
     without: int = 0
+    found: int = 0
+    walked_count: int = 0
+    max_rows: int = 0
 
     @property
     def described(self) -> int:
@@ -53,6 +60,11 @@ class ReturnAddresses(NamedTuple):
         """The share of the described calls whose RA gives the row of RA - 1; 100 without such calls."""
         return 100.0 * self.same_row / self.described if self.described else 100.0
 
+    @property
+    def mean_rows(self) -> float:
+        """The rows walked for the look-up of an RA, on average over those that have a row; 0 without any."""
+        return self.walked_count / self.found if self.found else 0.0
+
 
 def count_return_addresses(conversion: Conversion) -> ReturnAddresses:
     """Look up the return address of every call in the code that a section was made for.
@@ -61,7 +73,7 @@ def count_return_addresses(conversion: Conversion) -> ReturnAddresses:
     code is out of proportion to the file, which can map the same bytes many times; `InputError` when AMD64 code is to
     be read and capstone cannot be loaded.
     """
-    judge = _Judge(conversion)
+    judge, walk = _Judge(conversion), RowWalk(conversion.section)
     finder = CallFinder(conversion.image.arch, conversion.image.budget, is_linked=not conversion.image.is_relocatable)
     counts = dict.fromkeys(ReturnAddresses._fields, 0)
     for start_vaddr, code in _stretches(conversion):
@@ -69,6 +81,10 @@ def count_return_addresses(conversion: Conversion) -> ReturnAddresses:
             conversion.image.budget.spend(_CALL_STEPS, "the return addresses")
             counts[judge.verdict(ra)] += 1
             counts["calls"] += 1
+            walked = walk.count_at(ra)
+            counts["found"] += walked > 0
+            counts["walked_count"] += walked
+            counts["max_rows"] = max(counts["max_rows"], walked)
     return ReturnAddresses(**counts)
 
 

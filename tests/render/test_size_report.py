@@ -21,7 +21,7 @@ from cfi2sframe.render.html import comparison_page, human, report_page
 from cfi2sframe.render.json import comparison_data, report_data
 from cfi2sframe.render.markdown import escape, render_markdown
 from cfi2sframe.render.table import render_tables
-from cfi2sframe.report.size.records import Failure, FileSizes, SizeComparison, SizeReport
+from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes, SizeComparison, SizeReport
 from cfi2sframe.report.size.tables import comparison_tables, report_tables
 from cfi2sframe.report.size.totals import build_comparison, build_report
 from tests.support.sizes import check_report, library, measured, sample_comparison, sample_files
@@ -61,6 +61,22 @@ def test_json_of_reports(report: SizeReport) -> None:
     _check_schema(report_data(report))
 
 
+def test_every_format_has_the_rows_that_a_look_up_walks(report: SizeReport) -> None:
+    means = {
+        f"{total.section(maker).lookup_cost.mean_rows:.2f}" for total in report.totals.versions for maker in MAKERS
+    }
+    table = next(table for table in report_tables(report) if table.title == "What a look-up costs")
+    assert {cell_text(row[3], "ratio") for row in table.rows} == means
+    data = report_data(report)
+    for version in data["totals"]["versions"]:
+        for maker in MAKERS:
+            assert f"{version[maker]['lookup']['mean_rows']:.2f}" in means
+    texts = ("\n".join(render_tables(report_tables(report))), "\n".join(render_markdown(report_tables(report))))
+    for text in (*texts, report_page(report)):
+        assert "What a look-up costs" in text
+        assert all(mean in text for mean in means)
+
+
 def test_json_of_comparisons(comparison: SizeComparison) -> None:
     _check_schema(comparison_data(comparison))
 
@@ -91,6 +107,8 @@ def test_csv_of_reports(report: SizeReport) -> None:
                     assert {*parts, line[prefix + "size"]} == {""}
                 else:
                     assert int(line[prefix + "size"]) == sum(map(int, parts))
+                    walked, code = (int(line[f"{prefix}lookup_{name}"]) for name in ("walked_count", "code_size"))
+                    assert float(line[prefix + "lookup_mean_rows"]) == round(walked / max(code, 1), 4)
     assert [line["error"] for line in lines[-2:]] == ["truncated", "no call frame information"]
 
 

@@ -7,10 +7,11 @@ import json
 
 import pytest
 
-from cfi2sframe import load
+from cfi2sframe import account, convert, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.render.text import coverage_lines, summary
 from cfi2sframe.report.coverage import ByteCounts, FunctionCounts, Sizes, coverage_data
+from cfi2sframe.sframe.lookup_cost import LookupCost
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 from tests.support.sums import check_sums, convert_checked
@@ -78,3 +79,13 @@ def test_data_repeats_the_record() -> None:
     assert data["bytes"] == coverage.bytes._asdict()
     assert data["functions"]["percent"] == 50
     assert data["rows"] == coverage.row_count == 3
+    assert data["lookup"] == {**coverage.lookup_cost._asdict(), "mean_rows": (4 * 1 + 4 * 2 + 24 * 3) / 32}
+    line = "rows a look-up walks 2.6 on average over the code, 3 at most; 1 steps in the function table"
+    assert line in [" ".join(line.split()) for line in coverage_lines(coverage)]
+    assert summary(coverage).endswith("; a look-up walks 2.6 rows on average, 3 at most")
+
+
+def test_no_functions_cost_nothing() -> None:
+    coverage = account(convert(load(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.undefined(6)), TEXT_VADDR, 16),)))))
+    assert coverage.lookup_cost == LookupCost()
+    assert "look-up" not in summary(coverage) + "".join(coverage_lines(coverage))

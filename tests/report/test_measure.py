@@ -9,7 +9,8 @@ from cfi2sframe import Options, convert, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import ElfError
 from cfi2sframe.report.size.measure import measure
-from cfi2sframe.report.size.records import ROWS_CLASSES, rows_class
+from cfi2sframe.report.size.records import MAKERS, ROWS_CLASSES, rows_class
+from cfi2sframe.sframe.lookup_cost import LookupCost
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
 from tests.support.sizes import FUNCTION_SIZE, aarch64_object, check_file, library, s390x_library, unsayable
@@ -37,6 +38,16 @@ def test_gnu_lays_every_function_out() -> None:
         assert section.rows_per_function == {"3": 5}
 
 
+def test_the_cost_of_look_ups() -> None:
+    """Rows begin at 0, 4 and 8 of 32 bytes, whoever lays them out."""
+    sizes = measure(load(library(5)))
+    for version in (1, 2, 3):
+        for maker in MAKERS:
+            section = sizes.section(version, maker)
+            assert section is not None
+            assert section.lookup_cost == LookupCost(5 * 32, 5 * (4 * 1 + 4 * 2 + 24 * 3), 3, 5, 3)
+
+
 def test_gnu_repeats_equal_rows() -> None:
     instructions = (asm.advance(4), asm.def_cfa_offset(8), asm.advance(4), asm.offset(3, 2))
     fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, FUNCTION_SIZE, instructions)
@@ -45,6 +56,9 @@ def test_gnu_repeats_equal_rows() -> None:
     assert ours is not None
     assert gnu is not None
     assert (ours.row_count, gnu.row_count) == (1, 3)
+    assert ours.lookup_cost == LookupCost(32, 32, 1, 1, 1)
+    # The first of GNU's rows begins at 0, the others at the advances to 4 and to 8.
+    assert gnu.lookup_cost == LookupCost(32, 4 * 1 + 4 * 2 + 24 * 3, 3, 1, 1)
     check_file(sizes)
 
 

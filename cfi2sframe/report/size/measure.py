@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
     from cfi2sframe.gnu.layout import GnuSection
+    from cfi2sframe.sframe.lookup_cost import LookupCost
     from cfi2sframe.sframe.rows import PlannedBody
 
 NO_FUNCTIONS: Final = NamedFunctions(0, 0, (), ())
@@ -123,6 +124,7 @@ def written_sizes(conversion: Conversion) -> SectionSizes:
         row_sizes=_stored_row_sizes(plan.bodies, plan.version),
         attribute_count=len(plan.bodies),
         left_out_count=len(conversion.left_out),
+        cost=conversion.lookup_cost,
     )
     # Without functions nothing is written, not even a header.
     return sizes if conversion.data else sizes._replace(parts=Parts())
@@ -161,6 +163,7 @@ def predicted_sizes(section: GnuSection, version: int) -> SectionSizes:
         row_sizes=row_sizes,
         attribute_count=kinds.total(),
         left_out_count=section.left_out_count,
+        cost=section.lookup_cost,
     )
     return sizes._replace(parts=sizes.parts._replace(padding=-sizes.size % section.alignment))
 
@@ -173,6 +176,7 @@ def _section_sizes(
     row_sizes: Counter[int],
     attribute_count: int,
     left_out_count: int,
+    cost: LookupCost,
 ) -> SectionSizes:
     """Return the sizes of a section without padding.
 
@@ -196,6 +200,7 @@ def _section_sizes(
         row_count=sum(row_count * number for row_count, number in row_counts.items()),
         row_sizes=dict(sorted(row_sizes.items())),
         rows_per_function=in_class_order(per_function),
+        lookup_cost=cost,
     )
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cfi2sframe.sframe.lookup_cost import LookupCost
+
 _BOUNDS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 _OPEN_CLASS: Final = "65+"
 #: The classes in which functions are counted by their rows.
@@ -62,7 +64,7 @@ class SectionSizes(NamedTuple):
     It has `default_count` + `flexible_count` + `pcmask_count` functions; `left_out_count` have no record. `row_sizes`
     counts the stored rows by their size in bytes, which add up to `parts.rows`; `rows_per_function` counts functions by
     the class of their row count (see `ROWS_CLASSES`). `row_count` counts the rows of every function, also those that
-    functions share.
+    functions share. `lookup_cost` is what readers pay for a look-up; that of several sections is as `add_costs` has it.
     """
 
     parts: Parts
@@ -73,6 +75,7 @@ class SectionSizes(NamedTuple):
     row_count: int
     row_sizes: dict[int, int]
     rows_per_function: dict[str, int]
+    lookup_cost: LookupCost
 
     @property
     def size(self) -> int:

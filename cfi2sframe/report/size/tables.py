@@ -55,6 +55,7 @@ def report_tables(report: SizeReport) -> Iterator[Table]:
         versions_table(totals),
         parts_table(totals),
         functions_table(totals),
+        lookups_table(totals),
         files_table(report),
         row_sizes_table(totals),
         rows_table(totals),
@@ -162,6 +163,27 @@ def functions_table(totals: Totals) -> Table:
     )
 
 
+def lookups_table(totals: Totals) -> Table:
+    """Return what readers pay for a look-up: rows walked, and comparisons in the function table."""
+    costs = [(version, maker, section.lookup_cost) for version, maker, section in _sections(totals)]
+    return Table(
+        "What a look-up costs",
+        (
+            Column("version"),
+            Column("laid out by", "text"),
+            Column("bytes of code"),
+            Column("rows walked", "ratio"),
+            Column("at most"),
+            Column("search steps"),
+        ),
+        tuple(
+            (version, MAKER_NAMES[maker], cost.code_size, cost.mean_rows, cost.max_rows, cost.search_steps)
+            for version, maker, cost in costs
+        ),
+        note="Rows walked are an average over the bytes of code; search steps are those in the largest function table.",
+    )
+
+
 def _by_version(
     title: str, first: Column, totals: Totals, keys: Sequence[str], counts_of: Callable[[SectionSizes], dict[str, int]]
 ) -> Table:
@@ -226,6 +248,8 @@ def files_table(report: SizeReport) -> Table:
             *(Column(name) for name in ("v1 GNU", "v2 GNU", "v3 GNU")),
             Column(f"v{report.version} ratio", "ratio"),
             Column("GNU ratio", "ratio"),
+            Column(f"v{report.version} rows walked", "ratio"),
+            Column("GNU rows walked", "ratio"),
             Column("functions"),
             Column("left out"),
             Column("file", "text"),
@@ -239,18 +263,20 @@ def files_table(report: SizeReport) -> Table:
             *(totals.version(number).section(maker).size for maker in MAKERS for number in VERSIONS),
             version.ratio(),
             version.ratio("gnu"),
+            version.cfi2sframe.lookup_cost.mean_rows,
+            version.gnu.lookup_cost.mean_rows,
             version.cfi2sframe.function_count,
             version.cfi2sframe.left_out_count,
             f"{totals.file_count:,} files",
         ),
-        note=f"{note} Ratios are to CFI + hdr.".strip(),
+        note=f"{note} Ratios are to CFI + hdr; rows walked are those of a look-up, on average over the code.".strip(),
     )
 
 
 def _file_row(file: FileSizes, version: int) -> tuple[Cell, ...]:
     sizes = file.sizes
     sections = [file.section(number, maker) for maker in MAKERS for number in VERSIONS]
-    chosen = file.section(version)
+    chosen, predicted = file.section(version), file.section(version, "gnu")
     return (
         sizes.text,
         sizes.cfi,
@@ -259,6 +285,8 @@ def _file_row(file: FileSizes, version: int) -> tuple[Cell, ...]:
         *(None if section is None else section.size for section in sections),
         file.ratio(version),
         file.ratio(version, "gnu"),
+        None if chosen is None else chosen.lookup_cost.mean_rows,
+        None if predicted is None else predicted.lookup_cost.mean_rows,
         None if chosen is None else chosen.function_count,
         None if chosen is None else chosen.left_out_count,
         file.name,

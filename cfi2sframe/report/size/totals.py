@@ -24,6 +24,7 @@ from cfi2sframe.report.size.records import (
     in_class_order,
 )
 from cfi2sframe.sframe.constants import VERSIONS
+from cfi2sframe.sframe.lookup_cost import add_costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -165,6 +166,7 @@ def add_sections(sections: Iterable[SectionSizes]) -> SectionSizes:
         row_count=sum(section.row_count for section in every),
         row_sizes=dict(sorted(add_counts(section.row_sizes for section in every).items())),
         rows_per_function=in_class_order(per_function),
+        lookup_cost=add_costs(section.lookup_cost for section in every),
     )
 
 

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What looking up an address in a section costs a reader: steps in the function table, then rows of the function.
+
+Readers search the function table by halves. Rows differ in size, so they walk the rows of the function that they find
+one after the other: the row number N, counted from 0, costs N + 1 rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, compress
+from operator import gt, mul, not_
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.intern import IdentityMap, distinct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from cfi2sframe.sframe.model import FunctionBody, Section
+
+#: More bytes than any function has.
+_NEVER: Final = 1 << 64
+
+
+class LookupCost(NamedTuple):
+    """What it costs to look each byte of code up once.
+
+    `code_size` counts the bytes that have a row, `walked_count` the rows that readers walk for all of them, `max_rows`
+    those for the costliest. `function_count` counts the records of the function table, `search_steps` how many of them
+    a search by halves compares with the address at most: ceil(log2(function_count + 1)).
+    """
+
+    code_size: int = 0
+    walked_count: int = 0
+    max_rows: int = 0
+    function_count: int = 0
+    search_steps: int = 0
+
+    @property
+    def mean_rows(self) -> float:
+        """The rows walked for a look-up, on average over the bytes of code; 0 without code."""
+        return self.walked_count / self.code_size if self.code_size else 0.0
+
+
+def lookup_cost(sizes: Sequence[int], bodies: Sequence[FunctionBody]) -> LookupCost:
+    """Return the cost of a section from two columns of its functions (see `model.Section`); sizes are in bytes.
+
+    Functions of equal rows should have one body object, since the rows of each object are looked at once.
+    """
+    code_size = walked_count = max_rows = 0
+    kinds, numbers = distinct(bodies)
+    # Nearly every function is PCINC, and has all rows of its body inside, from its first byte on. A row then costs one
+    # for each byte from its start to the function's end.
+    rows = [(body.starts, body.repeat_size) for body in kinds]
+    least_sizes = [
+        1 + starts[-1] if starts and starts[0] == 0 and not repeat_size else _NEVER for starts, repeat_size in rows
+    ]
+    is_other = list(map(gt, map(least_sizes.__getitem__, numbers), sizes))
+    if any(is_other):
+        profiles: IdentityMap[FunctionBody, _Profile] = IdentityMap(_Profile)
+        for size, body in compress(zip(sizes, bodies, strict=True), is_other):
+            covered, walked, most = profiles[body].walk(size)
+            code_size += covered
+            walked_count += walked
+            max_rows = max(max_rows, most)
+        is_usual = list(map(not_, is_other))
+        sizes, numbers = list(compress(sizes, is_usual)), list(compress(numbers, is_usual))
+    row_counts = [len(starts) for starts, _ in rows]
+    start_sums = [sum(starts) for starts, _ in rows]
+    rows_of = list(map(row_counts.__getitem__, numbers))
+    code_size += sum(sizes)
+    walked_count += sum(map(mul, rows_of, sizes)) - sum(map(start_sums.__getitem__, numbers))
+    max_rows = max(max_rows, max(rows_of, default=0))
+    return LookupCost(code_size, walked_count, max_rows, len(bodies), len(bodies).bit_length())
+
+
+class RowWalk:
+    """How many rows readers walk for single addresses of a section."""
+
+    def __init__(self, section: Section) -> None:
+        #: In ascending order of the starts, which an object's functions are not in.
+        self._functions = sorted(zip(section.starts, section.sizes, range(len(section.starts)), strict=True))
+        self._starts = [start for start, _, _ in self._functions]
+        self._bodies = section.bodies
+
+    def count_at(self, vaddr: int) -> int:
+        """Return the rows walked for an address as in the section's starts; 0 where no row is."""
+        index = bisect_right(self._starts, vaddr) - 1
+        if index < 0:
+            return 0
+        start, size, number = self._functions[index]
+        delta, body = vaddr - start, self._bodies[number]
+        if delta >= size:
+            return 0
+        return bisect_right(body.starts, delta % body.repeat_size if body.repeat_size else delta)
+
+
+def add_costs(costs: Iterable[LookupCost]) -> LookupCost:
+    """Return the cost of several sections together; `search_steps` is that of the largest function table."""
+    every = tuple(costs)
+    return LookupCost(
+        sum(cost.code_size for cost in every),
+        sum(cost.walked_count for cost in every),
+        max((cost.max_rows for cost in every), default=0),
+        sum(cost.function_count for cost in every),
+        max((cost.search_steps for cost in every), default=0),
+    )
+
+
+class _Profile:
+    """The rows of a body, ready for functions of any size."""
+
+    def __init__(self, body: FunctionBody) -> None:
+        self.starts = body.starts
+        self.start_sums = list(accumulate(body.starts, initial=0))
+        self.repeat_size = body.repeat_size
+
+    def walk(self, size: int) -> tuple[int, int, int]:
+        """Return the bytes with a row in a function of `size` bytes, the rows walked for them, and the most for one."""
+        if not self.repeat_size:
+            return self._walk_once(size)
+        block_count, rest = divmod(size, self.repeat_size)
+        covered, walked, most = self._walk_once(self.repeat_size if block_count else 0)
+        last_covered, last_walked, last_most = self._walk_once(rest)
+        return covered * block_count + last_covered, walked * block_count + last_walked, max(most, last_most)
+
+    def _walk_once(self, size: int) -> tuple[int, int, int]:
+        """Do the same for a range over which the rows do not repeat."""
+        count = bisect_left(self.starts, size)
+        if not count:
+            return 0, 0, 0
+        return size - self.starts[0], count * size - self.start_sums[count], count
