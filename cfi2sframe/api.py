@@ -14,6 +14,7 @@ from cfi2sframe.conversion import Conversion, Options, check_options, convert_im
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import find_cfi, relocated_bytes
 from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.padding import PaddingCount
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
@@ -114,7 +115,8 @@ def truth_of(conversion: Conversion) -> Truth:
 
 
 def _has_outermost_rows(section: DecodedSection) -> bool:
-    return any(row.row.state.cfa is None for function in section.functions for row in function.rows)
+    row_lists, _ = distinct(body.row_list for body in section.bodies)
+    return any(state.cfa is None for row_list in row_lists for state in row_list.states)
 
 
 def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> DecodedSection:
@@ -139,12 +141,11 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
         start, end = function.start_vaddr, function.start_vaddr + function.size
         for possible_end in {end, padding_starts.get(end, end)}:
             places.setdefault((image.place(start).offset, possible_end - start), []).append(start)
-    functions = []
-    for decoded_function in decoded.functions:
-        candidates = places.get((decoded_function.start_vaddr, decoded_function.size))
-        start = candidates.pop(0) if candidates else decoded_function.start_vaddr
-        functions.append(decoded_function._replace(start_vaddr=start))
-    return decoded._replace(functions=tuple(functions))
+    starts = []
+    for start, size in zip(decoded.starts, decoded.sizes, strict=True):
+        candidates = places.get((start, size))
+        starts.append(candidates.pop(0) if candidates else start)
+    return decoded._replace(starts=tuple(starts))
 
 
 def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:

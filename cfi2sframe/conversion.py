@@ -10,7 +10,7 @@ from cfi2sframe.budget import Budget
 from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import Cfi, CfiEntry, read_programs
 from cfi2sframe.elf.cfi import find_cfi
-from cfi2sframe.errors import BudgetError, InputError, RequestError
+from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.lower import Skip, Target, check_target, lower_programs
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.encode import encode_section
@@ -21,10 +21,16 @@ from cfi2sframe.sframe.rows import words_size
 if TYPE_CHECKING:
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.lookup_cost import LookupCost
     from cfi2sframe.sframe.model import FrameState
 
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
+#: The most rows of a range, at the levels that cut functions into ranges: readers walk them one after the other. With
+#: 24, sections are 2 % larger than with 256, and a look-up walks 7 rows instead of 17 (docs/size-and-speed.md).
+_MAX_ROWS: Final = {2: 24, "s": 256}
+
+Level = Literal[0, 1, 2, "s"]
 
 
 class Options(NamedTuple):
@@ -37,9 +43,9 @@ class Options(NamedTuple):
     (objects: 0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER (versions 1 and 2).
     `with_stubs`: PLT stubs get rows from their instructions. `with_padding`: functions reach over the alignment padding
     that follows them, where the return addresses of calls that do not return are. `level`: 0 gives every function rows
-    of its own, 1 shares equal rows, 2 also cuts and joins functions where that saves bytes; None is 1 in little-endian
-    sections and 0 in big-endian ones, because libsframe flips those in place, function by function. Objects are always
-    at 0: GNU ld cannot merge shared rows.
+    of its own, 1 shares equal rows, 2 also cuts and joins functions where that saves bytes, as far as a look-up stays
+    as quick as at 1, "s" does so whatever a look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge
+    shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -49,7 +55,7 @@ class Options(NamedTuple):
     all_keep_frame_pointer: bool = False
     with_stubs: bool = True
     with_padding: bool = True
-    level: Literal[0, 1, 2] | None = None
+    level: Level | None = None
 
 
 #: The values that each field may have, except `section_vaddr`.
@@ -60,7 +66,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "all_keep_frame_pointer": (False, True),
     "with_stubs": (False, True),
     "with_padding": (False, True),
-    "level": (0, 1, 2, None),
+    "level": (0, 1, 2, "s", None),
 }
 _MAX_VADDR: Final = (1 << 64) - 1
 
@@ -87,7 +93,7 @@ class Conversion(NamedTuple):
     FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each FDE
     in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and `data` its bytes, empty
     when it would have no function. `function_entries` has the number of the FDE of each function of `section`, None for
-    stubs; at level 2, where a function may reach over several FDEs and stubs, that of the one it begins in.
+    stubs; at levels 2 and "s", where a function may reach over several FDEs and stubs, that of the one it begins in.
     `section_vaddr` is the section's virtual address, which function starts are relative to.
     """
 
@@ -124,6 +130,13 @@ class Conversion(NamedTuple):
         """Whether every FDE and every stub is described."""
         return not (self.left_out or self.cfi.damaged or self.code_map.stubs.left_out)
 
+    @property
+    def lookup_cost(self) -> LookupCost:
+        """The rows that readers walk for a look-up, on average and at most; computed whenever it is asked for."""
+        from cfi2sframe.sframe.lookup_cost import lookup_cost
+
+        return lookup_cost(self.section.sizes, self.section.bodies)
+
 
 def default_section_vaddr(image: ElfImage) -> int:
     """Return the virtual address that a section is assumed to have: past the last PT_LOAD; in an object 0."""
@@ -151,10 +164,10 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
         image, cfi.entries, target.version, with_stubs=options.with_stubs, with_padding=options.with_padding
     )
     functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
-    if level >= 2:
-        functions = _split(functions, target, Budget(len(image.data)))
+    if level in _MAX_ROWS:
+        functions = _split(functions, target, level, Budget(len(image.data)))
     section = _section_of(functions, image, target, options)
-    plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level >= 1)
+    plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level != 0)
     data = encode_section(plan) if section.starts else b""
 
     entries = tuple(functions.entries)
@@ -180,14 +193,12 @@ def _target_of(image: ElfImage, options: Options) -> Target:
     return target
 
 
-def _level_of(image: ElfImage, options: Options) -> int:
+def _level_of(image: ElfImage, options: Options) -> Level:
     if image.is_relocatable:
         # GNU ld (2.40 to 2.47) makes room for an input's bytes and then writes every function's rows by themselves:
         # shared rows would overflow that room, and overwrite what follows .sframe in the output.
         return 0
-    if options.level is None:
-        return 1 if image.byte_order == "<" else 0
-    return options.level
+    return 2 if options.level is None else options.level
 
 
 def _check_usable(cfi: Cfi) -> None:
@@ -196,20 +207,18 @@ def _check_usable(cfi: Cfi) -> None:
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
 
 
-def _split(functions: Functions, target: Target, budget: Budget) -> Functions:
-    """Cut and join functions into ranges whose rows recur; return them unchanged where that exceeds the budget.
+def _split(functions: Functions, target: Target, level: Level, budget: Budget) -> Functions:
+    """Cut and join functions into ranges whose rows recur.
 
     The budget is not the image's, because what else was computed from the image must not change the bytes.
     """
-    from cfi2sframe.sframe.splitting import split_functions
+    from cfi2sframe.sframe.splitting import Limits, split_functions
 
     def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
         return words_size(state, target.arch, is_flexible=is_flexible)
 
-    try:
-        ranges = split_functions(functions.records, target.version, size_of, budget)
-    except BudgetError:
-        return functions
+    limits = Limits(_MAX_ROWS[level], keeps_mean=level == 2)
+    ranges = split_functions(functions.records, target.version, size_of, limits, budget)
     return Functions.of([function for function, _ in ranges], [functions.entries[number] for _, number in ranges])
 
 

@@ -112,7 +112,7 @@ NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "all_keep_frame_pointer": ((0, 1, None, "no"), "False or True"),
     "with_stubs": ((0, 1, None, "no"), "False or True"),
     "with_padding": ((0, 1, None, "no"), "False or True"),
-    "level": ((9, -1, False, 1.0, "1"), "0, 1, 2 or None"),
+    "level": ((9, -1, False, 1.0, "1", "S"), "0, 1, 2, 's' or None"),
 }
 
 
@@ -221,7 +221,7 @@ def test_set_loc_is_interpreted_for_each_function() -> None:
             (asm.set_loc(TEXT_VADDR + 8), asm.def_cfa_offset(16)),
         )
 
-    conversion = convert_checked(linked(AMD64, stepping(0), stepping(4)))
+    conversion = convert_checked(linked(AMD64, stepping(0), stepping(4)), Options(level=1))
     functions = decoded(conversion).functions
     assert [[row.row.start_delta for row in f.rows] for f in functions] == [[0], [0, 4]]
     # The first function is cut where the second starts.
@@ -242,7 +242,7 @@ def many_rows(count: int, start: int = 0) -> asm.Fde:
 def test_version_3_splits_functions_of_many_rows(count: int, sizes: list[int]) -> None:
     """Version 3 counts a function's rows in 16 bits."""
     image = linked(AMD64, many_rows(count), leaf(0x30000), code_size=0x40000)
-    conversion = convert_checked(image)
+    conversion = convert_checked(image, Options(level=1))
     assert [size for _, size in places(conversion)] == [*sizes, 16]
     assert check_sums(conversion).row_count == count + 1
     assert verify(image, decoded(conversion)).is_clean
@@ -252,7 +252,7 @@ def test_version_3_splits_functions_of_many_rows(count: int, sizes: list[int]) -
 
 def test_older_versions_count_rows_in_32_bits() -> None:
     image = linked(AMD64, many_rows(65536), code_size=0x40000)
-    assert [size for _, size in places(convert_checked(image, Options(2)))] == [65536]
+    assert [size for _, size in places(convert_checked(image, Options(2, level=1)))] == [65536]
 
 
 def test_the_largest_function() -> None:

@@ -21,6 +21,7 @@ from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cfi2sframe.conversion import Level
     from tests.support.bounds import BoundedRun
 
 pytestmark = pytest.mark.fuzz
@@ -29,7 +30,7 @@ CIE: Final = cie_of(AMD64)
 NOP: Final = b"\x96"
 PLT_VADDR: Final = 0x1000000
 CODE_SIZE: Final = 1 << 24
-VERBS: Final = (("coverage",), ("coverage", "--json"), ("verify",), ("convert", "-O2"))
+VERBS: Final = (("coverage",), ("coverage", "--json"), ("verify",), ("convert", "-O2"), ("convert", "-Os"))
 
 
 def run(data: bytes, tmp_path: Path, *arguments: str) -> BoundedRun:
@@ -200,20 +201,45 @@ def test_rows_of_many_functions(arguments: tuple[str, ...], tmp_path: Path) -> N
     assert result.err.endswith(f"error: the rows to print take more work than {len(data):,} bytes of input may\n")
 
 
-# --- Level 2 and names ----------------------------------------------------------------------------------------------
+# --- Ranges, and names ----------------------------------------------------------------------------------------------
 
 
-def test_candidates_of_level_2() -> None:
-    """Where all rows recur, so do all ranges that begin at each of them: such functions stay as level 1 has them."""
+@pytest.mark.parametrize("level", [2, "s"])
+def test_candidates_of_ranges(level: Level) -> None:
+    """Where all rows recur, so do all ranges that begin at each of them, but only up to a number of rows and cuts."""
     rows = b"\x41\x0e\x10\x41\x0e\x18\x41\x0e\x08"
-    for repeat_count, is_split in ((30, True), (2_000, False)):
-        fdes = [
-            asm.Fde(CIE, TEXT_VADDR + (1 << 20) * n, 1 << 18, (rows * repeat_count, fp_saved_at(n + 2)))
-            for n in range(3)
-        ]
-        image = load(file_of(*fdes))
-        sizes = [len(convert(image, Options(level=level)).data) for level in (1, 2)]
-        assert (sizes[0] > sizes[1]) is is_split
+    fdes = [asm.Fde(CIE, TEXT_VADDR + (1 << 20) * n, 1 << 18, (rows * 2_000, fp_saved_at(n + 2))) for n in range(3)]
+    image = load(file_of(*fdes))
+    apart, split = convert(image, Options(level=1)), convert(image, Options(level=level))
+    assert len(split.data) < len(apart.data) / 4
+    assert max(len(body.starts) for body in split.section.bodies) <= (24 if level == 2 else 256)
+
+
+def pushes(first: int, last: int) -> bytes:
+    """Return the rows of some pushes, a byte of code each."""
+    return b"".join(b"\x41\x0e" + asm.uleb128(16 + 8 * n) for n in range(first, last))
+
+
+#: Functions that follow one another, so that ranges may be cut anywhere: the rows of each, a byte of code for each row.
+STRETCHES: Final = {
+    "two rows by turns": [b"\x41\x0e\x10\x41\x0e\x08" * 10_000] * 3,
+    "each is the beginning of the next": [pushes(0, n) for n in range(1, 250)],
+    "each is the end of the next": [pushes(250 - n, 250) for n in range(1, 250)],
+    "each has most rows of the next": [pushes(n, 200 + n) for n in range(100)],
+    "all rows differ": [pushes(0, 20_000)],
+    "equal functions": [pushes(0, 8)] * 5_000,
+}
+
+
+@pytest.mark.parametrize(("level", "version"), [("-O2", "3"), ("-Os", "2")])
+@pytest.mark.parametrize("name", STRETCHES)
+def test_stretches_of_rows_that_recur(name: str, level: str, version: str, tmp_path: Path) -> None:
+    fdes, start = [], TEXT_VADDR
+    for number, rows in enumerate(STRETCHES[name]):
+        size = rows.count(b"\x41") + 2
+        fdes.append(asm.Fde(CIE, start, size, (rows, fp_saved_at(number % 50 + 2))))
+        start += size
+    assert run(file_of(*fdes), tmp_path, "convert", level, "--sframe-version", version).status == 0
 
 
 @pytest.mark.parametrize("arguments", VERBS[:2], ids=" ".join)

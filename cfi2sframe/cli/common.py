@@ -198,12 +198,19 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-O",
         dest="level",
-        type=int,
-        choices=(0, 1, 2),
-        metavar="{0,1,2}",
+        type=_level,
+        choices=(0, 1, 2, "s"),
+        metavar="{0,1,2,s}",
         help="-O0: every function has its own rows; -O1: functions with equal rows share them; -O2: functions are "
-        "also split so that prologues and epilogues share rows (default 1, but 0 for big-endian files, because some "
-        "readers do not support shared rows there; objects are always at 0, because linkers do not support them)",
+        "also cut and joined, as far as a look-up stays as quick as at -O1; -Os: as -O2, but the smallest section, "
+        "whatever a look-up costs (default 2; objects are always at 0, because linkers do not support shared rows)",
+    )
+    parser.add_argument(
+        "--no-share",
+        dest="level",
+        action="store_const",
+        const=0,
+        help="the same as -O0; a readelf or objdump that is no native one cannot read shared rows of big-endian files",
     )
     parser.add_argument(
         "--no-plt",
@@ -225,6 +232,11 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         help="the address that the section will have (default: the first 64 KiB boundary past the last "
         "PT_LOAD; 0 for an object)",
     )
+
+
+def _level(text: str) -> int | str:
+    """Parse a level: a number, or the letter of the smallest one."""
+    return text if text == "s" else int(text)
 
 
 def address(text: str) -> int:

@@ -19,19 +19,22 @@ from tests.support.kernel_reader import LARGE_REGISTER, OUTSIDE, SPREAD, code_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
 
 VERSIONS: Final = (1, 2, 3)
+#: As bits of an input choose them: the first is what most of the kept ones stand for.
+LEVELS: Final[tuple[Level, ...]] = (1, 2, "s", 0)
 #: Looking up is checked at so many functions and addresses of each; decoding, at all of them.
 _FUNCTION_COUNT: Final = 32
 _PC_COUNT: Final = 8
 
 
-def check_conversions(image: ElfImage, versions: tuple[int, ...] = VERSIONS) -> None:
+def check_conversions(image: ElfImage, level: Level, versions: tuple[int, ...] = VERSIONS) -> None:
     """Convert an image: an error of the project's own, or a section that agrees with the CFI."""
     for version in versions:
-        options = Options(version=version)
+        options = Options(version=version, level=level)
         try:
             conversion = convert(image, options)
         except Cfi2SFrameError:

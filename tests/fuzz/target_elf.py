@@ -10,7 +10,7 @@ from cfi2sframe import load
 from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds as make
-from tests.fuzz.checks import check_conversions, check_existing
+from tests.fuzz.checks import LEVELS, check_conversions, check_existing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,14 +21,14 @@ _SOME = 64
 
 
 def run(data: bytes) -> None:
-    """Load a file, look at all its parts, convert it in every version."""
+    """Load a file, look at all its parts, convert it in every version, at a level that its size chooses."""
     try:
         image = load(data)
     except Cfi2SFrameError:
         return
     _look_around(image)
     check_existing(image)
-    check_conversions(image)
+    check_conversions(image, LEVELS[len(data) % len(LEVELS)])
 
 
 def _look_around(image: ElfImage) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe import load
 from tests.fuzz import seeds as make
-from tests.fuzz.checks import check_conversions
+from tests.fuzz.checks import LEVELS, check_conversions
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file
 
@@ -23,7 +23,7 @@ _SEPARATOR = b"\xff\xfe"
 def run(data: bytes) -> None:
     """Make a file of instructions and convert it.
 
-    Two bytes choose ABI, augmentation, alignments and version; then come the CIE's instructions and those of
+    Two bytes choose ABI, augmentation, alignments, version and level; then come the CIE's instructions and those of
     the FDEs, set apart from one another by `ff fe`. FDEs follow one another, or overlap, as the second byte chooses.
     """
     if len(data) < 2:
@@ -40,7 +40,8 @@ def run(data: bytes) -> None:
     step = size if data[1] & 4 else max(1, size // 2)
     fdes = [asm.Fde(cie, TEXT_VADDR + step * number, size, (code,)) for number, code in enumerate(codes)]
     file = linked_file(arch, fdes, codes=(Code(size=size * (len(codes) + 1)),))
-    check_conversions(load(file), (1 + (data[1] >> 3) % 3,))
+    level = LEVELS[data[1] >> 6]
+    check_conversions(load(file), level, (1 + (data[1] >> 3 & 7) % 3,))
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
@@ -51,6 +52,8 @@ def seeds() -> Iterator[tuple[str, bytes]]:
             whole = b"".join(code)
             several = _SEPARATOR.join((b"", whole, b"".join(code[: len(code) // 2]), whole))
             yield f"{arch.name.lower()}-{name}", bytes([0x20 + number, 0x16]) + several
+            for choice, level in enumerate(LEVELS[1:3], 1):
+                yield f"{arch.name.lower()}-{name}-O{level}", bytes([0x20 + number, 0x16 + 0x40 * choice]) + several
 
 
 def _bytes_of(instruction: Instruction) -> bytes:

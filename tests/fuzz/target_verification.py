@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.conversion import Level
 
 #: The files by the ABI that a section names in its header; others are verified against the first.
 _ARCHES: Final[tuple[Arch, ...]] = (AMD64, AARCH64_LE, S390X)
 _ABI_OFFSET: Final = 4
+LEVELS: Final[tuple[Level, ...]] = (0, 1, 2, "s")
 
 
 def run(data: bytes) -> None:
@@ -40,7 +42,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for arch in _ARCHES:
         image = load(make.linked_file(arch))
         for version in (1, 2, 3):
-            for level in (0, 1, 2):
+            for level in LEVELS:
                 try:
                     made = convert(image, Options(version=version, level=level)).data
                 except Cfi2SFrameError:

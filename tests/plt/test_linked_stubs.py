@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe import Lookup, Options, convert, decode, load
+from cfi2sframe import Lookup, Options, convert, decode, load, verify
 from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.constants import EM_X86_64, ET_DYN, PF_R, PT_LOAD, SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.plt.scan_stubs import scan_stubs
@@ -161,6 +161,11 @@ def test_without_section_headers_the_same_is_found(image: ElfImage, conversion: 
     assert [depth_at(found, pc) for pc in pcs] == [depth_at(conversion.code_map.stubs.functions, pc) for pc in pcs]
 
 
+def test_joined_stubs_agree_with_their_instructions(image: ElfImage, conversion: Conversion) -> None:
+    """Joined at -O2, the default, stubs may fill exactly the range of an FDE that the version cannot express."""
+    assert verify(image, decode(conversion.data, conversion.section_vaddr)).is_clean
+
+
 @pytest.mark.parametrize("foreign", FOREIGN_VARIANTS, ids=label)
 def test_stubs_of_other_architectures(foreign: Variant, tmp_path: Path) -> None:
     image = link(foreign, tmp_path)
@@ -225,10 +230,11 @@ def _record(function: OracleSframeFunction) -> tuple[int, int, str, list[tuple[i
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_readelf_prints_our_pcmask_functions(
-    version: int, conversion: Conversion, image: ElfImage, binutils: Callable[[str], Binutils], tmp_path: Path
+    version: int, image: ElfImage, binutils: Callable[[str], Binutils], tmp_path: Path
 ) -> None:
     tools = binutils({1: "2.40", 2: "2.44", 3: "newest"}[version])
-    ours = conversion if version == 3 else convert(image, Options(version=version, errata=0))
+    # At -O2, stubs of a few blocks are joined with their neighbour.
+    ours = convert(image, Options(version=version, errata=0 if version == 2 else 1, level=1))
     carrier = tmp_path / "carrier"
     kind = SHT_GNU_SFRAME if version == 3 else SHT_PROGBITS
     section = elf_asm.Section(".sframe", ours.data, kind, elf_asm.SHF_ALLOC, ours.section_vaddr, align=8)

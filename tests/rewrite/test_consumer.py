@@ -121,6 +121,15 @@ def converted(built: Path, version: int, tmp_path_factory: pytest.TempPathFactor
     return _converter(built, tmp_path_factory.mktemp(f"version{version}"), Options(version=version))
 
 
+@pytest.fixture(scope="session", params=[0, 1, 2, "s"], ids=lambda level: f"O{level}")
+def converted_at(
+    request: pytest.FixtureRequest, built: Path, version: int, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], Path]:
+    """As `converted`, at each level."""
+    options = Options(version=version, level=request.param)
+    return _converter(built, tmp_path_factory.mktemp(f"level{request.param}"), options)
+
+
 def _sample(
     built: Path,
     program: Path,
@@ -261,6 +270,15 @@ def test_every_instruction(
     report = _sample(built, converted(built / "steps"), expected=run(built / "steps"), runner=stepper)
     _check(report, version, LEAST_STEPS)
     # Most of the rest is in ld.so, or (in version 2) below the return code of a handler.
+    assert report.summary["equal"] > (2000 if version == 3 else 800)
+
+
+@pytest.mark.slow
+def test_every_instruction_at_each_level(
+    built: Path, converted_at: Callable[[Path], Path], version: int, stepper: tuple[str | Path, ...]
+) -> None:
+    report = _sample(built, converted_at(built / "steps"), expected=run(built / "steps"), runner=stepper)
+    _check(report, version, LEAST_STEPS)
     assert report.summary["equal"] > (2000 if version == 3 else 800)
 
 

@@ -120,16 +120,26 @@ def test_program_headers_at_the_end(target: Target, tmp_path: Path) -> None:
     assert program.read_bytes() == before
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+#: Version and level. All are tried; these are for every day.
+QUICK: Final = [(2, "-Os"), (3, "-O1")]
+OTHERS: Final = [(2, "-O1"), (2, "-O2"), (3, "-O2"), (3, "-Os")]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)],
+    ids=lambda choice: f"{choice[0]}{choice[1]}",
+)
 def converted(request: pytest.FixtureRequest, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the converted workload, and the converted libraries of the sysroot in lib/."""
-    folder = tmp_path_factory.mktemp(f"version{request.param}")
+    version, level = request.param
+    folder = tmp_path_factory.mktemp(f"version{version}")
     (folder / "lib").mkdir()
     shutil.copy(built.folder / "workload", folder / "workload")
     # backtrace() loads libgcc, whether the program needs it or not.
     libraries = [shutil.copy(built.target.sysroot / "lib" / n, folder / "lib") for n in ("libc.so.6", "libgcc_s.so.1")]
     for path in (folder / "workload", *libraries):
-        assert main(["--in-place", str(path), "--sframe-version", str(request.param)]) == 0
+        assert main(["--in-place", str(path), "--sframe-version", str(version), level]) == 0
     return folder
 
 

@@ -2,8 +2,9 @@
 """The backtrace() of a glibc that reads SFrame finds, by the sections made here, the frames that DWARF finds.
 
 The programs of tests/support/glibc run under the glibc of `make glibc`. They, their libraries, its libraries and its
-ld.so are converted to version 2, without further options. In the libgcc_s.so.1 that backtrace() falls back to,
-_Unwind_Backtrace is overwritten and finds no frame: whatever is answered comes from SFrame rows.
+ld.so are converted to version 2, at each level that shares rows, without further options. In the libgcc_s.so.1 that
+backtrace() falls back to, _Unwind_Backtrace is overwritten and finds no frame: whatever is answered comes from SFrame
+rows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tests.support.known_wrong import expect_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cfi2sframe.conversion import Level
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -172,11 +175,12 @@ def converted(built: World, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 VERSION_2 = Options(version=2)
 
 
+@pytest.mark.parametrize("level", [1, 2, "s"])
 @pytest.mark.parametrize("place", IN_C + IN_CPP)
 def test_backtrace_finds_the_frames_that_dwarf_finds(
-    place: str, converted: Callable[[Options], World], request: pytest.FixtureRequest
+    place: str, level: Level, converted: Callable[[Options], World], request: pytest.FixtureRequest
 ) -> None:
-    world = converted(VERSION_2)
+    world = converted(VERSION_2._replace(level=level))
     expect_failure(request, f"backtrace-{place}", "glibc", world.glibc)
     answer = world.answer(place)
     match = SAME.fullmatch(answer)

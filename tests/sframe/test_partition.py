@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from cfi2sframe.sframe.rows import words_size
 from cfi2sframe.sframe.splitting.candidates import Candidates
 from cfi2sframe.sframe.splitting.columns import Columns
 from cfi2sframe.sframe.splitting.partition import Partitioner
+from cfi2sframe.sframe.splitting.prices import Prices
 from cfi2sframe.sframe.splitting.stretches import make_stretches
 from tests.support.bodies import body_of_rows
 
@@ -78,6 +80,7 @@ def cost_of(ranges: list[Range], partitioner: Partitioner, stretch: Stretch, cos
 
 def least_cost(partitioner: Partitioner, stretch: Stretch, costs: list[float]) -> float:
     """Try all ways to cut a stretch; return what the cheapest one costs."""
+    columns, max_rows = partitioner.columns, partitioner.prices.max_rows
     own = RECORD_SIZE * stretch.use_count + ATTRIBUTE_SIZE
     inner = range(stretch.first_cut + 1, stretch.last_cut)
     least: float = float("inf")
@@ -85,21 +88,23 @@ def least_cost(partitioner: Partitioner, stretch: Stretch, costs: list[float]) -
         for cuts in combinations(inner, count):
             total = 0.0
             for first, last in pairwise((stretch.first_cut, *cuts, stretch.last_cut)):
-                ways: list[float] = [own + partitioner.columns.rows_size(first, last)]
-                ways += [
+                ways: list[float] = [
                     costs[n] * stretch.use_count for to, n in partitioner.candidates.ranges_at[first] if to == last
                 ]
-                total += min(ways)
+                if last == first + 1 or columns.cut_ends[last] - columns.cut_rows[first] <= max_rows:
+                    ways.append(own + columns.rows_size(first, last))
+                total += min(ways, default=float("inf"))
             least = min(least, total)
     return least
 
 
-@given(functions(), st.data())
-def test_no_other_ranges_are_cheaper(drawn: list[Function], data: st.DataObject) -> None:
+@given(functions(), st.sampled_from([4, 6, 20]), st.data())
+def test_no_other_ranges_are_cheaper(drawn: list[Function], max_rows: int, data: st.DataObject) -> None:
+    prices = Prices(RECORD_SIZE, ATTRIBUTE_SIZE, max_rows)
     columns = Columns(size_of, 1)
     _, stretches = make_stretches(drawn, columns)
-    candidates = Candidates(columns, stretches, ATTRIBUTE_SIZE, Budget(1 << 20))
-    partitioner = Partitioner(columns, candidates, RECORD_SIZE, ATTRIBUTE_SIZE)
+    candidates = Candidates(columns, stretches, prices, Budget(1 << 20), keeps_all=data.draw(st.booleans()))
+    partitioner = Partitioner(columns, candidates, prices)
     # Eighths, of which sums are exact.
     costs = [data.draw(st.integers(8, 400)) / 8 for _ in candidates.list_sizes]
     for stretch in stretches:
@@ -110,3 +115,51 @@ def test_no_other_ranges_are_cheaper(drawn: list[Function], data: st.DataObject)
         assert [(each.first_cut, each.last_cut) for each in chosen] == list(pairwise(places))
         assert places[-1] == stretch.last_cut
         assert cost_of(chosen, partitioner, stretch, costs) == least_cost(partitioner, stretch, costs)
+
+
+@given(functions(), st.sampled_from([4, 20]))
+def test_candidates_are_the_ranges_whose_rows_recur(drawn: list[Function], max_rows: int) -> None:
+    """Held to comparing the rows of all ranges, by their keys."""
+    columns = Columns(size_of, 1)
+    _, stretches = make_stretches(drawn, columns)
+    prices = Prices(RECORD_SIZE, ATTRIBUTE_SIZE, max_rows)
+    candidates = Candidates(columns, stretches, prices, Budget(1 << 20), keeps_all=True)
+    repeats = {cut: each.use_count for each in stretches for cut in range(each.first_cut, each.last_cut)}
+    keys_of: dict[int, set[bytes]] = {}
+    uses_of: Counter[int] = Counter()
+    for first, found in enumerate(candidates.ranges_at):
+        assert found == sorted(found)
+        for last, number in found:
+            assert first < last <= columns.last_cuts[first]
+            assert last == first + 1 or columns.cut_ends[last] - columns.cut_rows[first] <= max_rows
+            assert candidates.list_sizes[number] == ATTRIBUTE_SIZE + columns.rows_size(first, last)
+            keys_of.setdefault(number, set()).add(columns.key(first, last))
+            uses_of[number] += repeats[first]
+    assert all(len(keys) == 1 for keys in keys_of.values())
+    assert [uses_of[number] for number in range(len(candidates.use_counts))] == candidates.use_counts
+    # All single segments that recur are there, and none that does not.
+    firsts = [cut for cut, last in enumerate(columns.last_cuts) if cut != last]
+    counts = Counter(columns.key(cut, cut + 1) for cut in firsts)
+    for cut in firsts:
+        is_candidate = any(last == cut + 1 for last, _ in candidates.ranges_at[cut])
+        assert is_candidate == (counts[columns.key(cut, cut + 1)] > 1)
+
+
+def test_a_list_that_every_use_could_extend_is_no_candidate() -> None:
+    rows = ((0, 0), (20, 1), (45, 0), (75, 1))
+    one = body_of_rows([FrameRow(start, STATES[state]) for start, state in (*rows, (100, 2))])
+    other = body_of_rows([FrameRow(start, STATES[state]) for start, state in (*rows, (95, 2))])
+    columns = Columns(size_of, 1)
+    _, stretches = make_stretches([Function(0x1000, 120, one), Function(0x2000, 120, other)], columns)
+    prices = Prices(RECORD_SIZE, ATTRIBUTE_SIZE, 4)
+    found = Candidates(columns, stretches, prices, Budget(1 << 20)).ranges_at
+    every = Candidates(columns, stretches, prices, Budget(1 << 20), keeps_all=True).ranges_at
+    assert [last for last, _ in every[0]] == [1, 2, 3, 4]
+    assert [last for last, _ in found[0] if last > 1] == [4]
+
+
+def test_there_is_a_cut_after_a_few_rows_however_close_together_they_are() -> None:
+    columns = Columns(size_of, 3)
+    states = [FrameRow(number, STATES[number % 2]) for number in range(40)]
+    make_stretches([Function(0x1000, 100, body_of_rows(states))], columns)
+    assert list(columns.cut_rows) == [0, 8, 16, 24, 32, 40]

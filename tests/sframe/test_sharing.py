@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -23,6 +23,9 @@ from tests.support import cfi_asm as asm
 from tests.support.bodies import body_of_rows, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked
+
+if TYPE_CHECKING:
+    from cfi2sframe.conversion import Level
 
 VADDR = 0x100000
 
@@ -116,9 +119,9 @@ def assert_nothing_is_lost(version: int, bodies: list[FunctionBody]) -> bytes:
     return together
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [1, 2, "s"])
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_forty_functions_with_one_push_more_each(version: int, level: Literal[1, 2]) -> None:
+def test_forty_functions_with_one_push_more_each(version: int, level: Level) -> None:
     fdes, start = [], TEXT_VADDR
     for count in range(1, 41):
         steps = [each for n in range(count) for each in (asm.advance(1), asm.def_cfa_offset(16 + 8 * n))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,15 +15,20 @@ from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.lookup_cost import lookup_cost
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sframe.splitting import split_functions
-from cfi2sframe.sframe.splitting.partition import MAX_ROWS
+from cfi2sframe.sframe.splitting import Limits, split_functions
 from tests.support.bodies import body_of_rows, with_functions
 
 RA = Rule(None, -8, deref=True)
 STATES = {offset: FrameState(Rule(7, offset, deref=False), RA) for offset in (8, 16, 24, 32, 300)}
 FUNCTION_SIZE = 0x400
+
+#: Of -O2, of -Os, and of one in between.
+QUICK = Limits(24, keeps_mean=True)
+SMALL = Limits(256, keeps_mean=False)
+FEW_ROWS = Limits(24, keeps_mean=False)
 
 
 def body(*rows: tuple[int, int]) -> FunctionBody:
@@ -36,11 +42,12 @@ def functions_of(bodies: list[FunctionBody], gap: int = 16) -> tuple[Function, .
     return tuple(Function(0x1000 + step * n, FUNCTION_SIZE, each) for n, each in enumerate(bodies))
 
 
-def split(functions: tuple[Function, ...], version: int = 3) -> list[tuple[Function, int]]:
-    def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - the callback's signature
-        return words_size(state, AMD64, is_flexible=is_flexible)
+def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - the callback's signature
+    return words_size(state, AMD64, is_flexible=is_flexible)
 
-    return split_functions(functions, version, size_of, Budget(0))
+
+def split(functions: tuple[Function, ...], version: int = 3, limits: Limits = FEW_ROWS) -> list[tuple[Function, int]]:
+    return split_functions(functions, version, size_of, limits, Budget(0))
 
 
 def encode(functions: tuple[Function, ...], version: int) -> bytes:
@@ -137,16 +144,55 @@ def test_many_rows_are_cut_where_starts_would_outgrow_a_byte() -> None:
     assert sum(len(each.body.starts) for each, _ in ranges) == len(rows)
 
 
+def small_neighbours(count: int) -> tuple[Function, ...]:
+    """Return functions of three rows, and of different sizes, without gaps between them."""
+    functions, position = [], 0x1000
+    for number in range(count):
+        mixed = number * 2654435761 >> 8
+        each = body((0, 8), (1 + mixed % 3, 16 + 8 * (mixed // 3 % 3)), (5 + mixed // 9 % 2, 8))
+        functions.append(Function(position, 7 + mixed // 18 % 5, each))
+        position += functions[-1].size
+    return tuple(functions)
+
+
+def walked(functions: tuple[Function, ...]) -> float:
+    return lookup_cost([each.size for each in functions], [each.body for each in functions]).mean_rows
+
+
 def test_a_range_has_few_rows() -> None:
     """Readers walk a range's rows one after the other, so not all functions without a gap are joined into one."""
-    functions, position = [], 0x1000
-    for number in range(60):
-        each = body((0, 8), (3 + number % 7, 16 + 8 * (number % 3)), (11 + number % 5, 8))
-        functions.append(Function(position, 20 + number % 11, each))
-        position += functions[-1].size
-    made = [function for function, _ in split(tuple(functions))]
-    assert len(made) < len(functions) / 3
-    assert max(len(function.body.starts) for function in made) <= MAX_ROWS
+    functions = small_neighbours(60)
+    made = {limits: split(functions, 3, limits) for limits in (FEW_ROWS, SMALL)}
+    assert len(made[FEW_ROWS]) < len(functions) / 3
+    assert max(len(function.body.starts) for function, _ in made[FEW_ROWS]) <= 24
+    assert max(len(function.body.starts) for function, _ in made[SMALL]) > 24
+    sizes = [len(encode(tuple(function for function, _ in each), 3)) for each in made.values()]
+    assert sizes[1] < sizes[0] < len(encode(functions, 3))
+
+
+def test_a_look_up_walks_no_more_rows_than_before() -> None:
+    """Joined with neighbours, functions of three rows would cost more to look up, so these stay as they are."""
+    functions = small_neighbours(60)
+    joined = tuple(function for function, _ in split(functions))
+    assert walked(joined) > walked(functions)
+    kept = tuple(function for function, _ in split(functions, 3, QUICK))
+    assert kept == functions
+    # Where other functions cost much more, these may.
+    long = body(*[(9 * number, 8 + 8 * (number % 2)) for number in range(80)])
+    mixed = (*functions, Function(0x8000, FUNCTION_SIZE, long))
+    kept = tuple(function for function, _ in split(mixed, 3, QUICK))
+    assert len(kept) < len(functions)
+    assert walked(kept) <= walked(mixed)
+    assert max(len(function.body.starts) for function in kept) <= 24
+
+
+def test_the_beginning_of_another_list_costs_nothing_before_version_3() -> None:
+    """Version 3 stores such a list with its own attribute; the others need no bytes for it."""
+    rows = [(7 * number, 8 + 8 * (number % 4)) for number in range(20)]
+    functions = functions_of([body(*rows[:12]), body(*rows), body(*rows[:16]), body(*rows[:12])])
+    kept = {version: tuple(function for function, _ in split(functions, version)) for version in (1, 2, 3)}
+    assert kept[1] == kept[2] == functions
+    assert len(encode(kept[3], 3)) <= len(encode(functions, 3))
 
 
 @st.composite
@@ -195,10 +241,10 @@ def states_by_address(functions: tuple[Function, ...], version: int, end: int) -
     return [None if each is None or each.row is None else each.row.row.state for each in found]
 
 
-@given(random_functions(), st.sampled_from((2, 3)))
-def test_every_address_keeps_its_row(functions: tuple[Function, ...], version: int) -> None:
+@given(random_functions(), st.sampled_from((2, 3)), st.sampled_from((QUICK, FEW_ROWS, SMALL)))
+def test_every_address_keeps_its_row(functions: tuple[Function, ...], version: int, limits: Limits) -> None:
     """An SFrame function is a range of code: cutting and joining changes no answer, and no reader's conditions."""
-    ranges = split(functions, version)
+    ranges = split(functions, version, limits)
     made = tuple(function for function, _ in ranges)
     end = functions[-1].start_vaddr + functions[-1].size
     assert states_by_address(made, version, end) == states_by_address(functions, version, end)
@@ -210,7 +256,25 @@ def test_every_address_keeps_its_row(functions: tuple[Function, ...], version: i
         assert whole.start_vaddr <= function.start_vaddr < whole.start_vaddr + whole.size
 
 
-@given(random_functions())
-def test_the_section_never_grows(functions: tuple[Function, ...]) -> None:
-    made = tuple(function for function, _ in split(functions))
-    assert len(encode(made, 3)) <= len(encode(functions, 3))
+@given(random_functions(), st.sampled_from((1, 2, 3)), st.sampled_from((QUICK, FEW_ROWS, SMALL)))
+def test_no_section_grows_and_no_look_up_slows_down(
+    functions: tuple[Function, ...], version: int, limits: Limits
+) -> None:
+    made = tuple(function for function, _ in split(functions, version, limits))
+    assert len(encode(made, version)) <= len(encode(functions, version))
+    assert max(len(function.body.starts) for function in made) <= limits.max_rows
+    if limits.keeps_mean:
+        assert walked(made) <= walked(functions)
+
+
+@pytest.mark.parametrize("budget_size", [0, -1000])
+def test_a_function_of_many_rows_is_cut_whatever_it_costs(budget_size: int) -> None:
+    """Also where more ranges recur than the budget allows."""
+    long = body(*[(300 * number, 8 + 8 * (number % 2)) for number in range(60)])
+    functions = (Function(0x1000, 0x8000, long), Function(0x10000, 0x9000, long), Function(0x20000, 9, body((0, 8))))
+    made = split_functions(functions, 3, size_of, QUICK, Budget(budget_size))
+    assert max(len(function.body.starts) for function, _ in made) <= 24
+    ranges = tuple(function for function, _ in made)
+    assert states_by_address(ranges, 3, 0x20010) == states_by_address(functions, 3, 0x20010)
+    assert walked(ranges) < walked(functions)
+    assert [number for _, number in made] == sorted(number for _, number in made)

@@ -13,17 +13,19 @@ lists seldom repeat, but parts of them do. -O2 cuts where that lets ranges share
 
 It also joins neighbouring functions without a gap between them, where one range is smaller than several. A range costs
 a record of the function table; a row list costs its bytes once, however many ranges use it. Every address keeps its
-row.
+row. Readers walk the rows of a range one after the other, so a range may have a limited number of them only.
 
 The modules, in the order of the work:
 
 - `stretches`: functions without a gap between them form a *stretch*; equal stretches are handled once.
 - `columns`: the rows of all stretches, and the *cuts*, where a stretch may be divided into ranges.
 - `candidates`: the row lists that more than one range could use.
-- `partition`: the ranges of each stretch that cost the fewest bytes, by dynamic programming over its cuts.
+- `partition`: the ranges of a stretch that cost the fewest bytes, by dynamic programming over its cuts.
+- `choose`: partitions of all stretches, by what the choices of the others make of the cost of each list; `prices` has
+  what ranges and lists cost.
 - `split`: all steps, from functions to ranges.
 """
 
-from cfi2sframe.sframe.splitting.split import split_functions
+from cfi2sframe.sframe.splitting.split import Limits, split_functions
 
-__all__ = ["split_functions"]
+__all__ = ["Limits", "split_functions"]

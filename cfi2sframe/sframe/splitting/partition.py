@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranges of each stretch that cost the fewest bytes, by dynamic programming over its cuts."""
+"""The ranges of a stretch that cost the fewest bytes, by dynamic programming over its cuts."""
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.sframe import constants as s
-from cfi2sframe.sframe.splitting.candidates import Candidates
-
 if TYPE_CHECKING:
-    from cfi2sframe.budget import Budget
+    from cfi2sframe.sframe.splitting.candidates import Candidates
     from cfi2sframe.sframe.splitting.columns import Columns
+    from cfi2sframe.sframe.splitting.prices import Prices
     from cfi2sframe.sframe.splitting.stretches import Stretch
 
-#: Rounds in which all stretches are partitioned by the average cost of using a list, before each is improved by itself.
-_ROUNDS: Final = 2
 _INFINITE: Final = float("inf")
-#: The most rows of a range whose list no other range uses: readers walk them one after the other. With 20, fewer rows
-#: are walked than at -O1, for 2 % more bytes than without a limit (git: 7 and 13; docs/size-and-speed.md).
-MAX_ROWS: Final = 20
 #: The largest row start, counted from the range's start, that fits start fields of one byte, and of two.
 _MAX_START_1: Final = 0xFF
 _MAX_START_2: Final = 0xFFFF
@@ -33,6 +27,23 @@ class Range(NamedTuple):
     list_number: int | None
 
 
+class _CutCosts(NamedTuple):
+    """What the cheapest range without a shared list depends on, for each cut.
+
+    Such a range costs its record, its attribute, and for each row a start, an info byte and data words. With starts of
+    one byte that is `closing_1` of its last cut minus `opening_1` of its first, and with two bytes the same of
+    `closing_2` and `opening_2`. `oldest_1` and `oldest_2` are the first cuts where such a range may begin: its starts
+    fit, and it has no more rows than allowed.
+    """
+
+    opening_1: array[int]
+    opening_2: array[int]
+    closing_1: array[int]
+    closing_2: array[int]
+    oldest_1: array[int]
+    oldest_2: array[int]
+
+
 class Partitioner:
     """Finds the cheapest ranges of stretches, given the cost of each row list that recurs.
 
@@ -42,77 +53,82 @@ class Partitioner:
     is visited once.
     """
 
-    def __init__(self, columns: Columns, candidates: Candidates, record_size: int, attribute_size: int) -> None:
+    def __init__(self, columns: Columns, candidates: Candidates, prices: Prices) -> None:
         self.columns = columns
         self.candidates = candidates
-        self.record_size = record_size
-        self.attribute_size = attribute_size
+        self.prices = prices
+        rows, ends, tails = columns.cut_rows, columns.cut_ends, columns.tail_ends
+        self._cuts = _CutCosts(
+            array("Q", [tails[row] + row for row in rows]),
+            array("Q", [tails[row] + 2 * row for row in rows]),
+            array("Q", [tails[end] + end for end in ends]),
+            array("Q", [tails[end] + 2 * end for end in ends]),
+            *_oldest_cuts(columns, prices.max_rows),
+        )
 
     def partition(self, stretch: Stretch, list_costs: list[float]) -> list[Range]:
         """Return the cheapest ranges of a stretch; `list_costs[N]` is the cost of one use of list N, with a record."""
-        columns, ranges_at = self.columns, self.candidates.ranges_at
-        tail_ends, deltas = columns.tail_ends, columns.deltas
-        cut_rows, cut_ends, cut_deltas = columns.cut_rows, columns.cut_ends, columns.cut_deltas
         base, last_cut, use_count = stretch
-        last = last_cut - base
-        fixed = self.record_size * use_count + self.attribute_size
-        # The cost of the ranges from the stretch's start to each cut, and the last of these ranges. Cuts count from
-        # the stretch's first one.
-        costs: list[float] = [0.0] + [_INFINITE] * last
-        last_ranges: list[tuple[int, int | None]] = [(0, None)] * (last + 1)
+        fixed = self.prices.record_size * use_count + self.prices.attribute_size
+        # The cost of the ranges from the stretch's start to each cut; of the last of these ranges, the first cut and
+        # the number of the list (-1: a list of its own).
+        costs = [0.0] + [_INFINITE] * (last_cut - base)
+        froms = [base] * len(costs)
+        lists = [-1] * len(costs)
         # Ranges that may still become the cheapest, with starts of one byte and of two, as (cost without the rows up to
         # a later end, first cut). Costs ascend in a queue; the first item is dropped once its starts no longer fit.
         open_1: deque[tuple[float, int]] = deque()
         open_2: deque[tuple[float, int]] = deque()
-        # The first cut from which a range does not have too many rows.
-        oldest = 0
-        for here in range(last + 1):
-            cut = base + here
+        window = slice(base, last_cut + 1)
+        ranges_at = self.candidates.ranges_at[window]
+        for here, (opening_1, opening_2, closing_1, closing_2, oldest_1, oldest_2) in enumerate(
+            zip(*[column[window] for column in self._cuts], strict=True)
+        ):
             cost = costs[here]
             if here:
-                end = cut_ends[cut]
-                last_start = deltas[end - 1]
-                # From one cut to the next there is no choice, however many rows lie between them.
-                while oldest < here - 1 and end - cut_rows[base + oldest] > MAX_ROWS:
-                    oldest += 1
-                while open_1 and (open_1[0][1] < oldest or last_start - cut_deltas[base + open_1[0][1]] > _MAX_START_1):
+                while open_1 and open_1[0][1] < oldest_1:
                     open_1.popleft()
-                while open_2 and (open_2[0][1] < oldest or last_start - cut_deltas[base + open_2[0][1]] > _MAX_START_2):
-                    open_2.popleft()
-                own = fixed + tail_ends[end] + end
-                if open_1 and open_1[0][0] + own < cost:
-                    cost, last_ranges[here] = open_1[0][0] + own, (open_1[0][1], None)
-                own += end
-                if open_2 and open_2[0][0] + own < cost:
-                    cost, last_ranges[here] = open_2[0][0] + own, (open_2[0][1], None)
+                if open_1 and open_1[0][0] + fixed + closing_1 < cost:
+                    cost, froms[here], lists[here] = open_1[0][0] + fixed + closing_1, open_1[0][1], -1
+                if oldest_2 < oldest_1:
+                    while open_2[0][1] < oldest_2:
+                        open_2.popleft()
+                    if open_2[0][0] + fixed + closing_2 < cost:
+                        cost, froms[here], lists[here] = open_2[0][0] + fixed + closing_2, open_2[0][1], -1
                 costs[here] = cost
-            row = cut_rows[cut]
-            opened = cost - tail_ends[row] - row
+            opened = cost - opening_1
             while open_1 and opened <= open_1[-1][0]:
                 open_1.pop()
-            open_1.append((opened, here))
-            opened -= row
+            open_1.append((opened, base + here))
+            opened = cost - opening_2
             while open_2 and opened <= open_2[-1][0]:
                 open_2.pop()
-            open_2.append((opened, here))
-            for range_end, number in ranges_at[cut]:
-                total = cost + use_count * list_costs[number]
-                if total < costs[range_end - base]:
-                    costs[range_end - base] = total
-                    last_ranges[range_end - base] = (here, number)
+            open_2.append((opened, base + here))
+            for range_end, number in ranges_at[here]:
+                there, total = range_end - base, cost + use_count * list_costs[number]
+                if total < costs[there]:
+                    costs[there], froms[there], lists[there] = total, base + here, number
+        return self._trace_back(stretch, costs[-1] - fixed, froms, lists)
+
+    def _trace_back(self, stretch: Stretch, most: float, froms: list[int], lists: list[int]) -> list[Range]:
+        """Return the ranges found; or a single one, if its rows cost less than `most`."""
+        columns, (base, last, _) = self.columns, stretch
         # A few rows that are far apart may be cheapest in one range with starts of four bytes.
-        if (
-            deltas[cut_ends[last_cut] - 1] > _MAX_START_2
-            and cut_ends[last_cut] - cut_rows[base] <= MAX_ROWS
-            and fixed + columns.rows_size(base, last_cut) < costs[last]
-        ):
-            return [Range(base, last_cut, None)]
-        return _trace_back(base, last, last_ranges)
+        row_count = columns.cut_ends[last] - columns.cut_rows[base]
+        is_allowed = row_count <= self.prices.max_rows and columns.start_size(base, last) > 2
+        if is_allowed and columns.rows_size(base, last) < most:
+            return [Range(base, last, None)]
+        ranges: list[Range] = []
+        while last > base:
+            first, number = froms[last - base], lists[last - base]
+            ranges.append(Range(first, last, number if number >= 0 else None))
+            last = first
+        return ranges[::-1]
 
     def cost(self, ranges: list[Range], use_count: int, other_uses: list[int]) -> int:
         """Return the bytes of a stretch's ranges: their records, and once each row list that no other stretch uses."""
         own_size = sum(
-            self.attribute_size + self.columns.rows_size(each.first_cut, each.last_cut)
+            self.prices.attribute_size + self.columns.rows_size(each.first_cut, each.last_cut)
             for each in ranges
             if each.list_number is None
         )
@@ -120,67 +136,30 @@ class Partitioner:
             each.list_number for each in ranges if each.list_number is not None and not other_uses[each.list_number]
         }
         new_size = sum(self.candidates.list_sizes[number] for number in new_lists)
-        return use_count * self.record_size * len(ranges) + own_size + new_size
+        return use_count * self.prices.record_size * len(ranges) + own_size + new_size
 
 
-def _trace_back(base: int, last: int, last_ranges: list[tuple[int, int | None]]) -> list[Range]:
-    ranges: list[Range] = []
-    while last:
-        first, number = last_ranges[last]
-        ranges.append(Range(base + first, base + last, number))
-        last = first
-    return ranges[::-1]
-
-
-def choose_ranges(columns: Columns, stretches: list[Stretch], version: int, budget: Budget) -> list[list[Range]]:
-    """Choose the ranges of each stretch, to make records and row lists together small.
-
-    The cost of using a row list depends on how many other ranges use it, which is not known before they are chosen. So
-    all stretches are first partitioned by average costs: in the first round as if all candidates were chosen, then by
-    the choices of the round before. Then each stretch is partitioned once more while all others keep their ranges: a
-    list that another stretch uses costs only its record there. Raises `BudgetError` when there are more candidates than
-    `budget` allows.
-    """
-    record_size = s.FDE_SIZE[version]
-    attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
-    candidates = Candidates(columns, stretches, attribute_size, budget)
-    partitioner = Partitioner(columns, candidates, record_size, attribute_size)
-    choices: list[list[Range]] = []
-    uses = candidates.use_counts
-    for _ in range(_ROUNDS):
-        costs = [record_size + size / max(count, 1) for size, count in zip(candidates.list_sizes, uses, strict=True)]
-        choices = [partitioner.partition(stretch, costs) for stretch in stretches]
-        uses = [0] * len(costs)
-        for stretch, ranges in zip(stretches, choices, strict=True):
-            for number in _lists_of(ranges):
-                uses[number] += stretch.use_count
-    _improve(partitioner, stretches, choices, uses)
-    return choices
-
-
-def _improve(partitioner: Partitioner, stretches: list[Stretch], choices: list[list[Range]], uses: list[int]) -> None:
-    """Partition each stretch once more, given the row lists that all others use."""
-    record_size, sizes = partitioner.record_size, partitioner.candidates.list_sizes
-    costs: list[float] = [record_size + (0 if count else size) for size, count in zip(sizes, uses, strict=True)]
-    for index, stretch in enumerate(stretches):
-        ranges = choices[index]
-        for number in _lists_of(ranges):
-            uses[number] -= stretch.use_count
-        unused = [number for number in _lists_of(ranges) if not uses[number]]
-        for number in unused:
-            costs[number] = record_size + sizes[number] / stretch.use_count
-        better = partitioner.partition(stretch, costs)
-        if better != ranges and (
-            partitioner.cost(better, stretch.use_count, uses) < partitioner.cost(ranges, stretch.use_count, uses)
-        ):
-            for number in unused:
-                costs[number] = record_size + sizes[number]
-            choices[index] = better
-        for number in _lists_of(choices[index]):
-            uses[number] += stretch.use_count
-            costs[number] = record_size
-
-
-def _lists_of(ranges: list[Range]) -> list[int]:
-    """Return the numbers of the row lists of ranges, without those that only one range uses."""
-    return [each.list_number for each in ranges if each.list_number is not None]
+def _oldest_cuts(columns: Columns, max_rows: int) -> tuple[array[int], array[int]]:
+    """Return the first cuts where ranges may begin that end at each cut, with starts of one byte and of two."""
+    rows, deltas, last_cuts = columns.cut_rows, columns.cut_deltas, columns.last_cuts
+    row_deltas = columns.deltas
+    oldest_1 = array("I")
+    oldest_2 = array("I")
+    first_1 = first_2 = 0
+    last = -1
+    for cut, end in enumerate(columns.cut_ends):
+        if cut > last:
+            first_1 = first_2 = cut
+            last = last_cuts[cut]
+        # From one cut to the next there is no choice, however many rows lie between them.
+        while end - rows[first_2] > max_rows and first_2 < cut - 1:
+            first_2 += 1
+        last_start = row_deltas[end - 1]
+        while last_start - deltas[first_2] > _MAX_START_2 and first_2 < cut:
+            first_2 += 1
+        first_1 = max(first_1, first_2)
+        while last_start - deltas[first_1] > _MAX_START_1 and first_1 < cut:
+            first_1 += 1
+        oldest_1.append(first_1)
+        oldest_2.append(first_2)
+    return oldest_1, oldest_2

@@ -3,54 +3,122 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.intern import distinct
-from cfi2sframe.sframe import constants as s
+from cfi2sframe.errors import BudgetError
+from cfi2sframe.intern import IdentityMap, distinct
+from cfi2sframe.sframe.lookup_cost import lookup_cost
 from cfi2sframe.sframe.model import Function
+from cfi2sframe.sframe.splitting.choose import choose_ranges
 from cfi2sframe.sframe.splitting.columns import Columns
-from cfi2sframe.sframe.splitting.partition import Range, choose_ranges
-from cfi2sframe.sframe.splitting.stretches import Group, make_stretches, unroll_stubs
+from cfi2sframe.sframe.splitting.prices import Prices
+from cfi2sframe.sframe.splitting.stretches import make_stretches, unroll_stubs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.model import FrameState, FunctionBody
+    from cfi2sframe.sframe.splitting.partition import Range
+    from cfi2sframe.sframe.splitting.stretches import Group
 
 #: (distinct rows, bytes): sections of up to that many rows have a cut after each row in force for that many bytes or
 #: more. More cuts cost more time, and rows that are close together usually belong to the same range.
 _LEAST_GAPS: Final = ((20_000, 1), (100_000, 2))
 _LEAST_GAP: Final = 3
+#: Ranges of fewer rows are not tried: their records would cost more than rows do.
+_LEAST_MAX_ROWS: Final = 4
+
+
+class Limits(NamedTuple):
+    """What a look-up may cost a reader: the most rows of a range; whether it walks no more rows on average than before.
+
+    `max_rows` counts where there is a choice: there is a cut after eight rows at the latest.
+    """
+
+    max_rows: int
+    keeps_mean: bool
 
 
 def split_functions(
-    functions: Sequence[Function], version: int, words_size: Callable[[FrameState, bool], int], budget: Budget
+    functions: Sequence[Function],
+    version: int,
+    words_size: Callable[[FrameState, bool], int],
+    limits: Limits,
+    budget: Budget,
 ) -> list[tuple[Function, int]]:
     """Return the ranges to write, in the order of the functions, each with the number of the function it begins in.
 
     `words_size(state, is_flexible)` is the size of a state's data words in bytes. Every address keeps its row, and no
     range holds an address that no function holds. PCMASK functions of a few blocks become PCINC functions; the others
-    are returned unchanged. Functions of equal bodies should have one body object. Raises `BudgetError` when there are
-    more ways to cut the functions than `budget` allows for.
+    are returned unchanged. Functions of equal bodies should have one body object. Where nothing smaller is found within
+    `limits`, or more ways to cut the functions than `budget` allows for, functions are cut at the limit only.
     """
     bodies, _ = distinct(function.body for function in functions)
     row_count = sum(len(body.starts) for body in bodies)
     columns = Columns(words_size, next((gap for limit, gap in _LEAST_GAPS if row_count <= limit), _LEAST_GAP))
     plain = unroll_stubs(functions)
     groups, stretches = make_stretches(plain, columns)
-    choices = choose_ranges(columns, stretches, version, budget)
+    plainest = _cut_at_limit(functions, limits.max_rows)
+    prices = Prices.of(version, limits.max_rows)
+    plainest_size = _size(plainest, columns, prices)
+    walked_before = _walked_count(functions)
+    try:
+        while prices.max_rows >= _LEAST_MAX_ROWS:
+            ranges = _ranges(groups, choose_ranges(columns, stretches, prices, budget), plain, columns)
+            # No step knows the final cost, so the result for a few functions may be larger than they are.
+            if _size(ranges, columns, prices) > plainest_size:
+                break
+            walked = _walked_count(each for each, _ in ranges)
+            if walked <= walked_before or not limits.keeps_mean:
+                return ranges
+            prices = prices._replace(max_rows=min(prices.max_rows * walked_before // walked, prices.max_rows - 2))
+    except BudgetError:
+        pass
+    return plainest
+
+
+def _cut_at_limit(functions: Sequence[Function], max_rows: int) -> list[tuple[Function, int]]:
+    """Return functions, those of too many rows cut into ranges of about as many rows each."""
+
+    def pieces_of(body: FunctionBody) -> list[tuple[int, FunctionBody]]:
+        starts = body.starts
+        count = -(-len(starts) // max_rows)
+        edges = [starts[len(starts) * number // count] for number in range(count)]
+        return [(edge, body.cut(edge, end)) for edge, end in pairwise((*edges, starts[-1] + 1))]
+
+    pieces = IdentityMap(pieces_of)
+    ranges: list[tuple[Function, int]] = []
+    for number, function in enumerate(functions):
+        if len(function.body.starts) <= max_rows or function.body.repeat_size:
+            ranges.append((function, number))
+            continue
+        cut = pieces[function.body]
+        ends = [*[edge for edge, _ in cut[1:]], function.size]
+        for (edge, body), end in zip(cut, ends, strict=True):
+            ranges.append((Function(function.start_vaddr + edge, end - edge, body), number))
+    return ranges
+
+
+def _walked_count(functions: Iterable[Function]) -> int:
+    """Return the rows that readers walk for all addresses of functions together."""
+    columns = [(function.size, function.body) for function in functions]
+    return lookup_cost([size for size, _ in columns], [body for _, body in columns]).walked_count
+
+
+def _ranges(
+    groups: Sequence[Group], choices: Sequence[Sequence[Range]], functions: Sequence[Function], columns: Columns
+) -> list[tuple[Function, int]]:
+    """Return the chosen ranges of all groups."""
     known: dict[bytes, FunctionBody] = {}
     ranges: list[tuple[Function, int]] = []
     for group in groups:
         chosen = () if group.stretch is None else choices[group.stretch]
         if group.last - group.first == 1 and len(chosen) <= 1:
-            ranges.append((plain[group.first], group.first))
+            ranges.append((functions[group.first], group.first))
         else:
-            ranges += _ranges_of(group, chosen, plain, columns, known)
-    # No step knows the final cost, so the result for a few functions may be larger than they are.
-    if _size([each for each, _ in ranges], columns, version) > _size(functions, columns, version):
-        return [(function, number) for number, function in enumerate(functions)]
+            ranges += _ranges_of(group, chosen, functions, columns, known)
     return ranges
 
 
@@ -78,8 +146,15 @@ def _ranges_of(
         yield Function(start, end - start, body), number
 
 
-def _size(functions: Sequence[Function], columns: Columns, version: int) -> int:
-    """Return the bytes of functions, records and rows, in a section where equal rows are shared."""
-    bodies, _ = distinct(function.body for function in functions)
-    attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
-    return s.FDE_SIZE[version] * len(functions) + sum(attribute_size + columns.body_size(body) for body in bodies)
+def _size(ranges: Sequence[tuple[Function, int]], columns: Columns, prices: Prices) -> int:
+    """Return the bytes of ranges, records and rows, in a section where equal rows are shared."""
+    bodies, _ = distinct(function.body for function, _ in ranges)
+    size = prices.record_size * len(ranges)
+    if not prices.shares_beginnings:
+        return size + sum(prices.attribute_size + columns.body_size(body) for body in bodies)
+    lists = {(columns.start_size_of(body), columns.body_key(body)): columns.body_size(body) for body in bodies}
+    # In sorted order, a list is followed by the longer ones that begin with it.
+    for (start_size, key), (next_start_size, next_key) in pairwise([*sorted(lists), (0, b"")]):
+        if start_size != next_start_size or not next_key.startswith(key):
+            size += lists[start_size, key]
+    return size

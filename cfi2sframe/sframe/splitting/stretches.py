@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stretches: functions without a gap between them, which may be joined; each distinct one is handled once."""
+"""Stretches: functions without a gap between them, which may be joined; each distinct one is handled once.
+
+With the padding after functions, nearly all functions of a text section follow one another without a gap. Stretches end
+within such a run, too. A function of many rows that recurs is a stretch by itself, so that its ranges are chosen once;
+and a stretch of many rows ends, because its ranges are chosen together, given those of all other stretches.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.intern import distinct
@@ -13,8 +20,10 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import Function
     from cfi2sframe.sframe.splitting.columns import Columns
 
-#: A stretch ends before it has more rows: version 3 counts a range's rows with 16 bits.
-_MAX_ROWS: Final = 60_000
+#: A stretch ends with the function in which it gets more rows than this.
+_LAST_ROW: Final = 300
+#: A function of so many rows that recurs is a stretch by itself.
+_LEAST_ROWS: Final = 8
 #: A stretch ends before it has more bytes: a range's size has 32 bits.
 _MAX_SIZE: Final = 1 << 31
 #: Unrolling PCMASK functions of up to this many blocks costs nothing: a record of their own is as large.
@@ -68,20 +77,31 @@ def _has_neighbour(functions: Sequence[Function], number: int) -> bool:
 
 
 def _can_join(function: Function, following: Function) -> bool:
-    return (
-        function.start_vaddr + function.size == following.start_vaddr
-        and function.body.attributes == following.body.attributes
-    )
+    if function.start_vaddr + function.size != following.start_vaddr:
+        return False
+    return function.body is following.body or function.body.attributes == following.body.attributes
 
 
-def make_stretches(functions: Sequence[Function], columns: Columns) -> tuple[list[Group], list[Stretch]]:
-    """Group the functions, and add the distinct stretches to `columns`, which is complete after that."""
-    _, body_numbers = distinct(function.body for function in functions)
+def make_stretches(
+    functions: Sequence[Function], columns: Columns, *, ends_within_runs: bool = True
+) -> tuple[list[Group], list[Stretch]]:
+    """Group the functions, and add the distinct stretches to `columns`, which is complete after that.
+
+    Unless `ends_within_runs`, a stretch ends only where functions cannot be joined.
+    """
+    bodies, body_numbers = distinct([function.body for function in functions])
+    use_counts = Counter(body_numbers)
+    is_alone = [
+        bool(body.repeat_size) or (ends_within_runs and use_counts[number] > 1 and len(body.starts) >= _LEAST_ROWS)
+        for number, body in enumerate(bodies)
+    ]
     groups: list[Group] = []
     cuts: list[tuple[int, int]] = []
     counts: list[int] = []
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-    for first, last in _touching(functions):
+    for first, last in _touching(
+        functions, [is_alone[n] for n in body_numbers], _LAST_ROW if ends_within_runs else sys.maxsize
+    ):
         if functions[first].body.repeat_size:
             groups.append(Group(first, last, None))
             continue
@@ -99,23 +119,23 @@ def make_stretches(functions: Sequence[Function], columns: Columns) -> tuple[lis
     return groups, [Stretch(first, last, count) for (first, last), count in zip(cuts, counts, strict=True)]
 
 
-def _touching(functions: Sequence[Function]) -> Iterator[tuple[int, int]]:
-    """Yield the indices [first, last) of functions that can be joined; a PCMASK function is alone."""
+def _touching(functions: Sequence[Function], is_alone: Sequence[bool], last_row: int) -> Iterator[tuple[int, int]]:
+    """Yield the indices [first, last) of the functions of each stretch; `is_alone` is by function."""
     first = 0
     while first < len(functions):
         size, row_count = functions[first].size, len(functions[first].body.starts)
         last = first + 1
-        while last < len(functions) and not functions[first].body.repeat_size:
+        while last < len(functions) and not is_alone[first]:
             function = functions[last]
             size += function.size
-            row_count += len(function.body.starts)
             if (
-                function.body.repeat_size
-                or row_count > _MAX_ROWS
+                is_alone[last]
+                or row_count > last_row
                 or size > _MAX_SIZE
                 or not _can_join(functions[last - 1], function)
             ):
                 break
+            row_count += len(function.body.starts)
             last += 1
         yield first, last
         first = last
