@@ -59,6 +59,12 @@ def binutils() -> Callable[[tools.BinutilsVersion], tools.Binutils]:
 
 
 @pytest.fixture(scope="session")
+def s390x_binutils() -> tools.Binutils:
+    """The newest readelf and objdump as programs of s390x, which read big-endian sections in their own byte order."""
+    return _or_skip(tools.find_s390x_binutils)()
+
+
+@pytest.fixture(scope="session")
 def llvm_dwarfdump() -> Callable[[Literal["newest", "machine"]], tools.Tool]:
     """`llvm_dwarfdump("newest")` or `("machine")`."""
     return _or_skip(tools.find_llvm_dwarfdump)

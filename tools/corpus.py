@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert and verify every ELF file under some folders, in each SFrame version, and add up what happened.
 
-corpus.py [--version {1,2,3}]... [--jobs N] [--json | --markdown] ROOT...
+corpus.py [--version {1,2,3}]... [--level {0,1,2,s}] [--jobs N] [--json | --markdown] ROOT...
 
 A file with several hard links counts once; symbolic links in folders are not followed. The bytes that `cfi2sframe
 convert` would write are verified; those of linked files are also read by a strict reader, as a kernel's would be. Exit
@@ -42,10 +42,12 @@ from tests.support.kernel_reader import complaints as strict_complaints
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.report.coverage import Coverage
 
 _VERSIONS = (1, 2, 3)
+_LEVELS: dict[str, Level] = {"0": 0, "1": 1, "2": 2, "s": "s"}
 _MAX_SHOWN = 40
 _NUMBER = re.compile(r"0x[0-9a-f]+|\b\d+\b")
 
@@ -110,8 +112,8 @@ def find_elf_files(roots: Iterable[str]) -> list[Source]:
 # One file
 
 
-def convert_file(source: Source, versions: tuple[int, ...]) -> FileResult:
-    """Convert one file in all versions and verify what was made."""
+def convert_file(source: Source, versions: tuple[int, ...], level: Level | None) -> FileResult:
+    """Convert one file in all versions, at one level (None: the default's), and verify what was made."""
     # The pool's processes collect nothing by themselves.
     gc.collect()
     path = source.path
@@ -120,7 +122,7 @@ def convert_file(source: Source, versions: tuple[int, ...]) -> FileResult:
         image = load(path)
         for version in versions:
             try:
-                results.append(_convert_version(image, version))
+                results.append(_convert_version(image, Options(version=version, level=level)))
             except RequestError as error:
                 results.append(VersionResult(version, {}, {}, {}, (), _NUMBER.sub("N", str(error))))
     except InputError as error:
@@ -137,8 +139,7 @@ def _kind_of(error: InputError) -> str:
     return _NUMBER.sub("N", error.reason) if error.where else error.reason
 
 
-def _convert_version(image: ElfImage, version: int) -> VersionResult:
-    options = Options(version=version)
+def _convert_version(image: ElfImage, options: Options) -> VersionResult:
     conversion = convert_image(image, options)
     coverage = account(conversion)
     differences: tuple[str, ...] = ()
@@ -159,7 +160,7 @@ def _convert_version(image: ElfImage, version: int) -> VersionResult:
     else:
         refusal = "none of the functions can be described"
     counts = {**_counts(coverage), "points": points, "differences": len(differences), **strict}
-    return VersionResult(version, counts, coverage.reasons, coverage.dropped, differences, refusal)
+    return VersionResult(options.version, counts, coverage.reasons, coverage.dropped, differences, refusal)
 
 
 def _counts(coverage: Coverage) -> dict[str, int]:
@@ -172,9 +173,12 @@ def _counts(coverage: Coverage) -> dict[str, int]:
 # All files
 
 
-def convert_all(sources: Sequence[Source], versions: tuple[int, ...], jobs: int) -> Iterator[FileResult]:
+def convert_all(
+    sources: Sequence[Source], versions: tuple[int, ...], level: Level | None, jobs: int
+) -> Iterator[FileResult]:
     """Yield the results in the order in which they are ready."""
-    with results_of(partial(convert_file, versions=versions), sources, size_of, count=jobs) as results:
+    convert = partial(convert_file, versions=versions, level=level)
+    with results_of(convert, sources, size_of, count=jobs) as results:
         for number, result in results:
             yield FileResult(sources[number].path, (), crash=result.reason) if isinstance(result, Lost) else result
 
@@ -310,6 +314,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("roots", metavar="ROOT", nargs="+", help="a folder, or a file")
     parser.add_argument("--version", type=int, choices=_VERSIONS, action="append", help="default: all three")
+    parser.add_argument("--level", choices=_LEVELS, help="default: that of cfi2sframe; objects are always at 0")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true")
@@ -318,7 +323,8 @@ def main() -> int:
     versions = tuple(sorted(set(arguments.version or _VERSIONS)))
     begin = time.monotonic()
     sources = find_elf_files(arguments.roots)
-    report = add_up(_with_progress(convert_all(sources, versions, arguments.jobs), len(sources)), versions)
+    results = convert_all(sources, versions, _LEVELS.get(arguments.level), arguments.jobs)
+    report = add_up(_with_progress(results, len(sources)), versions)
     if arguments.json:
         print(json.dumps(as_data(report), indent=2))
     else:

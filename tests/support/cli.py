@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from cfi2sframe import conversion
 from cfi2sframe.cli import main
-from tests.support.sums import check_sums
+from tests.support.sums import check_sums, may_join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
 
     def convert_image(image: ElfImage, options: Options) -> Conversion:
         conversion = convert(image, options)
-        check_sums(conversion, may_join=options.level == 2)
+        check_sums(conversion, may_join=may_join(options))
         return conversion
 
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True), io.StringIO()

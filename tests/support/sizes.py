@@ -11,6 +11,7 @@ from cfi2sframe.report.size.measure import measure
 from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes, SizeReport
 from cfi2sframe.report.size.totals import add_up, build_comparison
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE
+from cfi2sframe.sframe.lookup_cost import add_costs
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 
@@ -89,6 +90,10 @@ def check_section(section: SectionSizes, version: int) -> None:
     assert parts.attributes % FDE_ATTRIBUTE_SIZE == 0
     assert (parts.attributes > 0) == (version == 3 and section.function_count > 0)
     assert parts.header % HEADER_SIZE == 0
+    cost = section.lookup_cost
+    assert cost.function_count == section.function_count
+    assert cost.code_size <= cost.walked_count <= cost.code_size * cost.max_rows
+    assert cost.search_steps <= cost.function_count.bit_length()
 
 
 def check_file(file: FileSizes) -> None:
@@ -127,3 +132,4 @@ def check_report(report: SizeReport) -> None:
             assert summed.row_count == sum(section.row_count for section in sections)
             assert summed.function_count == sum(section.function_count for section in sections)
             assert summed.left_out_count == sum(section.left_out_count for section in sections)
+            assert summed.lookup_cost == add_costs(section.lookup_cost for section in sections)

@@ -12,6 +12,7 @@ from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.lookup_cost import LookupCost
 
 
 DEFAULTS = Options()
@@ -20,14 +21,19 @@ DEFAULTS = Options()
 def convert_checked(image: ElfImage, options: Options = DEFAULTS) -> Conversion:
     """Convert an image, and check the sums of its account."""
     conversion = convert(image, options)
-    check_sums(conversion, may_join=options.level == 2)
+    check_sums(conversion, may_join=may_join(options))
     return conversion
+
+
+def may_join(options: Options) -> bool:
+    """Whether functions may be cut and joined: at -O2 and -Os, and where the level is left to the package."""
+    return options.level not in (0, 1)
 
 
 def check_sums(conversion: Conversion, *, may_join: bool = False) -> Coverage:
     """Check an account against itself and against the conversion, and return it.
 
-    `may_join`: a function may reach over several FDEs and stubs (-O2).
+    `may_join`: a function may reach over several FDEs and stubs (-O2, -Os).
     """
     coverage = account(conversion)
     _check_functions(coverage, conversion, may_join=may_join)
@@ -103,9 +109,19 @@ def _check_section(coverage: Coverage, conversion: Conversion) -> None:
     assert coverage.sizes.sframe == len(data)
     assert coverage.row_count == sum(len(function.body.rows) for function in conversion.section.functions)
     assert plan.fre_count == coverage.row_count
+    _check_lookup_cost(coverage.lookup_cost, conversion)
     assert plan.fre_size == sum(len(body.data) for body in plan.bodies)
     if not conversion.section.functions:
         assert data == b""
         return
     table_size = FDE_SIZE[plan.version] * len(plan.functions)
     assert len(data) == plan.size == HEADER_SIZE + table_size + plan.fre_size
+
+
+def _check_lookup_cost(cost: LookupCost, conversion: Conversion) -> None:
+    """All code has a row, and no look-up walks more rows than a function has."""
+    functions = conversion.section.functions
+    assert cost.function_count == len(functions)
+    assert cost.code_size == sum(function.size for function in functions)
+    assert cost.max_rows == max((len(function.body.starts) for function in functions if function.size), default=0)
+    assert cost.code_size <= cost.walked_count <= cost.code_size * cost.max_rows

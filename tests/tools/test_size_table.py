@@ -59,12 +59,14 @@ def test_task(script: Any, tree: Path) -> None:
         image = load(str(tree / name))
         task = by_name[name]
         assert task.measured.results == (measure(image),)
-        assert task.split_size == len(convert(image, Options(version=3, level=2)).data)
+        for split, level in zip(task.splits, ("2", "s"), strict=True):
+            conversion = convert(image, Options(version=3, level="s" if level == "s" else 2))
+            assert split == (len(conversion.data), conversion.lookup_cost)
         assert task.cpu_seconds >= 0
         assert task.split_cpu_seconds >= 0
         assert task.peak_size > 1 << 20
-    assert (by_name["broken.so"].split_size, len(by_name["broken.so"].measured.results)) == (0, 1)
-    assert script.measure_task(sources[0], with_split=False).split_size == 0
+    assert (by_name["broken.so"].splits, len(by_name["broken.so"].measured.results)) == ((), 1)
+    assert script.measure_task(sources[0], with_split=False).splits == ()
 
 
 def test_table(script: Any, tree: Path) -> None:
@@ -74,13 +76,21 @@ def test_table(script: Any, tree: Path) -> None:
     (bad,) = one.report.failures
     assert bad.name.endswith("broken.so")
     assert not bad.is_expected
-    cells = dict(row for row in script.summary_table({"one": one}).rows if "files where" not in row[0])
+    rows = script.summary_table({"one": one}).rows
+    cells = dict(rows)
     assert cells["ELF files with CFI"] == "2"
     assert cells["functions (FDEs)"] == f"{sum(file.fde_count for file in files.values())}"
     assert cells["version 3: left out"] == "1 (2.326 %)"
-    ratio = one.split_size / one.report.totals.sizes.base
-    assert cells["version 3 by cfi2sframe -O2"].endswith(f"({ratio:.2f})")
-    larger = [row[1] for row in script.summary_table({"one": one}).rows if "files where" in row[0]]
+    for split, level in zip(one.splits, ("-O2", "-Os"), strict=True):
+        ratio = split.size / one.report.totals.sizes.base
+        assert cells[f"version 3 by cfi2sframe {level}"].endswith(f"({ratio:.2f})")
+    costs = [
+        *(total.section(maker).lookup_cost for total in one.report.totals.versions for maker in ("cfi2sframe", "gnu")),
+        *(split.lookup_cost for split in one.splits),
+    ]
+    walked = [row[1] for row in rows if row[0] == "rows walked for a look-up"]
+    assert walked == [f"{cost.mean_rows:.1f} ({cost.max_rows})" for cost in costs]
+    larger = [row[1] for row in rows if "files where" in row[0]]
     expected = [
         str(sum(section.size > file.sizes.base for file in files.values() if (section := file.section(version, maker))))
         for version in (1, 2, 3)

@@ -85,8 +85,10 @@ def _row(line: str) -> OracleSframeRow:
     pc_vaddr = int(match[1], 16)
     if match[2] == "RA undefined":
         return OracleSframeRow(pc_vaddr, "", "", "", ra_mangled=False, ra_undefined=True)
-    cells = _CELL.findall(match[2])
-    if len(cells) != 3 or "".join(cells) != match[2].replace(" ", ""):
+    # It writes a plus in front of any CFA offset: `sp+-16`.
+    text = match[2].replace("+-", "-")
+    cells = _CELL.findall(text)
+    if len(cells) != 3 or "".join(cells) != text.replace(" ", ""):
         message = f"{len(cells)} cells instead of CFA, FP, RA: {line!r}"
         raise OracleOutputError(message)
     cfa, fp, ra = cells

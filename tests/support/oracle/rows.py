@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.conversion import Level
     from cfi2sframe.lower import Skip
     from cfi2sframe.sframe.decode import DecodedFunction
     from tests.support.oracle.frames import Arch as ArchName
@@ -57,10 +58,10 @@ def fdes_of(reader: Reader, path: Path, arch: ArchName) -> tuple[tuple[OracleFde
 
 
 @lru_cache(maxsize=1)
-def _converted(path: Path, version: int) -> tuple[Arch, Lookup, dict[int, Skip], int]:
+def _converted(path: Path, version: int, level: Level | None) -> tuple[Arch, Lookup, dict[int, Skip], int]:
     """Return the decoded conversion, what was left out by its address, and the bytes of padding that are described."""
     # Stubs are described by their instructions, of which a reader of CFI knows nothing.
-    conversion = convert(load(path), Options(version=version, errata=2, with_stubs=False))
+    conversion = convert(load(path), Options(version=version, errata=2, with_stubs=False, level=level))
     left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.left_out}
     lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
     return conversion.target.arch, lookup, left_out, account(conversion).bytes.padding
@@ -77,13 +78,15 @@ def _points(fde: OracleFde, lookup: Lookup) -> Iterator[int]:
 
 def _functions_in(fde: OracleFde, lookup: Lookup) -> list[DecodedFunction]:
     first = max(0, bisect_right(lookup.starts, fde.pc_begin_vaddr) - 1)
-    return lookup.functions[first : bisect_left(lookup.starts, fde.pc_end_vaddr)]
+    return [lookup.function_at(place) for place in range(first, bisect_left(lookup.starts, fde.pc_end_vaddr))]
 
 
-def compare_rows(reader: Reader, path: Path, version: int, arch_name: ArchName) -> Comparison:
+def compare_rows(
+    reader: Reader, path: Path, version: int, arch_name: ArchName, level: Level | None = None
+) -> Comparison:
     """Compare a conversion with a reader's rows: each function that is described, and each that is left out."""
     fdes = fdes_of(reader, path, arch_name)
-    arch, lookup, left_out, padding = _converted(path, version)
+    arch, lookup, left_out, padding = _converted(path, version, level)
     problems: list[str] = []
     count: Counter[str] = Counter()
     for fde, ra_column in fdes:

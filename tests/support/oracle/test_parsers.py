@@ -20,6 +20,7 @@ from tests.support.oracle.frames import (
     register_number,
 )
 from tests.support.oracle.llvm_frames import parse_llvm_frames
+from tests.support.oracle.llvm_sframe import LlvmFunction, LlvmRow, parse_llvm_sframe
 from tests.support.oracle.readelf_frames import parse_readelf_frames
 from tests.support.oracle.readelf_sframe import OracleSframeRow, parse_readelf_sframe
 
@@ -178,6 +179,61 @@ Contents of the SFrame section .sframe:
     0000000000000000  sp+0      u         u[s]
 """
 
+# llvm-readelf 23 --sframe on an AArch64 program of this project, shortened.
+LLVM_SFRAME = """\
+SFrame section '.sframe' {
+  Header {
+    Version: V2 (0x2)
+    Num FDEs: 2
+    Num FREs: 3
+  }
+  Function Index [
+    FuncDescEntry [0] {
+      PC: 0x6020
+      Size: 0x20
+      Num FREs: 2
+      Info {
+        FDE Type: PCInc (0x0)
+      }
+      Repetitive block size (unused): 0x0
+      FREs [
+        Frame Row Entry {
+          Start Address: 0x6020
+          Return Address Signed: No
+          Base Register: SP (0x1)
+          CFA Offset: 0
+        }
+        Frame Row Entry {
+          Start Address: 0x6024
+          Return Address Signed: Yes
+          Base Register: FP (0x0)
+          CFA Offset: 16
+          RA Offset: -8
+          FP Offset: -16
+        }
+      ]
+    }
+    FuncDescEntry [1] {
+      PC: 0x6040
+      Size: 0x100
+      Num FREs: 1
+      Info {
+        FDE Type: PCMask (0x1)
+      }
+      Repetitive block size: 0x10
+      FREs [
+        Frame Row Entry {
+          Start Address: 0x0
+          Return Address Signed: No
+          Base Register: SP (0x1)
+          CFA Offset: 0
+        }
+      ]
+    }
+  ]
+}
+"""
+
 # GNU readelf 2.40 --sframe on a program of its own assembler and linker.
 READELF_SFRAME_V1 = """\
 Contents of the SFrame section .sframe:
@@ -330,6 +386,15 @@ class TestReadelfSframe:
         assert (a_key.pauth_b_key, b_key.pauth_b_key) == (False, True)
         assert a_key.rows == (OracleSframeRow(4, "sp+32", "c-32", "c-24", ra_mangled=True, ra_undefined=False),)
 
+    def test_negative_offsets_of_the_cfa(self) -> None:
+        """As in AArch64's ld.so, between the restoring of SP and the return."""
+        text = READELF_SFRAME_V2.replace("sp+32", "sp+-16")
+        assert text != READELF_SFRAME_V2
+        assert {row.cfa for f in parse_readelf_sframe(text.splitlines()).functions for row in f.rows} == {
+            "sp-16",
+            "sp+0",
+        }
+
     def test_version_1(self) -> None:
         section = parse_readelf_sframe(READELF_SFRAME_V1.splitlines())
         assert (section.version, section.flags) == (1, frozenset({"SFRAME_F_FDE_SORTED"}))
@@ -348,6 +413,36 @@ class TestReadelfSframe:
         assert before in READELF_SFRAME_V3
         with pytest.raises(OracleOutputError):
             parse_readelf_sframe(READELF_SFRAME_V3.replace(before, after).splitlines())
+
+
+class TestLlvmSframe:
+    def test_version_2(self) -> None:
+        bare = LlvmRow(0, "SP", 0, None, None, is_signed=False)
+        assert parse_llvm_sframe(LLVM_SFRAME.splitlines()) == (
+            LlvmFunction(
+                *(0x6020, 0x20, False, 0),
+                (bare._replace(start=0x6020), LlvmRow(0x6024, "FP", 16, -8, -16, is_signed=True)),
+            ),
+            LlvmFunction(0x6040, 0x100, True, 0x10, (bare,)),
+        )
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [
+            ("Num FDEs: 2", "Num FDEs: 3"),
+            ("Num FREs: 3", "Num FREs: 4"),
+            ("Num FREs: 2", "Num FREs: 3"),
+            ("Size: 0x100", "Size: many"),
+        ],
+    )
+    def test_what_is_missing_is_an_error(self, before: str, after: str) -> None:
+        assert before in LLVM_SFRAME
+        with pytest.raises(OracleOutputError):
+            parse_llvm_sframe(LLVM_SFRAME.replace(before, after).splitlines())
+
+    def test_no_section_is_an_error(self) -> None:
+        with pytest.raises(OracleOutputError):
+            parse_llvm_sframe([])
 
 
 class TestRegisterNumbers:

@@ -84,6 +84,18 @@ def find_binutils(version: BinutilsVersion) -> Binutils:
     return Binutils(tool_version(str(directory / "as")), directory)
 
 
+def find_s390x_binutils() -> Binutils:
+    """Find the newest GNU binutils that run on s390x themselves, under an emulator: readelf and objdump."""
+    directory = oracles_directory() / "sid-s390x" / "bin"
+    if not (directory.parent / ".done").exists():
+        message = "binutils for s390x are not here; fetch them with: make oracles"
+        raise ToolMissingError(message)
+    if shutil.which("qemu-s390x") is None:
+        message = "qemu-s390x is not here; get it with: apt-get install qemu-user"
+        raise ToolMissingError(message)
+    return Binutils(tool_version(str(directory / "readelf")), directory)
+
+
 def find_llvm_dwarfdump(version: Literal["newest", "machine"]) -> Tool:
     """Find llvm-dwarfdump: the fetched one, or the machine's own."""
     if version == "newest":
