@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-before clean
+.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-lookup bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,7 +103,7 @@ wheel-compiled: venv ## build a wheel with the hot modules compiled, for this Py
 zipapp: venv ## build the program as one file for Python 3.11 or later; it takes capstone from the system -> dist
 	$(BIN)/python tools/zipapp.py dist/cfi2sframe.pyz
 
-oracles: ## fetch GNU binutils 2.44 and the newest, LLVM and mold, as judges for the tests -> build/oracles
+oracles: ## fetch GNU binutils 2.44 and the newest (also to run on s390x), LLVM and mold, as judges for the tests -> build/oracles
 	tools/fetch-oracles build/oracles sid=mold
 
 glibc: oracles ## build the newest glibc whose backtrace() reads SFrame, as a judge; takes 15 minutes -> build/glibc
@@ -161,12 +161,18 @@ size-table-installations: venv installations ## the same for whole installations
 	$(BIN)/python tools/size_table.py amd64=build/installations/amd64 arm64=build/installations/arm64 \
 	  s390x=build/installations/s390x
 
+size-curve: venv ## measure size against rows walked for a look-up, and draw it -> docs/size-and-lookup.svg
+	$(BIN)/python tools/size_curve.py --svg docs/size-and-lookup.svg
+
 demo: venv ## show a conversion from start to end
 	$(BIN)/python tools/demo.py
 
 bench: venv ## measure speed, memory and size
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/batch.py
+
+bench-lookup: venv ## measure the time of a look-up in sections of every level and in DWARF's tables
+	$(BIN)/python bench/lookup.py
 
 bench-before: venv ## measure the speed of these sources against those of commit BEFORE
 	$(BIN)/python bench/before.py --before $(BEFORE)

@@ -32,8 +32,8 @@ def figures(before: Path, folder: Path, large: Path, medium: Path, rounds: int) 
     small = small_object(folder)
     raw, embedded = str(folder / "out.sframe"), str(folder / "embedded")
     for name, count, words in (
-        (large.name, rounds, [str(large), "-o", raw]),
-        (medium.name, rounds, [str(medium), "-o", raw]),
+        (f"{large.name} -O1", rounds, ["-O1", str(large), "-o", raw]),
+        (f"{medium.name} -O1", rounds, ["-O1", str(medium), "-o", raw]),
         (f"{medium.name} -O2", rounds, ["-O2", str(medium), "-o", raw]),
         (f"{medium.name}, embedded and verified", rounds, ["--replace", str(medium), "-o", embedded]),
         (f"object of {small.stat().st_size:,} bytes", 4 * rounds, [str(small), "-o", raw]),

@@ -87,7 +87,7 @@ def sum_of(place: str, rows: Iterable[Measured]) -> Measured:
     """Return the sum of some files."""
     rows = list(rows)
     before, after = (
-        ReturnAddresses(*map(sum, zip(*counts, strict=True)))
+        ReturnAddresses(*map(sum, zip(*counts, strict=True)))._replace(max_rows=max(each.max_rows for each in counts))
         for counts in ([row.before for row in rows], [row.after for row in rows])
     )
     return Measured(place, f"all {len(rows)}", before, after)

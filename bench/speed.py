@@ -46,9 +46,10 @@ MIB = 1 << 20
 SECOND_FILE = """
 import gc, sys, time, cfi2sframe
 gc.disable()
-cfi2sframe.convert(cfi2sframe.load(sys.argv[1]))
+options = cfi2sframe.Options(level=1)
+cfi2sframe.convert(cfi2sframe.load(sys.argv[1]), options)
 begin = time.process_time()
-cfi2sframe.convert(cfi2sframe.load(sys.argv[2]))
+cfi2sframe.convert(cfi2sframe.load(sys.argv[2]), options)
 print(time.process_time() - begin)
 """
 
@@ -132,20 +133,26 @@ def small_object(folder: Path) -> Path:
 
 def large_figures(setting: Setting, path: Path) -> Iterator[Figure]:
     """Yield what a large library costs: against readelf and llvm-dwarfdump, embedded, and in memory."""
-    raw = [*setting.convert, str(path), "-o", setting.output]
+    raw = [*setting.convert, "-O1", str(path), "-o", setting.output]
     name = f"{path.name} ({fde_count(path):,} FDEs)"
     reader = [setting.readelf, "-wF", str(path)]
     against = compare(raw, reader, setting.rounds, setting.environment)
-    yield Figure(f"{name}: CPU to readelf -wF", against.ratio("cpu"), "", 3, against.detail("cpu"))
-    yield Figure(f"{name}: wall to readelf -wF", against.ratio("wall"), "", 1, against.detail("wall"))
-    peak = max(against.peak_size, own_peak_size())
-    yield Figure(f"{name}: peak memory", peak / MIB, " MiB", 200, f"the file has {path.stat().st_size / MIB:.0f} MiB")
+    yield Figure(f"{name}: CPU at -O1 to readelf -wF", against.ratio("cpu"), "", 1.3, against.detail("cpu"))
+    yield Figure(f"{name}: wall at -O1 to readelf -wF", against.ratio("wall"), "", 1, against.detail("wall"))
+    peak = own_peak_size()
+    for level, goal in ((1, 2.5), (2, 4)):
+        job = [*setting.convert, f"-O{level}", str(path), "-o", str(setting.folder / "embedded")]
+        whole = compare(job, reader, setting.rounds, setting.environment)
+        what = f"{name}: embedded and verified at -O{level}, CPU to readelf -wF"
+        yield Figure(what, whole.ratio("cpu"), "", goal, whole.detail("cpu"))
+        peak = max(peak, whole.peak_size)
+    yield Figure(f"{name}: peak memory", peak / MIB, " MiB", 300, f"the file has {path.stat().st_size / MIB:.0f} MiB")
     dumper = shutil.which("llvm-dwarfdump")
     if dumper is not None:
         dumped = compare(raw, [dumper, "--eh-frame", str(path)], 1, setting.environment)
         yield Figure(f"{name}: CPU to llvm-dwarfdump --eh-frame", dumped.ratio("cpu"), "", None, dumped.detail("cpu"))
     embedded = compare(
-        [*setting.convert, "--no-verify", str(path), "-o", str(setting.folder / "embedded")],
+        [*setting.convert, "-O1", "--no-verify", str(path), "-o", str(setting.folder / "embedded")],
         raw,
         setting.rounds,
         setting.environment,
@@ -156,14 +163,16 @@ def large_figures(setting: Setting, path: Path) -> Iterator[Figure]:
 
 def medium_figures(setting: Setting, path: Path) -> Iterator[Figure]:
     """Yield what a program costs: against readelf and pyelftools, and with its functions split."""
-    raw = [*setting.convert, str(path), "-o", setting.output]
+    raw = [*setting.convert, "-O1", str(path), "-o", setting.output]
     name = f"{path.name} ({fde_count(path):,} FDEs)"
     against = compare(raw, [setting.readelf, "-wF", str(path)], setting.rounds, setting.environment)
     yield Figure(f"{name}: CPU to readelf -wF", against.ratio("cpu"), "", None, against.detail("cpu"))
     yield Figure(f"{name}: wall to readelf -wF", against.ratio("wall"), "", None, against.detail("wall"))
     python = compare(raw, [setting.python, "-c", PYELFTOOLS, str(path)], 1, setting.environment)
     yield Figure(f"{name}: CPU to pyelftools", python.ratio("cpu"), "", None, python.detail("cpu"))
-    split = compare([*raw, "-O2"], raw, setting.rounds, setting.environment)
+    split = compare(
+        [*setting.convert, "-O2", str(path), "-o", setting.output], raw, setting.rounds, setting.environment
+    )
     yield Figure(f"{name}: CPU of -O2 to -O1", split.ratio("cpu"), "", 5, split.detail("cpu"))
 
 
@@ -227,8 +236,8 @@ def installed_figures(setting: Setting, large: Path, medium: Path) -> Iterator[F
     small = small_object(setting.folder)
     made = str(setting.folder / "embedded")
     for name, rounds, words in (
-        (large.name, setting.rounds, [str(large), "-o", setting.output]),
-        (medium.name, setting.rounds, [str(medium), "-o", setting.output]),
+        (f"{large.name} -O1", setting.rounds, ["-O1", str(large), "-o", setting.output]),
+        (f"{medium.name} -O1", setting.rounds, ["-O1", str(medium), "-o", setting.output]),
         (f"{medium.name} -O2", setting.rounds, ["-O2", str(medium), "-o", setting.output]),
         (f"{medium.name}, embedded and verified", setting.rounds, [str(medium), "-o", made]),
         (f"object of {small.stat().st_size:,} bytes", 4 * setting.rounds, [str(small), "-o", setting.output]),

@@ -119,7 +119,7 @@ def show_side_by_side(image: ElfImage, path: Path) -> None:
         row = row_at(function, start + delta, section.header.version)
         dwarf = [describe_rule(rule, arch) for rule in (state.cfa, state.fp, state.ra)]
         said = "" if row is None else "{:<10}{:<10}{}".format(*row_texts(row, section))
-        shown = "(the same row)" if row is said_before else said
+        shown = "(the same row)" if row == said_before else said
         print(f"  {f'+0x{delta:x}':<10}{dwarf[0]:<12}{dwarf[1]:<14}{dwarf[2]:<12}{shown}")
         said_before = row
     print()

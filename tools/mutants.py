@@ -72,6 +72,10 @@ TESTS: Final = {
     ),
     "sframe/rows.py": (*_ENCODING, "sframe/test_splitting.py", "sframe/test_round_trip_property.py"),
     "sframe/layout.py": (*_ENCODING, "test_conversion.py", "sframe/test_round_trip_property.py"),
+    "sframe/splitting/*.py": (
+        *("sframe/test_partition.py", "sframe/test_splitting.py", "sframe/test_sharing.py", "test_edges.py"),
+        *("sframe/test_levels_property.py", "test_conversion.py", "test_conversion_property.py"),
+    ),
     "sframe/encode.py": (
         *("sframe/test_encode.py", "golden", "sframe/test_sharing.py", "sframe/test_round_trip_property.py"),
     ),

@@ -6,7 +6,7 @@ same_bytes.py [--files N] [--jobs N] --before COMMIT [FOLDER]...
 same_bytes.py --list FILE                      (what it starts for each state: prints a digest for each output)
 
 The files are those of FOLDERs (default: what `make corpus-files` fetches) and N of the machine's, spread evenly over
-/usr in the order of their names. Each is converted to versions 1 to 3 at levels 0 to 2 as raw bytes, and to a rewritten
+/usr in the order of their names. Each is converted to versions 1 to 3 at each level as raw bytes, and to a rewritten
 file where it is not too large; `coverage --json`, `dump` and `size --format json` of it count too, and so do exit
 statuses. Messages are compared and counted apart. Exit status 1 when any output differs.
 """
@@ -147,7 +147,7 @@ def commands(file: Path) -> Iterator[tuple[str, list[str], str]]:
     """Yield what is asked of a file: a title, the arguments, and the name of the output file, if there is one."""
     size = file.stat().st_size
     for version in (1, 2, 3) if size < LARGE_SIZE else (3,):
-        for level in (0, 1, 2) if size < LARGE_SIZE else (1,):
+        for level in "012s" if size < LARGE_SIZE else "1":
             options = ["--sframe-version", str(version), f"-O{level}"]
             yield f"raw {version} -O{level}", [str(file), "-o", "out.sframe", *options], "out.sframe"
     if size < MAX_REWRITTEN_SIZE:

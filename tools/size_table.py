@@ -33,35 +33,49 @@ from cfi2sframe.report.size.sources import Measured, Request, measure_source, sp
 from cfi2sframe.report.size.tables import MAKER_NAMES, Column, Table
 from cfi2sframe.report.size.totals import build_report
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
+from cfi2sframe.sframe.lookup_cost import LookupCost, add_costs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from cfi2sframe.conversion import Level
     from cfi2sframe.files import Source
     from cfi2sframe.report.size.records import Maker, SizeReport, VersionTotal
 
 _MIB = 1 << 20
+#: The name of the rows with what look-ups cost: the mean, and in brackets the most.
+ROWS_WALKED = "rows walked for a look-up"
 #: After sections of this size (bytes) reference cycles are collected, as `measure_source` does after large files.
 _COLLECT_FROM = 1 << 18
+
+
+#: The levels that cut and join functions.
+LEVELS: tuple[Level, ...] = (2, "s")
+
+
+class Split(NamedTuple):
+    """The sections of one of `LEVELS`: bytes, and what a look-up costs."""
+
+    size: int
+    lookup_cost: LookupCost
 
 
 class Task(NamedTuple):
     """What a process measured of a source.
 
-    `split_size` is the bytes of version 3 at -O2, 0 where that was not asked for; `cpu_seconds` what everything but
-    -O2 cost, `split_cpu_seconds` what -O2 cost; `peak_size` the largest resident set of the
-    worker so far, in bytes.
+    `splits` are version 3 at each of `LEVELS`, empty where that was not asked for; `cpu_seconds` what everything else
+    cost, `split_cpu_seconds` what these cost; `peak_size` the largest resident set of the worker so far, in bytes.
     """
 
     measured: Measured
-    split_size: int
+    splits: tuple[Split, ...]
     cpu_seconds: float
     split_cpu_seconds: float
     peak_size: int
 
 
 class Cost(NamedTuple):
-    """The cost of a column: seconds of wall clock, of CPU without and for -O2, and bytes of the largest process."""
+    """The cost of a column: seconds of wall clock, of CPU without and for `LEVELS`, bytes of the largest process."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -70,10 +84,10 @@ class Cost(NamedTuple):
 
 
 class Installation(NamedTuple):
-    """A column. `split_size` is None where -O2 was not asked for."""
+    """A column. `splits` are the sums at each of `LEVELS`, empty where that was not asked for."""
 
     report: SizeReport
-    split_size: int | None
+    splits: tuple[Split, ...]
     cost: Cost
 
     def larger_count(self, version: int, maker: Maker) -> int:
@@ -85,29 +99,37 @@ class Installation(NamedTuple):
 
 
 def measure_task(source: Source, *, with_split: bool) -> Task:
-    """Measure a source in every version, and in version 3 at -O2."""
+    """Measure a source in every version, and in version 3 at each of `LEVELS`."""
     start = time.process_time()
     measured = measure_source(source, Request())
     middle = time.process_time()
     # A source that cannot be measured is a failure already; converting it would only fail again.
     has_sizes = any(isinstance(result, FileSizes) for result in measured.results)
-    split_size = _split_size(source) if with_split and has_sizes else 0
-    if split_size >= _COLLECT_FROM:
+    splits = tuple(_split(source, level) for level in LEVELS) if with_split and has_sizes else ()
+    if any(split.size >= _COLLECT_FROM for split in splits):
         gc.collect()
     peak_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Task(measured, split_size, middle - start, time.process_time() - middle, peak_size)
+    return Task(measured, splits, middle - start, time.process_time() - middle, peak_size)
 
 
-def _split_size(source: Source) -> int:
-    size = 0
+def _split(source: Source, level: Level) -> Split:
+    size, costs = 0, []
     for image in open_source(source):
         if isinstance(image, Unusable):
             continue
         try:
-            size += len(convert_image(image, Options(version=SFRAME_VERSION_3, level=2)).data)
+            conversion = convert_image(image, Options(version=SFRAME_VERSION_3, level=level))
         except Cfi2SFrameError:
             continue
-    return size
+        size += len(conversion.data)
+        costs.append(conversion.lookup_cost)
+    return Split(size, add_costs(costs))
+
+
+def add_splits(parts: Iterable[Split]) -> Split:
+    """Return the sum of sections of one level."""
+    every = tuple(parts)
+    return Split(sum(part.size for part in every), add_costs(part.lookup_cost for part in every))
 
 
 def run_tasks(sources: Sequence[Source], jobs: int, *, with_split: bool) -> Iterator[Task]:
@@ -116,7 +138,7 @@ def run_tasks(sources: Sequence[Source], jobs: int, *, with_split: bool) -> Iter
         for number, result in results:
             if isinstance(result, Lost):
                 failure = Failure(sources[number].name, result.reason)
-                yield Task(Measured(sources[number], (failure,)), 0, 0.0, 0.0, 0)
+                yield Task(Measured(sources[number], (failure,)), (), 0.0, 0.0, 0)
             else:
                 yield result
 
@@ -145,8 +167,11 @@ def measure_installation(roots: list[str], jobs: int, *, with_split: bool) -> In
         sum(task.split_cpu_seconds for task in tasks),
         max((task.peak_size for task in tasks), default=0),
     )
-    split_size = sum(task.split_size for task in tasks) if with_split else None
-    return Installation(build_report([*failures, *results], version=SFRAME_VERSION_3), split_size, cost)
+    splits: tuple[Split, ...] = ()
+    if with_split:
+        columns = [task.splits for task in tasks if task.splits]
+        splits = tuple(add_splits(column[number] for column in columns) for number in range(len(LEVELS)))
+    return Installation(build_report([*failures, *results], version=SFRAME_VERSION_3), splits, cost)
 
 
 # Showing
@@ -158,11 +183,12 @@ def summary_table(installations: dict[str, Installation]) -> Table:
     rows = list(_base_rows(every))
     for version in VERSIONS:
         rows += _version_rows(every, version)
-    if any(i.split_size is not None for i in every):
-        rows.append(_row(f"version {SFRAME_VERSION_3} by {MAKER_NAMES['cfi2sframe']} -O2", every, _split))
-    rows.append(_row("CPU time of the above", every, lambda i: _minutes(i.cost.cpu_seconds)))
-    if any(i.split_size is not None for i in every):
-        rows.append(_row("CPU time of -O2", every, lambda i: _minutes(i.cost.split_cpu_seconds)))
+    if any(i.splits for i in every):
+        for number, level in enumerate(LEVELS):
+            rows += _split_rows(every, number, level)
+    rows.append(_row("CPU time of versions 1 to 3", every, lambda i: _minutes(i.cost.cpu_seconds)))
+    if any(i.splits for i in every):
+        rows.append(_row("CPU time of -O2 and -Os", every, lambda i: _minutes(i.cost.split_cpu_seconds)))
     rows.append(_row("wall clock", every, lambda i: _minutes(i.cost.wall_seconds)))
     rows.append(_row("peak memory of a process", every, lambda i: f"{i.cost.peak_size / _MIB:,.0f} MiB"))
     return Table("Sizes", (Column("", "text"), *(Column(name) for name in installations)), tuple(rows))
@@ -186,6 +212,13 @@ def _maker_rows(every: list[Installation], version: int, maker: Maker) -> Iterat
     name = f"version {version} by {MAKER_NAMES[maker]}"
     yield _row(name, every, lambda i: _layout(_total(i, version), maker))
     yield _row("files where it is larger than its CFI", every, lambda i: _larger(i, version, maker))
+    yield _row(ROWS_WALKED, every, lambda i: _walked(_total(i, version).section(maker).lookup_cost))
+
+
+def _split_rows(every: list[Installation], number: int, level: Level) -> Iterator[tuple[str, ...]]:
+    name = f"version {SFRAME_VERSION_3} by {MAKER_NAMES['cfi2sframe']} -O{level}"
+    yield _row(name, every, lambda i: _split_cell(i, number))
+    yield _row(ROWS_WALKED, every, lambda i: _walked(i.splits[number].lookup_cost) if i.splits else "")
 
 
 def _row(name: str, every: list[Installation], cell: Callable[[Installation], str]) -> tuple[str, ...]:
@@ -222,8 +255,14 @@ def _larger(installation: Installation, version: int, maker: Maker) -> str:
     return f"{installation.larger_count(version, maker):,}"
 
 
-def _split(installation: Installation) -> str:
-    size = installation.split_size or 0
+def _walked(cost: LookupCost) -> str:
+    return f"{cost.mean_rows:.1f} ({cost.max_rows:,})" if cost.code_size else ""
+
+
+def _split_cell(installation: Installation, number: int) -> str:
+    if not installation.splits:
+        return ""
+    size = installation.splits[number].size
     ratio = quotient(size, _total(installation, SFRAME_VERSION_3).sizes.base)
     return f"{_size(size)} ({ratio or 0:.2f})"
 
@@ -232,7 +271,10 @@ def lines_of(installations: dict[str, Installation]) -> Iterator[str]:
     """Yield the report."""
     yield from markdown_table(summary_table(installations))
     yield ""
-    yield "In brackets: the share of functions, and the ratio to `.eh_frame` + `.eh_frame_hdr`."
+    yield (
+        "In brackets: the share of functions, the ratio to `.eh_frame` + `.eh_frame_hdr`, and the most rows of a "
+        "look-up; the mean is over all bytes of code."
+    )
 
 
 def reasons_of(installations: dict[str, Installation]) -> dict[str, object]:
@@ -252,7 +294,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("columns", metavar="NAME=PATH[,PATH...]", nargs="+")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
-    parser.add_argument("--split", action="store_true", help="also version 3 at -O2, the slowest")
+    parser.add_argument("--split", action="store_true", help="also version 3 at -O2 and -Os, the slowest")
     parser.add_argument("--json", metavar="FILE", help="write reasons, unusable files and costs here")
     arguments = parser.parse_args()
     if arguments.jobs < 1:
