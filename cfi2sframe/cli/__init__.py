@@ -8,7 +8,6 @@ from typing import Final, NoReturn
 
 from cfi2sframe import __version__
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.errors import reason_of
 from cfi2sframe.interrupts import keep_interrupts
 
 #: Values of `signal.SIGINT` and `signal.SIGPIPE`. This module loads little, since nothing can be caught before it.
@@ -78,6 +77,8 @@ def run() -> NoReturn:
         # It came before `main` could catch it, for example in an import.
         os._exit(128 + _SIGINT)
     except Exception as error:  # noqa: BLE001 - a user never sees a traceback; tests call `main`, which raises
+        from cfi2sframe.errors import reason_of
+
         status = EXIT_UNUSABLE
         try:
             sys.stderr.write(f"{PROGRAM}: {reason_of(error)}\n")

@@ -53,10 +53,10 @@ class RowTable(NamedTuple):
         function = found.function
         if function.is_pcmask and self.budget is not None:
             # Version 1 cannot be searched by bisection: every row may match.
-            self.budget.spend(len(function.rows) // _ROWS_PER_STEP, "rows of PCMASK functions")
+            self.budget.spend(function.row_count // _ROWS_PER_STEP, "rows of PCMASK functions")
         if found.row is not None:
             state = found.row.row.state
-        elif not function.rows and not function.is_flexible and self.lookup.version >= SFRAME_VERSION_3:
+        elif not function.row_count and not function.is_flexible and self.lookup.version >= SFRAME_VERSION_3:
             # A function without rows has no caller (version 3, 3.1).
             state = OUTERMOST
         else:

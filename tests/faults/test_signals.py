@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 #: A line of a traceback that is in the program, past what the interpreter needs to find its first line.
-PROGRAM_FRAME = re.compile(r'File ".*/cfi2sframe/(?!__init__|__main__|cli/__init__)')
+PROGRAM_FRAME = re.compile(r'File ".*/cfi2sframe/(?!__init__|__main__|cli/__init__|cli/exit_status|interrupts)')
 NO_UNNAMED = "tmpfile:error:95"
 
 

@@ -220,10 +220,11 @@ class Failure(NamedTuple):
 
 
 class VersionTotal(NamedTuple):
-    """The sums of one version over the files whose ABI it defines; `sizes` are those of the same files."""
+    """The sums of one version over the files whose ABI it defines; `sizes` and `fde_count` are of the same files."""
 
     version: int
     file_count: int
+    fde_count: int
     sizes: CfiSizes
     cfi2sframe: SectionSizes
     gnu: SectionSizes
@@ -244,9 +245,8 @@ class VersionTotal(NamedTuple):
 
     @property
     def left_out_percent(self) -> float | None:
-        """The functions that cfi2sframe leaves out, in percent of all functions."""
-        left_out = self.cfi2sframe.left_out_count
-        return quotient(left_out, left_out + self.cfi2sframe.function_count, 100)
+        """The FDEs that cfi2sframe leaves out, in percent of all FDEs."""
+        return quotient(self.cfi2sframe.left_out_count, self.fde_count, 100)
 
 
 class Totals(NamedTuple):

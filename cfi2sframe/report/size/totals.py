@@ -146,6 +146,7 @@ def _add_version(files: tuple[FileSizes, ...], version: int) -> VersionTotal:
     return VersionTotal(
         version,
         len(defined),
+        sum(file.fde_count for file, _ in defined),
         add_sizes(file.sizes for file, _ in defined),
         add_sections(sizes.cfi2sframe for _, sizes in defined if sizes.cfi2sframe is not None),
         add_sections(sizes.gnu for _, sizes in defined if sizes.gnu is not None),

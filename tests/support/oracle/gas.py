@@ -80,7 +80,8 @@ def _points(function: DecodedFunction, other: Lookup | None) -> Iterator[int]:
     starts = {function.start_vaddr + row.row.start_delta for row in function.rows} | {function.start_vaddr}
     end = function.start_vaddr + function.size
     for peer in other.functions if other else ():
-        starts |= {peer.start_vaddr + row.row.start_delta for row in peer.rows}
+        if peer.start_vaddr < end:
+            starts |= {peer.start_vaddr + row.row.start_delta for row in peer.rows}
     yield from sorted(start for start in starts if function.start_vaddr <= start < end)
 
 
@@ -88,7 +89,7 @@ def _state_at(lookup: Lookup, pc: int) -> FrameState | None:
     found = lookup.find(pc)
     if found is None:
         return None
-    if not found.function.rows:
+    if not found.function.row_count:
         # Version 3: a function without rows is an outermost frame from end to end.
         return OUTERMOST
     return found.row.row.state if found.row else None
@@ -113,7 +114,7 @@ def problems_of(pair: Pair) -> list[str]:
         padding = sum(pair.padding.between(f.start_vaddr, f.start_vaddr + f.size) for f in peers)
         if sum(f.size for f in peers) - padding != function.size:
             problems.append(f"{where}: not as many bytes")
-        if sum(len(f.rows) for f in peers) > max(1, len(function.rows)):
+        if sum(f.row_count for f in peers) > max(1, function.row_count):
             problems.append(f"{where}: we have more rows")
         marks = (
             function.is_signal_frame,
