@@ -83,6 +83,17 @@ TESTS: Final = {
         *("sframe/test_decode.py", "sframe/test_sharing.py", "golden", "sframe/test_big_endian.py"),
         "sframe/test_round_trip_property.py",
     ),
+    "sframe/row_tails.py": (
+        "sframe/test_decode.py",
+        "sframe/test_sharing.py",
+        "golden",
+        "sframe/test_round_trip_property.py",
+    ),
+    "sframe/lookup_cost.py": (
+        "sframe/test_lookup_cost.py",
+        "report/test_return_addresses.py",
+        "report/test_measure.py",
+    ),
     "sframe/lookup.py": ("sframe/test_lookup.py", "sframe/test_decode.py", "verification/test_verify.py"),
     "verification/*.py": ("verification", "cli/test_verbs.py"),
     "verification/readers/*.py": ("verification/test_readers.py", "cli/test_readers.py"),
