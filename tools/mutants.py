@@ -95,7 +95,10 @@ TESTS: Final = {
         "report/test_measure.py",
     ),
     "sframe/lookup.py": ("sframe/test_lookup.py", "sframe/test_decode.py", "verification/test_verify.py"),
-    "verification/*.py": ("verification", "cli/test_verbs.py"),
+    "verification/*.py": (
+        *("verification/test_verify.py", "verification/test_address_set.py", "verification/test_agreement.py"),
+        *("verification/test_cost.py", "cli/test_verbs.py"),
+    ),
     "verification/readers/*.py": ("verification/test_readers.py", "cli/test_readers.py"),
     "rewrite/*.py": (
         *("rewrite/test_section_headers.py", "rewrite/test_refusals.py", "rewrite/test_removal_check.py"),
