@@ -229,6 +229,7 @@ DAMAGED = {
     "version 0": (b"\xe2\xde\0" + GOOD[3:], ".sframe+0x2: SFrame version 0 is unknown"),
     "version 4": (b"\xe2\xde\4" + GOOD[3:], ".sframe+0x2: SFrame version 4 is unknown"),
     "header": (GOOD[:27], ".sframe+0x0: truncated: no room for the header"),
+    "a preamble alone": (GOOD[:4], ".sframe+0x0: truncated: no room for the header"),
     "abi": (RawSection(abi=5).assemble(), ".sframe+0x4: ABI 5 is unknown"),
     "table": (GOOD[:43], ".sframe+0x1c: 1 functions leave the section"),
     "count of functions": (
@@ -252,6 +253,10 @@ DAMAGED = {
     "row of version 2": (
         RawSection((RawFunction(row_count=2),), version=2).assemble(),
         ".sframe+0x33: a row leaves the rows' bytes",
+    ),
+    "rows of version 2 that begin past the end": (
+        RawSection((RawFunction(fre_offset=100),), version=2).assemble(),
+        ".sframe+0x94: a row leaves the rows' bytes",
     ),
     "words": (
         RawSection((RawFunction(rows=b"\0\x05\x08"),)).assemble(),

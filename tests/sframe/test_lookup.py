@@ -60,6 +60,10 @@ def test_unsorted_sections() -> None:
     assert found(lookup, 0x20025) == (0, 8)
     assert found(lookup, 0x20005) == (1, 8)
     assert lookup.starts == [0x20000, 0x20020]
+    assert [(each.index, each.start_vaddr, each.size) for each in lookup.functions] == [
+        (1, 0x20000, 0x10),
+        (0, 0x20020, 0x10),
+    ]
 
 
 def test_rows_that_start_late_or_not_at_all() -> None:

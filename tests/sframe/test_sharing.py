@@ -19,6 +19,7 @@ from cfi2sframe.sframe.decode import DecodedSection, decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from tests.fuzz.harness import timed
 from tests.support import cfi_asm as asm
 from tests.support.bodies import body_of_rows, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -177,3 +178,12 @@ def test_lists_that_overlap_over_and_over_are_refused() -> None:
         data[record + 8 : record + 16] = (3 * number).to_bytes(4, "little") + (8000).to_bytes(4, "little")
     with pytest.raises(SFrameError, match="the functions' row lists overlap one another over and over"):
         decode_section(bytes(data), 0x30000)
+
+
+def test_functions_with_rows_of_their_own_are_read_in_linear_time() -> None:
+    """The rows of one function are found without going through those of all others."""
+    data, _ = make(3, *[body((0, 8))] * 40_000, share=False)
+    decoded: list[DecodedSection] = []
+    # Ten times what it takes; the square of their number would take ten seconds.
+    assert timed(lambda data: decoded.append(decode_section(data, VADDR)), data) < 3
+    assert decoded[0].row_count == 40_000
