@@ -111,9 +111,10 @@ def test_both_ways_find_the_same(case: Case) -> None:
 
 
 @pytest.mark.parametrize("level", _LEVELS)
-def test_what_is_right_is_compared_by_columns(level: Level) -> None:
-    """Nothing is left to the comparison address by address, at any level."""
-    fdes = [asm.Fde(_CIES[0], TEXT_VADDR + 16 * n, 16, _PROGRAMS[n % 4]) for n in range(40)]
+@pytest.mark.parametrize("gap_size", [0, 8])
+def test_what_is_right_is_compared_by_columns(gap_size: int, level: Level) -> None:
+    """Nothing is left to the comparison address by address, at any level, with and without gaps between functions."""
+    fdes = [asm.Fde(_CIES[0], TEXT_VADDR + (16 + gap_size) * n, 16, _PROGRAMS[n % 4]) for n in range(40)]
     image = load(linked_file(AMD64, fdes))
     conversion = convert(image, Options(level=level))
     decoded = decode_section(conversion.data, conversion.section_vaddr)

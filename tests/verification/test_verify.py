@@ -618,8 +618,12 @@ def test_another_return_column() -> None:
 
 def test_the_key_of_an_unsigned_ra_is_no_difference() -> None:
     """GNU as marks every function whose CIE names the key; ours only where it matters."""
+    image = truth(AARCH64_LE, augmentation="zRB")
     for info in (0, 0x20):
-        assert said(truth(AARCH64_LE, augmentation="zRB"), one_row("00 03 00", info=info, **AARCH64)) == []
+        assert said(image, one_row("00 03 00", info=info, **AARCH64)) == []
+        # Nor where something else is wrong.
+        wrong = ["wrong +0x0 CFA is sp+0, the row has sp+8"]
+        assert said(image, one_row("00 03 08", info=info, **AARCH64)) == wrong
 
 
 def test_the_key_matters_where_ra_is_signed() -> None:
