@@ -114,8 +114,11 @@ def _clusters(fdes: _Fdes) -> Iterator[tuple[int, int, int]]:
 def _alone(
     comparison: Comparison, fdes: _Fdes, clusters: Sequence[tuple[int, int, int]], ignored: AddressSet
 ) -> list[int]:
-    """Return the places of FDEs that overlap no other and, with the padding after them, none of `ignored`."""
-    next_starts = [*fdes.starts[1:], 1 << 64]
+    """Return the places of FDEs that overlap no other and, with the padding after them, none of `ignored`.
+
+    One that ends with the last address is not among them: what follows it has no address in a `TruthColumn`.
+    """
+    next_starts = [*fdes.starts[1:], (1 << 64) - 1]
     ends = list(map(comparison.end_of_padding, fdes.ends))
     return [
         first

@@ -19,7 +19,7 @@ from cfi2sframe.verification import Difference, check_invariants
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import FRAME_VADDR, TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
-from tests.support.stubs.handmade import lazy_stub
+from tests.support.stubs.handmade import got_stub, lazy_stub
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -348,6 +348,21 @@ def test_two_fdes_leave_the_truth_open() -> None:
     ]
 
 
+def test_fdes_that_overlap_in_part() -> None:
+    """Where the first one ends, the second one alone is the truth."""
+    later_row = (asm.advance(12), asm.def_cfa_offset(16))
+    first = asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x10, later_row)
+    second = asm.Fde(cie_of(AMD64, asm.def_cfa_offset(24)), TEXT_VADDR + 8, 0x10, later_row)
+    image = linked(AMD64, first, second)
+    like_first = RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 03 08  0c 03 10"), 2)
+    rest = RawFunction(TEXT_VADDR + 0x10, 8, bytes.fromhex("00 03 18  04 03 10"), 2)
+    assert check(image, RawSection((like_first, rest))) == (2, 5, 0, ())
+    assert said(image, RawSection((like_first, rest._replace(rows=bytes.fromhex("00 03 18  04 03 18"))))) == [
+        "wrong +0x14 CFA is rsp+16, the row has rsp+24"
+    ]
+    assert said(image, RawSection((like_first,))) == ["missing +0x8 no SFrame FDE, though this version can express it"]
+
+
 def test_inexpressible_functions_may_hide_bytes_of_others() -> None:
     """Where the FDE in force cannot be expressed, nothing is missing, though another FDE has the address too."""
     unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 8, 8)
@@ -375,6 +390,20 @@ def test_fdes_of_no_code_are_not_missed() -> None:
     image = linked(AMD64, push_fp(AMD64), asm.Fde(cie_of(AMD64), 0, 0x10), asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x60, 0))
     result = check(image, RawSection((PUSH,)))
     assert (result.function_count, result.differences) == (1, ())
+
+
+def test_the_last_addresses() -> None:
+    """Code may end with the last address; a function that claims more ends there, too."""
+    vaddr = (1 << 64) - 0x10
+    image = load(linked_file(AMD64, (asm.Fde(cie_of(AMD64), vaddr, 0x10),), codes=(Code(vaddr, 0x10),)))
+    function = RawFunction(-0x10)
+    assert check(image, RawSection((function,))) == (1, 1, 0, ())
+    assert [d.message for d in check(image, RawSection((function._replace(rows=b"\0\3\x10"),))).differences] == [
+        "CFA is rsp+8, the row has rsp+16"
+    ]
+    other = linked(AMD64, push_fp(AMD64))
+    differences = check(other, RawSection((PUSH, function._replace(size=0x20)))).differences
+    assert Difference("extra", vaddr, "no CFI for 16 bytes of a function") in differences
 
 
 def test_split_functions() -> None:
@@ -423,6 +452,24 @@ def test_a_last_block_that_is_cut_short(version: int) -> None:
     ]
 
 
+def with_stubs(fdes: list[asm.Fde], *stubs: asm.Section) -> ElfImage:
+    """Return a linked file with FDEs, code for a first one at `TEXT_VADDR`, and executable sections."""
+    frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR).assemble()
+    code = (asm.Section(".text", b"\x90" * 0x20, 1, 6, TEXT_VADDR), *stubs)
+    sections = (asm.Section(".eh_frame", frame, 1, 2, FRAME_VADDR, align=8), *code)
+    segments = (asm.Segment(1, 4, (".eh_frame",)), asm.Segment(1, 5, tuple(section.name for section in code)))
+    return load(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments), "stubs")
+
+
+def test_stubs_that_contradict_their_cfi_are_not_missed() -> None:
+    """What the instructions say is the truth; where the CFI says something else, there is no function."""
+    stubs = asm.Section(".plt.got", got_stub() * 2, 1, 6, TEXT_VADDR + 0x1000)
+    wrong = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x1000, 0x10, (asm.def_cfa_offset(24),))
+    image = with_stubs([push_fp(AMD64), wrong], stubs)
+    assert [skip.overrides_cfi for skip in convert_image(image).code_map.stubs.left_out] == [True]
+    assert said(image, RawSection((PUSH,))) == []
+
+
 @pytest.mark.parametrize("follows", [False, True])
 @pytest.mark.parametrize("version", [2, 3])
 def test_stubs_off_their_block_size(version: int, *, follows: bool) -> None:
@@ -432,16 +479,8 @@ def test_stubs_off_their_block_size(version: int, *, follows: bool) -> None:
     fdes = [push_fp(AMD64)]
     if follows:
         fdes.append(asm.Fde(cie_of(AMD64), plt_vaddr + len(plt), 0x10, (asm.def_cfa_offset(24),)))
-    frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR).assemble()
-    sections = (
-        asm.Section(".eh_frame", frame, 1, 2, FRAME_VADDR, align=8),
-        asm.Section(".text", b"\x90" * 0x20, 1, 6, TEXT_VADDR),
-        asm.Section(".plt", plt, 1, 6, plt_vaddr),
-        asm.Section(".text.more", b"\x90" * 0x10, 1, 6, plt_vaddr + len(plt)),
-    )
-    code = tuple(section.name for section in sections[1:])
-    segments = (asm.Segment(1, 4, (".eh_frame",)), asm.Segment(1, 5, code))
-    image = load(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments), "stubs")
+    after = asm.Section(".text.more", b"\x90" * 0x10, 1, 6, plt_vaddr + len(plt))
+    image = with_stubs(fdes, asm.Section(".plt", plt, 1, 6, plt_vaddr), after)
     options = Options(version)
     stubs = convert_image(image, options).code_map.stubs.functions
     assert [(f.start_vaddr - plt_vaddr, f.size, f.body.repeat_size) for f in stubs] == [(0, 8, 0), (8, 40, 16)]
