@@ -83,7 +83,8 @@ class Agreement:
             # One row more than the function has is enough to tell them apart.
             row = bisect_left(addresses, end, first, min(len(addresses), first + len(expected or ()) + 1))
             verdict = _UNKNOWN
-            if first and expected == tuple([address - start for address in addresses[first:row]]):
+            # The truth begins at address 0.
+            if expected == tuple([address - start for address in addresses[first:row]]):
                 part = (body, tuple(numbers[first - 1 : row]))
                 if part in known or self._do_agree(part[1], row_numbers[body]):
                     known.add(part)

@@ -51,8 +51,8 @@ class Numbering(Generic[A, S]):
 class TruthColumn(NamedTuple):
     """From the virtual address `addresses[N]` on, up to the next one, the state of `numbers[N]` has to be in force.
 
-    Addresses ascend. The last row of an FDE also applies to the padding after it. No state equals the one before it, so
-    an FDE may begin in the middle of a row.
+    Addresses ascend from 0 on. The last row of an FDE also applies to the padding after it. No state equals the one
+    before it, so an FDE may begin in the middle of a row.
     """
 
     addresses: array[int]
