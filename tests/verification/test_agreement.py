@@ -18,9 +18,10 @@ from cfi2sframe.padding import Padding
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
-from cfi2sframe.sframe.model import Function
+from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.verification import agreement, verify_section
 from cfi2sframe.verification.agreement import Agreement
+from cfi2sframe.verification.whole_functions import WholeFunctions
 from tests.support import cfi_asm as asm
 from tests.support.bodies import with_functions
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file
@@ -104,6 +105,20 @@ def by_address(case: Case) -> Verification:
         return verify_section(*case)
 
 
+def by_columns(case: Case) -> Verification:
+    """Verify a section of which nothing may be left to the comparison address by address."""
+    with (
+        patch.object(WholeFunctions, "function_of") as function_of,
+        patch("cfi2sframe.verification.verify.compare_points") as compare_points,
+        patch("cfi2sframe.verification.verify.compare_padding") as compare_padding,
+    ):
+        found = verify_section(*case)
+    assert not function_of.called
+    assert not compare_points.called
+    assert not compare_padding.called
+    return found
+
+
 @settings(max_examples=300)
 @given(cases())
 def test_both_ways_find_the_same(case: Case) -> None:
@@ -118,8 +133,53 @@ def test_what_is_right_is_compared_by_columns(gap_size: int, level: Level) -> No
     image = load(linked_file(AMD64, fdes))
     conversion = convert(image, Options(level=level))
     decoded = decode_section(conversion.data, conversion.section_vaddr)
-    with patch("cfi2sframe.verification.verify.compare_points") as compare:
-        found = verify_section(image, truth_of(conversion), decoded)
+    found = by_columns(Case(image, truth_of(conversion), decoded))
     assert found.is_clean
     assert found.function_count == 40
-    assert not compare.called
+
+
+#: What a section may say of 8 bytes of padding: ranges from the start of an FDE of 16 bytes that they follow.
+_IN_PADDING: Final = {
+    "nothing": ((7, 16),),
+    "joined": ((7, 24),),
+    "joined in part": ((7, 20),),
+    "alone": ((7, 16), (16, 24)),
+    "in parts": ((7, 16), (16, 17), (17, 21), (22, 24)),
+}
+
+
+def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | None = None) -> Case:
+    """Return FDEs, each followed by padding, and a section with functions at places of each.
+
+    `other_body` is that of each FDE's last function.
+    """
+    fdes = [asm.Fde(_CIES[0], TEXT_VADDR + 24 * n, 16, _PROGRAMS[n % 4]) for n in range(12)]
+    image = load(linked_file(AMD64, fdes))
+    conversion = convert(image, Options(level=0))
+    parts: list[Function] = []
+    for start, _, body in conversion.section.functions:
+        for begin, end in ((0, 7), *places):
+            parts.append(Function(start + begin, end - begin, body.cut(begin, end)))
+        if other_body is not None:
+            parts[-1] = parts[-1]._replace(body=other_body)
+    data = encode_section(plan_section(with_functions(conversion.section, parts), AMD64, conversion.section_vaddr))
+    ends = tuple([fde.pc_begin + 16 for fde in fdes])
+    truth = truth_of(conversion)._replace(padding=Padding(ends, tuple([end + 8 for end in ends])))
+    return Case(image, truth, decode_section(data, conversion.section_vaddr))
+
+
+@pytest.mark.parametrize("name", _IN_PADDING)
+def test_parts_and_padding_are_compared_by_columns(name: str) -> None:
+    case = in_parts(_IN_PADDING[name])
+    found = by_columns(case)
+    assert found.is_clean
+    assert found == by_address(case)
+
+
+@pytest.mark.parametrize("name", ["alone", "in parts"])
+def test_wrong_rows_in_padding(name: str) -> None:
+    states = (FrameState(Rule(7, 80, deref=False), Rule(None, -8, deref=True)),)
+    case = in_parts(_IN_PADDING[name], FunctionBody((0,), states))
+    found = verify_section(*case)
+    assert len(found.differences) == 12
+    assert found == by_address(case)
