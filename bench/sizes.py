@@ -3,12 +3,13 @@
 """Measure how large sections are at every level, what look-ups cost, and how long they take, over files and trees.
 
 sizes.py [--version {1,2,3}]... [--level {0,1,2,s}]... [--jobs N] [--sample N] [--max-file-size MB]
-         [--worst N] [--json] ROOT...
+         [--bound] [--worst N] [--json] ROOT...
 
 A ratio is the section's size to `.eh_frame` + `.eh_frame_hdr` (where there is none, to the CFI there is). Rows are
 those that a reader walks for a look-up, on average over all bytes of code, and at most. Time is CPU time of reading
 and converting, without embedding. A file with several hard links counts once; symbolic links are not followed; objects
 are always at level 0, and are left out. `--max-file-size`: larger files are converted at levels 0 and 1 only.
+`--bound`: count the files that outgrow their CFI whatever ranges are chosen, which takes long for large ones.
 `--sample`: files spread evenly over the list, so that about N are measured.
 """
 
@@ -76,7 +77,8 @@ class Made(NamedTuple):
 class FileSizes(NamedTuple):
     """A file, its FDEs, the bytes of its CFI with the search table, and its sections.
 
-    `bound`: bytes that no choice of ranges can undercut, where version 3 outgrows the CFI at the last level; else 0.
+    `bound`: bytes that no choice of ranges can undercut, where version 3 outgrows the CFI at the last level and a
+    bound is asked for; else 0.
     """
 
     path: str
@@ -113,7 +115,7 @@ def elf_files(roots: Iterable[str], sample: int | None) -> list[Source]:
 # One file
 
 
-def measure(path: str, versions: tuple[int, ...], levels: tuple[Level, ...]) -> FileSizes | None:
+def measure(path: str, versions: tuple[int, ...], levels: tuple[Level, ...], *, with_bound: bool) -> FileSizes | None:
     """Return a file's sizes; None when it is an object, has no CFI, or cannot be read."""
     sections = []
     last: Conversion | None = None
@@ -135,7 +137,7 @@ def measure(path: str, versions: tuple[int, ...], levels: tuple[Level, ...]) -> 
     cfi_size = sum(len(section.data) for section in last.cfi.sections)
     hdr_size = sum(section.size for section in last.image.sections_named(".eh_frame_hdr"))
     is_larger = versions[-1] == SFRAME_VERSION_3 and levels[-1] in SPLITTING and len(last.data) > cfi_size + hdr_size
-    bound = lower_bound(path) if is_larger else 0
+    bound = lower_bound(path) if is_larger and with_bound else 0
     return FileSizes(path, len(last.cfi.entries), cfi_size, hdr_size, tuple(sections), bound)
 
 
@@ -190,16 +192,17 @@ def _made(conversion: Conversion, version: int, level: Level, seconds: float) ->
 
 
 class Task(NamedTuple):
-    """A file to measure, in which versions, and at which levels."""
+    """A file to measure, in which versions, at which levels, and whether with a bound."""
 
     source: Source
     versions: tuple[int, ...]
     levels: tuple[Level, ...]
+    with_bound: bool
 
 
 def measure_task(task: Task) -> FileSizes | None:
     """Measure one file; this is what a process of the pool does."""
-    return measure(task.source.path, task.versions, task.levels)
+    return measure(task.source.path, task.versions, task.levels, with_bound=task.with_bound)
 
 
 def size_of(task: Task) -> int:
@@ -332,6 +335,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--sample", type=int, metavar="N", help="measure about N files")
     parser.add_argument("--max-file-size", type=int, default=40, metavar="MB", help="default: 40")
+    parser.add_argument("--bound", action="store_true", help="count the files that no choice of ranges makes smaller")
     parser.add_argument("--worst", type=int, default=20, metavar="N", help="files to name (default: 20)")
     parser.add_argument("--json", action="store_true", help="files and all, as JSON")
     arguments = parser.parse_args()
@@ -340,7 +344,7 @@ def main() -> int:
     sources = elf_files(arguments.roots, arguments.sample)
     max_size = arguments.max_file_size << 20
     low = tuple(level for level in levels if level not in SPLITTING)
-    tasks = [Task(source, versions, levels if source.size <= max_size else low) for source in sources]
+    tasks = [Task(source, versions, levels if source.size <= max_size else low, arguments.bound) for source in sources]
     large = [task.source.path for task in tasks if task.levels != levels]
     files = list(measure_all(tasks, arguments.jobs))
     summaries = [summarize(files, version, level, arguments.worst) for version in versions for level in levels]
@@ -350,7 +354,7 @@ def main() -> int:
         return 0
     for line in lines_of(summaries, levels[-1]):
         print(line)
-    if versions[-1] == SFRAME_VERSION_3 and levels[-1] in SPLITTING:
+    if arguments.bound and versions[-1] == SFRAME_VERSION_3 and levels[-1] in SPLITTING:
         hopeless = sum(file.bound > file.whole_size for file in files)
         print(f"of the files larger than their CFI at -O{levels[-1]}, {hopeless} are so for any choice of ranges")
     if large:
