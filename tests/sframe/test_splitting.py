@@ -76,6 +76,20 @@ def test_what_does_not_recur_stays_whole() -> None:
     assert split(functions) == [(functions[0], 0)]
 
 
+def test_rows_that_others_have_anyway_are_cut_off_where_they_cost_more_than_a_record() -> None:
+    """Cutting them off adds a record of 16 bytes, whatever their share of a list with three users would cost."""
+    recurring = ((0, 8), (1, 16), (2, 24), (4, 32), (6, 24), (9, 16), (13, 8))
+    own = ((20, 24), (31, 16), (43, 32))
+    pair = functions_of([body(*recurring)] * 2)
+    for row_count, is_cut in ((7, True), (5, False)):
+        shared = body(*recurring[:row_count])
+        functions = tuple(each._replace(body=shared) for each in pair)
+        functions += (Function(0x8000, FUNCTION_SIZE, body(*recurring[:row_count], *own)),)
+        ranges = split(functions)
+        assert [number for _, number in ranges] == ([0, 1, 2, 2] if is_cut else [0, 1, 2])
+        assert (ranges[2][0].body == shared) == is_cut
+
+
 def test_repeating_blocks_stay_whole() -> None:
     stubs = tuple(Function(0x1000 * n, 0x100, body((0, 8), (11, 16))._replace(repeat_size=16)) for n in range(1, 30))
     assert split(stubs) == [(stub, number) for number, stub in enumerate(stubs)]
