@@ -90,6 +90,34 @@ def test_rows_that_others_have_anyway_are_cut_off_where_they_cost_more_than_a_re
         assert (ranges[2][0].body == shared) == is_cut
 
 
+def test_a_list_costs_its_last_user_no_more_than_the_others() -> None:
+    """All five ends have the same rows in front, which pay for their own list together."""
+    recurring = ((0, 8), (1, 16), (2, 24), (4, 32), (6, 24), (9, 16), (13, 8), (15, 16))
+    ends = [((30 + n, 24), (41 + 3 * n, 32), (63 + 7 * n, 24)) for n in range(5)]
+    ranges = split(functions_of([body(*recurring, *end) for end in ends]))
+    assert [len(function.body.starts) for function, _ in ranges] == [8, 3] * 5
+
+
+@pytest.mark.parametrize(("version", "row_counts"), [(2, [11, 11, 8, 3]), (3, [11, 11, 11])])
+def test_the_beginning_of_a_list_is_there_to_use_before_version_3(version: int, row_counts: list[int]) -> None:
+    """Two functions begin alike: one is cut where that needs no other list, but the one that is there twice is not."""
+    recurring = ((0, 8), (1, 16), (2, 24), (4, 32), (6, 24), (9, 16), (13, 8), (15, 16))
+    twice = body(*recurring, (30, 24), (41, 32), (63, 24))
+    once = body(*recurring, (31, 24), (44, 32), (70, 24))
+    # Elsewhere, enough is saved for a bad choice here to pass.
+    others = [prologue_and_epilogue(0x40 + 8 * n) for n in range(40)]
+    ranges = split(functions_of([twice, twice, once, *others]), version)
+    assert len(ranges) > 3 + len(others)
+    assert [len(function.body.starts) for function, number in ranges if number < 3] == row_counts
+
+
+def test_what_would_not_get_smaller_stays_whole() -> None:
+    """Each beginning is there to use as long as the other one is not cut off; to cut off both costs more bytes."""
+    recurring = ((0, 8), (1, 16), (2, 24), (4, 32), (6, 24), (9, 16), (13, 8), (15, 16))
+    functions = functions_of([body(*recurring, (30 + n, 24), (41 + 3 * n, 32), (63 + 7 * n, 24)) for n in range(2)])
+    assert split(functions, 2) == [(function, number) for number, function in enumerate(functions)]
+
+
 def test_repeating_blocks_stay_whole() -> None:
     stubs = tuple(Function(0x1000 * n, 0x100, body((0, 8), (11, 16))._replace(repeat_size=16)) for n in range(1, 30))
     assert split(stubs) == [(stub, number) for number, stub in enumerate(stubs)]
@@ -146,6 +174,14 @@ def test_rows_far_apart_stay_together() -> None:
     """A cut costs more than two bytes more for each of a few starts."""
     function = Function(0x1000, 0x40000, body((0, 8), (0x20000, 16)))
     assert split((function,)) == [(function, 0)]
+
+
+def test_two_groups_of_rows_far_apart_are_cut() -> None:
+    """Starts of four bytes for all rows would cost more than another record."""
+    near = [(number, 8 + 8 * (number % 4)) for number in range(8)]
+    far = [(0x20000 + start, 300 if offset == 32 else offset) for start, offset in near]
+    ranges = split((Function(0x1000, 0x40000, body(*near, *far)),))
+    assert [len(function.body.starts) for function, _ in ranges] == [8, 8]
 
 
 def test_many_rows_are_cut_where_starts_would_outgrow_a_byte() -> None:
