@@ -183,6 +183,22 @@ def test_a_list_that_every_use_could_extend_is_no_candidate() -> None:
     assert [last for last, _ in found[0] if last > 1] == [4]
 
 
+def test_rows_recur_wherever_functions_begin_inside_them() -> None:
+    """Two neighbours have three rows together; where in the second row one follows the other makes no difference."""
+    made: list[Function] = []
+    for begin, size in ((0x1000, 8), (0x2000, 7)):
+        first = body_of_rows([FrameRow(0, STATES[1]), FrameRow(4, STATES[0])])
+        second = body_of_rows([FrameRow(0, STATES[0]), FrameRow(12 - size, STATES[2])])
+        made += [Function(begin, size, first), Function(begin + size, 20, second)]
+    columns = Columns(size_of, 1)
+    _, stretches = make_stretches(made, columns)
+    assert columns.inner_cuts == {2, 7}
+    prices = Prices(RECORD_SIZE, ATTRIBUTE_SIZE, 24)
+    ranges_at = Candidates(columns, stretches, prices, Budget(0)).ranges_at
+    assert ranges_at[0][-1][0] == 4
+    assert ranges_at[5] == [(last + 5, number) for last, number in ranges_at[0]]
+
+
 @pytest.mark.parametrize("max_rows", [1, 4, 8])
 def test_no_candidate_has_more_rows_than_a_range_may_have(max_rows: int) -> None:
     rows = [FrameRow(5 * number, STATES[number % 3]) for number in range(10)]
