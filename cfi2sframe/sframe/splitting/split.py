@@ -114,11 +114,10 @@ def _ranges(
     known: dict[bytes, FunctionBody] = {}
     ranges: list[tuple[Function, int]] = []
     for group in groups:
-        chosen = () if group.stretch is None else choices[group.stretch]
-        if group.last - group.first == 1 and len(chosen) <= 1:
+        if group.stretch is None:
             ranges.append((functions[group.first], group.first))
         else:
-            ranges += _ranges_of(group, chosen, functions, columns, known)
+            ranges += _ranges_of(group, choices[group.stretch], functions, columns, known)
     return ranges
 
 
