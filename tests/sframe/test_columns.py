@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AMD64
+from cfi2sframe.sframe.lookup_cost import lookup_cost
 from cfi2sframe.sframe.model import FrameRow, Function
 from cfi2sframe.sframe.rows import BodyPlanner
 from cfi2sframe.sframe.splitting.columns import Columns
@@ -130,3 +131,11 @@ def test_rows_up_to_the_next_cut_are_told_apart_where_the_first_began_before() -
     segments = columns.segments()
     assert segments.first_whole[1] != segments.first_whole[5]
     assert segments.closing[2] == segments.closing[6]
+
+
+@given(functions(), LEAST_GAPS)
+def test_the_rows_walked_are_those_of_a_function(drawn: list[Function], least_gap: int) -> None:
+    columns = columns_of(drawn, least_gap)
+    for first, last in ranges_of(columns):
+        size = columns.cut_deltas[last] - columns.cut_deltas[first]
+        assert columns.walked_count(first, last) == lookup_cost([size], [columns.body(first, last)]).walked_count

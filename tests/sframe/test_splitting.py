@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import accumulate
 
 import pytest
@@ -44,6 +45,18 @@ def functions_of(bodies: list[FunctionBody], gap: int = 16) -> tuple[Function, .
     """Return functions of one size, with a gap between them."""
     step = FUNCTION_SIZE + gap
     return tuple(Function(0x1000 + step * n, FUNCTION_SIZE, each) for n, each in enumerate(bodies))
+
+
+class Account(Budget):
+    """Steps by what they are for."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.steps: Counter[str] = Counter()
+
+    def spend(self, steps: int, what: str) -> None:
+        self.steps[what] += steps
+        super().spend(steps, what)
 
 
 def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - the callback's signature
@@ -258,13 +271,43 @@ def test_a_range_has_few_rows() -> None:
     assert sizes[1] < sizes[0] < len(encode(functions, 3))
 
 
+def test_what_may_be_walked_is_nearly_used_up() -> None:
+    functions = small_neighbours(200)
+    code_size = sum(function.size for function in functions)
+    columns = Columns(size_of, 1)
+    _, stretches = make_stretches(functions, columns)
+    range_counts: list[int] = []
+    for mean_rows in (7, 5, 3, 2.5, 2):
+        most = int(mean_rows * code_size)
+        choices = choose_ranges(columns, stretches, Prices.of(3, 24), Budget(0), most)
+        walked_count = sum(columns.walked_count(first, last) for ranges in choices for first, last, _ in ranges)
+        assert 0.9 * most <= walked_count <= most
+        range_counts.append(sum(map(len, choices)))
+    # The fewer rows a look-up may walk, the more ranges there are.
+    assert range_counts == sorted(range_counts)
+
+
+def test_trying_every_range_is_counted_on_the_budget() -> None:
+    functions = small_neighbours(200)
+    columns = Columns(size_of, 1)
+    _, stretches = make_stretches(functions, columns)
+    counted = {most: Account() for most in (None, 2 * sum(function.size for function in functions))}
+    for most, account in counted.items():
+        choose_ranges(columns, stretches, Prices.of(3, 24), account, most)
+    without, with_price = counted.values()
+    assert set(with_price.steps) - set(without.steps) == {"ranges at a price of rows walked"}
+    # Each of the five rounds and more tries some beginnings for every end.
+    assert with_price.steps["ranges at a price of rows walked"] > 5 * len(columns.cut_rows) / 4
+
+
 def test_a_look_up_walks_no_more_rows_than_before() -> None:
-    """Joined with neighbours, functions of three rows would cost more to look up, so these stay as they are."""
+    """Joined with neighbours, functions of three rows would cost more to look up, so only some of them are joined."""
     functions = small_neighbours(60)
     joined = tuple(function for function, _ in split(functions))
     assert walked(joined) > walked(functions)
-    kept = tuple(function for function, _ in split(functions, 3, QUICK))
-    assert kept == functions
+    quick = tuple(function for function, _ in split(functions, 3, QUICK))
+    assert walked(quick) <= walked(functions)
+    assert len(encode(joined, 3)) < len(encode(quick, 3)) < len(encode(functions, 3))
     # Where other functions cost much more, these may.
     long = body(*[(9 * number, 8 + 8 * (number % 2)) for number in range(80)])
     mixed = (*functions, Function(0x8000, FUNCTION_SIZE, long))

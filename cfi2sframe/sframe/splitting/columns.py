@@ -56,9 +56,10 @@ class Columns:
     """The rows and cuts of all stretches.
 
     By row: `states` are numbers of states, `deltas` count bytes from the stretch's start, `tail_ends[N]` is the size of
-    the info bytes and data words of all rows before row N. By cut (each stretch's start and end are cuts): `cut_rows`
-    is the first row of a range that begins there, `cut_ends` the end of the rows of a range that ends there,
-    `cut_deltas` counts bytes from the stretch's start, `last_cuts` is the last cut of the same stretch.
+    the info bytes and data words of all rows before row N, `delta_sums[N]` the sum of their deltas. By cut (each
+    stretch's start and end are cuts): `cut_rows` is the first row of a range that begins there, `cut_ends` the end of
+    the rows of a range that ends there, `cut_deltas` counts bytes from the stretch's start, `last_cuts` is the last cut
+    of the same stretch.
 
     There are cuts where functions begin, before a row whose predecessor is in force for `least_gap` bytes or more, and
     after a few rows without a cut. `inner_cuts` are inside a row: a function begins there with the state in which the
@@ -69,6 +70,7 @@ class Columns:
         self.states = array("I")
         self.deltas = array("I")
         self.tail_ends = array("I")
+        self.delta_sums = array("Q")
         self.cut_rows = array("I")
         self.cut_ends = array("I")
         self.cut_deltas = array("I")
@@ -137,6 +139,7 @@ class Columns:
     def finish(self) -> None:
         """Compute what depends on all rows; the caller must call this once, after the last `add`."""
         self.tail_ends = array("I", accumulate(map(self._tail_sizes.__getitem__, self.states), initial=0))
+        self.delta_sums = array("Q", accumulate(self.deltas, initial=0))
         # No slice contains the distance from one stretch to the next.
         gaps = [max(after - before, 0) for before, after in pairwise(self.deltas)]
         self._slices = _slice_of(self.states, array("I", [*gaps, 0][: len(self.states)]))
@@ -188,6 +191,16 @@ class Columns:
         """Return the bytes of the rows of the range between two cuts."""
         row, end = self.cut_rows[first], self.cut_ends[last]
         return self.tail_ends[end] - self.tail_ends[row] + self.start_size(first, last) * (end - row)
+
+    def walked_count(self, first: int, last: int) -> int:
+        """Return the rows that readers walk for all addresses of the range between two cuts together.
+
+        A row costs one for each byte from its start to the range's end.
+        """
+        row, end, begin = self.cut_rows[first], self.cut_ends[last], self.cut_deltas[first]
+        # The first row starts at the cut, even if it is in force before.
+        starts = self.delta_sums[end] - self.delta_sums[row] + begin - self.deltas[row]
+        return (end - row) * self.cut_deltas[last] - starts
 
     def start_size(self, first: int, last: int) -> int:
         """Return the bytes of each start field of the range between two cuts."""

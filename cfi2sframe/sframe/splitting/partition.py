@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from itertools import count
+from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ class Partitioner:
     Costs are bytes. A row list that only one range uses costs the sum of its rows. The beginning that is best for a
     range that ends at some cut therefore stays the best one for later cuts, until the last start no longer fits its
     field, or the rows are too many. A queue for each width of starts keeps the cheapest open beginnings, and each cut
-    is visited once.
+    is visited once. Where rows walked have a price, which grows with the rows of a range and its bytes, every beginning
+    is tried for every end.
     """
 
     def __init__(self, columns: Columns, candidates: Candidates, prices: Prices) -> None:
@@ -65,9 +68,13 @@ class Partitioner:
             array("Q", [tails[end] + 2 * end for end in ends]),
             *_oldest_cuts(columns, prices.max_rows),
         )
+        #: The beginnings that are tried for all ends where rows walked have a price.
+        self.trial_count: Final = sum(map(sub, count(), self._cuts.oldest_2))
 
     def partition(self, stretch: Stretch, list_costs: list[float]) -> list[Range]:
         """Return the cheapest ranges of a stretch; `list_costs[N]` is the cost of one use of list N, with a record."""
+        if self.prices.walk_price:
+            return self._partition_walked(stretch, list_costs)
         base, last_cut, use_count = stretch
         fixed = self.prices.record_size * use_count + self.prices.attribute_size
         # The cost of the ranges from the stretch's start to each cut; of the last of these ranges, the first cut and
@@ -110,14 +117,65 @@ class Partitioner:
                     costs[there], froms[there], lists[there] = total, base + here, number
         return self._trace_back(stretch, costs[-1] - fixed, froms, lists)
 
+    def _partition_walked(self, stretch: Stretch, list_costs: list[float]) -> list[Range]:
+        """Do the same where rows walked have a price.
+
+        The rows that readers walk in a range are those of its last cut, less those of its first, less the first cut's
+        row number for each byte before the last cut (`Columns.walked_count`, multiplied out).
+        """
+        columns, (base, last_cut, use_count) = self.columns, stretch
+        price = self.prices.walk_price * use_count
+        fixed = self.prices.record_size * use_count + self.prices.attribute_size
+        window = slice(base, last_cut + 1)
+        first_row, sums = columns.cut_rows[base], columns.delta_sums
+        rows, ends, deltas = columns.cut_rows[window], columns.cut_ends[window], columns.cut_deltas[window]
+        opening_1, opening_2, closing_1, closing_2, oldest_1, oldest_2 = (column[window] for column in self._cuts)
+        # The price of the rows walked up to each cut, as if the range began with the stretch.
+        walks = [
+            price * ((end - first_row) * delta - sums[end] + sums[first_row])
+            for end, delta in zip(ends, deltas, strict=True)
+        ]
+        narrow = [fixed + closing + walk for closing, walk in zip(closing_1, walks, strict=True)]
+        wide = [fixed + closing + walk for closing, walk in zip(closing_2, walks, strict=True)]
+        costs = [0.0] + [_INFINITE] * (last_cut - base)
+        froms = [base] * len(costs)
+        lists = [-1] * len(costs)
+        last_1 = last_2 = 0
+        for here, ranges in enumerate(self.candidates.ranges_at[base:last_cut]):
+            cut, row = base + here, rows[here]
+            slope = price * (row - first_row)
+            begin = columns.deltas[row] - deltas[here] + sums[row] - sums[first_row]
+            cost = costs[here] + price * begin
+            while last_2 < last_cut - base and oldest_2[last_2 + 1] <= cut:
+                last_2 += 1
+            while last_1 < last_2 and oldest_1[last_1 + 1] <= cut:
+                last_1 += 1
+            opened = cost - opening_1[here]
+            for there in range(here + 1, last_1 + 1):
+                total = opened + narrow[there] - slope * deltas[there]
+                if total < costs[there]:
+                    costs[there], froms[there], lists[there] = total, cut, -1
+            opened = cost - opening_2[here]
+            for there in range(max(here, last_1) + 1, last_2 + 1):
+                total = opened + wide[there] - slope * deltas[there]
+                if total < costs[there]:
+                    costs[there], froms[there], lists[there] = total, cut, -1
+            for range_end, number in ranges:
+                there = range_end - base
+                total = cost + use_count * list_costs[number] + walks[there] - slope * deltas[there]
+                if total < costs[there]:
+                    costs[there], froms[there], lists[there] = total, cut, number
+        return self._trace_back(stretch, costs[-1] - fixed, froms, lists)
+
     def _trace_back(self, stretch: Stretch, most: float, froms: list[int], lists: list[int]) -> list[Range]:
         """Return the ranges found; or a single one, if its rows cost less than `most`."""
         columns, (base, last, _) = self.columns, stretch
         # A few rows that are far apart may be cheapest in one range with starts of four bytes.
         row_count = columns.cut_ends[last] - columns.cut_rows[base]
-        is_allowed = row_count <= self.prices.max_rows and columns.start_size(base, last) > 2
-        if is_allowed and columns.rows_size(base, last) < most:
-            return [Range(base, last, None)]
+        if row_count <= self.prices.max_rows and columns.start_size(base, last) > 2:
+            walk = self.prices.walk_price * stretch.use_count * columns.walked_count(base, last)
+            if columns.rows_size(base, last) + walk < most:
+                return [Range(base, last, None)]
         ranges: list[Range] = []
         while last > base:
             first, number = froms[last - base], lists[last - base]
@@ -125,8 +183,11 @@ class Partitioner:
             last = first
         return ranges[::-1]
 
-    def cost(self, ranges: list[Range], use_count: int, other_uses: list[int]) -> int:
-        """Return the bytes of a stretch's ranges: their records, and once each row list that no other stretch uses."""
+    def cost(self, ranges: list[Range], use_count: int, other_uses: list[int]) -> float:
+        """Return the bytes of a stretch's ranges: their records, and once each row list that no other stretch uses.
+
+        The price of the rows walked is added.
+        """
         own_size = sum(
             self.prices.attribute_size + self.columns.rows_size(each.first_cut, each.last_cut)
             for each in ranges
@@ -136,7 +197,12 @@ class Partitioner:
             each.list_number for each in ranges if each.list_number is not None and not other_uses[each.list_number]
         }
         new_size = sum(self.candidates.list_sizes[number] for number in new_lists)
-        return use_count * self.prices.record_size * len(ranges) + own_size + new_size
+        size = use_count * self.prices.record_size * len(ranges) + own_size + new_size
+        return size + self.prices.walk_price * use_count * self.walked_count(ranges)
+
+    def walked_count(self, ranges: list[Range]) -> int:
+        """Return the rows that readers walk for all addresses of a stretch together."""
+        return sum(self.columns.walked_count(each.first_cut, each.last_cut) for each in ranges)
 
 
 def _oldest_cuts(columns: Columns, max_rows: int) -> tuple[array[int], array[int]]:

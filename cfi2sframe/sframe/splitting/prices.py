@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranges and row lists cost, in bytes."""
+"""What ranges, row lists, and the rows that readers walk cost, in bytes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ class Prices(NamedTuple):
     """What a section's version charges, in bytes.
 
     `record_size` is that of a function's record, `attribute_size` that of the attribute before a row list (version 3).
-    `max_rows` is the most rows that a range may have.
+    `max_rows` is the most rows that a range may have. `walk_price` is what may be spent to save a reader one row at one
+    address.
     """
 
     record_size: int
     attribute_size: int
     max_rows: int
+    walk_price: float = 0.0
 
     @classmethod
     def of(cls, version: int, max_rows: int) -> Prices:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 #: more. More cuts cost more time, and rows that are close together usually belong to the same range.
 _LEAST_GAPS: Final = ((20_000, 1), (100_000, 2))
 _LEAST_GAP: Final = 3
-#: Ranges of fewer rows are not tried: their records would cost more than rows do.
-_LEAST_MAX_ROWS: Final = 4
+#: Equal stretches may differ in their last function's size, so that more rows may be walked than was computed. Then
+#: ranges are chosen again, so often at most.
+_ATTEMPTS: Final = 3
 
 
 class Limits(NamedTuple):
@@ -64,16 +65,19 @@ def split_functions(
     prices = Prices.of(version, limits.max_rows)
     plainest_size = _size(plainest, columns, prices)
     walked_before = _walked_count(functions)
+    kept = _walked_count(functions[group.first] for group in groups if group.stretch is None)
+    most_walked = walked_before - kept
     try:
-        while prices.max_rows >= _LEAST_MAX_ROWS:
-            ranges = _ranges(groups, choose_ranges(columns, stretches, prices, budget), plain, columns)
+        for _ in range(_ATTEMPTS):
+            choices = choose_ranges(columns, stretches, prices, budget, most_walked if limits.keeps_mean else None)
+            ranges = _ranges(groups, choices, plain, columns)
             # No step knows the final cost, so the result for a few functions may be larger than they are.
             if _size(ranges, columns, prices) > plainest_size:
                 break
             walked = _walked_count(each for each, _ in ranges)
             if walked <= walked_before or not limits.keeps_mean:
                 return ranges
-            prices = prices._replace(max_rows=min(prices.max_rows * walked_before // walked, prices.max_rows - 2))
+            most_walked = most_walked * walked_before // walked
     except BudgetError:
         pass
     return plainest
