@@ -98,7 +98,8 @@ def test_version_2_is_without_outermost_frames_unless_asked_for(files: Files) ->
     for errata in ((), ("--errata", "1")):
         assert run(path, "-o", files.out, "--sframe-version=2", *errata) == (0, b"", (warning,))
         assert files.out.read_bytes() == GOOD._replace(version=2).assemble()
-    assert run(path, "-o", files.out, "--sframe-version=2", "--errata", "2") == (0, b"", ())
+    # At -O2, ranges would be where they cost readers less.
+    assert run(path, "-o", files.out, "--sframe-version=2", "--errata", "2", "-O1") == (0, b"", ())
     described = RawFunction(TEXT_VADDR + 32, 16, b"\0\0", 1)
     assert files.out.read_bytes() == GOOD._replace(functions=(PUSH, described), version=2).assemble()
 
