@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import accumulate
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.arch import AMD64
 from cfi2sframe.budget import BASE_STEPS, Budget
+from cfi2sframe.errors import BudgetError
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
@@ -45,18 +45,6 @@ def functions_of(bodies: list[FunctionBody], gap: int = 16) -> tuple[Function, .
     """Return functions of one size, with a gap between them."""
     step = FUNCTION_SIZE + gap
     return tuple(Function(0x1000 + step * n, FUNCTION_SIZE, each) for n, each in enumerate(bodies))
-
-
-class Account(Budget):
-    """Steps by what they are for."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.steps: Counter[str] = Counter()
-
-    def spend(self, steps: int, what: str) -> None:
-        self.steps[what] += steps
-        super().spend(steps, what)
 
 
 def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - the callback's signature
@@ -291,13 +279,14 @@ def test_trying_every_range_is_counted_on_the_budget() -> None:
     functions = small_neighbours(200)
     columns = Columns(size_of, 1)
     _, stretches = make_stretches(functions, columns)
-    counted = {most: Account() for most in (None, 2 * sum(function.size for function in functions))}
-    for most, account in counted.items():
-        choose_ranges(columns, stretches, Prices.of(3, 24), account, most)
-    without, with_price = counted.values()
-    assert set(with_price.steps) - set(without.steps) == {"ranges at a price of rows walked"}
-    # Each of the five rounds and more tries some beginnings for every end.
-    assert with_price.steps["ranges at a price of rows walked"] > 5 * len(columns.cut_rows) / 4
+    steps_left = 16 * len(columns.cut_rows)
+    budgets = Budget(0), Budget(0)
+    for budget in budgets:
+        budget.spend(BASE_STEPS - steps_left, "others")
+    choose_ranges(columns, stretches, Prices.of(3, 24), budgets[0])
+    most_walked = 2 * sum(function.size for function in functions)
+    with pytest.raises(BudgetError, match="ranges at a price of rows walked take more work"):
+        choose_ranges(columns, stretches, Prices.of(3, 24), budgets[1], most_walked)
 
 
 def test_a_look_up_walks_no_more_rows_than_before() -> None:
