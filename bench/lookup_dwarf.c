@@ -86,7 +86,9 @@ static uint32_t load_u32(const unsigned char *at)
   return value;
 }
 
-static uint64_t take_uleb128(const unsigned char **at)
+/* Takes the bytes of a LEB128 number.  SIGN becomes the bits above those that
+   it has, if its last bit is set.  */
+static uint64_t take_leb128(const unsigned char **at, uint64_t *sign)
 {
   uint64_t value = 0;
   unsigned shift = 0;
@@ -98,24 +100,21 @@ static uint64_t take_uleb128(const unsigned char **at)
       value |= (uint64_t)(byte & 0x7f) << shift;
     shift += 7;
   } while ((byte & 0x80) != 0);
+  *sign = shift < 64 && (byte & 0x40) != 0 ? ~(uint64_t)0 << shift : 0;
   return value;
+}
+
+static uint64_t take_uleb128(const unsigned char **at)
+{
+  uint64_t sign;
+  return take_leb128(at, &sign);
 }
 
 static int64_t take_sleb128(const unsigned char **at)
 {
-  uint64_t value = 0;
-  unsigned shift = 0;
-  unsigned char byte;
-
-  do {
-    byte = *(*at)++;
-    if (shift < 64)
-      value |= (uint64_t)(byte & 0x7f) << shift;
-    shift += 7;
-  } while ((byte & 0x80) != 0);
-  if (shift < 64 && (byte & 0x40) != 0)
-    value |= ~(uint64_t)0 << shift;
-  return (int64_t)value;
+  uint64_t sign;
+  uint64_t value = take_leb128(at, &sign);
+  return (int64_t)(value | sign);
 }
 
 /* Bytes of a pointer of that encoding, 0 for those of no fixed size.  */

@@ -235,8 +235,8 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _level(text: str) -> int | str:
-    """Parse a level: a number, or the letter of the smallest one."""
-    return text if text == "s" else int(text)
+    """Parse a level: a number, or a letter. The parser's choices say which there are."""
+    return int(text) if text.isdecimal() else text
 
 
 def address(text: str) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranges of a stretch that cost the fewest bytes, by dynamic programming over its cuts."""
+"""The ranges of a stretch that cost least, by dynamic programming over its cuts."""
 
 from __future__ import annotations
 
