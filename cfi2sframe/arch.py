@@ -52,6 +52,8 @@ class Arch(NamedTuple):
     """An RA word of 0 means "not saved" where only FP is saved; in version 2, RA and FP words may hold a register."""
     ra_may_be_signed: bool
     """The RA may carry a pointer authentication code."""
+    prologue_step: int
+    """Bytes that a row in the midst of a prologue or an epilogue is mostly in force for: those of an instruction."""
     first_version: int
     """The first SFrame version that defines this ABI."""
     pc32_relocation: int
@@ -92,6 +94,7 @@ AMD64: Final = Arch(
     cfa_offset_scale=1,
     pads_ra=False,
     ra_may_be_signed=False,
+    prologue_step=2,
     first_version=1,
     pc32_relocation=R_X86_64_PC32,
     pc64_relocation=R_X86_64_PC64,
@@ -111,6 +114,7 @@ AARCH64_LE: Final = Arch(
     cfa_offset_scale=1,
     pads_ra=False,
     ra_may_be_signed=True,
+    prologue_step=4,
     first_version=1,
     pc32_relocation=R_AARCH64_PREL32,
     pc64_relocation=R_AARCH64_PREL64,
@@ -131,6 +135,7 @@ S390X: Final = Arch(
     cfa_offset_scale=8,
     pads_ra=True,
     ra_may_be_signed=False,
+    prologue_step=6,
     first_version=2,
     pc32_relocation=R_390_PC32,
     pc64_relocation=R_390_PC64,

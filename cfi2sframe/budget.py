@@ -11,9 +11,13 @@ that, because a step is only roughly a microsecond, and what is not counted has 
 
 from __future__ import annotations
 
-from typing import Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.errors import BudgetError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Steps, of about a microsecond each, that any input is granted; and those that each of its bytes adds.
 BASE_STEPS: Final = 500_000
@@ -52,6 +56,18 @@ class Budget:
         if size > self._memory_left:
             raise BudgetError(f"{what} take more memory than {self.input_size:,} bytes of input may")
         self._memory_left -= size
+
+    @contextmanager
+    def half(self) -> Iterator[None]:
+        """Grant half of what is left to what runs inside: to work that may fail, and must not cost all the rest."""
+        steps, memory = self._steps_left // 2, self._memory_left // 2
+        self._steps_left -= steps
+        self._memory_left -= memory
+        try:
+            yield
+        finally:
+            self._steps_left += steps
+            self._memory_left += memory
 
     def release(self, size: int) -> None:
         """Give back `size` bytes that `hold` has counted and that are freed."""

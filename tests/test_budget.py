@@ -25,6 +25,21 @@ def test_memory_up_to_the_last_byte(size: int) -> None:
         budget.hold(1, "names")
 
 
+def test_half_of_what_is_left() -> None:
+    budget = Budget(0)
+    with pytest.raises(BudgetError), budget.half():  # noqa: PT012 - what comes before the error matters
+        budget.spend(BASE_STEPS // 2, "a part")
+        budget.hold(BASE_MEMORY // 2, "a part")
+        budget.spend(1, "more")
+    budget.spend(BASE_STEPS // 2, "the rest")
+    budget.hold(BASE_MEMORY // 2, "the rest")
+    with pytest.raises(BudgetError):
+        budget.spend(1, "more")
+    with budget.half():
+        budget.release(BASE_MEMORY // 2)
+    budget.hold(BASE_MEMORY // 2, "again")
+
+
 def test_freed_memory_can_be_held_again() -> None:
     budget = Budget(0)
     for _ in range(3):

@@ -114,7 +114,8 @@ def _split(plain: Conversion, max_rows: int) -> Section:
 
     budget = Budget(_BUDGET_FACTOR * len(plain.image.data))
     limits = Limits(max_rows, keeps_mean=False)
-    ranges = split_functions(plain.section.functions, plain.section.version, size_of, limits, budget)
+    step = plain.image.arch.prologue_step
+    ranges = split_functions(plain.section.functions, plain.section.version, size_of, step, limits, budget)
     functions = [function for function, _ in ranges]
     return plain.section._replace(
         starts=tuple([function.start_vaddr for function in functions]),

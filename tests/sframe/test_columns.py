@@ -52,7 +52,7 @@ def test_a_range_has_the_rows_of_its_functions(drawn: list[Function], least_gap:
     groups, stretches = make_stretches(drawn, columns)
     for group in groups:
         assert group.stretch is not None
-        first_cut, last_cut, _ = stretches[group.stretch]
+        first_cut, last_cut, _, _ = stretches[group.stretch]
         whole = [state for each in drawn[group.first : group.last] for state in states_of(each.body, each.size)]
         assert columns.cut_deltas[first_cut] == 0
         for first in range(first_cut, last_cut):
@@ -139,3 +139,14 @@ def test_the_rows_walked_are_those_of_a_function(drawn: list[Function], least_ga
     for first, last in ranges_of(columns):
         size = columns.cut_deltas[last] - columns.cut_deltas[first]
         assert columns.walked_count(first, last) == lookup_cost([size], [columns.body(first, last)]).walked_count
+
+
+@pytest.mark.parametrize(
+    ("gaps", "cut_rows"), [((1,), [0, 1, 2, 3, 4, 5]), ((5,), [0, 3, 5]), ((5, 64), [0, 2, 3, 5]), ((5, 65), [0, 3, 5])]
+)
+def test_there_are_cuts_around_rows_that_are_long(gaps: tuple[int, ...], cut_rows: list[int]) -> None:
+    """After a row of five bytes or more; before one that is long enough, however short the row before that."""
+    body = body_of_rows([FrameRow(start, STATES[n % 2]) for n, start in enumerate((0, 4, 8, 72, 76))])
+    columns = Columns(size_of, *gaps)
+    make_stretches([Function(0x1000, 140, body)], columns)
+    assert list(columns.cut_rows) == cut_rows

@@ -91,14 +91,14 @@ def least_cost(partitioner: Partitioner, stretch: Stretch, costs: list[float]) -
     Ranges with starts of four bytes are tried for whole stretches only.
     """
     columns, max_rows = partitioner.columns, partitioner.prices.max_rows
-    base, end, use_count = stretch
+    base, end, use_count, _ = stretch
     own = RECORD_SIZE * use_count + ATTRIBUTE_SIZE
     least = {base: 0.0}
     for last in range(base + 1, end + 1):
         ways: list[float] = []
         for first, cost in least.items():
             so_far = cost + partitioner.prices.walk_price * use_count * columns.walked_count(first, last)
-            ways += [so_far + costs[n] * use_count for to, n in partitioner.candidates.ranges_at[first] if to == last]
+            ways += [so_far + costs[n] * use_count for to, n in partitioner.candidates.ranges_at(first) if to == last]
             is_short = last == first + 1 or columns.cut_ends[last] - columns.cut_rows[first] <= max_rows
             if is_short and ((first, last) == (base, end) or columns.start_size(first, last) < 4):
                 ways.append(so_far + own + columns.rows_size(first, last))
@@ -160,7 +160,8 @@ def test_candidates_are_the_ranges_whose_rows_recur(drawn: list[Function], max_r
     repeats = {cut: each.use_count for each in stretches for cut in range(each.first_cut, each.last_cut)}
     keys_of: dict[int, set[bytes]] = {}
     uses_of: Counter[int] = Counter()
-    for first, found in enumerate(candidates.ranges_at):
+    for first in range(len(columns.cut_rows)):
+        found = candidates.ranges_at(first)
         assert found == sorted(found)
         for last, number in found:
             assert first < last <= columns.last_cuts[first]
@@ -174,7 +175,7 @@ def test_candidates_are_the_ranges_whose_rows_recur(drawn: list[Function], max_r
     firsts = [cut for cut, last in enumerate(columns.last_cuts) if cut != last]
     counts = Counter(columns.key(cut, cut + 1) for cut in firsts)
     for cut in firsts:
-        is_candidate = any(last == cut + 1 for last, _ in candidates.ranges_at[cut])
+        is_candidate = any(last == cut + 1 for last, _ in candidates.ranges_at(cut))
         assert is_candidate == (counts[columns.key(cut, cut + 1)] > 1)
 
 
@@ -185,10 +186,10 @@ def test_a_list_that_every_use_could_extend_is_no_candidate() -> None:
     columns = Columns(size_of, 1)
     _, stretches = make_stretches([Function(0x1000, 120, one), Function(0x2000, 120, other)], columns)
     prices = Prices(RECORD_SIZE, ATTRIBUTE_SIZE, 4)
-    found = Candidates(columns, stretches, prices, Budget(1 << 20)).ranges_at
-    every = Candidates(columns, stretches, prices, Budget(1 << 20), keeps_all=True).ranges_at
-    assert [last for last, _ in every[0]] == [1, 2, 3, 4]
-    assert [last for last, _ in found[0] if last > 1] == [4]
+    found = Candidates(columns, stretches, prices, Budget(1 << 20))
+    every = Candidates(columns, stretches, prices, Budget(1 << 20), keeps_all=True)
+    assert [last for last, _ in every.ranges_at(0)] == [1, 2, 3, 4]
+    assert [last for last, _ in found.ranges_at(0) if last > 1] == [4]
 
 
 def test_rows_recur_wherever_functions_begin_inside_them() -> None:
@@ -203,8 +204,8 @@ def test_rows_recur_wherever_functions_begin_inside_them() -> None:
     assert columns.inner_cuts == {2, 7}
     prices = Prices(RECORD_SIZE, ATTRIBUTE_SIZE, 24)
     ranges_at = Candidates(columns, stretches, prices, Budget(0)).ranges_at
-    assert ranges_at[0][-1][0] == 4
-    assert ranges_at[5] == [(last + 5, number) for last, number in ranges_at[0]]
+    assert ranges_at(0)[-1][0] == 4
+    assert ranges_at(5) == [(last + 5, number) for last, number in ranges_at(0)]
 
 
 @pytest.mark.parametrize("max_rows", [1, 4, 8])
@@ -215,7 +216,7 @@ def test_no_candidate_has_more_rows_than_a_range_may_have(max_rows: int) -> None
     _, stretches = make_stretches([Function(0x1000, 120, one), Function(0x2000, 120, other)], columns)
     prices = Prices(RECORD_SIZE, ATTRIBUTE_SIZE, max_rows)
     found = Candidates(columns, stretches, prices, Budget(0), keeps_all=True)
-    assert [last for last, _ in found.ranges_at[0]] == list(range(1, max_rows + 1))
+    assert [last for last, _ in found.ranges_at(0)] == list(range(1, max_rows + 1))
 
 
 def test_what_recurs_is_looked_for_within_the_budget() -> None:

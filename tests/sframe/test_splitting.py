@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe.arch import AMD64
+from cfi2sframe.arch import AMD64, ARCHES
 from cfi2sframe.budget import BASE_STEPS, Budget
 from cfi2sframe.errors import BudgetError
 from cfi2sframe.sframe.decode import decode_section
@@ -20,9 +20,12 @@ from cfi2sframe.sframe.lookup_cost import lookup_cost
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import words_size
 from cfi2sframe.sframe.splitting import Limits, split_functions
+from cfi2sframe.sframe.splitting.candidates import Candidates
 from cfi2sframe.sframe.splitting.choose import choose_ranges
 from cfi2sframe.sframe.splitting.columns import Columns
+from cfi2sframe.sframe.splitting.partition import Partitioner
 from cfi2sframe.sframe.splitting.prices import Prices
+from cfi2sframe.sframe.splitting.split import least_gap
 from cfi2sframe.sframe.splitting.stretches import make_stretches
 from tests.support.bodies import body_of_rows, with_functions
 
@@ -52,7 +55,7 @@ def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - the 
 
 
 def split(functions: tuple[Function, ...], version: int = 3, limits: Limits = FEW_ROWS) -> list[tuple[Function, int]]:
-    return split_functions(functions, version, size_of, limits, Budget(0))
+    return split_functions(functions, version, size_of, AMD64.prologue_step, limits, Budget(0))
 
 
 def encode(functions: tuple[Function, ...], version: int) -> bytes:
@@ -269,10 +272,47 @@ def test_what_may_be_walked_is_nearly_used_up() -> None:
         most = int(mean_rows * code_size)
         choices = choose_ranges(columns, stretches, Prices.of(3, 24), Budget(0), most)
         walked_count = sum(columns.walked_count(first, last) for ranges in choices for first, last, _ in ranges)
-        assert 0.9 * most <= walked_count <= most
+        assert 0.85 * most <= walked_count <= most
         range_counts.append(sum(map(len, choices)))
     # The fewer rows a look-up may walk, the more ranges there are.
     assert range_counts == sorted(range_counts)
+
+
+@pytest.mark.parametrize("mean_rows", [9, 7, 6, 5, 4, 3, 2.5, 2, 1.5])
+def test_the_price_of_rows_is_found_in_a_few_partitions(mean_rows: float) -> None:
+    """Each counts a step for four trials: a few to come near, one for the last choice, a few where that is too high.
+
+    Functions as small as these are the hardest: rows walked hardly depend on the price, and then all at once.
+    """
+    functions = small_neighbours(2_000)
+    columns = Columns(size_of, 1)
+    _, stretches = make_stretches(functions, columns)
+    prices = Prices.of(3, 24)
+    budget = Budget(0)
+    partitioner = Partitioner(columns, Candidates(columns, stretches, prices, budget), prices)
+    most_steps = 24 * len(columns.cut_rows) + 13 * (partitioner.trial_count // 4)
+    budget = Budget(0)
+    budget.spend(BASE_STEPS - most_steps, "others")
+    most = int(mean_rows * sum(function.size for function in functions))
+    choices = choose_ranges(columns, stretches, prices, budget, most)
+    assert sum(columns.walked_count(first, last) for ranges in choices for first, last, _ in ranges) <= most
+
+
+def test_equal_stretches_may_differ_in_the_size_of_their_end() -> None:
+    """All of them use the same ranges; the rows walked at the end of each count by its own size."""
+    rows = ((0, 8), (1, 16), (2, 24), (4, 32), (6, 24), (9, 16), (13, 8), (15, 16), (30, 24))
+    recurring = [Function(0x1000 + 0x10000 * number, 31 + 999 * bool(number), body(*rows)) for number in range(40)]
+    others = [each._replace(start_vaddr=each.start_vaddr + 0x1000000) for each in small_neighbours(60)]
+    functions = (*recurring, *others)
+    made = tuple(function for function, _ in split(functions, 3, QUICK))
+    assert walked(made) <= walked(functions)
+    assert len(encode(made, 3)) < len(encode(functions, 3))
+
+
+def test_a_large_section_has_no_cuts_inside_prologues() -> None:
+    for arch in ARCHES:
+        assert least_gap(1_000, arch.prologue_step) == 1
+        assert least_gap(1_000_000, arch.prologue_step) == arch.prologue_step + 1
 
 
 def test_trying_every_range_is_counted_on_the_budget() -> None:
@@ -394,7 +434,7 @@ def test_a_function_of_many_rows_is_cut_whatever_it_costs(spent_steps: int) -> N
     budget.spend(spent_steps, "others")
     long = body(*[(300 * number, 8 + 8 * (number % 2)) for number in range(60)])
     functions = (Function(0x1000, 0x8000, long), Function(0x10000, 0x9000, long), Function(0x20000, 9, body((0, 8))))
-    made = split_functions(functions, 3, size_of, QUICK, budget)
+    made = split_functions(functions, 3, size_of, AMD64.prologue_step, QUICK, budget)
     assert max(len(function.body.starts) for function, _ in made) <= 24
     ranges = tuple(function for function, _ in made)
     assert states_by_address(ranges, 3, 0x20010) == states_by_address(functions, 3, 0x20010)

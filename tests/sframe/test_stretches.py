@@ -101,6 +101,8 @@ def test_equal_stretches_are_one() -> None:
         for function in stretch
     ]
     assert grouped(functions) == [(0, 2, 0, 2), (2, 4, 0, 2), (4, 6, 1, 1)]
+    _, stretches = make_stretches(functions, Columns(size_of, 1))
+    assert [stretch.more_size for stretch in stretches] == [16 - 9, 0]
 
 
 def test_a_long_function_that_recurs_is_a_stretch_by_itself() -> None:

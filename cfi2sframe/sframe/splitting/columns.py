@@ -7,6 +7,7 @@ list if the bytes of their slices are equal.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from functools import partial
 from itertools import accumulate, chain, count, pairwise
@@ -61,12 +62,14 @@ class Columns:
     the rows of a range that ends there, `cut_deltas` counts bytes from the stretch's start, `last_cuts` is the last cut
     of the same stretch.
 
-    There are cuts where functions begin, before a row whose predecessor is in force for `least_gap` bytes or more, and
-    after a few rows without a cut. `inner_cuts` are inside a row: a function begins there with the state in which the
-    one before it ends.
+    There are cuts where functions begin, before a row whose predecessor is in force for `least_gap` bytes or more,
+    before a row in force for `long_gap` bytes or more, and after a few rows without a cut. `inner_cuts` are inside a
+    row: a function begins there with the state in which the one before it ends.
     """
 
-    def __init__(self, words_size: Callable[[FrameState, bool], int], least_gap: int) -> None:
+    def __init__(
+        self, words_size: Callable[[FrameState, bool], int], least_gap: int, long_gap: int = sys.maxsize
+    ) -> None:
         self.states = array("I")
         self.deltas = array("I")
         self.tail_ends = array("I")
@@ -78,6 +81,7 @@ class Columns:
         self.inner_cuts: set[int] = set()
         self._words_size = words_size
         self._least_gap = least_gap
+        self._long_gap = long_gap
         self._numbers: dict[Attributes, IdentityMap[FrameState, int]] = {}
         #: By the number of a state: the state, its function's attributes, the bytes of info byte and data words.
         self._state_of: list[FrameState] = []
@@ -123,9 +127,12 @@ class Columns:
         numbers = self._numbers.get(attributes)
         if numbers is None:
             numbers = self._numbers[attributes] = IdentityMap(partial(self._number_state, attributes))
-        starts, least_gap = body.starts, self._least_gap
-        gaps = map(sub, starts[1:], starts)
-        rows = _with_more_cuts([row for row, gap in enumerate(gaps, 1) if gap >= least_gap], len(starts))
+        starts, least_gap, long_gap = body.starts, self._least_gap, self._long_gap
+        gaps = [*map(sub, starts[1:], starts), 0]
+        cuts = [
+            row for row, (gap, next_gap) in enumerate(pairwise(gaps), 1) if gap >= least_gap or next_gap >= long_gap
+        ]
+        rows = _with_more_cuts(cuts, len(starts))
         states = list(map(numbers.__getitem__, body.states))
         return _BodyRows(states, starts, rows)
 
@@ -191,6 +198,10 @@ class Columns:
         """Return the bytes of the rows of the range between two cuts."""
         row, end = self.cut_rows[first], self.cut_ends[last]
         return self.tail_ends[end] - self.tail_ends[row] + self.start_size(first, last) * (end - row)
+
+    def row_count(self, first: int, last: int) -> int:
+        """Return the number of rows of the range between two cuts."""
+        return self.cut_ends[last] - self.cut_rows[first]
 
     def walked_count(self, first: int, last: int) -> int:
         """Return the rows that readers walk for all addresses of the range between two cuts together.

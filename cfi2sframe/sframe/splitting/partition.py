@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from itertools import count
+from itertools import count, islice
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cfi2sframe.sframe.splitting.candidates import Candidates
     from cfi2sframe.sframe.splitting.columns import Columns
     from cfi2sframe.sframe.splitting.prices import Prices
@@ -75,7 +77,7 @@ class Partitioner:
         """Return the cheapest ranges of a stretch; `list_costs[N]` is the cost of one use of list N, with a record."""
         if self.prices.walk_price:
             return self._partition_walked(stretch, list_costs)
-        base, last_cut, use_count = stretch
+        base, last_cut, use_count, _ = stretch
         fixed = self.prices.record_size * use_count + self.prices.attribute_size
         # The cost of the ranges from the stretch's start to each cut; of the last of these ranges, the first cut and
         # the number of the list (-1: a list of its own).
@@ -87,7 +89,7 @@ class Partitioner:
         open_1: deque[tuple[float, int]] = deque()
         open_2: deque[tuple[float, int]] = deque()
         window = slice(base, last_cut + 1)
-        ranges_at = self.candidates.ranges_at[window]
+        found, counts = self._candidates_of(stretch, list_costs)
         for here, (opening_1, opening_2, closing_1, closing_2, oldest_1, oldest_2) in enumerate(
             zip(*[column[window] for column in self._cuts], strict=True)
         ):
@@ -111,8 +113,8 @@ class Partitioner:
             while open_2 and opened <= open_2[-1][0]:
                 open_2.pop()
             open_2.append((opened, base + here))
-            for range_end, number in ranges_at[here]:
-                there, total = range_end - base, cost + use_count * list_costs[number]
+            for there, list_cost, number in islice(found, counts[here]):
+                total = cost + list_cost
                 if total < costs[there]:
                     costs[there], froms[there], lists[there] = total, base + here, number
         return self._trace_back(stretch, costs[-1] - fixed, froms, lists)
@@ -123,7 +125,7 @@ class Partitioner:
         The rows that readers walk in a range are those of its last cut, less those of its first, less the first cut's
         row number for each byte before the last cut (`Columns.walked_count`, multiplied out).
         """
-        columns, (base, last_cut, use_count) = self.columns, stretch
+        columns, (base, last_cut, use_count, _) = self.columns, stretch
         price = self.prices.walk_price * use_count
         fixed = self.prices.record_size * use_count + self.prices.attribute_size
         window = slice(base, last_cut + 1)
@@ -141,7 +143,8 @@ class Partitioner:
         froms = [base] * len(costs)
         lists = [-1] * len(costs)
         last_1 = last_2 = 0
-        for here, ranges in enumerate(self.candidates.ranges_at[base:last_cut]):
+        found, counts = self._candidates_of(stretch, list_costs)
+        for here in range(last_cut - base):
             cut, row = base + here, rows[here]
             slope = price * (row - first_row)
             begin = columns.deltas[row] - deltas[here] + sums[row] - sums[first_row]
@@ -160,16 +163,30 @@ class Partitioner:
                 total = opened + wide[there] - slope * deltas[there]
                 if total < costs[there]:
                     costs[there], froms[there], lists[there] = total, cut, -1
-            for range_end, number in ranges:
-                there = range_end - base
-                total = cost + use_count * list_costs[number] + walks[there] - slope * deltas[there]
+            for there, list_cost, number in islice(found, counts[here]):
+                total = cost + list_cost + walks[there] - slope * deltas[there]
                 if total < costs[there]:
                     costs[there], froms[there], lists[there] = total, cut, number
         return self._trace_back(stretch, costs[-1] - fixed, froms, lists)
 
+    def _candidates_of(
+        self, stretch: Stretch, list_costs: list[float]
+    ) -> tuple[Iterator[tuple[int, float, int]], list[int]]:
+        """Return the ranges of a stretch that could use lists, and how many of them begin at each cut, in this order.
+
+        They are (last cut, cost of all uses, list number); cuts are counted from the stretch's first.
+        """
+        base, last_cut, use_count, _ = stretch
+        firsts = self.candidates.firsts[base : last_cut + 2]
+        these = slice(firsts[0], firsts[-1])
+        lists = self.candidates.range_lists[these]
+        ends = [end - base for end in self.candidates.range_ends[these]]
+        costs = map(list_costs.__getitem__, lists) if use_count == 1 else [use_count * list_costs[n] for n in lists]
+        return zip(ends, costs, lists, strict=True), list(map(sub, firsts[1:], firsts))
+
     def _trace_back(self, stretch: Stretch, most: float, froms: list[int], lists: list[int]) -> list[Range]:
         """Return the ranges found; or a single one, if its rows cost less than `most`."""
-        columns, (base, last, _) = self.columns, stretch
+        columns, base, last = self.columns, stretch.first_cut, stretch.last_cut
         # A few rows that are far apart may be cheapest in one range with starts of four bytes.
         row_count = columns.cut_ends[last] - columns.cut_rows[base]
         if row_count <= self.prices.max_rows and columns.start_size(base, last) > 2:

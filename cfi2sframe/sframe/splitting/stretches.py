@@ -31,11 +31,16 @@ _MAX_UNROLLED: Final = 4
 
 
 class Stretch(NamedTuple):
-    """A distinct stretch: the numbers of its first and last cut, and how often the section has it."""
+    """A distinct stretch: the numbers of its first and last cut, and how often the section has it.
+
+    Equal stretches may differ in their last function's size; all others together have `more_size` bytes more than the
+    first of them each (which may be less than 0).
+    """
 
     first_cut: int
     last_cut: int
     use_count: int
+    more_size: int
 
 
 class Group(NamedTuple):
@@ -98,6 +103,8 @@ def make_stretches(
     groups: list[Group] = []
     cuts: list[tuple[int, int]] = []
     counts: list[int] = []
+    last_sizes: list[int] = []
+    more_sizes: list[int] = []
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     for first, last in _touching(
         functions, [is_alone[n] for n in body_numbers], _LAST_ROW if ends_within_runs else sys.maxsize
@@ -113,10 +120,15 @@ def make_stretches(
             stretch = known[key] = len(cuts)
             cuts.append(columns.add(functions[first:last]))
             counts.append(0)
+            last_sizes.append(functions[last - 1].size)
+            more_sizes.append(0)
         counts[stretch] += 1
+        more_sizes[stretch] += functions[last - 1].size - last_sizes[stretch]
         groups.append(Group(first, last, stretch))
     columns.finish()
-    return groups, [Stretch(first, last, count) for (first, last), count in zip(cuts, counts, strict=True)]
+    return groups, [
+        Stretch(first, last, count, more) for (first, last), count, more in zip(cuts, counts, more_sizes, strict=True)
+    ]
 
 
 def _touching(functions: Sequence[Function], is_alone: Sequence[bool], last_row: int) -> Iterator[tuple[int, int]]:
