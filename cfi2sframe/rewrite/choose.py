@@ -21,14 +21,15 @@ from cfi2sframe.elf.constants import (
     PT_PHDR,
 )
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
+from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.following_segments import FollowingSegments
 from cfi2sframe.rewrite.header_room import FIRST_PAGE_SIZE, HeadRegion, Repacking, head_region, repack
+from cfi2sframe.rewrite.interpreter import reason_against_tail
 from cfi2sframe.rewrite.movable import BUILD_ID_NAME, NewPlace, may_be_dropped
 from cfi2sframe.rewrite.room import (
     SECTION_ALIGNMENT,
     AddedBlock,
-    reason_against_tail,
     slack_block,
     slack_end,
     tail_block,
@@ -41,7 +42,13 @@ if TYPE_CHECKING:
 
 
 HeaderSource = Literal[
-    "existing-entries", "free-entries", "repeated-note", "table-entry", "moved-sections", "table-at-end"
+    "existing-entries",
+    "free-entries",
+    "repeated-note",
+    "table-entry",
+    "moved-sections",
+    "front-page",
+    "table-at-end",
 ]
 
 
@@ -72,20 +79,18 @@ class _KeptHeaders(NamedTuple):
     sources: tuple[HeaderSource, ...]
 
 
-def make_draft(file: LinkedFile, section_size: int, *, may_move_table: bool = False) -> Draft:
-    """Return the first draft that fits, the least intrusive first.
+def draft_in_place(file: LinkedFile, section_size: int) -> Draft | None:
+    """Return the first draft that fits and leaves the program headers where they are, the least intrusive first.
 
     A section in slack needs one program header, in a new segment two. These are tried in this order: unused entries
     (PT_NULL, or a gap after the table); the entry of the PT_NOTE that repeats PT_GNU_PROPERTY; a table that grows,
-    where small sections can move; the PT_PHDR of a static executable; with `may_move_table`, a new table at the end of
-    the loaded part. Raises `EmbedError` when nothing fits.
+    where small sections can move; the PT_PHDR of a static executable.
     """
     region = head_region(file)
     unchanged = _KeptHeaders(tuple(s for s in file.segments if s.type != PT_NULL), ())
     recycled = _without_repeated_note(file, unchanged)
     spare = _without_table_entry(file, recycled or unchanged)
-    against_tail = reason_against_tail(file)
-    tails = (False,) if against_tail else (False, True)
+    tails = (False,) if reason_against_tail(file) else (False, True)
     attempts = [(headers, False) for headers in (unchanged, recycled)]
     attempts += [(recycled or unchanged, True), (spare, False), (spare, True)]
     for headers, moving in attempts:
@@ -95,10 +100,18 @@ def make_draft(file: LinkedFile, section_size: int, *, may_move_table: bool = Fa
         for tail in tails:
             if draft := attempt(file, region, headers, section_size, tail=tail):
                 return draft
-    if against_tail:
+    return None
+
+
+def last_draft(file: LinkedFile, section_size: int, *, may_move_table: bool) -> Draft:
+    """Return the draft for a file without room in place: with `may_move_table`, that with a new table at the end.
+
+    Raises `EmbedError` with the reason when there is none.
+    """
+    if against_tail := reason_against_tail(file):
         raise EmbedError(f"there is no room without a new last segment, and {against_tail}")
     if may_move_table:
-        return _with_table_at_end(file, region, section_size)
+        return _with_table_at_end(file, head_region(file), section_size)
     raise EmbedError(
         "the program headers cannot grow in place: what follows them cannot move "
         "(on a file that is stripped already, the table may move to the end: --header-table end)"
@@ -209,7 +222,7 @@ def _moved_segments(
         deltas = {moved[index].vaddr - file.sections[index].vaddr if index in moved else 0 for index in covered}
         if len(deltas) > 1:
             kept = next((index for index in covered if file.names[index] == BUILD_ID_NAME), covered[0])
-            others = ", ".join(file.names[index] for index in covered if index != kept)
+            others = ", ".join(shown_name(file.names[index]) for index in covered if index != kept)
             warnings.append(f"{others} is no longer in a PT_NOTE segment, only in the section table")
             covered = [kept]
             size = file.sections[kept].size

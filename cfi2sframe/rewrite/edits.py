@@ -33,11 +33,12 @@ def overwrite(file_offset: int, content: bytes) -> Splice:
 
 
 def ordered(splices: Iterable[Splice]) -> tuple[Splice, ...]:
-    """Sort splices by file offset; those at one offset keep their order.
+    """Sort splices by file offset, at each offset first those that only insert; otherwise they keep their order.
 
-    Raises `EmbedError` when two of them replace the same bytes, which a consistent plan never does.
+    What is inserted at an offset comes before the byte that was there, whether or not that one is replaced. Raises
+    `EmbedError` when two of them replace the same bytes, which a consistent plan never does.
     """
-    result = tuple(sorted(splices, key=lambda splice: splice.file_offset))
+    result = tuple(sorted(splices, key=lambda splice: (splice.file_offset, splice.removed_size > 0)))
     for before, after in pairwise(result):
         if before.file_offset + before.removed_size > after.file_offset:
             raise EmbedError(f"two changes overlap at file offset 0x{after.file_offset:x}")

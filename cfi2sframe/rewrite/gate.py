@@ -16,6 +16,7 @@ from cfi2sframe.elf.constants import (
     ET_DYN,
     ET_EXEC,
     ET_REL,
+    PF_W,
     PN_XNUM,
     PT_GNU_PROPERTY,
     PT_GNU_SFRAME,
@@ -57,7 +58,9 @@ _MAX_SEGMENT_COUNT = (1 << 16) // PROGRAM_HEADER_SIZE
 _MAX_ALIGNMENT = 1 << 21
 #: Bytes of the largest page of any processor. A new segment gets the largest alignment of all segments.
 _MAX_LOAD_ALIGNMENT = 1 << 30
-#: Segments whose contents are read.
+#: From here on, AMD64 and AArch64 have the kernel's addresses, and linkers for s390x place nothing.
+_KERNEL_VADDR = 1 << 63
+#: Segments whose contents are read; of PT_LOAD, those that are writable, for what relocations store.
 _READ_TYPES = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
 #: Segments that may have the same section, or the same byte of `_READ_TYPES`, on average; real files have two or three.
 _MAX_OVERLAP = 16
@@ -222,21 +225,27 @@ def _refuse_segments(data: FileData, segments: tuple[ProgramHeader, ...]) -> Non
         if segment.type != PT_LOAD and segment.alignment > _MAX_ALIGNMENT:
             raise EmbedError(f"a segment is aligned to {segment.alignment} bytes, which would need as much padding")
     for segment in loads:
-        if segment.memory_size < segment.file_size:
-            raise EmbedError(f"the segment at 0x{segment.vaddr:x} is smaller in memory than in the file")
-        if segment.alignment > _MAX_LOAD_ALIGNMENT or segment.alignment.bit_count() > 1:
-            raise EmbedError(f"the segment at 0x{segment.vaddr:x} is aligned to {segment.alignment} bytes")
-        if segment.alignment > 1 and (segment.vaddr - segment.file_offset) % segment.alignment:
-            raise EmbedError(f"the segment at 0x{segment.vaddr:x} is not congruent to its file offset")
-        if segment.paddr not in (0, segment.vaddr):
-            raise EmbedError(
-                "the physical addresses of segments differ from the virtual ones: a kernel or firmware image"
-            )
+        _refuse_load(segment)
     for before, after in pairwise(loads):
         if after.vaddr < before.vaddr:
             raise EmbedError("the PT_LOAD segments are not in address order")
         if after.vaddr < before.end_vaddr:
             raise EmbedError(f"the segments at 0x{before.vaddr:x} and 0x{after.vaddr:x} overlap")
+
+
+def _refuse_load(segment: ProgramHeader) -> None:
+    if segment.memory_size < segment.file_size:
+        raise EmbedError(f"the segment at 0x{segment.vaddr:x} is smaller in memory than in the file")
+    if segment.alignment > _MAX_LOAD_ALIGNMENT or segment.alignment.bit_count() > 1:
+        raise EmbedError(f"the segment at 0x{segment.vaddr:x} is aligned to {segment.alignment} bytes")
+    if segment.alignment > 1 and (segment.vaddr - segment.file_offset) % segment.alignment:
+        raise EmbedError(f"the segment at 0x{segment.vaddr:x} is not congruent to its file offset")
+    if segment.paddr not in (0, segment.vaddr):
+        raise EmbedError("the physical addresses of segments differ from the virtual ones: a kernel or firmware image")
+    if segment.vaddr >= _KERNEL_VADDR:
+        raise EmbedError(
+            f"the segment at 0x{segment.vaddr:x} is in the upper half of the address space: a kernel image"
+        )
 
 
 def _loaded_end(headers: Headers) -> int:
@@ -295,7 +304,8 @@ def _refuse_overlap(file: LinkedFile) -> None:
     for segment in file.segments:
         start, end = segment.file_span
         left -= bisect_left(starts, end) - bisect_left(starts, start)
-        bytes_left -= segment.file_size if segment.type in _READ_TYPES else 0
+        is_read = segment.type in _READ_TYPES or (segment.type == PT_LOAD and segment.flags & PF_W)
+        bytes_left -= segment.file_size if is_read else 0
         if left < 0 or bytes_left < 0:
             raise EmbedError("the segments overlap one another too often")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.rewrite.following_segments import FOLLOWING_TYPES, FollowingSegments
 from cfi2sframe.rewrite.gate import round_up
-from cfi2sframe.rewrite.movable import BUILD_ID_NAME, movable_sections
+from cfi2sframe.rewrite.movable import BUILD_ID_NAME, NAMED_NOTES, movable_sections
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ProgramHeader
@@ -88,8 +88,9 @@ def head_region(file: LinkedFile) -> HeadRegion:
     movable = movable_sections(file, start, load_end)
     position, limit, found = vacated_end(file), load_end, []
     for file_offset, index in _contents_from(file, start):
-        if not _is_unused(bytes(file.data[position : min(file_offset, load_end)])):
-            limit = position
+        between = bytes(file.data[position : min(file_offset, load_end)])
+        if not _is_unused(between):
+            limit = position + _size_before_old_headers(file, position, between)
             break
         if index not in movable:
             limit = min(file_offset, load_end)
@@ -104,6 +105,16 @@ def _is_unused(content: bytes) -> bool:
     return not content.translate(None, b"\0X") and all(
         len(run) >= _SHORTEST_X_RUN for run in content.split(b"\0") if run
     )
+
+
+def _size_before_old_headers(file: LinkedFile, start: int, content: bytes) -> int:
+    """Return the size of the zeros before another file header on a page of its own, which `front_page` leaves; else 0.
+
+    `content` are the bytes from file offset `start` on.
+    """
+    size = len(content) - len(content.lstrip(b"\0"))
+    is_page = (start + size) % FIRST_PAGE_SIZE == 0
+    return size if is_page and content.startswith(file.header.ident, size) else 0
 
 
 def _contents_from(file: LinkedFile, start: int) -> list[tuple[int, int]]:
@@ -140,12 +151,14 @@ def _without_half_notes(file: LinkedFile, region: HeadRegion) -> HeadRegion:
 def groups_of(file: LinkedFile, movable: tuple[int, ...], *, split_notes: bool) -> tuple[MovableGroup, ...]:
     """Return the movable sections in file order, in one group where one segment covers several.
 
-    With `split_notes` each is a group; a PT_NOTE then keeps only its build-id or, without one, its first section.
+    With `split_notes` each is a group, except for notes that are found by their PT_NOTE only; a PT_NOTE then keeps only
+    its build-id or, without one, its first section.
     """
     clusters: list[list[int]] = []
     following = FollowingSegments(file)
     for index in movable:
-        if clusters and not split_notes and _joined(file, following, clusters[-1][-1], index):
+        may_part = split_notes and clusters and _may_part(file, clusters[-1][-1], index)
+        if clusters and not may_part and _joined(file, following, clusters[-1][-1], index):
             clusters[-1].append(index)
         else:
             clusters.append([index])
@@ -155,6 +168,11 @@ def groups_of(file: LinkedFile, movable: tuple[int, ...], *, split_notes: bool) 
 def _joined(file: LinkedFile, following: FollowingSegments, first: int, second: int) -> bool:
     end = file.sections[second].file_span.end
     return following.holds_both(file.sections[first].file_offset, end)
+
+
+def _may_part(file: LinkedFile, first: int, second: int) -> bool:
+    """Whether two neighbours are both found without the PT_NOTE that they share."""
+    return file.names[first] in NAMED_NOTES and file.names[second] in NAMED_NOTES
 
 
 def _group(file: LinkedFile, following: FollowingSegments, indices: tuple[int, ...]) -> MovableGroup:

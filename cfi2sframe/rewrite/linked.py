@@ -16,13 +16,22 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi2sframe.elf.constants import PT_GNU_SFRAME, SHT_GNU_SFRAME
 from cfi2sframe.elf.headers import SECTION_HEADER_SIZE
+from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.rewrite.choose import Draft, HeaderSource, make_draft
+from cfi2sframe.rewrite.choose import Draft, HeaderSource, draft_in_place, last_draft
 from cfi2sframe.rewrite.edits import Splice, apply, ordered, overwrite
+from cfi2sframe.rewrite.front_page import (
+    FrontPage,
+    front_page,
+    may_have_front_page,
+    with_front_page,
+    without_front_page,
+)
 from cfi2sframe.rewrite.gate import open_linked
 from cfi2sframe.rewrite.insert import insertion_splices
 from cfi2sframe.rewrite.remove import removal_splices
 from cfi2sframe.rewrite.reread.check import Expected, check_removed, check_replaced, check_rewritten
+from cfi2sframe.rewrite.reread.front import check_front_page
 from cfi2sframe.rewrite.table_rights import without_execution
 
 if TYPE_CHECKING:
@@ -43,6 +52,7 @@ _HEADERS_TEXT: dict[HeaderSource, str] = {
     "repeated-note": "its program header replaces the PT_NOTE that repeats PT_GNU_PROPERTY",
     "table-entry": "its program header replaces PT_PHDR, which a static executable does not need",
     "moved-sections": "small sections moved to make room for program headers",
+    "front-page": "the program headers and the build-id moved to a new page in front of the first segment",
     "table-at-end": "the program headers moved there too",
 }
 
@@ -61,7 +71,8 @@ class EmbeddingPlan(NamedTuple):
     `section_vaddr` is its link-time address, `section_file_offset` its file offset in the new file, `section_size`
     counts bytes, `section_type` is its sh_type. `strategy` tells where the bytes go, `headers` where the program
     headers come from; `table_file_offset` is the new file offset of these, None when they stay. `moved` are other
-    sections with a new address. With `removes_existing`, the splices apply to the file without its old section.
+    sections with a new address. With `removes_existing`, the splices apply to the file without its old section, with
+    `has_front_page` to that with a page in front of its first segment.
     """
 
     section_vaddr: int
@@ -75,13 +86,14 @@ class EmbeddingPlan(NamedTuple):
     removes_existing: bool
     splices: tuple[Splice, ...]
     table_file_offset: int | None = None
+    has_front_page: bool = False
 
     @property
     def description(self) -> str:
         """How the section is inserted, for messages."""
         text = "; ".join([_STRATEGY_TEXT[self.strategy], *(_HEADERS_TEXT[source] for source in self.headers)])
         if self.moved:
-            text += f" ({', '.join(section.name for section in self.moved)})"
+            text += f" ({', '.join(shown_name(section.name) for section in self.moved)})"
         return text
 
 
@@ -105,17 +117,38 @@ def plan_embedding(
     file = open_linked(data)
     exists = file.sframe_index() is not None or file.sframe_segment() is not None
     if not exists:
-        return _fresh_plan(file, make_draft(file, section_size, may_move_table=may_move_table), section_type)
+        return _fresh_plan(file, section_size, section_type, may_move_table=may_move_table)
     if not replace:
         raise EmbedError("the file already has an .sframe section (use --replace)")
     if plan := _plan_in_place(file, section_size, section_type):
         return plan
     bare = open_linked(remove_section(data))
-    draft = make_draft(bare, section_size, may_move_table=may_move_table)
-    return _fresh_plan(bare, draft, section_type)._replace(removes_existing=True)
+    plan = _fresh_plan(bare, section_size, section_type, may_move_table=may_move_table)
+    return plan._replace(removes_existing=True)
 
 
-def _fresh_plan(file: LinkedFile, draft: Draft, section_type: int) -> EmbeddingPlan:
+def _fresh_plan(file: LinkedFile, section_size: int, section_type: int, *, may_move_table: bool) -> EmbeddingPlan:
+    """Return the plan for a file without a section: in place, with a page in front, or with the table at the end."""
+    if draft := draft_in_place(file, section_size):
+        return _plan_of(file, draft, section_type)
+    if page := front_page(file):
+        grown = open_linked(with_front_page(file, page))
+        if draft := draft_in_place(grown, section_size):
+            return _with_page(file, page, _plan_of(grown, draft, section_type))
+    return _plan_of(file, last_draft(file, section_size, may_move_table=may_move_table), section_type)
+
+
+def _with_page(file: LinkedFile, page: FrontPage, plan: EmbeddingPlan) -> EmbeddingPlan:
+    moved = tuple(
+        MovedSection(file.names[index], file.sections[index].vaddr, place.vaddr)
+        for index, place in sorted(page.moved.items())
+    )
+    return plan._replace(
+        headers=("front-page",), moved=(*moved, *plan.moved), warnings=page.warnings, has_front_page=True
+    )
+
+
+def _plan_of(file: LinkedFile, draft: Draft, section_type: int) -> EmbeddingPlan:
     block = draft.block
     moved = tuple(
         MovedSection(file.names[index], file.sections[index].vaddr, place.vaddr)
@@ -184,7 +217,16 @@ def write_embedding(data: FileData, plan: EmbeddingPlan, section: Buffer) -> Joi
     if len(section) != plan.section_size:
         raise EmbedError(f"the section has {len(section)} bytes, the plan has room for {plan.section_size}")
     base = remove_section(data) if plan.removes_existing else data
-    return apply(base, plan.splices, bytes(section))
+    return apply(_grown(base) if plan.has_front_page else base, plan.splices, bytes(section))
+
+
+def _grown(data: FileData) -> FileData:
+    """Return a file with the page in front that its plan needs. Raises `EmbedError` when it has become another file."""
+    file = open_linked(data)
+    page = front_page(file)
+    if page is None:
+        raise EmbedError("the file has changed: there is no room in front of its first segment")
+    return with_front_page(file, page)
 
 
 def remove_section(data: FileData) -> Joined:
@@ -194,6 +236,11 @@ def remove_section(data: FileData) -> Joined:
     program header was reused is restored. A section that a linker placed among others is overwritten with zeros. Raises
     `EmbedError` when there is no section, or when the file cannot be rewritten safely.
     """
+    return without_front_page(_bare(data))
+
+
+def _bare(data: FileData) -> Joined:
+    """Return the file without its section, with the page in front if it has one."""
     file = open_linked(data)
     return apply(file.data, removal_splices(file))
 
@@ -212,8 +259,12 @@ def self_check(original: FileData, rewritten: FileData, plan: EmbeddingPlan, sec
         return
     if plan.removes_existing:
         bare = remove_section(original)
-        check_removed(original, bare)
+        check_removal(original, bare)
         original = bare
+    if plan.has_front_page:
+        grown = _grown(original)
+        check_front_page(original, grown)
+        original = grown
     check_rewritten(original, rewritten, place, section)
 
 
@@ -222,4 +273,9 @@ def check_removal(original: FileData, rewritten: FileData) -> None:
 
     Raises `EmbedError` when anything but the section changed, `InputError` when one of the files cannot be read.
     """
+    if may_have_front_page(original):
+        bare = _bare(original)
+        if len(bare) != len(rewritten):
+            check_front_page(rewritten, bare)
+            rewritten = bare
     check_removed(original, rewritten)

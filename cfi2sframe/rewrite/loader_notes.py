@@ -25,12 +25,16 @@ _MAX_LINUX_VERSION: Final = 6
 
 
 class LoaderNote(NamedTuple):
-    """A note; `owner` includes the NUL, `content` is the descriptor, `raw` the whole entry with its padding."""
+    """A note; `owner` includes the NUL, `content` is the descriptor, `raw` the whole entry with its padding.
+
+    `content_offset` is the descriptor's offset in the bytes that were read.
+    """
 
     owner: bytes
     type: int
     content: bytes
     raw: bytes
+    content_offset: int
 
     @property
     def identity(self) -> tuple[bytes, int, bytes]:
@@ -61,7 +65,7 @@ def notes_in(data: bytes, order: ByteOrder, alignment: int) -> list[LoaderNote] 
             return None
         following = min(start + _padded(size, unit), len(data))
         owner = data[position + 12 : position + 12 + owner_size]
-        found.append(LoaderNote(owner, kind, data[start:end], data[position:following]))
+        found.append(LoaderNote(owner, kind, data[start:end], data[position:following], start))
         position = following
         if alignment == _PROPERTY_ALIGNMENT and position % 8 and not any(data[position : position + 4]):
             position += 4

@@ -2,8 +2,8 @@
 """The sections that may move to another address, because only a program header or a dynamic entry refers to them.
 
 These are the interpreter's name (PT_INTERP), notes (PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker that a
-DT_ entry points to. A section to which a global symbol or a relative relocation refers may not move, since code may
-contain its address.
+DT_ entry points to. A section to which a global symbol or a relocation refers may not move, since code may contain its
+address; nor may a note with an address relative to itself.
 """
 
 from __future__ import annotations
@@ -27,23 +27,21 @@ from cfi2sframe.elf.constants import (
     PT_GNU_RELRO,
     PT_LOAD,
     PT_PHDR,
-    R_390_RELATIVE,
-    R_AARCH64_RELATIVE,
-    R_X86_64_RELATIVE,
     SHF_ALLOC,
     SHF_EXECINSTR,
     SHF_WRITE,
     SHT_DYNAMIC,
     SHT_DYNSYM,
     SHT_NOTE,
-    SHT_RELA,
     SHT_SYMTAB,
     STB_LOCAL,
 )
-from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, RELA_SIZE, SYMBOL_SIZE
+from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
 from cfi2sframe.elf.ranges import Span, touches, united
 from cfi2sframe.rewrite.following_segments import FOLLOWING_TYPES, FollowingSegments
 from cfi2sframe.rewrite.loader_notes import require_nothing
+from cfi2sframe.rewrite.note_addresses import MAX_NOTES_SIZE, may_be_elsewhere
+from cfi2sframe.rewrite.relocated import relocated_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +49,8 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ProgramHeader, SectionHeader
     from cfi2sframe.rewrite.gate import LinkedFile
 
-NOTE_NAMES: Final = frozenset(
+#: Notes that tools also find by the name of their section: without a PT_NOTE, little is lost.
+NAMED_NOTES: Final = frozenset(
     {
         ".note.gnu.property",
         ".note.gnu.build-id",
@@ -74,7 +73,6 @@ TAG_OF_NAME: Final = {
 }
 _NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
 _ENCLOSING_TYPES: Final = frozenset({PT_LOAD, PT_PHDR, PT_GNU_RELRO})
-_RELATIVE_TYPES: Final = frozenset({R_X86_64_RELATIVE, R_AARCH64_RELATIVE, R_390_RELATIVE})
 
 
 class NewPlace(NamedTuple):
@@ -135,22 +133,6 @@ def symbols_in(file: LinkedFile, wanted: frozenset[int]) -> Iterator[StoredSymbo
                 yield StoredSymbol(section_index, symbols[offset + 4] >> 4, value, section.file_offset + offset + 8)
 
 
-def _relative_targets(file: LinkedFile, start_vaddr: int, end_vaddr: int) -> set[int]:
-    """Return the addresses in a range that relative relocations make the dynamic linker store."""
-    found = set()
-    for section in file.sections:
-        if section.type != SHT_RELA or not section.flags & SHF_ALLOC or not section.is_stored:
-            continue
-        size = section.size - section.size % RELA_SIZE
-        words = array("Q", bytes(file.data[section.file_offset : section.file_offset + size]))
-        if file.order != _NATIVE_ORDER:
-            words.byteswap()
-        for number, addend in enumerate(words[2::3]):
-            if start_vaddr <= addend < end_vaddr and words[3 * number + 1] & 0xFFFFFFFF in _RELATIVE_TYPES:
-                found.add(addend)
-    return found
-
-
 def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
     """Return the indices of the sections between two file offsets that may move to another address."""
     tags = Counter((entry.tag, entry.value) for entry in dynamic_entries(file))
@@ -172,14 +154,19 @@ def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
             found.discard(symbol.section_index)
     low = min((file.sections[index].vaddr for index in found), default=0)
     high = max((file.sections[index].vaddr + file.sections[index].size for index in found), default=0)
-    targets = sorted(_relative_targets(file, low, high))
-    return frozenset(index for index in found if not _is_target(file.sections[index], targets))
+    addresses = sorted(relocated_addresses(file, low, high))
+    found = {index for index in found if not _holds_any(file.sections[index], addresses)}
+    for covered in following.sections.values():
+        if not found.issuperset(covered):
+            # A segment moves with all of its sections, or with none.
+            found.difference_update(covered)
+    return frozenset(found)
 
 
-def _is_target(section: SectionHeader, targets: list[int]) -> bool:
+def _holds_any(section: SectionHeader, addresses: list[int]) -> bool:
     """Whether any of some ascending addresses lies in a section."""
-    first = bisect_left(targets, section.vaddr)
-    return first < len(targets) and targets[first] < section.vaddr + section.size
+    first = bisect_left(addresses, section.vaddr)
+    return first < len(addresses) and addresses[first] < section.vaddr + section.size
 
 
 def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], following: FollowingSegments) -> bool:
@@ -192,9 +179,18 @@ def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], fo
     if name == ".interp":
         return followers == 1
     if section.type == SHT_NOTE:
-        return name in NOTE_NAMES
+        return name in NAMED_NOTES or (followers > 0 and _is_note_of_no_place(file, section))
     tag = TAG_OF_NAME.get(name)
     return tag is not None and followers == 0 and tags[tag, section.vaddr] == 1
+
+
+def _is_note_of_no_place(file: LinkedFile, section: SectionHeader) -> bool:
+    """Whether a section is small and has well-formed notes only, none with an address relative to itself."""
+    if section.size > MAX_NOTES_SIZE:
+        return False
+    content = bytes(file.data[section.file_offset : section.file_span.end])
+    image = range(file.loads[0].vaddr, file.loads[-1].end_vaddr)
+    return may_be_elsewhere(content, file.order, section.alignment, section.vaddr, image)
 
 
 def may_be_dropped(file: LinkedFile, note: ProgramHeader) -> bool:

@@ -60,13 +60,13 @@ def removal_splices(file: LinkedFile) -> tuple[Splice, ...]:
     region = head_region(file)
     returning = _returning(file, region, target)
     own = _has_own_segment(file, target, returning)
-    segments = _segments_without(file, target, own=own)
+    segments = _segments_without(file, region, target, returning, own=own)
     table_end = file.header.program_headers_offset + PROGRAM_HEADER_SIZE * len(segments)
     places = _old_places(file, region, returning, table_end)
     if returning and not places:
         # They do not fit, so they stay in their segment, and it is kept.
         returning, own = (), False
-        segments = _segments_without(file, target, own=own)
+        segments = _segments_without(file, region, target, returning, own=own)
     vaddrs = {index: region.vaddr_of(offset) for index, offset in places.items()}
     segments = _followed(file, segments, places, vaddrs)
     segments = _shrunk(file, segments, target, set(returning))
@@ -192,7 +192,9 @@ def _is_rest_empty(file: LinkedFile, target: _Target, load: ProgramHeader, retur
     return True
 
 
-def _segments_without(file: LinkedFile, target: _Target, *, own: bool) -> list[ProgramHeader]:
+def _segments_without(
+    file: LinkedFile, region: HeadRegion, target: _Target, returning: tuple[int, ...], *, own: bool
+) -> list[ProgramHeader]:
     segments = [
         segment for segment in file.segments if segment.type != PT_GNU_SFRAME and not (own and segment is target.load)
     ]
@@ -205,7 +207,12 @@ def _segments_without(file: LinkedFile, target: _Target, *, own: bool) -> list[P
     )
     has_room = len(segments) < len(file.segments)
     if prop is not None and notes and not known and has_room and may_be_dropped(file, prop):
-        segments.insert(notes[0], prop._replace(type=PT_NOTE))
+        stayed = prop.file_offset >= region.limit and all(
+            file.sections[index].file_offset != prop.file_offset for index in returning
+        )
+        # Linkers write them in address order; of notes after the program headers, properties are the first.
+        later = (i for i in notes if segments[i].file_offset > prop.file_offset) if stayed else iter(notes)
+        segments.insert(next(later, notes[-1] + 1), prop._replace(type=PT_NOTE))
     return segments
 
 

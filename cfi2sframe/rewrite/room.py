@@ -6,20 +6,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import (
-    DF_1_PIE,
-    DT_FLAGS_1,
-    DT_NEEDED,
-    ET_DYN,
-    PF_R,
-    PF_W,
-    PF_X,
-    PT_INTERP,
-    PT_LOAD,
-)
+from cfi2sframe.elf.constants import PF_R, PF_W, PF_X
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.gate import round_up
-from cfi2sframe.rewrite.movable import dynamic_entries
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.headers import ProgramHeader
@@ -164,24 +153,3 @@ def _fill(
             placed[index] = position + delta
         position += group.size
     return AddedBlock(start, start_vaddr, placed, section_start, section_size, position, load_index)
-
-
-def reason_against_tail(file: LinkedFile) -> str | None:
-    """Return why a new last segment would be a risk for this file; None when it is no risk.
-
-    Kernels before 6.7 map the .bss of a program interpreter only after its last segment. With a new segment there, the
-    variables of the interpreter would not be mapped, and no program would start.
-    """
-    if file.header.type != ET_DYN or not file.header.entry_vaddr:
-        return None
-    if any(segment.type == PT_INTERP for segment in file.segments):
-        return None
-    if not any(segment.type == PT_LOAD and segment.memory_size > segment.file_size for segment in file.segments):
-        return None
-    entries = dynamic_entries(file)
-    if any(entry.tag == DT_NEEDED or (entry.tag == DT_FLAGS_1 and entry.value & DF_1_PIE) for entry in entries):
-        return None
-    return (
-        "this looks like a program interpreter (ld.so), whose .bss kernels before 6.7 map only when it ends "
-        "the last segment"
-    )

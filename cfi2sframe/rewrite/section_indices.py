@@ -22,6 +22,7 @@ from cfi2sframe.elf.constants import (
     STB_LOCAL,
 )
 from cfi2sframe.elf.headers import SYMBOL_SIZE
+from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.movable import TAG_OF_NAME, dynamic_entries, symbols_in
 
@@ -141,7 +142,7 @@ def _address_fields(file: LinkedFile, new_vaddrs: Mapping[int, int]) -> list[_Fi
             index = symbol.section_index
             value = symbol.value + new_vaddrs[index] - file.sections[index].vaddr
             if not 0 <= value < _ADDRESS_END:
-                raise EmbedError(f"a symbol of section {file.names[index]} is far outside of it")
+                raise EmbedError(f"a symbol of section {shown_name(file.names[index])} is far outside of it")
             fields.append((symbol.value_file_offset, value))
     order: Literal["little", "big"] = "little" if file.order == "<" else "big"
     starts = [section.start for section in file.stored]

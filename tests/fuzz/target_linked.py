@@ -10,6 +10,7 @@ from cfi2sframe.emit import check, emit, remove
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError, VerificationError
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import FindingError, expect
+from tests.support.linked_by_hand import static_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +77,7 @@ def _take_out(rewritten: ElfImage, original: ElfImage) -> None:
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """Yield linked files of every ABI."""
+    """Yield linked files of every ABI, and one that gets a page in front."""
     for arch in make.ARCHES[:3]:
         yield f"{arch.name.lower()}", make.linked_file(arch)
+    yield "static", static_file()

@@ -8,19 +8,21 @@ import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.cli import main
 from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
+from tests.support.oracle.tools import ToolMissingError
 from tests.support.targets import AARCH64, S390, TARGETS, Target, label, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.elf.image import ElfImage
+    from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 pytestmark = pytest.mark.oracle
 
@@ -42,6 +44,8 @@ KINDS: Final = {
     "separate": ("-Wl,-z,separate-code",),
     "hash-sysv": ("-Wl,--hash-style=sysv",),
 }
+#: What a core dump holds of each file.
+FIRST_PAGE_SIZE: Final = 4096
 PROGRAM: Final = SUPPORT / "programs/plain.c"
 
 
@@ -97,21 +101,44 @@ def test_rewritten_programs_run_as_before(target: Target, kind: str, version: in
     _check_segments(load(str(program)), PAGE_SIZES[target])
 
 
-def test_a_static_program_without_room_is_left_alone(target: Target, tmp_path: Path) -> None:
-    """68 bytes of notes are all that may move out of the way of two program headers of 56."""
+@pytest.mark.parametrize("release", ["machine", "newest"])
+def test_a_static_program_gets_a_page_in_front(
+    target: Target,
+    release: Literal["machine", "newest"],
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path: Path,
+) -> None:
+    """68 bytes of notes, or 36, are all that may move out of the way of two program headers of 56."""
     program = tmp_path / "program"
-    run([target.compiler, "-O1", "-static", "-o", program, PROGRAM])
+    flags = ["-O1", "-static", "-Wl,--build-id=sha1"]
+    if release == "newest":
+        try:
+            (tmp_path / "ld").symlink_to(binutils("newest").tool("ld", target.name))
+        except ToolMissingError as error:
+            pytest.skip(str(error))
+        flags.append(f"-B{tmp_path}")
+    run([target.compiler, *flags, "-o", program, PROGRAM])
     before = program.read_bytes()
-    assert main(["--in-place", str(program)]) == 3
-    assert program.read_bytes() == before
+    first = min(p.vaddr for p in load(before).segments if p.type == PT_LOAD)
+    assert main(["--in-place", str(program)]) == 0
     assert run([target.emulator, program]) == "789 7 4999\n"
+    assert main(["verify", "--existing", str(program)]) == 0
+    image = load(str(program))
+    _check_segments(image, PAGE_SIZES[target])
+    assert min(p.vaddr for p in image.segments if p.type == PT_LOAD) == first - PAGE_SIZES[target]
+    (build_id,) = (s for s in image.sections if s.name == ".note.gnu.build-id")
+    assert build_id.file_offset < FIRST_PAGE_SIZE
+    assert main(["remove", "--in-place", str(program)]) == 0
+    assert program.read_bytes() == before
 
 
 def test_program_headers_at_the_end(target: Target, tmp_path: Path) -> None:
-    """Such a program gets its section when its program headers may leave the file's start, and is restored."""
+    """No page fits in front of a program at the lowest address: its program headers may leave the file's start."""
     program = tmp_path / "program"
-    run([target.compiler, "-O1", "-static", "-o", program, PROGRAM])
+    run([target.compiler, "-O1", "-static", "-Wl,-Ttext-segment=0x10000", "-o", program, PROGRAM])
     before = program.read_bytes()
+    assert main(["--in-place", str(program)]) == 3
+    assert program.read_bytes() == before
     assert main(["--in-place", "--header-table", "end", str(program)]) == 0
     assert run([target.emulator, program]) == "789 7 4999\n"
     assert main(["verify", "--existing", str(program)]) == 0

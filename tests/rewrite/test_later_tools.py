@@ -106,8 +106,6 @@ def test_survives(
 ) -> None:
     linker, kind, variant = link
     original = program(linker, kind, variant)
-    if (linker, kind, size) == ("gold", "static", LARGE):
-        pytest.skip("no room for two program headers in a static program of gold")
     expected = run(original)
     plain = tmp_path / "plain"
     if not run_command(command, original, plain, binutils) or run(plain) != expected:

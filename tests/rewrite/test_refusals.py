@@ -78,6 +78,14 @@ def test_load_address_of_its_own(image: bytearray) -> None:
     assert "kernel or firmware" in _refusal(image)
 
 
+def test_an_address_of_the_kernel(image: bytearray) -> None:
+    """As in AArch64's vmlinux, whose physical addresses are the virtual ones."""
+    offset = _segment_offset(image, -1)
+    vaddr, paddr = struct.unpack_from("<QQ", image, offset + 16)
+    struct.pack_into("<QQ", image, offset + 16, vaddr | 1 << 63, paddr | 1 << 63)
+    assert "a kernel image" in _refusal(image)
+
+
 def test_segment_beyond_the_file(image: bytearray) -> None:
     struct.pack_into("<Q", image, _segment_offset(image, 1) + 32, len(image) * 2)
     assert "leaves the file" in _refusal(image)
@@ -111,17 +119,6 @@ def test_wrong_size_of_the_section(image: bytearray) -> None:
     plan = plan_embedding(image, LARGE)
     with pytest.raises(EmbedError, match="room for"):
         write_embedding(image, plan, bytes(LARGE - 1))
-
-
-def test_program_interpreter_keeps_its_last_segment(tmp_path: Path) -> None:
-    """Kernels before 6.7 set up the .bss of ld.so only at the end of the last segment."""
-    need("gcc")
-    source = tmp_path / "loader.c"
-    source.write_text("static int zeroed[9000]; int *_start(void) { return zeroed; }\n")
-    library = tmp_path / "loader.so"
-    flags = ["-shared", "-fPIC", "-nostdlib", "-Wl,-e,_start", "-Wl,-soname,ld-test.so.1"]
-    assert run("gcc", *flags, "-o", library, source).status == 0
-    assert "program interpreter" in _refusal(library.read_bytes())
 
 
 def test_without_section_headers(program: Callable[..., Path]) -> None:

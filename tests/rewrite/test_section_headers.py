@@ -11,7 +11,6 @@ import pytest
 
 from cfi2sframe import convert, decode_existing, load, verify
 from cfi2sframe.emit import check, emit, remove
-from cfi2sframe.errors import EmbedError
 from tests.support.embedded import need, run, write
 
 if TYPE_CHECKING:
@@ -102,15 +101,24 @@ def test_removal_leaves_a_program(like_go: Path, tmp_path: Path) -> None:
 
 
 def test_undescribed_bytes_before_them_stay(like_go: Path) -> None:
-    """A byte between the program headers and them: the room is not free."""
+    """Bytes between the program headers and them: the room is not free, and there is a page in front instead."""
     data = bytearray(like_go.read_bytes())
     start, size = number(data, E_SHOFF, "Q"), SECTION_HEADER_SIZE * number(data, E_SHNUM, "H")
     data[start + 16 : start + 16 + size] = data[start : start + size]
     data[start : start + 16] = b"\x01" * 16
     struct.pack_into("<Q", data, E_SHOFF, start + 16)
     write(like_go, bytes(data))
-    with pytest.raises(EmbedError, match="cannot grow in place"):
-        emit(convert(load(str(like_go))))
+    emitted = emit(convert(load(str(like_go))))
+    out = b"".join(emitted.chunks)
+    check(emitted, load(out))
+    page_size = TEXT_OFFSET
+    assert out[page_size + start : page_size + start + 16] == b"\x01" * 16
+    write(like_go, out)
+    assert run(like_go).status == 0
+    bare = b"".join(remove(load(out)))
+    assert bare[64 : start + 16] == bytes(data[64 : start + 16])
+    write(like_go, bare)
+    assert run(like_go).status == 0
 
 
 def test_what_the_null_section_is_linked_to_does_not_matter(like_go: Path) -> None:

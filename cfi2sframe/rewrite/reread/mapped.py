@@ -16,6 +16,7 @@ from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, FILE_HEADER_SIZE, PROGRAM
 from cfi2sframe.elf.ranges import Span, common, holder_of, touches, united, without
 from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.rewrite.loader_notes import notes_in, require_nothing
+from cfi2sframe.rewrite.note_addresses import SPECIFIED_OWNERS, may_be_elsewhere
 from cfi2sframe.rewrite.reread.dynamic import MOVABLE_TAGS, Dynamic
 from cfi2sframe.rewrite.reread.view import FileView, Loads, expect, failure
 
@@ -169,6 +170,8 @@ class _Followers:
         kept = {note.identity for note in has}
         lost = [note for note in had if note.identity not in kept]
         expect(not any(note.is_build_id for note in lost), "the build-id differs")
+        are_named = all(note.owner in SPECIFIED_OWNERS for note in lost)
+        expect(are_named, "a PT_NOTE has lost or gained a note that is found by nothing else")
         harmless = require_nothing(b"".join(note.raw for note in lost), self._bare.order, before.alignment)
         expect(harmless, "a PT_NOTE has lost or gained a note that matters")
 
@@ -218,8 +221,20 @@ def _check_moved(bare: FileView, full: FileView, moved: list[Moved], tags: dict[
         is_mapped = loads[0].file_offset_of(old.vaddr, old.size) == old.file_offset
         is_mapped &= loads[1].file_offset_of(new.vaddr, new.size) == new.file_offset
         expect(is_mapped, f"section {name} has moved, and is not mapped")
+        if old.type == c.SHT_NOTE:
+            _check_moved_notes(bare, full, one, name)
         is_found = old.vaddr in tags or holder_of(followed, one.bare) is not None or old.type == c.SHT_NOTE
         expect(is_found, f"section {name} has moved, and nothing refers to its new place")
+
+
+def _check_moved_notes(bare: FileView, full: FileView, one: Moved, name: str) -> None:
+    """Check that notes that moved mean the same at both addresses."""
+    for view, index in ((bare, one.bare_index), (full, one.full_index)):
+        section, loads = view.sections[index], view.loads()
+        image = range(min(load.vaddr for load in loads), max(load.end_vaddr for load in loads))
+        content = view.bytes_of(section.file_span)
+        is_same = may_be_elsewhere(content, view.order, section.alignment, section.vaddr, image)
+        expect(is_same, f"section {name} has moved, and has addresses relative to itself")
 
 
 def _check_whole(bare: Dynamic, full: Dynamic, tag: int, moved: list[Moved]) -> None:

@@ -6,7 +6,8 @@ What is shared with the code that plans and writes, and why that is safe:
 - `elf.headers` unpacks the fields of headers. Everything that reads ELF uses it, and tests compare it with readelf and
   pyelftools, which would detect a wrong field. Nothing derived from headers is shared.
 - `elf.contents`, `elf.ranges` and `elf.strings` read, compare and cut bytes, and know no headers.
-- `loader_notes` tells for which notes a loader may refuse a program: a property of bytes, not of the plan.
+- `loader_notes` tells for which notes a loader may refuse a program, `note_addresses` which hold an address relative
+  to themselves: properties of bytes, not of the plan.
 """
 
 from __future__ import annotations
