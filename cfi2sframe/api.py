@@ -12,16 +12,20 @@ from cfi2sframe.assemble import outcomes_of
 from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.elf.cfi import find_cfi, relocated_bytes
+from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.padding import PaddingCount
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
+from cfi2sframe.sources import find_cfi
 from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
+    from cfi2sframe.assemble import Outcomes
+    from cfi2sframe.code_map import CodeMap
+    from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.verification.readers import Verdict
 
@@ -96,7 +100,8 @@ def verify(
     cfi = read_programs(image, find_cfi(image, options.source))
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, header.version, with_stubs=options.with_stubs)
-    return verify_section(image, Truth(cfi.entries, outcomes.skipped, code_map.stubs, code_map.padding), section)
+    # The section may be that of a producer which describes no function in part.
+    return verify_section(image, _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts), section)
 
 
 def padding_in(image: ElfImage) -> PaddingCount:
@@ -110,8 +115,14 @@ def padding_in(image: ElfImage) -> PaddingCount:
 
 def truth_of(conversion: Conversion) -> Truth:
     """Return what a section made by a conversion is verified against."""
-    code_map = conversion.code_map
-    return Truth(conversion.cfi.entries, conversion.outcomes.skipped, code_map.stubs, code_map.padding)
+    return _truth(conversion.cfi.entries, conversion.outcomes, conversion.code_map)
+
+
+def _truth(
+    entries: CfiEntries, outcomes: Outcomes, code_map: CodeMap, may_lack_parts: frozenset[int] = frozenset()
+) -> Truth:
+    holes = tuple((hole.start_vaddr, hole.end_vaddr) for hole in outcomes.holes(entries, code_map.pieces))
+    return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 
 
 def _has_outermost_rows(section: DecodedSection) -> bool:
@@ -132,20 +143,29 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
     decoded = decode_section(data, section_vaddr)
     if not image.is_relocatable:
         return decoded
-    options = options._replace(version=decode_header(data).version, errata=2, with_padding=True)
-    conversion = convert_image(image, options)
+    options = options._replace(version=decode_header(data).version, with_padding=True)
+    places: dict[tuple[int, int], list[int]] = {}
+    # No field holds the number of the errata, and functions are cut where rows without data words may not be used.
+    for errata in (2, 1) if options.version == 2 else (2,):
+        for place, vaddrs in _places(convert_image(image, options._replace(errata=errata))).items():
+            places.setdefault(place, vaddrs)
+    starts = []
+    for start, size in zip(decoded.starts, decoded.sizes, strict=True):
+        candidates = places.get((start, size))
+        starts.append(candidates.pop(0) if candidates else start)
+    return decoded._replace(starts=tuple(starts))
+
+
+def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
+    """Return the addresses of an object's functions by (offset, size), with the padding after them and without."""
     padding = conversion.code_map.padding
     padding_starts = dict(zip(padding.ends, padding.starts, strict=True))
     places: dict[tuple[int, int], list[int]] = {}
     for function in conversion.section.functions:
         start, end = function.start_vaddr, function.start_vaddr + function.size
         for possible_end in {end, padding_starts.get(end, end)}:
-            places.setdefault((image.place(start).offset, possible_end - start), []).append(start)
-    starts = []
-    for start, size in zip(decoded.starts, decoded.sizes, strict=True):
-        candidates = places.get((start, size))
-        starts.append(candidates.pop(0) if candidates else start)
-    return decoded._replace(starts=tuple(starts))
+            places.setdefault((conversion.image.place(start).offset, possible_end - start), []).append(start)
+    return places
 
 
 def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:

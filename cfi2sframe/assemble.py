@@ -13,7 +13,7 @@ from itertools import compress, count, pairwise
 from operator import ne, sub
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from cfi2sframe.lower import Skip
+from cfi2sframe.lower import Hole, InParts, Part, Skip
 from cfi2sframe.overlaps import Pieces, spliced
 from cfi2sframe.padding import MAX_ALIGNMENT
 from cfi2sframe.reasons import SkipReason
@@ -21,7 +21,7 @@ from cfi2sframe.sframe.constants import SFRAME_VERSION_3, V3_MAX_FRES
 from cfi2sframe.sframe.model import Function, FunctionBody
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
@@ -31,14 +31,39 @@ if TYPE_CHECKING:
 _MAX_FUNCTION_SIZE: Final = 0xFFFFFFFF
 
 
-class Outcomes(NamedTuple):
-    """The result of each sound FDE, by the FDE's number: a body, or why the target has none.
+class HolePiece(NamedTuple):
+    """The virtual addresses `[start_vaddr, end_vaddr)` of a hole, or of a part of it where other FDEs cut it.
 
-    `skipped` has the numbers of the FDEs whose result is a `Skip`.
+    `is_first`: the hole begins here.
     """
 
-    results: tuple[FunctionBody | Skip, ...]
+    start_vaddr: int
+    end_vaddr: int
+    hole: Hole
+    is_first: bool
+
+
+class Outcomes(NamedTuple):
+    """The result of each sound FDE, by the FDE's number: a body, bodies of its parts, or why the target has none.
+
+    `skipped` has the numbers of the FDEs whose result is a `Skip`, `in_parts` those of an `InParts`.
+    """
+
+    results: tuple[FunctionBody | InParts | Skip, ...]
     skipped: frozenset[int]
+    in_parts: frozenset[int] = frozenset()
+
+    def holes(self, entries: CfiEntries, pieces: Pieces) -> Iterator[HolePiece]:
+        """Yield what pieces of FDEs have of holes, in the order of the pieces."""
+        if self.in_parts.isdisjoint(pieces.numbers):
+            return
+        for number, start_vaddr, end_vaddr in zip(*pieces, strict=True):
+            result = self.results[number]
+            if isinstance(result, InParts):
+                vaddr = entries.starts[number]
+                for start, end, which in result.within(start_vaddr - vaddr, end_vaddr - vaddr):
+                    if isinstance(which, Hole):
+                        yield HolePiece(vaddr + start, vaddr + end, which, start == which.why.start_delta)
 
 
 class Functions(NamedTuple):
@@ -85,18 +110,21 @@ class Functions(NamedTuple):
         )
 
 
-def outcomes_of(entries: CfiEntries, results: Sequence[FunctionBody | Skip]) -> Outcomes:
+def outcomes_of(entries: CfiEntries, results: Sequence[FunctionBody | InParts | Skip]) -> Outcomes:
     """Return the outcome of each FDE, given the result of each program; functions of 4 GiB or more are skipped."""
     outcomes = list(map(results.__getitem__, entries.program_numbers))
-    skipped_programs = {number for number, result in enumerate(results) if isinstance(result, Skip)}
-    skipped = set[int]()
-    if skipped_programs:
-        skipped.update(compress(count(), map(skipped_programs.__contains__, entries.program_numbers)))
+    skipped = _entries_of(entries, {number for number, result in enumerate(results) if isinstance(result, Skip)})
+    in_parts = _entries_of(entries, {number for number, result in enumerate(results) if isinstance(result, InParts)})
     if max(entries.sizes, default=0) > _MAX_FUNCTION_SIZE:
         for number in compress(count(), map(_MAX_FUNCTION_SIZE.__lt__, entries.sizes)):
             outcomes[number] = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{entries.sizes[number]:,} bytes", 0)
             skipped.add(number)
-    return Outcomes(tuple(outcomes), frozenset(skipped))
+    return Outcomes(tuple(outcomes), frozenset(skipped), frozenset(in_parts - skipped))
+
+
+def _entries_of(entries: CfiEntries, programs: set[int]) -> set[int]:
+    """Return the numbers of the FDEs that have one of some programs."""
+    return set(compress(count(), map(programs.__contains__, entries.program_numbers))) if programs else set()
 
 
 def assemble(
@@ -122,33 +150,52 @@ def assemble(
 def _functions_of(pieces: Pieces, entries: CfiEntries, outcomes: Outcomes, max_row_count: int) -> Functions:
     """Return the functions of the FDEs that are not skipped.
 
-    Nearly every FDE is one piece with all of its program's rows. The others are cut to their pieces, and split into
-    functions of at most `max_row_count` rows.
+    Nearly every FDE is one piece with all of its program's rows. The others are cut to their pieces and parts, and
+    split into functions of at most `max_row_count` rows.
     """
     if not outcomes.skipped.isdisjoint(pieces.numbers):
         is_described = [number not in outcomes.skipped for number in pieces.numbers]
         pieces = Pieces(*(tuple(compress(column, is_described)) for column in pieces))
-    bodies = cast("list[FunctionBody]", list(map(outcomes.results.__getitem__, pieces.numbers)))
+    results = cast("list[FunctionBody | InParts]", list(map(outcomes.results.__getitem__, pieces.numbers)))
     sizes = list(map(sub, pieces.ends, pieces.starts))
-    functions = Functions(pieces.starts, sizes, bodies, pieces.numbers)
+    fde_sizes = list(map(entries.sizes.__getitem__, pieces.numbers))
     changes = []
-    for index in _partial_or_long(functions, list(map(entries.sizes.__getitem__, pieces.numbers)), max_row_count):
-        start, size, number = functions.starts[index], sizes[index], pieces.numbers[index]
-        delta = start - entries.starts[number]
-        body = bodies[index].cut(delta, delta + size)
+    in_parts = set[int]()
+    if outcomes.in_parts:
+        in_parts.update(compress(count(), map(outcomes.in_parts.__contains__, pieces.numbers)))
+    for index in sorted(in_parts | _partial_or_long(results, sizes, fde_sizes, max_row_count)):
+        number = pieces.numbers[index]
+        vaddr = entries.starts[number]
+        delta = pieces.starts[index] - vaddr
         parts = [
-            Function(start + first, last - first, body.cut(first, last))
-            for first, last in pairwise((*body.starts[::max_row_count], size))
+            Function(vaddr + start + first, last - first, body.cut(first, last))
+            for start, end, body in _bodies_within(results[index], delta, delta + sizes[index])
+            for first, last in pairwise((*body.starts[::max_row_count], end - start))
         ]
         changes.append((index, index + 1, Functions.of(parts, [number] * len(parts))))
+    # What is not a body is replaced.
+    functions = Functions(pieces.starts, sizes, cast("list[FunctionBody]", results), pieces.numbers)
     return functions.replaced(changes) if changes else functions
 
 
-def _partial_or_long(functions: Functions, fde_sizes: Sequence[int], max_row_count: int) -> list[int]:
-    """Return the indices of functions that are a part of their FDE, or that have more than `max_row_count` rows."""
-    indices = set(compress(count(), map(ne, functions.sizes, fde_sizes)))
+def _bodies_within(result: FunctionBody | InParts, first: int, last: int) -> Iterator[tuple[int, int, FunctionBody]]:
+    """Yield what a result describes of `[first, last)`, bytes from its FDE's start: a start, an end, and a body."""
+    if not isinstance(result, InParts):
+        yield first, last, result.cut(first, last)
+        return
+    for start, end, part in result.within(first, last):
+        if isinstance(part, Part):
+            yield start, end, part.body.cut(start - part.start_delta, end - part.start_delta)
+
+
+def _partial_or_long(
+    results: Sequence[FunctionBody | InParts], sizes: Sequence[int], fde_sizes: Sequence[int], max_row_count: int
+) -> set[int]:
+    """Return the indices of pieces that are not all of their FDE, and of bodies with more than `max_row_count` rows."""
+    indices = set(compress(count(), map(ne, sizes, fde_sizes)))
     # Each row holds for at least a byte, so a function of few bytes need not be looked at.
-    for index in compress(count(), map(max_row_count.__lt__, functions.sizes)):
-        if len(functions.bodies[index].starts) > max_row_count:
+    for index in compress(count(), map(max_row_count.__lt__, sizes)):
+        result = results[index]
+        if isinstance(result, FunctionBody) and len(result.starts) > max_row_count:
             indices.add(index)
-    return sorted(indices)
+    return indices

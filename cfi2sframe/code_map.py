@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.overlaps import Piece, Pieces, Ranges, resolve_overlaps
+from cfi2sframe.overlaps import Pieces, Ranges, resolve_overlaps, without
 from cfi2sframe.padding import Padding, find_padding
 from cfi2sframe.plt.scan_records import CfiSpan, StubScan
 
@@ -47,7 +47,8 @@ def map_code(
     Without `with_padding`, none is looked for. Raises `BudgetError` when the stubs, or the symbols and relocations, are
     out of proportion to the file; `InputError` when capstone cannot be loaded.
     """
-    resolved = resolve_overlaps(Ranges(entries.starts, entries.sizes, entries.program_numbers), image.not_code)
+    ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.source_starts)
+    resolved = resolve_overlaps(ranges, image.not_code)
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()
     if with_stubs and not image.is_relocatable:
@@ -76,7 +77,7 @@ def _without_stubs(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> tuple[Pi
     first = bisect_right(pieces.ends, taken[0][0])
     last = bisect_left(pieces.starts, max(end for _, end in taken))
     near = Pieces(pieces.numbers[first:last], pieces.starts[first:last], pieces.ends[first:last])
-    left = pieces.replaced([(first, last, Pieces.of(list(_without(near, taken))))])
+    left = pieces.replaced([(first, last, Pieces.of(list(without(near, taken))))])
     # An FDE with a piece near the stubs may have another one elsewhere.
     return left, frozenset(near.numbers).difference(left.numbers)
 
@@ -110,21 +111,3 @@ class _CfiAt:
         row = bisect_right(table.starts, vaddr - start_vaddr)
         end = start_vaddr + table.starts[row] if row < len(table.starts) else piece_ends[index]
         return CfiSpan(min(end, piece_ends[index]), table.states[row - 1])
-
-
-def _without(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
-    """Yield what is left of ascending pieces without the ascending ranges `taken`."""
-    position = 0
-    for number, start, end in zip(*pieces, strict=True):
-        begin = start
-        while position < len(taken) and taken[position][1] <= begin:
-            position += 1
-        # A range that reaches past this piece may also cut the next one: `position` stays.
-        at = position
-        while at < len(taken) and taken[at][0] < end:
-            if taken[at][0] > begin:
-                yield Piece(number, begin, taken[at][0])
-            begin = max(begin, taken[at][1])
-            at += 1
-        if begin < end:
-            yield Piece(number, begin, end)

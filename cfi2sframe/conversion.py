@@ -9,14 +9,15 @@ from cfi2sframe.assemble import Functions, Outcomes, assemble, outcomes_of
 from cfi2sframe.budget import Budget
 from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import Cfi, CfiEntry, read_programs
-from cfi2sframe.elf.cfi import find_cfi
+from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import InputError, RequestError
-from cfi2sframe.lower import Skip, Target, check_target, lower_programs
+from cfi2sframe.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.rows import words_size
+from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.cfi import CfiKind
@@ -38,14 +39,15 @@ class Options(NamedTuple):
 
     `version` is that of SFrame (1 to 3); `errata` is the number of the newest errata of version 2 that the section's
     readers know (0 to 2): not 2 by default, because glibc's backtrace() takes a row without data words for an error and
-    leaves the whole trace to DWARF. `source` is the CFI to read; None: `.eh_frame`, or `.debug_frame` in a file without
-    it. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary past the last PT_LOAD
-    (objects: 0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER (versions 1 and 2).
-    `with_stubs`: PLT stubs get rows from their instructions. `with_padding`: functions reach over the alignment padding
-    that follows them, where the return addresses of calls that do not return are. `level`: 0 gives every function rows
-    of its own, 1 shares equal rows, 2 also cuts and joins functions where that saves bytes, as far as a look-up stays
-    as quick as at 1, "s" does so whatever a look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge
-    shared rows.
+    leaves the whole trace to DWARF. `source` is the CFI to read; None: all that there is, and where several sources
+    describe an address, the first of `elf.cfi.CFI_KINDS`. `section_vaddr` is the section's virtual address; None: the
+    first 64 KiB boundary past the last PT_LOAD (objects: 0). `all_keep_frame_pointer` sets the section's flag
+    SFRAME_F_FRAME_POINTER (versions 1 and 2). `with_stubs`: PLT stubs get rows from their instructions. `with_padding`:
+    functions reach over the alignment padding that follows them, where the return addresses of calls that do not return
+    are. `whole_functions`: a function that the version can express in part is left out; otherwise its parts are
+    functions of the section, with holes between. `level`: 0 gives every function rows of its own, 1 shares equal rows,
+    2 also cuts and joins functions where that saves bytes, as far as a look-up stays as quick as at 1, "s" does so
+    whatever a look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -55,6 +57,7 @@ class Options(NamedTuple):
     all_keep_frame_pointer: bool = False
     with_stubs: bool = True
     with_padding: bool = True
+    whole_functions: bool = False
     level: Level | None = None
 
 
@@ -62,10 +65,11 @@ class Options(NamedTuple):
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "version": VERSIONS,
     "errata": (0, 1, 2),
-    "source": ("eh_frame", "debug_frame", None),
+    "source": (*CFI_KINDS, None),
     "all_keep_frame_pointer": (False, True),
     "with_stubs": (False, True),
     "with_padding": (False, True),
+    "whole_functions": (False, True),
     "level": (0, 1, 2, "s", None),
 }
 _MAX_VADDR: Final = (1 << 64) - 1
@@ -115,20 +119,28 @@ class Conversion(NamedTuple):
 
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
-        """The functions that this version cannot express, with their reasons, in the order of the FDEs."""
-        # FDEs that describe no code of their own are no loss, and stubs describe the code of the others.
-        without_code = self.code_map.dropped.keys() | self.code_map.replaced
-        left_out = []
-        for number in sorted(self.outcomes.skipped - without_code):
-            outcome = self.outcomes.results[number]
-            if isinstance(outcome, Skip):
-                left_out.append((self.cfi.entries[number], outcome))
-        return tuple(left_out)
+        """The functions that are left out, with their reasons, in the order of the FDEs."""
+        results = self.outcomes.results
+        skipped = [(number, results[number]) for number in self._with_code(self.outcomes.skipped)]
+        return tuple([(self.cfi.entries[number], why) for number, why in skipped if isinstance(why, Skip)])
+
+    @property
+    def in_parts(self) -> tuple[tuple[CfiEntry, InParts], ...]:
+        """The functions that are described in part, with their parts and holes, in the order of the FDEs."""
+        results = self.outcomes.results
+        found = [(number, results[number]) for number in self._with_code(self.outcomes.in_parts)]
+        return tuple([(self.cfi.entries[number], parts) for number, parts in found if isinstance(parts, InParts)])
+
+    def _with_code(self, numbers: frozenset[int]) -> list[int]:
+        """Return those of some FDEs that describe code of their own, ascending: the loss of others is none."""
+        # The stubs describe the code of those that are replaced.
+        return sorted(numbers - (self.code_map.dropped.keys() | self.code_map.replaced))
 
     @property
     def is_whole(self) -> bool:
-        """Whether every FDE and every stub is described."""
-        return not (self.left_out or self.cfi.damaged or self.code_map.stubs.left_out)
+        """Whether every FDE and every stub is described, and all of it, and every source was read."""
+        in_full = not self._with_code(self.outcomes.skipped | self.outcomes.in_parts)
+        return in_full and not (self.cfi.damaged or self.cfi.unread or self.code_map.stubs.left_out)
 
     @property
     def lookup_cost(self) -> LookupCost:
@@ -158,7 +170,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
     cfi = read_programs(image, find_cfi(image, options.source))
     _check_usable(cfi)
-    results = lower_programs(cfi.programs, target)
+    results = lower_programs(cfi.programs, target, whole_functions=options.whole_functions)
     outcomes = outcomes_of(cfi.entries, results)
     code_map = map_code(
         image, cfi.entries, target.version, with_stubs=options.with_stubs, with_padding=options.with_padding
@@ -218,7 +230,8 @@ def _split(functions: Functions, target: Target, level: Level, budget: Budget) -
         return words_size(state, target.arch, is_flexible=is_flexible)
 
     limits = Limits(_MAX_ROWS[level], keeps_mean=level == 2)
-    ranges = split_functions(functions.records, target.version, size_of, limits, budget)
+    step = target.arch.prologue_step
+    ranges = split_functions(functions.records, target.version, size_of, step, limits, budget)
     return Functions.of([function for function, _ in ranges], [functions.entries[number] for _, number in ranges])
 
 

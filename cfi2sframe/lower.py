@@ -1,30 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the DWARF row table to frame rows, or to the named reason why not: all that SFrame can express, by version.
 
-There are two steps. `reduce_state` translates a row's rules to SFrame's (`Rule`), whatever the version. `Lowering` then
-decides whether the version's default rows can express them, or its flexible rows, or neither.
+`reduce` has translated a row's rules to SFrame's (`Rule`), whatever the version. `Lowering` then decides whether the
+version's default rows can express them, or its flexible rows, or neither.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.describe import describe_frame_rule, describe_rule
-from cfi2sframe.dwarf.expression import Load, Shapes, Sum, describe
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    ValueAtCfa,
-)
+from cfi2sframe.describe import describe_frame_rule
+from cfi2sframe.dwarf.expression import Shapes
 from cfi2sframe.errors import RequestError
 from cfi2sframe.intern import IdentityMap, TupleInterner
 from cfi2sframe.reasons import SkipReason
+from cfi2sframe.reduce import InexpressibleError, Unlike, reduce_state
 from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Rule
 
@@ -34,7 +27,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.programs import Program
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState, UnwindTable
+    from cfi2sframe.dwarf.rules import RowState, UnwindTable
 
 
 class Target(NamedTuple):
@@ -72,7 +65,7 @@ def check_target(target: Target) -> None:
 
 
 class Skip(NamedTuple):
-    """Why a function is left out: the reason, the offending rule in readable form, and the start of its row.
+    """Why a function or a part of it is left out: the reason, the rule in readable form, and the start of its row.
 
     `start_delta` counts bytes from the function's start.
     """
@@ -82,53 +75,109 @@ class Skip(NamedTuple):
     start_delta: int
 
 
-class _InexpressibleError(Exception):
-    """SFrame has no rule like this one. Raised and caught in this module only."""
+class Part(NamedTuple):
+    """A part of a function that the target can express: `[start_delta, end_delta)`, None for the function's end.
 
-    def __init__(self, reason: SkipReason, detail: str = "") -> None:
-        self.reason = reason
-        self.detail = detail
-        super().__init__(reason, detail)
+    Both count bytes from the function's start; the starts of the body's rows count from `start_delta`.
+    """
+
+    start_delta: int
+    end_delta: int | None
+    body: FunctionBody
 
 
-class _Limit(NamedTuple):
-    """Why some kind of row cannot express a state: the reason, and the offending rule in readable form."""
+class Hole(NamedTuple):
+    """A part of a function that the target cannot express, all of it for one reason.
 
-    reason: SkipReason
-    detail: str
+    It begins where `why` says, with the first of `row_count` rows of the DWARF table, and ends at `end_delta` bytes
+    from the function's start (None: at its end).
+    """
+
+    why: Skip
+    end_delta: int | None
+    row_count: int
+
+
+class InParts(NamedTuple):
+    """A function that the target can express in part: its parts and its holes, at least one of each, both ascending.
+
+    `part_starts` and `hole_starts` are where they start: other FDEs may cut a function a thousand times.
+    """
+
+    parts: tuple[Part, ...]
+    holes: tuple[Hole, ...]
+    part_starts: tuple[int, ...]
+    hole_starts: tuple[int, ...]
+
+    def within(self, first: int, last: int) -> list[tuple[int, int, Part | Hole]]:
+        """Return what of `[first, last)` each part and each hole has, ascending: a start, an end, and which it is.
+
+        All of these count bytes from the function's start, which ends at `last` or after it.
+        """
+        parts = self.parts[_place_of(self.part_starts, first) : bisect_left(self.part_starts, last)]
+        holes = self.holes[_place_of(self.hole_starts, first) : bisect_left(self.hole_starts, last)]
+        ranges: list[tuple[int, int | None, Part | Hole]] = [
+            *((part.start_delta, part.end_delta, part) for part in parts),
+            *((hole.why.start_delta, hole.end_delta, hole) for hole in holes),
+        ]
+        cut = [(max(start, first), last if end is None else min(end, last), which) for start, end, which in ranges]
+        return sorted([each for each in cut if each[0] < each[1]], key=itemgetter(0))
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], holes: Sequence[Hole]) -> InParts:
+        """Return the record of parts and holes."""
+        part_starts = tuple([part.start_delta for part in parts])
+        return cls(tuple(parts), tuple(holes), part_starts, tuple([hole.why.start_delta for hole in holes]))
+
+
+def _place_of(starts: Sequence[int], delta: int) -> int:
+    """Return the place of the last start that is not after `delta`; 0 where all are."""
+    return max(0, bisect_right(starts, delta) - 1)
 
 
 class _LoweredState(NamedTuple):
-    """A lowered row state; why the target cannot express it, and why its default rows cannot (None: they can)."""
+    """A lowered row state; why the target cannot express it (None: it can), and whether only flexible rows can."""
 
     state: FrameState
-    failure: _Limit | None
-    default_limit: _Limit | None
+    limit: Unlike | None
+    needs_flexible: bool
 
 
-class _LoweredStates(NamedTuple):
-    """A lowered list of row states: all of a body that depends on neither its starts nor its CIE.
+class _Sayable(NamedTuple):
+    """The rows `[first, last)` of a list of row states: all of a body that depends on neither its starts nor its CIE.
 
     `kept` are the numbers of the rows whose lowered state differs from the one before; None: all rows.
     """
 
+    first: int
+    last: int
     states: tuple[FrameState, ...]
     kept: tuple[int, ...] | None
     is_flexible: bool
     signs_ra: bool
 
 
-class _SkippedStates(NamedTuple):
-    """Why the target cannot express a list of row states, and the number of the first offending row."""
+class _Unsayable(NamedTuple):
+    """The rows `[first, last)` of a list of row states, which the target cannot express, and why."""
 
-    limit: _Limit
-    row: int
+    first: int
+    last: int
+    limit: Unlike
 
 
-def lower_programs(programs: Iterable[Program], target: Target) -> tuple[FunctionBody | Skip, ...]:
-    """Lower the programs of a file; return the result of each, in their order."""
+def lower_programs(
+    programs: Iterable[Program], target: Target, *, whole_functions: bool = False
+) -> tuple[FunctionBody | InParts | Skip, ...]:
+    """Lower the programs of a file; return the result of each, in their order.
+
+    With `whole_functions`, none is lowered in part: a function is skipped for its first row that the target cannot
+    express.
+    """
     lowering = Lowering(target)
-    return tuple([lowering.lower(program.table, program.cie) for program in programs])
+    results = tuple([lowering.lower(program.table, program.cie) for program in programs])
+    if not whole_functions:
+        return results
+    return tuple([result.holes[0].why if isinstance(result, InParts) else result for result in results])
 
 
 class Lowering:
@@ -140,185 +189,94 @@ class Lowering:
         self._tuples: TupleInterner[FrameState] = TupleInterner()
         self._shapes = Shapes(target.arch.byte_order)
         self._lowered_state = IdentityMap(self._lower_state)
-        self._lowered_states = IdentityMap(self._lower_states)
+        self._runs = IdentityMap(self._cut)
 
-    def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | Skip:
-        """Lower a program's rows: equal neighbours merge, and a body is flexible only where default rows do not do."""
-        target = self.target
-        if cie.ra_register != target.arch.ra_register:
-            return Skip(SkipReason.NON_DEFAULT_RA_COLUMN, f"column {cie.ra_register}", 0)
-        starts = table.starts
-        lowered = self._lowered_states[table.states]
-        if isinstance(lowered, _SkippedStates):
-            return Skip(lowered.limit.reason, lowered.limit.detail, starts[lowered.row])
-        if lowered.kept is not None:
-            starts = tuple([starts[number] for number in lowered.kept])
-        is_signal_frame = cie.is_signal_frame and target.version >= SFRAME_VERSION_3
+    def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | InParts | Skip:
+        """Lower a program's rows: equal neighbours merge, and a body is flexible only where default rows do not do.
+
+        Where the target cannot express some of the rows, those in between become bodies of their own.
+        """
+        runs = self._runs[table.states]
+        parts = [self._part(run, table.starts, cie) for run in runs if isinstance(run, _Sayable)]
+        if len(runs) == 1 and parts:
+            return parts[0].body
+        holes = [_hole(gap, table.starts) for gap in runs if isinstance(gap, _Unsayable)]
+        return InParts.of(parts, holes) if parts else holes[0].why
+
+    def _part(self, run: _Sayable, row_starts: tuple[int, ...], cie: DwarfCie) -> Part:
+        start = row_starts[run.first]
+        if run.kept is not None:
+            starts = tuple([row_starts[number] - start for number in run.kept])
+        elif start:
+            starts = tuple([row_start - start for row_start in row_starts[run.first : run.last]])
+        else:
+            starts = row_starts[: run.last]
+        is_signal_frame = cie.is_signal_frame and self.target.version >= SFRAME_VERSION_3
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
-        uses_b_key = cie.uses_b_key and lowered.signs_ra
-        return FunctionBody(starts, lowered.states, lowered.is_flexible, is_signal_frame, uses_b_key)
+        uses_b_key = cie.uses_b_key and run.signs_ra
+        body = FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, uses_b_key)
+        return Part(start, _end_of(run, row_starts), body)
 
-    def _lower_states(self, row_states: tuple[RowState, ...]) -> _LoweredStates | _SkippedStates:
+    def _cut(self, row_states: tuple[RowState, ...]) -> tuple[_Sayable | _Unsayable, ...]:
+        """Cut a list of row states where the target begins or ceases to express them, or has another reason not to."""
+        lowered = list(map(self._lowered_state.__getitem__, row_states))
+        runs: list[_Sayable | _Unsayable] = []
+        for limit, group in groupby(range(len(lowered)), key=lambda number: lowered[number].limit):
+            numbers = list(group)
+            first, last = numbers[0], numbers[-1] + 1
+            runs.append(self._run(lowered, first, last) if limit is None else _Unsayable(first, last, limit))
+        return tuple(runs)
+
+    def _run(self, lowered: Sequence[_LoweredState], first: int, last: int) -> _Sayable:
         kept: list[int] = []
         states: list[FrameState] = []
-        # The first state that default rows cannot express.
-        not_default: _SkippedStates | None = None
-        for number, row_state in enumerate(row_states):
-            state, failure, default_limit = self._lowered_state[row_state]
-            if failure is not None:
-                return _SkippedStates(failure, number)
-            if states and state is states[-1]:
-                continue
-            if default_limit is not None and not_default is None:
-                not_default = _SkippedStates(default_limit, number)
-            kept.append(number)
-            states.append(state)
-        if not_default is not None:
-            skipped = self._flexible_limit(kept, states) if self.target.has_flexible_rows else not_default
-            if skipped is not None:
-                return skipped
-        return _LoweredStates(
+        for number in range(first, last):
+            state = lowered[number].state
+            if not states or state is not states[-1]:
+                kept.append(number)
+                states.append(state)
+        return _Sayable(
+            first,
+            last,
             self._tuples.intern(tuple(states)),
-            None if len(kept) == len(row_states) else tuple(kept),
-            is_flexible=not_default is not None,
+            None if len(kept) == last - first else tuple(kept),
+            is_flexible=any(each.needs_flexible for each in lowered[first:last]),
             signs_ra=any(state.mangled_ra for state in states),
         )
 
     def _lower_state(self, row_state: RowState) -> _LoweredState:
         target = self.target
         try:
-            state = reduce_state(row_state, target.arch, self._shapes)
-        except _InexpressibleError as why:
-            return _LoweredState(OUTERMOST, _Limit(why.reason, why.detail), None)
+            state, rewritten = reduce_state(row_state, target.arch, self._shapes)
+        except InexpressibleError as why:
+            return _LoweredState(OUTERMOST, why.unlike, needs_flexible=False)
         state = self._frames.setdefault(state, state)
         if state.cfa is None and not target.has_outermost_rows:
-            return _LoweredState(state, _Limit(SkipReason.RA_UNDEFINED, ""), None)
-        return _LoweredState(state, None, _default_limit(state, target))
-
-    def _flexible_limit(self, numbers: Sequence[int], states: Sequence[FrameState]) -> _SkippedStates | None:
-        """Return why flexible rows cannot express these states of the rows with these numbers; None: they can."""
-        for number, state in zip(numbers, states, strict=True):
-            limit = _range_limit(state, self.target.arch)
-            if limit is not None:
-                return _SkippedStates(limit, number)
-        return None
-
-
-# Step 1: DWARF's rules to SFrame's
+            return _LoweredState(state, Unlike(SkipReason.RA_UNDEFINED, ""), needs_flexible=False)
+        limit = _default_limit(state, target)
+        if limit is None:
+            return _LoweredState(state, None, needs_flexible=False)
+        if target.has_flexible_rows:
+            limit = _range_limit(state, target.arch)
+        elif rewritten is not None:
+            # The rule that the CFI has says more than the one that would take its place.
+            limit = rewritten
+        return _LoweredState(state, limit, needs_flexible=True)
 
 
-def reduce_state(state: RowState, arch: Arch, shapes: Shapes) -> FrameState:
-    """Translate a row's rules to SFrame's. Raises `_InexpressibleError` when SFrame has no rule like one of them."""
-    if state.ra is NoRule.UNDEFINED:
-        return OUTERMOST
-    if state.signing is RaSigning.SIGNED_WITH_PC:
-        raise _InexpressibleError(SkipReason.PAUTH_WITH_PC)
-    cfa = _reduce_cfa(state.cfa, shapes)
-    ra = _reduce_ra(state.ra, arch, shapes)
-    fp = _reduce_fp(state.fp, arch, shapes)
-    _check_sp(state.sp, cfa, arch, shapes)
-    return FrameState(cfa, ra, fp, mangled_ra=state.signing is RaSigning.SIGNED)
+def _end_of(run: _Sayable | _Unsayable, row_starts: tuple[int, ...]) -> int | None:
+    return row_starts[run.last] if run.last < len(row_starts) else None
 
 
-def _reduce_cfa(rule: CfaRule | None, shapes: Shapes) -> Rule:
-    match rule:
-        case RegisterOffset(register, offset):
-            return Rule(register, offset, deref=False)
-        case CfaExpression(expression):
-            return _by_shape(expression, shapes, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
-        case None:
-            raise _InexpressibleError(SkipReason.CFA_UNDEFINED)
+def _hole(gap: _Unsayable, row_starts: tuple[int, ...]) -> Hole:
+    why = Skip(gap.limit.reason, gap.limit.detail, row_starts[gap.first])
+    return Hole(why, _end_of(gap, row_starts), gap.last - gap.first)
 
 
-def _by_shape(expression: bytes, shapes: Shapes, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
-    """Return the rule of an expression that computes a value."""
-    match shapes[expression, starts_with_cfa]:
-        case Sum(register, offset):
-            return Rule(register, offset, deref=False)
-        case Load(Sum(register, offset)):
-            return Rule(register, offset, deref=True)
-        case None:
-            raise _InexpressibleError(reason, describe(expression, shapes.byte_order))
+# Rows of a version
 
 
-def _at_shape(expression: bytes, shapes: Shapes, reason: SkipReason) -> Rule:
-    """Return the rule of an expression that computes the address where the value is saved."""
-    address = _by_shape(expression, shapes, reason, starts_with_cfa=True)
-    if address.deref:
-        raise _InexpressibleError(reason, describe(expression, shapes.byte_order))
-    return address._replace(deref=True)
-
-
-def _reduce_register(
-    rule: RegisterRule, shapes: Shapes, expression_reason: SkipReason, value_reason: SkipReason
-) -> Rule | None:
-    """Return the rule of RA or FP; None where the CFI gives none or the register keeps its value."""
-    reduced: Rule | None
-    match rule:
-        case NoRule():
-            return None
-        case AtCfa(offset):
-            return Rule(None, offset, deref=True)
-        case InRegister(register):
-            return Rule(register, 0, deref=False)
-        case AtExpression(expression):
-            return _at_shape(expression, shapes, expression_reason)
-        case ValueAtCfa(offset):
-            reduced = Rule(None, offset, deref=False)
-        case IsExpression(expression):
-            reduced = _by_shape(expression, shapes, expression_reason, starts_with_cfa=True)
-    if reduced.register is None and not reduced.deref:
-        # Its control word would be 0, which is the padding word (version 3, "Control Data").
-        raise _InexpressibleError(value_reason, f"CFA{reduced.offset:+d}")
-    return reduced
-
-
-def _reduce_ra(rule: RegisterRule, arch: Arch, shapes: Shapes) -> Rule | None:
-    ra = _reduce_register(rule, shapes, SkipReason.RA_EXPRESSION, SkipReason.RA_IS_CFA_VALUE)
-    if ra == Rule(arch.ra_register, 0, deref=False):
-        ra = None
-    if ra is None and arch.fixed_ra_offset:
-        # The call instruction pushed RA, and the CFI does not describe where.
-        raise _InexpressibleError(SkipReason.RA_UNSPECIFIED)
-    return ra
-
-
-def _reduce_fp(rule: RegisterRule, arch: Arch, shapes: Shapes) -> Rule | None:
-    if rule is NoRule.UNDEFINED:
-        raise _InexpressibleError(SkipReason.FP_UNDEFINED)
-    fp = _reduce_register(rule, shapes, SkipReason.FP_EXPRESSION, SkipReason.FP_IS_CFA_VALUE)
-    return None if fp == Rule(arch.fp_register, 0, deref=False) else fp
-
-
-def _check_sp(rule: RegisterRule, cfa: Rule, arch: Arch, shapes: Shapes) -> None:
-    """Check that SP is the CFA plus the ABI's constant, since SFrame has no rule of SP.
-
-    Raises `_InexpressibleError` otherwise.
-    """
-    match rule:
-        case NoRule.UNSPECIFIED:
-            return
-        case ValueAtCfa(offset) if offset == arch.sp_offset_from_cfa:
-            return
-        case AtCfa() if arch.sp_offset_from_cfa:
-            # s390x saves SP with the other registers; it is CFA - 160 by the ABI's definition of the CFA.
-            return
-        case InRegister() if arch.sp_offset_from_cfa and cfa.register in (arch.sp_register, arch.fp_register):
-            # The same, in leaf functions. A CFA from any other register means that stacks are being switched.
-            return
-        case AtExpression(expression):
-            # A signal frame: CFA and SP are loaded from the same word.
-            if not arch.sp_offset_from_cfa and _at_shape(expression, shapes, SkipReason.SP_RULE) == cfa:
-                return
-        case _:
-            pass
-    raise _InexpressibleError(SkipReason.SP_RULE, describe_rule(rule, arch))
-
-
-# Step 2: rows of a version
-
-
-def _default_limit(state: FrameState, target: Target) -> _Limit | None:
+def _default_limit(state: FrameState, target: Target) -> Unlike | None:
     """Return why default rows cannot express a state; None when they can."""
     if state.cfa is None:
         return None
@@ -330,32 +288,32 @@ def _default_limit(state: FrameState, target: Target) -> _Limit | None:
     )
 
 
-def _default_cfa_limit(cfa: Rule, arch: Arch) -> _Limit | None:
+def _default_cfa_limit(cfa: Rule, arch: Arch) -> Unlike | None:
     if cfa.deref:
-        return _Limit(SkipReason.CFA_EXPRESSION, describe_frame_rule(cfa, arch))
+        return Unlike(SkipReason.CFA_EXPRESSION, describe_frame_rule(cfa, arch))
     if cfa.register not in (arch.sp_register, arch.fp_register):
-        return _Limit(SkipReason.CFA_BASE_REGISTER, describe_frame_rule(cfa, arch))
+        return Unlike(SkipReason.CFA_BASE_REGISTER, describe_frame_rule(cfa, arch))
     if (cfa.offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
-        return _Limit(SkipReason.OFFSET_RANGE, f"CFA={describe_frame_rule(cfa, arch)}")
+        return Unlike(SkipReason.OFFSET_RANGE, f"CFA={describe_frame_rule(cfa, arch)}")
     return None
 
 
-def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> _Limit | None:
+def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> Unlike | None:
     arch = target.arch
     if arch.fixed_ra_offset:
         if ra == Rule(None, arch.fixed_ra_offset, deref=True):
             return None
         if ra is not None and ra.register is None:
-            return _Limit(SkipReason.RA_NOT_AT_FIXED_OFFSET, describe_frame_rule(ra, arch))
+            return Unlike(SkipReason.RA_NOT_AT_FIXED_OFFSET, describe_frame_rule(ra, arch))
     elif ra is None:
         # FP without RA needs a padding word for RA, which s390x has and AArch64 has not.
-        return None if fp is None or arch.pads_ra else _Limit(SkipReason.FP_WITHOUT_RA, "")
+        return None if fp is None or arch.pads_ra else Unlike(SkipReason.FP_WITHOUT_RA, "")
     if ra is None:
-        return _Limit(SkipReason.RA_UNSPECIFIED, "")
+        return Unlike(SkipReason.RA_UNSPECIFIED, "")
     return _default_saved_limit(ra, target, SkipReason.RA_EXPRESSION, SkipReason.RA_IN_REGISTER)
 
 
-def _default_fp_limit(fp: Rule | None, target: Target) -> _Limit | None:
+def _default_fp_limit(fp: Rule | None, target: Target) -> Unlike | None:
     if fp is None:
         return None
     return _default_saved_limit(fp, target, SkipReason.FP_EXPRESSION, SkipReason.FP_IN_REGISTER)
@@ -363,22 +321,22 @@ def _default_fp_limit(fp: Rule | None, target: Target) -> _Limit | None:
 
 def _default_saved_limit(
     rule: Rule, target: Target, expression_reason: SkipReason, register_reason: SkipReason
-) -> _Limit | None:
+) -> Unlike | None:
     """Return why a default row's RA or FP word cannot express a rule."""
     arch = target.arch
     if rule.register is None:
         # To readers an offset of 0 means "not saved"; no compiler saves a register at the CFA itself.
         if rule.offset == 0 or (arch.pads_ra and rule.offset & 1):
-            return _Limit(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
+            return Unlike(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
         return None
     if rule.deref or rule.offset:
-        return _Limit(expression_reason, describe_frame_rule(rule, arch))
+        return Unlike(expression_reason, describe_frame_rule(rule, arch))
     if target.version == SFRAME_VERSION_2 and arch.pads_ra:
         return None
-    return _Limit(register_reason, describe_frame_rule(rule, arch))
+    return Unlike(register_reason, describe_frame_rule(rule, arch))
 
 
-def _range_limit(state: FrameState, arch: Arch) -> _Limit | None:
+def _range_limit(state: FrameState, arch: Arch) -> Unlike | None:
     """Return the first rule with an offset or a register that no data word can hold; None when there is none."""
     for rule in (state.cfa, state.ra, state.fp):
         if rule is None:
@@ -386,9 +344,9 @@ def _range_limit(state: FrameState, arch: Arch) -> _Limit | None:
         offset = rule.offset
         if rule is state.cfa:
             if (offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
-                return _Limit(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
+                return Unlike(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
             offset = (offset - arch.cfa_offset_bias) // arch.cfa_offset_scale
         register = rule.register or 0
         if not -(1 << 31) <= offset < 1 << 31 or register >= 1 << (32 - FLEX_REG_SHIFT):
-            return _Limit(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
+            return Unlike(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
     return None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ranges of FDEs to ranges that every reader accepts: none is empty, discarded, repeated or overlapping.
 
-Knows FDEs by their numbers and ranges only. An address in several ranges belongs to the one that starts last (as in the
-search table of `.eh_frame_hdr`), and of several such to the first in the section's order.
+Knows FDEs by their numbers and ranges only. An address in several ranges belongs to the one of the best source; of its
+ranges, to the one that starts last (as in the search table of `.eh_frame_hdr`), and of several such to the first in the
+section's order.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 class Ranges(NamedTuple):
     """The ranges of all FDEs, in section order, as columns: virtual addresses and sizes in bytes.
 
-    FDEs with equal `contents` have equal rows, and are duplicates where their ranges are equal too.
+    FDEs with equal `contents` have equal rows, and are duplicates where their ranges are equal too. `source_starts` has
+    the number of the first FDE of each source, the best one first.
     """
 
     starts: Sequence[int]
     sizes: Sequence[int]
     contents: Sequence[int]
+    source_starts: Sequence[int] = (0,)
 
 
 class Piece(NamedTuple):
@@ -95,7 +98,68 @@ def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence
 
     `not_code(starts, ends)` returns the indices of the ranges that are not executable; `starts` ascend.
     """
-    order = sorted(range(len(ranges.starts)), key=ranges.starts.__getitem__)
+    edges = (*ranges.source_starts, len(ranges.starts))
+    first, *others = (range(*edge) for edge in pairwise(edges))
+    resolved = _resolve_source(ranges, first, not_code)
+    for numbers in others:
+        if numbers:
+            resolved = _with_source(resolved, _resolve_source(ranges, numbers, not_code))
+    return resolved
+
+
+def _with_source(better: Resolved, other: Resolved) -> Resolved:
+    """Return the addresses of FDEs with those that a lesser source adds to them."""
+    taken = list(zip(better.pieces.starts, better.pieces.ends, strict=True))
+    left = list(without(other.pieces, taken))
+    kept = {piece.number for piece in left}
+    lost = dict.fromkeys(frozenset(other.pieces.numbers) - kept, DropReason.BETTER_SOURCE)
+    sizes: dict[int, int] = {}
+    for pieces, sign in ((other.pieces.records, 1), (left, -1)):
+        for number, start, end in pieces:
+            sizes[number] = sizes.get(number, 0) + sign * (end - start)
+    cut = {number for number in kept if sizes[number]}
+    return Resolved(
+        merged(better.pieces, Pieces.of(left)),
+        {**better.dropped, **other.dropped, **lost},
+        better.overlapped | (other.overlapped & kept) | cut,
+    )
+
+
+def merged(first: Pieces, second: Pieces) -> Pieces:
+    """Return the pieces of two, which have no address in common."""
+    starts = (*first.starts, *second.starts)
+    order = sorted(range(len(starts)), key=starts.__getitem__)
+    numbers, ends = (*first.numbers, *second.numbers), (*first.ends, *second.ends)
+    return Pieces(
+        tuple(map(numbers.__getitem__, order)),
+        tuple(map(starts.__getitem__, order)),
+        tuple(map(ends.__getitem__, order)),
+    )
+
+
+def without(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
+    """Yield what is left of ascending pieces without the ascending ranges `taken`."""
+    position = 0
+    for number, start, end in zip(*pieces, strict=True):
+        begin = start
+        while position < len(taken) and taken[position][1] <= begin:
+            position += 1
+        # A range that reaches past this piece may also cut the next one: `position` stays.
+        at = position
+        while at < len(taken) and taken[at][0] < end:
+            if taken[at][0] > begin:
+                yield Piece(number, begin, taken[at][0])
+            begin = max(begin, taken[at][1])
+            at += 1
+        if begin < end:
+            yield Piece(number, begin, end)
+
+
+def _resolve_source(
+    ranges: Ranges, numbers: range, not_code: Callable[[Sequence[int], Sequence[int]], list[int]]
+) -> Resolved:
+    """Give each address to one FDE of a source at most."""
+    order = sorted(numbers, key=ranges.starts.__getitem__)
     starts, sizes = tuple(map(ranges.starts.__getitem__, order)), tuple(map(ranges.sizes.__getitem__, order))
     ends = tuple(map(add, starts, sizes))
     dropped = {order[index]: DropReason.DISCARDED for index in not_code(starts, ends)}

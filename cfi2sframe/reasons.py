@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a function is not in the section, as named reasons that reports count."""
+"""Why a function is not in the section, as named reasons that reports count, and why a source of CFI was not read."""
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cfi2sframe.errors import Cfi2SFrameError
 
 
 class SkipReason(Enum):
@@ -26,7 +30,6 @@ class SkipReason(Enum):
     SP_RULE = "SP is not restored from the CFA"
     OFFSET_RANGE = "an offset does not fit"
     PAUTH_WITH_PC = "RA is signed with the PC as modifier"
-    NON_DEFAULT_RA_COLUMN = "the CIE names another return address column"
     FUNCTION_TOO_LARGE = "the function is larger than 4 GiB"
 
 
@@ -37,3 +40,21 @@ class DropReason(Enum):
     EMPTY = "empty range"
     DUPLICATE = "repeats another FDE"
     SHADOWED = "its whole range belongs to other FDEs"
+    BETTER_SOURCE = "a better source describes its whole range"
+
+
+class UnreadSource(NamedTuple):
+    """CFI that was left unread, though its file has it: the name of its section, and why, without a full stop."""
+
+    name: str
+    reason: str
+
+    @classmethod
+    def of(cls, name: str, error: Cfi2SFrameError) -> UnreadSource:
+        """Return the record of a section that an error has kept from being read."""
+        place = "" if error.offset is None else f"+0x{error.offset:x}"
+        if error.where and error.where != name:
+            place = f" in {error.where}{place}"
+        elif place:
+            place = f" at {place}"
+        return cls(name, error.reason + place)

@@ -44,6 +44,7 @@ def test_the_lists_fit_the_modules(script: Any) -> None:
         ".",
         "dwarf",
         "elf",
+        "gotable",
         "sframe",
         "sframe/splitting",
         "verification",

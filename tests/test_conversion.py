@@ -107,11 +107,12 @@ VADDRS = "an address from 0 to 0xffffffffffffffff or None"
 NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "version": ((0, 4, -1, True, 2.0, "3", None), "1, 2 or 3"),
     "errata": ((7, -1, True, 1.0, "2", None), "0, 1 or 2"),
-    "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame' or None"),
+    "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame', 'gopclntab' or None"),
     "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
     "all_keep_frame_pointer": ((0, 1, None, "no"), "False or True"),
     "with_stubs": ((0, 1, None, "no"), "False or True"),
     "with_padding": ((0, 1, None, "no"), "False or True"),
+    "whole_functions": ((0, 1, None, "no"), "False or True"),
     "level": ((9, -1, False, 1.0, "1", "S"), "0, 1, 2, 's' or None"),
 }
 
@@ -185,7 +186,7 @@ def test_dropped_fdes() -> None:
 def test_overlaps_are_cut() -> None:
     outer = leaf(0, 0x40, asm.advance(4), asm.def_cfa_offset(16), asm.advance(0x2C), asm.def_cfa_offset(24))
     image = linked(AMD64, outer, leaf(0x10, 0x10, asm.def_cfa_offset(32)))
-    conversion = convert_checked(image)
+    conversion = convert_checked(image, Options(level=1))
     assert places(conversion) == [(0, 0x10), (0x10, 0x10), (0x20, 0x20)]
     rows = [
         [(row.row.start_delta, row.words[0]) for row in function.rows] for function in decoded(conversion).functions
@@ -200,8 +201,9 @@ def test_rows_after_the_end_do_not_count() -> None:
     after_end = (asm.advance(0x10), asm.def_cfa_expression(b"\x30"))
     image = linked(AMD64, leaf(0, 0x10, *after_end), leaf(0x20, 0x11, *after_end))
     conversion = convert_checked(image)
-    assert places(conversion) == [(0, 0x10)]
-    assert [skip.reason for _, skip in conversion.left_out] == [SkipReason.CFA_EXPRESSION]
+    assert places(conversion) == [(0, 0x10), (0x20, 0x10)]
+    ((_, parts),) = conversion.in_parts
+    assert [(hole.why.start_delta, hole.why.reason) for hole in parts.holes] == [(0x10, SkipReason.CFA_EXPRESSION)]
     assert verify(image).is_clean
 
 

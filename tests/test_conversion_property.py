@@ -10,33 +10,21 @@ from hypothesis import strategies as st
 
 from cfi2sframe import Options, convert, load
 from cfi2sframe.api import verify
-from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    RegisterRule,
-    RowState,
-    ValueAtCfa,
-)
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
+from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.errors import SFrameError
+from cfi2sframe.lower import Hole, InParts, Lowering, Part, Skip
 from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection, decode_section
 from cfi2sframe.sframe.lookup import Lookup
-from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
+from cfi2sframe.sframe.model import FunctionBody
 from tests.support import cfi_asm as asm
 from tests.support import cfi_strategies as cfi
+from tests.support.evaluation import dwarf_values, sframe_values
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 from tests.support.sums import convert_checked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cfi2sframe import Conversion
     from cfi2sframe.elf.image import ElfImage
 
@@ -104,160 +92,12 @@ def test_conversions_are_deterministic(drawn: Drawn) -> None:
     assert convert_checked(drawn.image, drawn.options).data == convert_checked(again, drawn.options).data
 
 
-# Values instead of rules: registers and memory are made up, both sides are evaluated
-
-
-def _mixed(number: int) -> int:
-    """Return a number of 64 bits that depends on every bit of another (splitmix64's finisher)."""
-    number = (number + 0x9E3779B97F4A7C15) % (1 << 64)
-    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 % (1 << 64)
-    number = (number ^ number >> 27) * 0x94D049BB133111EB % (1 << 64)
-    return number ^ number >> 31
-
-
-def register_value(number: int) -> int:
-    return _mixed(number)
-
-
-def memory(vaddr: int) -> int:
-    return _mixed(vaddr % (1 << 64) ^ 0xABCDEF)
-
-
-def read_leb(code: bytes, position: int, *, signed: bool) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = code[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value - (1 << shift) if signed and byte & 0x40 else value), position
-
-
-BINARY: dict[int, Callable[[int, int], int]] = {
-    0x1A: lambda left, right: left & right,
-    0x1C: lambda left, right: left - right,
-    0x1E: lambda left, right: left * right,
-    0x22: lambda left, right: left + right,
-    0x24: lambda left, right: left << min(right, 64),
-    0x2A: lambda left, right: int(left >= right),
-}
-
-
-def evaluate(code: bytes, byte_order: str, initial: list[int]) -> int | None:
-    """Evaluate a DWARF expression over the made-up state; None where it is damaged or beyond this evaluator."""
-    stack, position = list(initial), 0
-    try:
-        while position < len(code):
-            position = step(code, position, byte_order, stack)
-            stack[-1:] = [value % (1 << 64) for value in stack[-1:]]
-        return stack[-1]
-    except (IndexError, ValueError):
-        return None
-
-
-def step(code: bytes, position: int, byte_order: str, stack: list[int]) -> int:
-    """Apply one operation and return the offset past it; ValueError where it is unknown here."""
-    opcode, position = code[position], position + 1
-    if 0x30 <= opcode <= 0x4F:
-        stack.append(opcode - 0x30)
-    elif 0x70 <= opcode <= 0x8F or opcode == 0x92:
-        number = opcode - 0x70
-        if opcode == 0x92:
-            number, position = read_leb(code, position, signed=False)
-        offset, position = read_leb(code, position, signed=True)
-        stack.append(register_value(number) + offset)
-    elif opcode == 0x06:
-        stack.append(memory(stack.pop()))
-    elif opcode == 0x12:
-        stack.append(stack[-1])
-    elif opcode == 0x23:
-        amount, position = read_leb(code, position, signed=False)
-        stack.append(stack.pop() + amount)
-    elif opcode == 0x03:
-        if position + 8 > len(code):
-            raise ValueError
-        stack.append(int.from_bytes(code[position : position + 8], "little" if byte_order == "<" else "big"))
-        position += 8
-    elif opcode in BINARY:
-        right, left = stack.pop(), stack.pop()
-        stack.append(BINARY[opcode](left, right))
-    elif opcode != 0x96:
-        raise ValueError
-    return position
-
-
-class Values(NamedTuple):
-    """The caller's CFA, RA, FP and SP (None: cannot be known), and whether the RA is signed."""
-
-    cfa: int | None
-    ra: int | None
-    fp: int | None
-    sp: int | None
-    is_signed: bool
-
-
-def rule_value(rule: RegisterRule, cfa: int | None, arch: Arch, own: int) -> int | None:
-    """Return the value that a rule gives a register; `own` is the register's value here."""
-    if cfa is None or rule is NoRule.UNDEFINED:
-        return None
-    match rule:
-        case NoRule():
-            return own
-        case AtCfa(offset):
-            return memory(cfa + offset)
-        case ValueAtCfa(offset):
-            return (cfa + offset) % (1 << 64)
-        case InRegister(register):
-            return register_value(register)
-        case AtExpression(expression):
-            address = evaluate(expression, arch.byte_order, [cfa])
-            return None if address is None else memory(address)
-        case IsExpression(expression):
-            return evaluate(expression, arch.byte_order, [cfa])
-
-
-def dwarf_values(state: RowState, arch: Arch) -> Values | None:
-    """Evaluate a row of the DWARF table; None in the outermost frame."""
-    if state.ra is NoRule.UNDEFINED:
-        return None
-    cfa = None
-    if isinstance(state.cfa, RegisterOffset):
-        cfa = (register_value(state.cfa.register) + state.cfa.offset) % (1 << 64)
-    elif isinstance(state.cfa, CfaExpression):
-        cfa = evaluate(state.cfa.expression, arch.byte_order, [])
-    sp = None if cfa is None else (cfa + arch.sp_offset_from_cfa) % (1 << 64)
-    # s390x saves SP, and what is saved is CFA - 160 by the ABI's definition; made-up memory knows nothing of that.
-    if state.sp is not NoRule.UNSPECIFIED and not (arch is S390X and isinstance(state.sp, AtCfa)):
-        sp = rule_value(state.sp, cfa, arch, register_value(arch.sp_register))
-    return Values(
-        cfa,
-        rule_value(state.ra, cfa, arch, register_value(arch.ra_register)),
-        rule_value(state.fp, cfa, arch, register_value(arch.fp_register)),
-        sp,
-        state.signing is RaSigning.SIGNED,
-    )
-
-
-def sframe_values(state: FrameState, arch: Arch) -> Values | None:
-    """Evaluate a row of SFrame; None in the outermost frame."""
-    if state.cfa is None:
-        return None
-
-    def value(rule: Rule, cfa: int) -> int:
-        base = cfa if rule.register is None else register_value(rule.register)
-        total = (base + rule.offset) % (1 << 64)
-        return memory(total) if rule.deref else total
-
-    cfa = value(state.cfa, 0)
-    ra = register_value(arch.ra_register) if state.ra is None else value(state.ra, cfa)
-    fp = register_value(arch.fp_register) if state.fp is None else value(state.fp, cfa)
-    return Values(cfa, ra, fp, (cfa + arch.sp_offset_from_cfa) % (1 << 64), state.mangled_ra)
+# Values instead of rules: `evaluation` makes registers and memory up
 
 
 @given(files())
 def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
-    """CFA, RA, FP and SP of the caller, computed from a row of either side, are the same numbers."""
+    """SP, RA and FP of the caller, computed from a row of either side, are the same numbers."""
     conversion = convert_checked(drawn.image, drawn.options)
     if not conversion.data:
         return
@@ -273,11 +113,41 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
             if not start <= pc < end:
                 continue
             found = lookup.find(pc)
-            assert (found is not None) == (number in described)
+            assert (found is not None) == (number in described and not is_in_hole(conversion, number, pc - begin))
             if found is not None:
                 assert found.row is not None
                 truth = [row.state for row in rows if row.start_delta <= pc - begin][-1]
                 assert sframe_values(found.row.row.state, drawn.arch) == dwarf_values(truth, drawn.arch)
+
+
+def is_in_hole(conversion: Conversion, number: int, delta: int) -> bool:
+    """Whether a place in an FDE's function, bytes from its start, is left out of an otherwise described function."""
+    result = conversion.outcomes.results[number]
+    if not isinstance(result, InParts):
+        return False
+    ends = [float("inf") if hole.end_delta is None else hole.end_delta for hole in result.holes]
+    return any(hole.why.start_delta <= delta < end for hole, end in zip(result.holes, ends, strict=True))
+
+
+@given(files())
+def test_parts_are_all_that_can_be_said(drawn: Drawn) -> None:
+    """A row that is in a hole cannot be expressed in a function of its own either, and each part is as it would be."""
+    conversion = convert_checked(drawn.image, drawn.options)
+    lowering = Lowering(conversion.target)
+    for entry, parts in conversion.in_parts:
+        starts, states = entry.program.table.starts, entry.program.table.states
+        for start, end, which in parts.within(0, max(starts[-1] + 1, entry.fde.pc_range)):
+            rows = [number for number, row_start in enumerate(starts) if start <= row_start < end]
+            for number in rows:
+                alone = lowering.lower(UnwindTable((0,), (states[number],)), entry.fde.cie)
+                if isinstance(which, Hole):
+                    assert isinstance(alone, Skip)
+                    assert alone.reason is which.why.reason
+                else:
+                    assert isinstance(alone, FunctionBody)
+            if isinstance(which, Part):
+                assert which.body.starts[0] == 0
+                assert rows[0] == starts.index(start)
 
 
 # Damage
@@ -285,16 +155,18 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
 
 def meaning(decoded: DecodedSection) -> list[tuple[object, ...]]:
     """Return the rules of a section in one form, however they are stored."""
-    return sorted(function_meaning(f, decoded) for f in decoded.functions)
+    arch = arch_of_abi(decoded.header.abi_id)
+    assert arch is not None
+    return sorted(function_meaning(f, decoded, arch) for f in decoded.functions)
 
 
-def function_meaning(function: DecodedFunction, decoded: DecodedSection) -> tuple[object, ...]:
+def function_meaning(function: DecodedFunction, decoded: DecodedSection, arch: Arch) -> tuple[object, ...]:
     rows: list[tuple[int, str]] = []
     is_signed = False
     for start, state in (row.row for row in function.rows):
         is_signed |= state.mangled_ra and state.cfa is not None
-        # In the outermost frame there is no RA to be signed.
-        text = repr(OUTERMOST if state.cfa is None else state)
+        # Values, since a rule may count from the CFA or from a register.
+        text = repr(sframe_values(state, arch))
         if not rows or rows[-1][1] != text:
             rows.append((start, text))
     return (

@@ -70,6 +70,15 @@ def test_one_expression_of_many_rows(arguments: tuple[str, ...], tmp_path: Path)
     assert run(file_of(fde), tmp_path, *arguments).status == 0
 
 
+@pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
+def test_many_holes_of_a_function_that_many_others_cut(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Its parts and holes are looked at for each piece that is left of it."""
+    unsayable = b"\x0f\x05\x77\x28\x06\x23\x08"  # def_cfa_expression: breg7 40; deref; plus_uconst 8
+    rows = b"".join(b"\x44" + (unsayable if n % 2 else b"\x0c\x07" + asm.uleb128(8)) for n in range(12_000))
+    others = [asm.Fde(CIE, TEXT_VADDR + 1 + 16 * n, 2) for n in range(2_900)]
+    assert run(file_of(asm.Fde(CIE, TEXT_VADDR, 1 << 17, (rows,)), *others), tmp_path, *arguments).status == 0
+
+
 def test_a_damaged_cie_of_many_functions(tmp_path: Path) -> None:
     cie = cie_of(AMD64)._replace(instructions=(bytes(25_000) + b"\x17",))
     fdes = [asm.Fde(cie, TEXT_VADDR + 64 * n, 64, (fp_saved_at(n + 2),)) for n in range(1_500)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -397,11 +396,11 @@ def test_a_lookup_stays_inside() -> None:
 
 
 def test_measuring_is_linear(count_lines: Callable[[bytes], int]) -> None:
-    """Twice the input, about twice the lines of Python: nothing looks at everything for each thing."""
+    """Four times the input, about four times the lines of Python: nothing looks at everything for each thing."""
     for make in (_functions, _rows, _sections):
-        counts = [count_lines(make(size)) for size in (20, 40, 80)]
-        growth = [after / before for before, after in pairwise(counts)]
-        assert max(growth) < 2.3, (make.__name__, counts)
+        # At -O2, how often the price of rows is tried depends on the rows: from one size to the next it may jump.
+        counts = [count_lines(make(size)) for size in (20, 80)]
+        assert counts[1] < 4.6 * counts[0], (make.__name__, counts)
 
 
 def _functions(count: int) -> bytes:

@@ -34,13 +34,13 @@ class Range(NamedTuple):
     content: int
 
 
-def arranged(ranges: Sequence[Range]) -> Resolved:
+def arranged(ranges: Sequence[Range], source_starts: tuple[int, ...] = (0,)) -> Resolved:
     starts, sizes, contents = ([each[n] for each in ranges] for n in range(3))
-    return resolve_overlaps(Ranges(starts, sizes, contents), not_code)
+    return resolve_overlaps(Ranges(starts, sizes, contents, source_starts), not_code)
 
 
-def settle(*ranges: tuple[int, int, int]) -> Resolved:
-    return arranged([Range(*r) for r in ranges])
+def settle(*ranges: tuple[int, int, int], source_starts: tuple[int, ...] = (0,)) -> Resolved:
+    return arranged([Range(*r) for r in ranges], source_starts)
 
 
 PLAIN: frozenset[int] = frozenset()
@@ -97,6 +97,12 @@ CASES = {
         {2: DropReason.DUPLICATE},
         frozenset({0}),
     ),
+    "a better source": (
+        ((100, 10, 0), (100, 10, 0), (105, 10, 1)),
+        ((0, 100, 110), (2, 110, 115)),
+        {1: DropReason.BETTER_SOURCE},
+        frozenset({2}),
+    ),
     "a chain": (
         ((100, 15, 0), (110, 15, 1), (120, 15, 2)),
         ((0, 100, 110), (1, 110, 120), (2, 120, 135)),
@@ -109,7 +115,9 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_overlaps(name: str) -> None:
     ranges, pieces, dropped, overlapped = CASES[name]
-    assert settle(*ranges) == Resolved(Pieces.of([Piece(*p) for p in pieces]), dropped, overlapped)
+    starts = (0, 1) if name == "a better source" else (0,)
+    resolved = settle(*ranges, source_starts=starts)
+    assert resolved == Resolved(Pieces.of([Piece(*p) for p in pieces]), dropped, overlapped)
 
 
 def test_every_reason_has_a_case() -> None:
@@ -168,6 +176,27 @@ def test_neighbouring_pieces_of_one_range_are_one(ranges: list[Range]) -> None:
     """No range is cut where nothing else holds."""
     pieces = arranged(ranges).pieces.records
     assert all(a.number != b.number or a.end_vaddr < b.start_vaddr for a, b in pairwise(pieces))
+
+
+@given(RANGES, st.lists(st.integers(0, 12), max_size=3))
+def test_sources(ranges: list[Range], cuts: list[int]) -> None:
+    """What a source holds is what it holds by itself, without the addresses of better ones."""
+    starts = (0, *sorted(min(cut, len(ranges)) for cut in cuts))
+    resolved = arranged(ranges, starts)
+    expected: dict[int, int] = {}
+    for first, last in pairwise((*starts, len(ranges))):
+        mine = winners(ranges[first:last])
+        expected = {vaddr: number + first for vaddr, number in mine.items()} | expected
+    sizes: dict[int, int] = {}
+    held: dict[int, int] = {}
+    for number, start, end in resolved.pieces.records:
+        sizes[number] = sizes.get(number, 0) + end - start
+        held |= dict.fromkeys(range(start, end), number)
+    assert held == expected
+    assert list(resolved.pieces.starts) == sorted(resolved.pieces.starts)
+    assert set(sizes) | set(resolved.dropped) == set(range(len(ranges)))
+    assert set(sizes).isdisjoint(resolved.dropped)
+    assert resolved.overlapped == {number for number, size in sizes.items() if size != ranges[number].size}
 
 
 # Bodies

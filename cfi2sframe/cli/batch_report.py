@@ -32,6 +32,7 @@ def json_line(outcome: Outcome, exit_status: int) -> str:
         "section_size": outcome.section_size,
         "functions": outcome.function_count,
         "left_out": outcome.left_out_count,
+        "in_parts": outcome.in_parts_count,
         "placement": outcome.placement,
     }
     # The account is JSON already; it was made where the file was converted.
@@ -53,6 +54,7 @@ class Tally(NamedTuple):
     counts: dict[Status, int]
     function_count: int
     left_out_count: int
+    in_parts_count: int
     section_size: int
 
 
@@ -66,6 +68,7 @@ def tally(outcomes: Sequence[Outcome]) -> Tally:
         counts,
         sum(outcome.function_count for outcome in good),
         sum(outcome.left_out_count for outcome in good),
+        sum(outcome.in_parts_count for outcome in good),
         sum(outcome.section_size for outcome in good),
     )
 
@@ -76,7 +79,9 @@ def summary_line(total: Tally, known_count: int, seconds: float) -> str:
     parts = [f"{number:,} {status}" for status, number in total.counts.items() if number]
     if known_count:
         parts = [f"{part} ({known_count:,} by the stamp)" if "unchanged" in part else part for part in parts]
+    in_part = f", {total.in_parts_count:,} in part" if total.in_parts_count else ""
     return (
-        f"{count:,} file{'' if count == 1 else 's'}: {', '.join(parts) or 'none'}; {total.function_count:,} functions "
-        f"described, {total.left_out_count:,} left out, {total.section_size:,} bytes of .sframe; {seconds:.1f} s"
+        f"{count:,} file{'' if count == 1 else 's'}: {', '.join(parts) or 'none'}; "
+        f"{total.function_count:,} functions described, {total.left_out_count:,} left out{in_part}, "
+        f"{total.section_size:,} bytes of .sframe; {seconds:.1f} s"
     )

@@ -192,8 +192,9 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from",
         dest="source",
-        choices=("eh_frame", "debug_frame"),
-        help="the CFI to read (default: .eh_frame, or .debug_frame where there is none)",
+        choices=("eh_frame", "debug_frame", "gopclntab"),
+        help="the only CFI to read (default: all that a file has; where several describe an address, the first of "
+        "these holds)",
     )
     parser.add_argument(
         "-O",
@@ -224,6 +225,11 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="end every function where its FDE ends (default: it reaches over the alignment padding after it, where "
         "some readers look up the return address of a call that does not return)",
+    )
+    parser.add_argument(
+        "--whole-functions",
+        action="store_true",
+        help="leave a function out when the version cannot express one of its rows (default: describe the rest of it)",
     )
     parser.add_argument(
         "--section-address",
@@ -285,6 +291,7 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         section_vaddr=arguments.section_address,
         with_stubs=arguments.with_stubs,
         with_padding=arguments.with_padding,
+        whole_functions=arguments.whole_functions,
         level=arguments.level,
         all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
     )

@@ -128,13 +128,15 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
 
 def _add_demands(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--strict", action="store_true", help="fail (4) when a function is left out, (3) when an FDE is damaged"
+        "--strict",
+        action="store_true",
+        help="fail (4) when a function is left out or described in part, (3) when an FDE is damaged",
     )
     parser.add_argument(
         "--min-coverage",
         type=percentage,
         metavar="PERCENT",
-        help="fail (4) when fewer of the functions are described",
+        help="fail (4) when fewer of the functions are described in full",
     )
     parser.add_argument(
         "--report",

@@ -258,6 +258,9 @@ class EntryWalk:
         if pc_range < 0:
             # A range has the form of pc_begin, which may be signed, but never a sign.
             pc_range &= (1 << 8 * (fixed_size(cie.fde_encoding) or 8)) - 1
+        if pc_range and not (pc_begin | pc_range) & 0xFFFFFFFF and not self.is_eh_frame and id_size == 4:
+            # Free Pascal writes this: both fields are shifted by the upper half of the pointer before them.
+            raise CfiError("its CIE pointer has 8 bytes, where a 32-bit length asks for 4")
         if cie.augmentation.startswith("z"):
             size, position = read_uleb(entry, position)
             position += size

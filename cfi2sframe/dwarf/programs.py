@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.dwarf.program_cache import ProgramCache
-from cfi2sframe.errors import CfiError
+from cfi2sframe.errors import BudgetError, CfiError
+from cfi2sframe.reasons import UnreadSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.dwarf.program_cache import CiePrograms
     from cfi2sframe.dwarf.rules import UnwindTable
-    from cfi2sframe.elf.cfi import CfiSection
+    from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sources import FoundCfi
 
 
 class Program(NamedTuple):
@@ -58,7 +60,8 @@ class CfiEntries:
     """The sound FDEs of an image, numbered in the order of the sections, as columns; records are made on demand.
 
     `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` (bytes) those of the FDEs in
-    their sections, and `program_numbers` are indices of `programs`.
+    their sections, and `program_numbers` are indices of `programs`. Sections of better sources come first:
+    `source_starts` has the number of the first FDE of each source, from 0 on, and `rank_of` the source of an FDE.
     """
 
     def __init__(
@@ -77,6 +80,11 @@ class CfiEntries:
         self.programs: Final = programs
         #: For each section the number of its first FDE, and the pass over its entries.
         self._walks: Final = tuple(walks)
+        self.source_starts: Final = _source_starts(self._walks)
+
+    def rank_of(self, number: int) -> int:
+        """Return how many sources with FDEs or sections are better than that of an FDE."""
+        return bisect_right(self.source_starts, number) - 1
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -102,11 +110,20 @@ class CfiEntries:
 
 
 class Cfi(NamedTuple):
-    """All call frame information of an image; `damaged` is sorted by section and offset."""
+    """All call frame information of an image; `damaged` is sorted by section and offset.
+
+    `sections` are those that were read, `unread` those that could not be; the best source is never among these.
+    """
 
     sections: tuple[CfiSection, ...]
     entries: CfiEntries
     damaged: tuple[DamagedFde, ...]
+    unread: tuple[UnreadSource, ...] = ()
+
+    @property
+    def source_names(self) -> str:
+        """The names of the sections that were read, each once: ".eh_frame", or ".eh_frame + .debug_frame"."""
+        return " + ".join(dict.fromkeys(section.name for section in self.sections))
 
     @property
     def programs(self) -> Sequence[Program]:
@@ -114,16 +131,29 @@ class Cfi(NamedTuple):
         return self.entries.programs
 
 
-def read_programs(image: ElfImage, sections: tuple[CfiSection, ...]) -> Cfi:
+def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
     """Read the FDEs of an image's CFI sections and run their programs.
 
-    Raises `CfiError` when a section cannot be walked, `BudgetError` when it has far more distinct rows than the image's
-    size can account for.
+    Raises `CfiError` when a section of the best source cannot be walked, `BudgetError` when it has far more distinct
+    rows than the image's size can account for. A section of another source is then unread.
     """
     reader = _Reader(image)
-    for section in sections:
-        reader.read(section)
-    return reader.cfi(sections)
+    sections: list[CfiSection] = []
+    unread = list(found.unread)
+    for section in found.sections:
+        if section.kind == found.sections[0].kind:
+            reader.read(section)
+            sections.append(section)
+            continue
+        state = reader.state
+        try:
+            with image.budget.half():
+                reader.read(section)
+            sections.append(section)
+        except (CfiError, BudgetError) as error:
+            reader.forget_since(state)
+            unread.append(UnreadSource.of(section.name, error))
+    return reader.cfi(tuple(sections), tuple(unread))
 
 
 class _Reader:
@@ -175,20 +205,39 @@ class _Reader:
             offsets.append(offset)
             program_numbers.append(number)
         damaged += [DamagedFde(failure, section, None) for failure in walk.failures]
+        damaged += [
+            DamagedFde(CfiFailure(offset, CfiError(reason, section.name, offset)), section, None)
+            for offset, reason in section.damaged
+        ]
         self.damaged += sorted(damaged, key=_offset_of)
+
+    @property
+    def state(self) -> tuple[int, int, int, int]:
+        """The numbers of FDEs, programs, sections and damaged FDEs that have been read."""
+        return len(self.starts), len(self.programs), len(self.walks), len(self.damaged)
+
+    def forget_since(self, state: tuple[int, int, int, int]) -> None:
+        """Forget what has been read since a `state`."""
+        fde_count, program_count, walk_count, damaged_count = state
+        for numbers in (self.starts, self.sizes, self.offsets):
+            del numbers[fde_count:]
+        del self.program_numbers[fde_count:], self.programs[program_count:]
+        del self.walks[walk_count:], self.damaged[damaged_count:]
+        for cie, known in self.known.items():
+            self.known[cie] = {code: number for code, number in known.items() if number < program_count}
 
     def add_program(self, cie: DwarfCie, table: UnwindTable) -> int:
         """Add a distinct program and return its number."""
         self.programs.append(Program(len(self.programs), cie, table))
         return len(self.programs) - 1
 
-    def cfi(self, sections: tuple[CfiSection, ...]) -> Cfi:
+    def cfi(self, sections: tuple[CfiSection, ...], unread: tuple[UnreadSource, ...]) -> Cfi:
         """Return what has been read."""
         self.cut_at_ends()
         entries = CfiEntries(
             self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks
         )
-        return Cfi(sections, entries, tuple(self.damaged))
+        return Cfi(sections, entries, tuple(self.damaged), unread)
 
     def cut_at_ends(self) -> None:
         """Give FDEs that end before their program's last row starts another program, without the rows past the end."""
@@ -201,6 +250,14 @@ class _Reader:
                 program = self.programs[number]
                 cut[number, size] = self.add_program(program.cie, self.cache.before(program.table, size))
             self.program_numbers[entry] = cut.get((number, size), number)
+
+
+def _source_starts(walks: Sequence[tuple[int, EntryWalk]]) -> tuple[int, ...]:
+    """Return the number of each source's first FDE; (0,) without any section."""
+    starts: dict[CfiKind, int] = {}
+    for first, walk in walks:
+        starts.setdefault(walk.section.kind, first)
+    return tuple(starts.values()) or (0,)
 
 
 def _first_number_of(item: tuple[int, EntryWalk]) -> int:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The row machine of DWARF 5, 6.4.2 and 6.4.3: a CIE and an FDE's instructions become a table of rows.
 
-It follows CFA, RA, FP and SP; rules of other registers are read and dropped. This is the plain form, one handler for
-each instruction, and the reference: `program_cache` returns the same tables faster.
+It follows CFA, RA, FP and SP; rules of other registers are read and dropped. RA's rules are those of the column that
+the CIE names. Where that is not the ABI's and has no rule, RA is in the column's register, and rows say so. This is the
+plain form, one handler for each instruction, and the reference: `program_cache` returns the same tables faster.
 """
 
 from __future__ import annotations
@@ -132,17 +133,26 @@ class RowMachine:
         self._byte_order = arch.byte_order
         self._pointer_size = fixed_size(cie.fde_encoding)
         self._handlers: dict[int, Handler] = _AARCH64_HANDLERS if arch.elf_machine == EM_AARCH64 else _HANDLERS
-        # The CIE's RA column comes last: where a CIE names SP or FP as its RA column, it replaces that entry.
-        self._column_of: dict[int, Column] = {arch.fp_register: "fp", arch.sp_register: "sp", cie.ra_register: "ra"}
+        self._columns_of: dict[int, tuple[Column, ...]] = {arch.fp_register: ("fp",), arch.sp_register: ("sp",)}
+        self._columns_of[cie.ra_register] = (*self._columns_of.get(cie.ra_register, ()), "ra")
+        #: RA's rule where the CFI has none, and where the register of its column keeps its value.
+        self._ra_unspecified: RegisterRule = NoRule.UNSPECIFIED
+        self._ra_same_value: RegisterRule = NoRule.SAME_VALUE
+        if cie.ra_register != arch.ra_register:
+            self._ra_unspecified = self._ra_same_value = InRegister(cie.ra_register)
         self._cfa_register: int | None = None
         self._cfa_offset = 0
         self._cfa_expression: bytes | None = None
-        self._rules: dict[Column, RegisterRule] = dict.fromkeys(("ra", "fp", "sp"), NoRule.UNSPECIFIED)
+        #: The rules that DW_CFA_restore brings back: in a CIE none, later those that the CIE gave.
+        self._initial_rules: dict[Column, RegisterRule] = {
+            "ra": self._ra_unspecified,
+            "fp": NoRule.UNSPECIFIED,
+            "sp": NoRule.UNSPECIFIED,
+        }
+        self._rules = dict(self._initial_rules)
         self._signing = RaSigning.NONE
         self._stack: RememberedState | None = None
         self._remembered: dict[RegisterState, RememberedState] = {}
-        #: None while the CIE's instructions run.
-        self._initial_rules: dict[Column, RegisterRule] | None = None
         for instruction in self.read(cie.instructions):
             # An advance has no meaning in a CIE; its initial rules are those after the last instruction.
             if instruction.opcode not in ADVANCES and instruction.opcode != d.DW_CFA_set_loc:
@@ -268,8 +278,7 @@ class RowMachine:
     # Register rule instructions, 6.4.2.3
 
     def _set_rule(self, register: int, rule: RegisterRule) -> None:
-        column = self._column_of.get(register)
-        if column is not None:
+        for column in self._columns_of.get(register, ()):
             self._rules[column] = rule
 
     @_handles(d.DW_CFA_undefined)
@@ -278,7 +287,8 @@ class RowMachine:
 
     @_handles(d.DW_CFA_same_value)
     def _same_value(self, register: int) -> None:
-        self._set_rule(register, NoRule.SAME_VALUE)
+        for column in self._columns_of.get(register, ()):
+            self._rules[column] = self._ra_same_value if column == "ra" else NoRule.SAME_VALUE
 
     @_handles(d.DW_CFA_offset, d.DW_CFA_offset_extended, d.DW_CFA_offset_extended_sf)
     def _offset(self, register: int, factored_offset: int) -> None:
@@ -306,11 +316,9 @@ class RowMachine:
 
     @_handles(d.DW_CFA_restore, d.DW_CFA_restore_extended)
     def _restore(self, register: int) -> None:
-        if self._initial_rules is None:
-            raise CfiError("restore in a CIE, which has no initial rules to restore")
-        column = self._column_of.get(register)
-        if column is not None:
-            # A register that the CIE has not set has no rule again.
+        # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a .cfi_restore
+        # that stands before the first advance into the CIE, and libgcc and readelf take it so.
+        for column in self._columns_of.get(register, ()):
             self._rules[column] = self._initial_rules[column]
 
     # Row state instructions, 6.4.2.4

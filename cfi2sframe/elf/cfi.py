@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import RELA_SIZE
-from cfi2sframe.errors import ElfError, RequestError, UnfitError
+from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
 
-CfiKind = Literal["eh_frame", "debug_frame"]
+CfiKind = Literal["eh_frame", "debug_frame", "gopclntab"]
+
+#: The sources of CFI, the best one first: an address belongs to the best source that has an FDE there.
+CFI_KINDS: Final[tuple[CfiKind, ...]] = ("eh_frame", "debug_frame", "gopclntab")
 
 _ZSTD_PIECE_SIZE: Final = 1 << 20
 #: R_X86_64_NONE, R_AARCH64_NONE, R_390_NONE.
@@ -63,10 +66,13 @@ class Relocation(NamedTuple):
 class CfiSection(NamedTuple):
     """The bytes of one CFI section, relocated, and the addresses that its pointers may be relative to.
 
-    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps offsets
+    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded, and for `.gopclntab`, whose
+    `data` are not the section's, but CFI in the form of `.debug_frame` that says the same). `relocations` maps offsets
     in `data` to the relocations that were applied there; `unresolved` are the offsets of relocations that could not be
     applied. `table_vaddr` is the address of the global offset table, None without one. `must_find_offset` is set where
     no section header gives the section's size: the section ends at the first terminator after that offset in `data`.
+    `damaged` has what could not be said in `data`: offsets in the file's section, and the damage there. `names` has
+    names that the file's section gives to functions, with their addresses, for reports.
     """
 
     name: str
@@ -77,31 +83,15 @@ class CfiSection(NamedTuple):
     unresolved: frozenset[int]
     table_vaddr: int | None
     must_find_offset: int | None = None
+    damaged: tuple[tuple[int, str], ...] = ()
+    names: tuple[tuple[int, str], ...] = ()
 
 
-def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, ...]:
-    """Return the image's CFI sections: of the kind asked for; by default `.eh_frame`, or else `.debug_frame`.
+def eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
+    """Return `.eh_frame` of a linked file, and all sections of that name of an object; none that holds no FDE.
 
-    Raises `RequestError` when there is none of the kind asked for, `UnfitError` when there is no CFI at all, `ElfError`
-    when it cannot be read, `BudgetError` when compressed sections are out of proportion to the file's size.
+    Raises `ElfError` when it cannot be read.
     """
-    if kind == "debug_frame":
-        found = _debug_frames(image)
-        if not found:
-            raise RequestError("no .debug_frame section")
-        return found
-    found = _eh_frames(image)
-    if found or kind == "eh_frame":
-        if not found:
-            raise RequestError("no .eh_frame section")
-        return found
-    found = _debug_frames(image)
-    if not found:
-        raise UnfitError("no call frame information: neither .eh_frame nor .debug_frame")
-    return found
-
-
-def _eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     sections = [s for s in image.sections_named(".eh_frame") if s.flags & c.SHF_ALLOC]
     if sections:
         found = _sections(image, sections, "eh_frame")
@@ -114,7 +104,11 @@ def _eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     return ()
 
 
-def _debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
+def debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
+    """Return all sections named `.debug_frame`, decompressed.
+
+    Raises `ElfError` when one cannot be read, `BudgetError` when compressed ones are out of proportion to the file.
+    """
     names = (".debug_frame", ".zdebug_frame")
     return _sections(image, [s for name in names for s in image.sections_named(name)], "debug_frame")
 

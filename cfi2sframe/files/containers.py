@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _STEPS_PER_IMAGE: Final = 300
 _STEPS_PER_CFI_BYTE: Final = 1
 _BYTES_PER_STEP: Final = 8
-_CFI_SECTIONS: Final = (".eh_frame", ".debug_frame", ".zdebug_frame")
+_CFI_SECTIONS: Final = (".eh_frame", ".debug_frame", ".zdebug_frame", ".gopclntab")
 
 
 def open_source(source: Source) -> Iterator[ElfImage | Unusable]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: The alignment to which GNU as pads the section of an s390x object.
 _S390X_OBJECT_ALIGNMENT: Final = 8
+#: Why an FDE stands for no directives of its own in what GNU as would have read.
+_NOT_ASSEMBLED: Final = (DropReason.DISCARDED, DropReason.BETTER_SOURCE)
 _PLT_SECTIONS: Final = (".plt", ".plt.sec", ".plt.got")
 #: Bytes of the first block of .plt.
 _FIRST_BLOCK_SIZE: Final = {"AMD64": 16, "s390x": 32}
@@ -144,12 +146,15 @@ def start_size(function_size: int) -> int:
 
 
 def _assembled_entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator[CfiEntry]:
-    """Yield the FDEs that came from an assembler: not those of ld for its PLT, nor of code that ld discarded."""
+    """Yield the FDEs that came from an assembler: not those of ld for its PLT, nor of code that ld discarded.
+
+    A function that two sources describe counts once.
+    """
     dropped = code_map.dropped
     plt = united((p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name))
     for number, entry in enumerate(cfi.entries):
         start = entry.fde.pc_begin_vaddr
-        if dropped.get(number) is DropReason.DISCARDED or holder_of(plt, Span(start, start + 1)) is not None:
+        if dropped.get(number) in _NOT_ASSEMBLED or holder_of(plt, Span(start, start + 1)) is not None:
             continue
         yield entry
 

@@ -213,6 +213,7 @@ def _with_account(
         section_size=len(conversion.data),
         function_count=len(conversion.section.starts),
         left_out_count=0 if conversion.is_whole else len(conversion.left_out) + len(conversion.cfi.damaged),
+        in_parts_count=0 if conversion.is_whole else len(conversion.in_parts),
         summary=summary,
         account=account,
     )

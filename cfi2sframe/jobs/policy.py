@@ -35,19 +35,26 @@ def account_if_needed(conversion: Conversion, *, is_wanted: bool) -> Coverage | 
 
 
 def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
-    """Return a warning for each function that is left out: the first ten, and how many more there are."""
+    """Return a warning for each source that was not read and for each function that is left out, or in part.
+
+    They are the first ten, and one that says how many more there are.
+    """
     if coverage is None:
         return ()
-    from cfi2sframe.render.text import describe_left_out, describe_stub
+    from cfi2sframe.render.text import describe_in_part, describe_left_out, describe_stub
 
     messages = chain(
+        (f"{item.name} is not used: {item.reason}" for item in coverage.unread),
         (f"{d.where}+0x{d.offset:x}: {d.reason}; the FDE is skipped" for d in coverage.damaged),
         (describe_left_out(item, coverage) for item in coverage.left_out),
+        (describe_in_part(item, coverage) for item in coverage.in_parts),
         (f"{describe_stub(item)}: no SFrame FDE" for item in coverage.stubs_left_out),
     )
     shown = tuple(islice(messages, _MAX_WARNINGS))
-    more = len(coverage.damaged) + len(coverage.left_out) + len(coverage.stubs_left_out) - len(shown)
-    return (*shown, f"{more:,} more functions without an SFrame FDE") if more else shown
+    items = (coverage.unread, coverage.damaged, coverage.left_out, coverage.in_parts, coverage.stubs_left_out)
+    more = sum(map(len, items)) - len(shown)
+    what = "without an SFrame FDE, or described in part" if coverage.in_parts else "without an SFrame FDE"
+    return (*shown, f"{more:,} more functions {what}") if more else shown
 
 
 def refusal_of(
@@ -59,11 +66,14 @@ def refusal_of(
     """
     if is_strict and conversion.cfi.damaged:
         return Refusal(ErrorKind.DAMAGED, "a damaged FDE, and --strict forbids it")
+    if is_strict and conversion.cfi.unread:
+        return Refusal(ErrorKind.INCOMPLETE, f"{conversion.cfi.unread[0].name} is not read, and --strict forbids it")
     if is_strict and not conversion.is_whole:
-        return Refusal(ErrorKind.INCOMPLETE, "functions are left out, and --strict forbids it")
+        what = "left out" if conversion.left_out or conversion.code_map.stubs.left_out else "described in part"
+        return Refusal(ErrorKind.INCOMPLETE, f"functions are {what}, and --strict forbids it")
     if coverage is not None and min_coverage is not None:
         percent = coverage.functions.percent
         if percent < min_coverage:
-            reason = f"{percent:.2f} % of the functions are described, less than {min_coverage:g} %"
+            reason = f"{percent:.2f} % of the functions are described in full, less than {min_coverage:g} %"
             return Refusal(ErrorKind.INCOMPLETE, reason)
     return None

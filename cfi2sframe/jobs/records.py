@@ -67,7 +67,8 @@ class Outcome(NamedTuple):
     """What became of a file, or with `only_checks` would.
 
     `reason` tells why it was skipped or failed; `kind` is that of the failure, None without one. `section_size` (bytes)
-    and `function_count` are those of the `.sframe` section, `left_out_count` counts functions without an SFrame FDE.
+    and `function_count` are those of the `.sframe` section, `left_out_count` counts functions without an SFrame FDE,
+    and `in_parts_count` those that are described in part.
     `placement` tells where the section was put. `account` is JSON text as `coverage --json` prints it, `summary` a
     sentence; both are empty unless asked for. `state` is the file's after a job in place, None when that failed.
     """
@@ -81,6 +82,7 @@ class Outcome(NamedTuple):
     section_size: int = 0
     function_count: int = 0
     left_out_count: int = 0
+    in_parts_count: int = 0
     placement: str = ""
     summary: str = ""
     account: str = ""

@@ -93,6 +93,7 @@ def _version(version: VersionSizes | VersionTotal, sizes: CfiSizes) -> dict[str,
         "cfi2sframe": _section(version.cfi2sframe, sizes),
         "gnu": _section(version.gnu, sizes),
         "left_out": dict(version.left_out),
+        "in_parts": version.in_parts_count,
     }
 
 

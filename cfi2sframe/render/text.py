@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.report.coverage import Coverage, LeftOut, StubLeftOut
+    from cfi2sframe.report.holes import InPart
     from cfi2sframe.sframe.lookup_cost import LookupCost
 
 
@@ -19,18 +20,45 @@ _BYTE_KINDS: Final = (
     *("default rows", "flexible rows", "PLT stubs", "padding", "left out"),
     *("other padding", "without CFI"),
 )
+#: What `SourceCounts` counts, after name and size.
+_SOURCE_COLUMNS: Final = (
+    "FDEs",
+    "described",
+    "in part",
+    "left out",
+    "PLT stubs",
+    "dropped",
+    "damaged",
+    "contradicting",
+)
 #: The widest column for section names; a longer name shifts the rest of its own line only.
 _MAX_NAME_WIDTH: Final = 80
 
 
 def describe_left_out(item: LeftOut, coverage: Coverage) -> str:
     """Return one left-out function as a sentence that does not name the file."""
+    detail = f" ({item.detail})" if item.detail else ""
+    return f"{_function(item, coverage)}: no SFrame FDE: {item.reason.value}{detail}"
+
+
+def describe_in_part(item: InPart, coverage: Coverage) -> str:
+    """Return a function that is described in part as a sentence that does not name the file."""
+    first = item.holes[0]
+    detail = f" ({first.detail})" if first.detail else ""
+    more = f", and {len(item.holes) - 1:,} more" if len(item.holes) > 1 else ""
+    left_out = sum(hole.size for hole in item.holes)
+    return (
+        f"{_function(item, coverage)}: {left_out:,} of {item.size:,} bytes are left out: "
+        f"{first.reason.value}{detail} at 0x{first.address:x}{more}"
+    )
+
+
+def _function(item: LeftOut | InPart, coverage: Coverage) -> str:
+    """Return a function's name and place."""
     place = f"0x{item.address:x}"
     if coverage.is_object and item.section != ".text":
         place = f"{printable(item.section)}+{place}"
-    name = f"'{printable(item.name)}'" if item.name else "function"
-    detail = f" ({item.detail})" if item.detail else ""
-    return f"{name} at {place}: no SFrame FDE: {item.reason.value}{detail}"
+    return f"'{printable(item.name)}' at {place}" if item.name else f"function at {place}"
 
 
 def describe_stub(item: StubLeftOut) -> str:
@@ -44,13 +72,14 @@ def summary(coverage: Coverage) -> str:
     """Return the one-line summary of a conversion."""
     functions, sizes = coverage.functions, coverage.sizes
     wanted = functions.fdes - functions.dropped - functions.replaced
+    in_part = f" and {functions.in_parts:,} in part" if functions.in_parts else ""
     line = (
         f"SFrame version {coverage.version}: "
-        f"{functions.described:,} of {wanted:,} functions, "
+        f"{functions.described:,} of {wanted:,} functions{in_part}, "
         f"{coverage.bytes.described:,} of {coverage.bytes.total:,} executable bytes, {sizes.sframe:,} bytes of .sframe"
     )
     if sizes.ratio is not None:
-        line += f" ({sizes.ratio:.2f} of {coverage.source}"
+        line += f" ({sizes.ratio:.2f} of {coverage.source_names}"
         line += f" + .eh_frame_hdr, {sizes.cfi + sizes.eh_frame_hdr:,} bytes)"
     return f"{line}; {_walked(coverage.lookup_cost)}" if coverage.lookup_cost.code_size else line
 
@@ -62,11 +91,12 @@ def _walked(cost: LookupCost) -> str:
 def coverage_lines(coverage: Coverage) -> Iterator[str]:
     """Yield the lines of the whole account."""
     functions, counts = coverage.functions, coverage.bytes
-    yield f"{printable(coverage.file)}: {coverage.arch}, {coverage.source}, SFrame version {coverage.version}"
+    yield f"{printable(coverage.file)}: {coverage.arch}, {coverage.source_names}, SFrame version {coverage.version}"
     yield ""
     yield f"  functions           {functions.fdes:>12,}"
     yield f"    default rows      {functions.default:>12,}"
     yield f"    flexible rows     {functions.flexible:>12,}"
+    yield f"    described in part {functions.in_parts:>12,}"
     yield f"    left out          {functions.left_out:>12,}"
     yield f"    PLT stubs         {functions.replaced:>12,}  ({functions.stub_records:,} functions from instructions)"
     yield f"    dropped           {functions.dropped:>12,}{_list(coverage.dropped)}"
@@ -84,9 +114,11 @@ def coverage_lines(coverage: Coverage) -> Iterator[str]:
             f"  rows a look-up walks{cost.mean_rows:>12.1f}  on average over the code, {cost.max_rows:,} at most; "
             f"{cost.search_steps} steps in the function table"
         )
+    yield from _source_lines(coverage)
     yield from _return_address_lines(coverage)
     yield from _section_lines(coverage)
     yield from _left_out_lines(coverage)
+    yield from _in_part_lines(coverage)
     if coverage.stubs_left_out:
         yield ""
         yield "  PLT stubs left out"
@@ -109,7 +141,18 @@ def _percent(part: int, whole: int) -> str:
 
 def _ratio(coverage: Coverage) -> str:
     ratio = coverage.sizes.ratio
-    return "" if ratio is None else f", {ratio:.2f} of {coverage.source} + .eh_frame_hdr"
+    return "" if ratio is None else f", {ratio:.2f} of {coverage.source_names} + .eh_frame_hdr"
+
+
+def _source_lines(coverage: Coverage) -> Iterator[str]:
+    """Yield what each source contributes, where there are several, and the ones that were not read."""
+    if len(coverage.sources) > 1:
+        yield ""
+        yield f"  {'source':<20}" + "".join(f"{name:>14}" for name in _SOURCE_COLUMNS)
+        for name, _, *counts in coverage.sources:
+            yield f"  {name:<20}" + "".join(f"{count:>14,}" for count in counts)
+    for item in coverage.unread:
+        yield f"  {printable(item.name)} is not used: {printable(item.reason)}"
 
 
 def _return_address_lines(coverage: Coverage) -> Iterator[str]:
@@ -153,10 +196,27 @@ def _left_out_lines(coverage: Coverage) -> Iterator[str]:
     for item in coverage.left_out:
         detail = f" ({item.detail})" if item.detail else ""
         name = f" {printable(item.name)}" if item.name else ""
+        source = f" by {printable(item.source)}" if len(coverage.sources) > 1 else ""
         yield (
-            f"    0x{item.address:x}{name}, {item.size:,} bytes of {printable(item.section) or 'code'}: "
+            f"    0x{item.address:x}{name}, {item.size:,} bytes of {printable(item.section) or 'code'}{source}: "
             f"{item.reason.value} at 0x{item.row_address:x}{detail}"
         )
     yield ""
     for reason, count in coverage.reasons.items():
         yield f"    {count:>8,}  {reason}"
+
+
+def _in_part_lines(coverage: Coverage) -> Iterator[str]:
+    if not coverage.in_parts:
+        return
+    yield ""
+    yield "  described in part"
+    for item in coverage.in_parts:
+        name = f" {printable(item.name)}" if item.name else ""
+        yield f"    0x{item.address:x}{name}, {item.size:,} bytes of {printable(item.section) or 'code'}, except"
+        for hole in item.holes:
+            detail = f" ({hole.detail})" if hole.detail else ""
+            yield f"      {hole.size:,} bytes at 0x{hole.address:x}: {hole.reason.value}{detail}"
+    yield ""
+    for reason, counts in coverage.holes.items():
+        yield f"    {counts.holes:>8,}  {reason}: {counts.bytes:,} bytes, {counts.rows:,} rows"

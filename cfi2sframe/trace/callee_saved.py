@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.dwarf.entries import parse_entries
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.dwarf.row_machine import Location, run
-from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule
-from cfi2sframe.elf.cfi import find_cfi
+from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterOffset, ValueAtCfa
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.errors import InputError
+from cfi2sframe.sources import find_cfi
 from cfi2sframe.trace.frame import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfFde
-    from cfi2sframe.dwarf.rules import CfiRow, RegisterRule
-    from cfi2sframe.elf.cfi import CfiSection
+    from cfi2sframe.dwarf.rules import CfiRow, RegisterRule, RowState
+    from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.trace.frame import Frame, ReadMemory, TraceEntry
 
@@ -47,40 +47,44 @@ class CfiRules:
     def __init__(self, image: ElfImage) -> None:
         self._arch = image.arch
         self._budget = image.budget
-        self._fdes: list[tuple[DwarfFde, CfiSection, PointerBases]] = []
-        self._rows: dict[tuple[int, int], tuple[CfiRow, ...]] = {}
+        #: The FDEs of each source, sorted by start; the best source comes first.
+        self._sources: dict[CfiKind, list[tuple[DwarfFde, CfiSection, PointerBases]]] = {}
+        self._rows: dict[tuple[CfiKind, int, int], tuple[CfiRow, ...]] = {}
 
         def load_word(vaddr: int) -> int | None:
             data = image.bytes_at(vaddr, 8)
             return None if data is None else int.from_bytes(data, "little" if image.byte_order == "<" else "big")
 
         try:
-            for section in find_cfi(image):
+            for section in find_cfi(image).sections:
                 bases = PointerBases(image.byte_order, section.table_vaddr, load_word)
-                self._fdes += [(fde, section, bases) for fde in parse_entries(section, bases).fdes]
+                fdes = self._sources.setdefault(section.kind, [])
+                fdes += [(fde, section, bases) for fde in parse_entries(section, bases).fdes]
         except InputError:
             # The FDEs read so far are used; without any, no register can be followed through this file.
             pass
-        self._fdes.sort(key=_begin_of)
+        for fdes in self._sources.values():
+            fdes.sort(key=_begin_of)
 
     def rule(self, vaddr: int, register: int) -> RegisterRule | None:
-        """Return the rule of a register at an address of the file; None where no usable CFI covers it."""
-        index = bisect_right(self._fdes, vaddr, key=_begin_of) - 1
-        if index < 0:
-            return None
-        fde = self._fdes[index][0]
-        delta = vaddr - fde.pc_begin_vaddr
-        if delta >= fde.pc_range:
-            return None
-        rows = self._rows.get((index, register))
-        if rows is None:
-            rows = self._rows[index, register] = self._run(index, register)
-        found = bisect_right(rows, delta, key=_start_of) - 1
-        return rows[found].state.fp if found >= 0 else None
+        """Return the rule of a register at an address of the file, counting from SFrame's CFA.
 
-    def _run(self, index: int, register: int) -> tuple[CfiRow, ...]:
+        None where no usable CFI covers the address, or where SFrame's CFA is at no known distance from DWARF's.
+        """
+        for kind, fdes in self._sources.items():
+            index = bisect_right(fdes, vaddr, key=_begin_of) - 1
+            delta = vaddr - fdes[index][0].pc_begin_vaddr if index >= 0 else 0
+            if index < 0 or delta >= fdes[index][0].pc_range:
+                continue
+            rows = self._rows.get((kind, index, register))
+            if rows is None:
+                rows = self._rows[kind, index, register] = self._run(*fdes[index], register)
+            found = bisect_right(rows, delta, key=_start_of) - 1
+            return _seen_from_sp(rows[found].state, self._arch) if found >= 0 else None
+        return None
+
+    def _run(self, fde: DwarfFde, section: CfiSection, bases: PointerBases, register: int) -> tuple[CfiRow, ...]:
         """Return the rows of an FDE, with the rules of `register` in place of FP's; none when it is damaged."""
-        fde, section, bases = self._fdes[index]
         self._budget.spend(len(fde.instructions), "the registers of its functions")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
         # The row machine tracks CFA, RA, SP and the register that the ABI's record names as FP.
@@ -89,6 +93,21 @@ class CfiRules:
             return run(fde.cie, fde.instructions, follower, location).rows
         except InputError:
             return ()
+
+
+def _seen_from_sp(state: RowState, arch: Arch) -> RegisterRule | None:
+    """Return the rule in FP's place, counting from SFrame's CFA: the caller's SP, which may have a rule of its own."""
+    rule = state.fp
+    if not isinstance(rule, AtCfa) or state.sp is NoRule.UNSPECIFIED:
+        return rule
+    if isinstance(state.sp, ValueAtCfa):
+        return AtCfa(rule.offset + arch.sp_offset_from_cfa - state.sp.offset)
+    if arch.sp_offset_from_cfa:
+        # s390x saves SP like other registers. A CFA from another register than SP and FP is that of another stack.
+        is_frame = isinstance(state.cfa, RegisterOffset) and state.cfa.register in (arch.sp_register, arch.fp_register)
+        if isinstance(state.sp, AtCfa) or (isinstance(state.sp, InRegister) and is_frame):
+            return rule
+    return None
 
 
 def _begin_of(item: tuple[DwarfFde, CfiSection, PointerBases]) -> int:

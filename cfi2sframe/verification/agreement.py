@@ -106,7 +106,7 @@ class Agreement:
             return False
         # A key matters only where the RA is signed.
         signs_ra = state.mangled_ra
-        if attribute_difference(cie, body, comparison.arch, comparison.version, signs_ra=signs_ra) is not None:
+        if attribute_difference(cie, body, comparison.version, signs_ra=signs_ra) is not None:
             return False
         self._agreeing.add(numbers)
         return True
@@ -124,7 +124,7 @@ class Agreement:
         place = bisect_right(ends, begin)
         if place == len(starts) or starts[place] >= padding_end:
             # No function holds any of it.
-            if fde not in comparison.skipped:
+            if fde not in comparison.absence.skipped:
                 return False
             comparison.left_out_count += 1
             comparison.point_count += row_count + (end < padding_end)

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import Shapes
 from cfi2sframe.sframe.lookup import Lookup
@@ -12,7 +13,7 @@ from cfi2sframe.verification.row_difference import attribute_difference, row_dif
 from cfi2sframe.verification.row_edges import RowEdges
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.dwarf.rules import RowState
@@ -20,15 +21,36 @@ if TYPE_CHECKING:
     from cfi2sframe.padding import Padding
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
     from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.verification.address_set import AddressSet
     from cfi2sframe.verification.findings import Kind
+
+
+class Absence(NamedTuple):
+    """What a section need not describe, as its version cannot.
+
+    `skipped` are the numbers of FDEs, `holes` addresses in other FDEs; those in `may_lack_parts` may be absent
+    altogether for their holes.
+    """
+
+    skipped: Container[int]
+    holes: AddressSet
+    may_lack_parts: Container[int]
 
 
 class Comparison:
     """The comparison of one section with one image: collects differences, and counts addresses and absent FDEs."""
 
-    def __init__(self, image: ElfImage, decoded: DecodedSection, skipped: Container[int], padding: Padding) -> None:
-        #: Numbers of the FDEs that the section's version cannot express.
-        self.skipped = skipped
+    def __init__(
+        self,
+        image: ElfImage,
+        decoded: DecodedSection,
+        absence: Absence,
+        padding: Padding,
+        rank_of: Callable[[int], int],
+    ) -> None:
+        self.absence = absence
+        #: The rank of the source of the FDE of a number.
+        self.rank_of = rank_of
         self.arch = image.arch
         self.budget = image.budget
         self.version = decoded.header.version
@@ -44,6 +66,11 @@ class Comparison:
         """Add a difference."""
         self.differences.append(Difference(kind, vaddr, message))
 
+    def lacks(self, begin: int, end: int) -> bool:
+        """Return whether no function of the section holds any of the addresses `[begin, end)`."""
+        place = bisect_left(self.lookup.starts, end) - 1
+        return place < 0 or self.lookup.ends[place] <= begin
+
     def end_of_padding(self, vaddr: int) -> int:
         """Return the end of the padding that starts at an address; the address itself where none does."""
         return vaddr + self._padding_sizes.get(vaddr, 0)
@@ -53,15 +80,12 @@ class Comparison:
         return row_difference(truth, state, self.arch, self._shapes)
 
     def compare_attributes(self, entries: Sequence[CfiEntry], function: DecodedFunction, *, signs_ra: bool) -> None:
-        """Compare what applies to all rows of an FDE: RA's column, signal frame, key of a signed RA.
+        """Compare what applies to all rows of an FDE: signal frame, key of a signed RA.
 
         Where several FDEs hold the function's addresses, one of them has to agree. `signs_ra`: a row that was compared
         has a signed RA; otherwise the key has no effect.
         """
-        problems = [
-            attribute_difference(entry.fde.cie, function, self.arch, self.version, signs_ra=signs_ra)
-            for entry in entries
-        ]
+        problems = [attribute_difference(entry.fde.cie, function, self.version, signs_ra=signs_ra) for entry in entries]
         if None not in problems:
             vaddr = max(entries[0].fde.pc_begin_vaddr, function.start_vaddr)
             for problem in problems:

@@ -24,8 +24,8 @@ class Difference(NamedTuple):
 class Verification(NamedTuple):
     """The result: how much was compared, and all differences.
 
-    `function_count` FDEs were compared at `point_count` addresses. `left_out_count` FDEs are absent because the version
-    cannot express them, which is no difference.
+    `function_count` FDEs were compared at `point_count` addresses. `left_out_count` FDEs are absent, or in part,
+    because the version cannot express them, which is no difference.
     """
 
     function_count: int

@@ -25,18 +25,24 @@ def compare_points(
 ) -> None:
     """Compare FDEs, sorted by start, that together hold `[begin, end)`, except at the addresses in `ignored`."""
     edges = sorted(comparison.edges.between(begin, end))
-    absent: list[int] = []
-    missing: list[int] = []
-    for holding in find_holdings(entries, comparison.skipped):
+    # Of each source that speaks, the addresses where no function is; and where none is, though one should be.
+    absent: dict[int, list[int]] = {}
+    missing: dict[int, list[int]] = {}
+    skipped, holes, may_lack_parts = comparison.absence
+    for holding in find_holdings(entries, skipped, comparison.rank_of):
         gaps = _compare_holding(comparison, holding, edges, ignored)
-        absent += gaps
+        absent.setdefault(holding.source, []).extend(gaps)
         # Where FDEs overlap and SFrame cannot express one of them, the section need not have a function.
-        missing += () if holding.may_be_absent else gaps
+        if not holding.may_be_absent:
+            missing.setdefault(holding.source, []).extend([pc for pc in gaps if pc not in holes])
     for entry in entries:
-        fde = entry.fde
-        if _has_any(missing, fde.pc_begin_vaddr, fde.pc_range):
-            comparison.report("missing", fde.pc_begin_vaddr, "no SFrame FDE, though this version can express it")
-        elif entry.number in comparison.skipped and _has_any(absent, fde.pc_begin_vaddr, fde.pc_range):
+        fde, source = entry.fde, comparison.rank_of(entry.number)
+        begin, end = fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range
+        may_be_absent = entry.number in may_lack_parts and comparison.lacks(begin, end)
+        is_skipped = entry.number in skipped or holes.meets(begin, end)
+        if not may_be_absent and _has_any(missing.get(source, ()), begin, end):
+            comparison.report("missing", begin, "no SFrame FDE, though this version can express it")
+        elif is_skipped and _has_any(absent.get(source, ()), begin, end):
             comparison.left_out_count += 1
 
 
@@ -45,12 +51,15 @@ def compare_padding(
 ) -> None:
     """Compare what the section says from `begin` on to the end of the padding that follows FDEs.
 
-    The FDEs are sorted by start; the last row of one that ends at `fde_end` has to be in force, or none.
+    The FDEs are sorted by start; the last row of one that ends at `fde_end` has to be in force, or none. Of those that
+    end there, the ones of the best source count.
     """
     last = [entry for entry in reversed(entries) if entry.fde.pc_begin_vaddr + entry.fde.pc_range == fde_end]
+    source = min((comparison.rank_of(entry.number) for entry in last), default=0)
+    last = [entry for entry in last if comparison.rank_of(entry.number) == source]
     end = comparison.end_of_padding(fde_end)
     edges = sorted(comparison.edges.between(begin, end))
-    holding = Holding(begin, end, tuple(last[:MAX_CANDIDATES]), may_be_absent=True)
+    holding = Holding(begin, end, tuple(last[:MAX_CANDIDATES]), may_be_absent=True, source=source)
     _compare_holding(comparison, holding, edges, ignored)
 
 
@@ -107,10 +116,10 @@ def _compare_state(
         pc = next(_row_starts_in(entry, pc, end), end)
 
 
-def _has_any(points: Sequence[int], begin: int, size: int) -> bool:
-    """Whether one of ascending points lies in a range."""
+def _has_any(points: Sequence[int], begin: int, end: int) -> bool:
+    """Whether one of ascending points lies in `[begin, end)`."""
     index = bisect_left(points, begin)
-    return index < len(points) and points[index] < begin + size
+    return index < len(points) and points[index] < end
 
 
 def _row_starts_in(entry: CfiEntry, after: int, end: int) -> Iterator[int]:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare an SFrame row with a row of the DWARF table, and the attributes of a function with those of a CIE.
 
-Decides without `lower` which SFrame rule a DWARF rule is equal to; both use the shapes of expressions.
+Compares values, not rules: what either row gives as the caller's SP, RA and FP, in terms of this frame's registers and
+of memory. So it decides without `lower` and `reduce` which rules are equal; all use the shapes of expressions.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.describe import describe_frame_rule, describe_rule
 from cfi2sframe.dwarf.expression import Load, Shapes, Sum
@@ -22,14 +23,34 @@ from cfi2sframe.dwarf.rules import (
     ValueAtCfa,
 )
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
-from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
     from cfi2sframe.sframe.decode import DecodedBody, DecodedFunction
-    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.sframe.model import FrameState, Rule
+
+
+_WORD: Final = 1 << 64
+
+
+class Value(NamedTuple):
+    """A register of this frame plus `offsets[0]`; for each further offset, what is saved there plus that offset.
+
+    Offsets are words, modulo 2**64, so that equal values have equal records.
+    """
+
+    register: int
+    offsets: tuple[int, ...]
+
+    def plus(self, offset: int) -> Value:
+        """Return the sum with a number."""
+        return Value(self.register, (*self.offsets[:-1], (self.offsets[-1] + offset) % _WORD))
+
+    def load(self) -> Value:
+        """Return what is saved at this address."""
+        return Value(self.register, (*self.offsets, 0))
 
 
 def row_difference(truth: RowState, state: FrameState | None, arch: Arch, shapes: Shapes) -> str | None:
@@ -43,28 +64,33 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch, shapes
         return None if state.cfa is None else "RA is undefined, but the row has a caller"
     if state.cfa is None:
         return "the row is an outermost frame, but RA is defined"
-    if not _is_same_cfa(truth.cfa, state.cfa, shapes):
+    cfa = _cfa_value(truth.cfa, shapes)
+    cfa_of_row = _frame_value(state.cfa, None)
+    if cfa is None:
         return f"CFA is {describe_rule(truth.cfa, arch)}, the row has {describe_frame_rule(state.cfa, arch)}"
-    if not _is_same_register(truth.ra, state.ra, arch.ra_register, shapes):
+    sp = _sp_of_caller(truth, cfa, arch, shapes)
+    if sp is None or cfa_of_row is None or cfa_of_row.plus(arch.sp_offset_from_cfa) != sp:
+        text = describe_frame_rule(state.cfa, arch)
+        if sp == cfa.plus(arch.sp_offset_from_cfa):
+            return f"CFA is {describe_rule(truth.cfa, arch)}, the row has {text}"
+        constant = f"{arch.sp_offset_from_cfa:+d}" if arch.sp_offset_from_cfa else ""
+        return f"SP is {describe_rule(truth.sp, arch)}, the row has {text}{constant}"
+    if not _is_same(truth.ra, cfa, state.ra, cfa_of_row, arch.ra_register, shapes):
         return f"RA is {describe_rule(truth.ra, arch)}, the row has {_describe(state.ra, arch)}"
-    if not _is_same_register(truth.fp, state.fp, arch.fp_register, shapes):
+    if not _is_same(truth.fp, cfa, state.fp, cfa_of_row, arch.fp_register, shapes):
         return f"FP is {describe_rule(truth.fp, arch)}, the row has {_describe(state.fp, arch)}"
-    if not _is_sp_of_caller(truth, state.cfa, arch, shapes):
-        return f"SP is {describe_rule(truth.sp, arch)}, every row has c{arch.sp_offset_from_cfa:+d}"
     if truth.signing is RaSigning.SIGNED_WITH_PC or (truth.signing is RaSigning.SIGNED) != state.mangled_ra:
         return f"RA is {truth.signing.name.lower()}, the row has {'signed' if state.mangled_ra else 'none'}"
     return None
 
 
 def attribute_difference(
-    cie: DwarfCie, function: DecodedBody | DecodedFunction, arch: Arch, version: int, *, signs_ra: bool
+    cie: DwarfCie, function: DecodedBody | DecodedFunction, version: int, *, signs_ra: bool
 ) -> str | None:
     """Return how the attributes of a function of the section differ from a CIE's; None: not at all.
 
     `signs_ra`: a row has a signed RA. Otherwise the key has no effect, and assemblers differ in it.
     """
-    if cie.ra_register != arch.ra_register:
-        return f"the return address is in column {cie.ra_register}, rows have {arch.register_name(arch.ra_register)}"
     if version >= SFRAME_VERSION_3 and cie.is_signal_frame != function.is_signal_frame:
         return "a signal frame that is not marked as one" if cie.is_signal_frame else "marked as a signal frame"
     if signs_ra and cie.uses_b_key != function.uses_b_key:
@@ -73,64 +99,77 @@ def attribute_difference(
     return None
 
 
-def _is_sp_of_caller(truth: RowState, cfa: Rule, arch: Arch, shapes: Shapes) -> bool:
-    """Whether the caller's SP is the CFA plus the ABI's constant, which is all that SFrame can express."""
-    match truth.sp:
-        case NoRule():
-            return truth.sp is NoRule.UNSPECIFIED
-        case ValueAtCfa(offset):
-            return offset == arch.sp_offset_from_cfa
-        case AtCfa():
-            # Where the ABI defines the CFA by SP (s390x), the saved SP is that same value.
-            return arch.sp_offset_from_cfa != 0
-        case InRegister():
-            return arch.sp_offset_from_cfa != 0 and cfa.register in (arch.sp_register, arch.fp_register)
-        case AtExpression(expression):
-            address = _rule_of(expression, shapes, starts_with_cfa=True)
-            return address is not None and not arch.sp_offset_from_cfa and address._replace(deref=True) == cfa
-        case _:
-            return False
-
-
 def _describe(rule: Rule | None, arch: Arch) -> str:
     return "unchanged" if rule is None else describe_frame_rule(rule, arch)
 
 
-def _is_same_cfa(truth: CfaRule | None, rule: Rule, shapes: Shapes) -> bool:
-    match truth:
+def _frame_value(rule: Rule, cfa: Value | None) -> Value | None:
+    """Return the value of an SFrame rule; None where it counts from a CFA that is not known."""
+    base = cfa if rule.register is None else Value(rule.register, (0,))
+    if base is None:
+        return None
+    return base.plus(rule.offset).load() if rule.deref else base.plus(rule.offset)
+
+
+def _cfa_value(rule: CfaRule | None, shapes: Shapes) -> Value | None:
+    """Return the value of DWARF's CFA; None where it is no sum and no load of one."""
+    match rule:
         case RegisterOffset(register, offset):
-            return rule == Rule(register, offset, deref=False)
+            return Value(register, (0,)).plus(offset)
         case CfaExpression(expression):
-            return _rule_of(expression, shapes, starts_with_cfa=False) == rule
-        case None:
-            return False
-
-
-def _rule_of(expression: bytes, shapes: Shapes, *, starts_with_cfa: bool) -> Rule | None:
-    match shapes[expression, starts_with_cfa]:
-        case Sum(register, offset):
-            return Rule(register, offset, deref=False)
-        case Load(Sum(register, offset)):
-            return Rule(register, offset, deref=True)
+            return _expression_value(expression, None, shapes)
         case None:
             return None
 
 
-def _is_same_register(truth: RegisterRule, rule: Rule | None, own_register: int, shapes: Shapes) -> bool:
-    match truth:
+def _expression_value(expression: bytes, cfa: Value | None, shapes: Shapes) -> Value | None:
+    """Return the value of an expression that starts with a CFA, or with nothing; None as in `_cfa_value`."""
+    shape = shapes[expression, cfa is not None]
+    if shape is None:
+        return None
+    register, offset, _ = shape if isinstance(shape, Sum) else shape.address
+    base = cfa if register is None else Value(register, (0,))
+    if base is None:
+        return None
+    return base.plus(offset).load() if isinstance(shape, Load) else base.plus(offset)
+
+
+def _register_value(rule: RegisterRule, cfa: Value, own_register: int, shapes: Shapes) -> Value | None:
+    """Return the caller's value of a register by its DWARF rule; None where it is lost, or as in `_cfa_value`."""
+    match rule:
         case NoRule.UNDEFINED:
-            return False
+            return None
         case NoRule():
-            return rule is None
+            return Value(own_register, (0,))
         case AtCfa(offset):
-            return rule == Rule(None, offset, deref=True)
+            return cfa.plus(offset).load()
         case ValueAtCfa(offset):
-            return rule == Rule(None, offset, deref=False)
+            return cfa.plus(offset)
         case InRegister(register):
-            return rule == (None if register == own_register else Rule(register, 0, deref=False))
+            return Value(register, (0,))
         case AtExpression(expression):
-            address = _rule_of(expression, shapes, starts_with_cfa=True)
-            return address is not None and not address.deref and rule == address._replace(deref=True)
+            address = _expression_value(expression, cfa, shapes)
+            return None if address is None else address.load()
         case IsExpression(expression):
-            value = _rule_of(expression, shapes, starts_with_cfa=True)
-            return value is not None and rule == value
+            return _expression_value(expression, cfa, shapes)
+
+
+def _sp_of_caller(truth: RowState, cfa: Value, arch: Arch, shapes: Shapes) -> Value | None:
+    """Return the caller's SP by the CFI; None as in `_register_value`."""
+    of_abi = cfa.plus(arch.sp_offset_from_cfa)
+    if arch.sp_offset_from_cfa:
+        # Where the ABI defines the CFA by SP (s390x), an SP that was saved in the stack frame is that same value.
+        is_in_frame = cfa.register in (arch.sp_register, arch.fp_register)
+        if isinstance(truth.sp, AtCfa) or (isinstance(truth.sp, InRegister) and is_in_frame):
+            return of_abi
+    if truth.sp is NoRule.UNSPECIFIED:
+        return of_abi
+    return _register_value(truth.sp, cfa, arch.sp_register, shapes)
+
+
+def _is_same(
+    truth: RegisterRule, cfa: Value, rule: Rule | None, cfa_of_row: Value, own_register: int, shapes: Shapes
+) -> bool:
+    value = _register_value(truth, cfa, own_register, shapes)
+    found = Value(own_register, (0,)) if rule is None else _frame_value(rule, cfa_of_row)
+    return value is not None and value == found

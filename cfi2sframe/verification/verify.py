@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from itertools import compress, count
+from itertools import compress, count, pairwise
 from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.verification.address_set import AddressSet
 from cfi2sframe.verification.agreement import Agreement
-from cfi2sframe.verification.comparison import Comparison
+from cfi2sframe.verification.comparison import Absence, Comparison
 from cfi2sframe.verification.findings import Verification
 from cfi2sframe.verification.invariants import check_invariants
 from cfi2sframe.verification.point_by_point import compare_padding, compare_points
@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 
 
 class Truth(NamedTuple):
-    """What a section is compared with: FDEs, the numbers of those that its version cannot express, and stubs.
+    """What a section is compared with: FDEs, and stubs.
 
-    A function may reach over the `padding` that follows its FDE, with its last row in force; it need not.
+    `skipped` are the numbers of the FDEs that the section's version cannot express. `holes` are the virtual addresses
+    `[start, end)` that it cannot express of others; FDEs in `may_lack_parts` may be absent altogether for that. A
+    function may reach over the `padding` that follows its FDE, with its last row in force; it need not.
     """
 
     entries: CfiEntries
     skipped: Container[int]
+    holes: Sequence[tuple[int, int]]
+    may_lack_parts: Container[int]
     stubs: StubScan
     padding: Padding
 
@@ -42,9 +46,11 @@ def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Ve
     """Compare a decoded section with the image's CFI and stubs, and check invariants.
 
     `truth` is for the section's version. At the addresses of PLT stubs their instructions are the truth, everywhere
-    else the CFI. Raises `BudgetError` when the comparison is out of proportion to the image's size.
+    else the CFI of the best source that has an FDE there. Raises `BudgetError` when the comparison is out of proportion
+    to the image's size.
     """
-    comparison = Comparison(image, decoded, truth.skipped, truth.padding)
+    absence = Absence(truth.skipped, AddressSet(truth.holes), truth.may_lack_parts)
+    comparison = Comparison(image, decoded, absence, truth.padding, truth.entries.rank_of)
     fdes = _fdes_with_code(truth.entries, image)
     _compare_fdes(comparison, truth.entries, fdes, _stub_analysis_overrides(truth.stubs))
     for stubs in truth.stubs.functions:
@@ -64,7 +70,26 @@ class _Fdes(NamedTuple):
 
 
 def _fdes_with_code(entries: CfiEntries, image: ElfImage) -> _Fdes:
-    numbers = sorted(range(len(entries)), key=entries.starts.__getitem__)
+    """Return the FDEs that describe code, without those whose code is all described by better sources."""
+    edges = (*entries.source_starts, len(entries))
+    fdes, *others = (_fdes_of(range(*edge), entries, image) for edge in pairwise(edges))
+    for other in others:
+        if other.numbers:
+            fdes = _with_others(fdes, other)
+    return fdes
+
+
+def _with_others(better: _Fdes, other: _Fdes) -> _Fdes:
+    """Return FDEs with those of a lesser source that hold an address which none of them holds."""
+    held = AddressSet(zip(better.starts, better.ends, strict=True))
+    added = [fde for fde in zip(other.starts, other.numbers, other.ends, strict=True) if any(held.gaps(fde[0], fde[2]))]
+    both = sorted([*zip(better.starts, better.numbers, better.ends, strict=True), *added])
+    return _Fdes([fde[1] for fde in both], [fde[0] for fde in both], [fde[2] for fde in both])
+
+
+def _fdes_of(source: range, entries: CfiEntries, image: ElfImage) -> _Fdes:
+    """Return the FDEs of a source that describe code."""
+    numbers = sorted(source, key=entries.starts.__getitem__)
     starts = [entries.starts[number] for number in numbers]
     ends = [start + entries.sizes[number] for start, number in zip(starts, numbers, strict=True)]
     denied = {*image.not_code(starts, ends), *compress(count(), map(eq, starts, ends))}

@@ -4,7 +4,7 @@ use strict;
 use warnings;
 use Debian::Debhelper::Dh_Lib;
 
-# After dh_strip, which splits the debug information off the file as it was linked.
-insert_after('dh_strip', 'dh_sframe');
+# Before dh_strip: gdb compares the sections of a file with those of the file that its debug information is split off to.
+insert_before('dh_strip', 'dh_sframe');
 
 1;

@@ -192,7 +192,7 @@ def test_min_coverage(files: Files, percent: str, status: int) -> None:
     assert result.status == status
     assert files.out.exists() == (status == 0)
     if status:
-        message = f"50.00 % of the functions are described, less than {percent} %"
+        message = f"50.00 % of the functions are described in full, less than {percent} %"
         assert result.err[1:] == (f"cfi2sframe: {path}: error: {message}",)
 
 

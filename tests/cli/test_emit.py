@@ -320,9 +320,10 @@ def test_a_failed_check_writes_nothing(
 
 
 def test_strict_writes_nothing_when_functions_are_left_out(tmp_path: Path) -> None:
+    # RA is in the register of another column, which version 2 cannot say.
     source = tmp_path / "in.o"
     source.write_bytes((GOLDEN / "amd64-several-cies.o").read_bytes())
-    assert cli("--in-place", "--strict", source) == 4
+    assert cli("--in-place", "--strict", "--sframe-version", "2", source) == 4
     assert source.read_bytes() == (GOLDEN / "amd64-several-cies.o").read_bytes()
     assert only(tmp_path) == ["in.o"]
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
@@ -96,16 +96,14 @@ def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
     return target
 
 
-def check_section(
-    path: Path, *, more_functions_than: int = 2, source: Literal["eh_frame", "debug_frame"] | None = None
-) -> None:
+def check_section(path: Path, *, more_functions_than: int = 2) -> None:
     """Check that a file's section agrees with its CFI, and that a segment leads to it."""
-    from cfi2sframe import Options, decode_existing, load, verify
+    from cfi2sframe import decode_existing, load, verify
     from cfi2sframe.elf.constants import PT_GNU_SFRAME
 
     image = load(str(path))
     assert PT_GNU_SFRAME in {segment.type for segment in image.segments}, path
-    result = verify(image, decode_existing(image), Options(source=source))
+    result = verify(image, decode_existing(image))
     assert result.is_clean, result.differences[:3]
     assert result.function_count > more_functions_than
 
@@ -115,3 +113,23 @@ def has_section(path: Path) -> bool:
     from cfi2sframe import load
 
     return load(str(path)).sframe_section is not None
+
+
+def lists_section(path: Path) -> bool:
+    """Whether a file with debug information that was split off has the section's header, without bytes."""
+    from cfi2sframe import load
+    from cfi2sframe.elf.constants import SHT_NOBITS
+
+    return [section.type for section in load(str(path)).sections if section.name == ".sframe"] == [SHT_NOBITS]
+
+
+def gdb_session(path: Path, debug_folder: Path) -> str:
+    """Return what gdb says when it reads a file, with separate debug information in a folder; skip without gdb."""
+    need("gdb")
+    # Where the first line of a function is, is known from debug information only.
+    words = ["-ex", f"set debug-file-directory {debug_folder}", "-ex", f"file {path}", "-ex", "info functions"]
+    done = attempt("gdb", "-batch", "-nx", *words)
+    text = done.out + done.err
+    assert "Non-debugging symbols" not in text.partition("File ")[0], text
+    assert "File " in text, text
+    return text

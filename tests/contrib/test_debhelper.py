@@ -18,7 +18,9 @@ from tests.contrib.support import (
     check_section,
     copy_recipe,
     environment,
+    gdb_session,
     has_section,
+    lists_section,
     need,
     run,
 )
@@ -60,7 +62,7 @@ def build_example(tmp_path: Path, env: dict[str, str]) -> tuple[Path, Result]:
 def test_native_package(tmp_path: Path, debian: dict[str, str], sampler: Sampler) -> None:
     root, result = build_example(tmp_path, debian)
     steps = [line.split()[0] for line in result.out.splitlines() if line.startswith("   dh_")]
-    assert steps.index("dh_strip") < steps.index("dh_sframe") < steps.index("dh_md5sums")
+    assert steps.index("dh_sframe") + 1 == steps.index("dh_strip") < steps.index("dh_md5sums")
     program, library = root / "usr" / "bin" / "words", root / "usr" / "lib" / "words" / "libwords.so"
     check_section(program)
     check_section(library)
@@ -70,7 +72,12 @@ def test_native_package(tmp_path: Path, debian: dict[str, str], sampler: Sampler
     (debug,) = (tmp_path / "build").glob("words-dbgsym_1.0_*.deb")
     run("dpkg", "-x", debug, tmp_path / "debug")
     assert (tmp_path / "debug" / "usr" / "lib" / "debug" / ".build-id").is_dir()
-    assert not any(has_section(path) for path in (tmp_path / "debug").rglob("*.debug"))
+    separate = list((tmp_path / "debug" / "usr" / "lib" / "debug" / ".build-id").rglob("*.debug"))
+    assert len(separate) == 2
+    assert all(lists_section(path) for path in separate)
+    debug_folder = tmp_path / "debug" / "usr" / "lib" / "debug"
+    for path in (program, library):
+        assert "sframe" not in gdb_session(path, debug_folder)
     (package,) = (tmp_path / "build").glob("words_1.0_*.deb")
     run("dpkg", "-e", package, tmp_path / "control")
     run("md5sum", "--check", "--strict", tmp_path / "control" / "md5sums", cwd=root)
@@ -82,7 +89,7 @@ def test_build_option(tmp_path: Path, debian: dict[str, str]) -> None:
 
 
 def staged(tmp_path: Path, env: dict[str, str]) -> Path:
-    """Return a source tree whose package directory holds files as dh_strip leaves them."""
+    """Return a source tree whose package directory holds files as dh_install leaves them."""
     folder = copy_recipe("debhelper", tmp_path / "words-1.0")
     run("make", "install", f"DESTDIR={folder}/debian/words", cwd=folder, env=env)
     return folder

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from cfi2sframe.arch import AMD64
 from tests.contrib.support import PROJECT, ROOT, environment, need, run
+from tests.support import cfi_asm as asm
 from tests.support.cli import run as run_cli
+from tests.support.samples import TEXT_VADDR, cie_of, linked_file
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "contrib").rglob("*.md")])
@@ -108,10 +111,16 @@ GOLDEN = sorted((ROOT / "testdata" / "golden").glob("*.o"))
 
 
 @pytest.mark.parametrize("version", ["1", "2", "3"])
-def test_schema_of_coverage(version: str) -> None:
+def test_schema_of_coverage(version: str, tmp_path: Path) -> None:
     assert len(GOLDEN) > 10
+    # No version has a row for this: CFA = *(rsp + 40) + 8.
+    program = (asm.def_cfa_expression(b"\x77\x28\x06\x23\x08"),)
+    inexpressible = tmp_path / "inexpressible"
+    inexpressible.write_bytes(linked_file(AMD64, (asm.Fde(cie_of(AMD64), TEXT_VADDR, 16, program),)))
     objects = [path for path in GOLDEN if version != "1" or "s390x" not in path.name]
-    accounts = json.loads(run_cli("coverage", "--json", "--sframe-version", version, *objects, "/bin/ls").out)
+    accounts = json.loads(
+        run_cli("coverage", "--json", "--sframe-version", version, *objects, inexpressible, "/bin/ls").out
+    )
     validate("coverage.schema.json", accounts)
     validate("coverage.schema.json", accounts[0])
     counted = json.loads(

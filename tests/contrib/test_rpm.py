@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contrib.support import CONTRIB, attempt, check_section, copy_recipe, environment, has_section, need, run
+from tests.contrib.support import (
+    CONTRIB,
+    attempt,
+    check_section,
+    copy_recipe,
+    environment,
+    gdb_session,
+    has_section,
+    lists_section,
+    need,
+    run,
+)
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
@@ -20,10 +31,13 @@ if TYPE_CHECKING:
 SCRIPT = CONTRIB / "rpm" / "brp-sframe"
 
 
-def rpmbuild(tmp_path: Path, programs: Path, *options: str) -> Path:
-    """Build the example in a folder of its own; return the folder that its package unpacks to."""
+def rpmbuild(tmp_path: Path, programs: Path, *options: str, with_debug_package: bool = False) -> Path:
+    """Build the example in a folder of its own; return the folder that its packages unpack to."""
     need("rpmbuild", "rpm2cpio", "cpio", "cc", "bash", "od", "awk")
     sources = copy_recipe("rpm", tmp_path / "sources")
+    if with_debug_package:
+        spec = sources / "words.spec"
+        spec.write_text(spec.read_text().replace("%prep", "%debug_package\n\n%prep"))
     macros = tmp_path / "macros"
     macros.mkdir()
     shutil.copy(CONTRIB / "rpm" / "macros.sframe", macros)
@@ -32,15 +46,17 @@ def rpmbuild(tmp_path: Path, programs: Path, *options: str) -> Path:
         "_sourcedir": sources,
         "_dbpath": tmp_path / "database",
         "__brp_sframe": f"{SCRIPT} %{{sframe_options}}",
-        "_build_id_links": "none",
+        "_build_id_links": "alldebug" if with_debug_package else "none",
     }
     words = [word for name, value in defines.items() for word in ("--define", f"{name} {value}")]
     load = ["--load", str(macros / "macros.sframe")]
     run("rpmbuild", "-bb", *load, *words, *options, sources / "words.spec", env=environment(programs))
-    (package,) = (tmp_path / "top" / "RPMS").rglob("words-1.0-1.*.rpm")
+    packages = list((tmp_path / "top" / "RPMS").rglob("words-*.rpm"))
+    assert len(packages) == 1 + with_debug_package
     root = tmp_path / "root"
     root.mkdir()
-    run("sh", "-c", 'rpm2cpio "$0" | cpio --quiet -id', package, cwd=root)
+    for package in packages:
+        run("sh", "-c", 'rpm2cpio "$0" | cpio --quiet -id', package, cwd=root)
     return root
 
 
@@ -51,6 +67,19 @@ def test_package(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     check_section(library)
     check_walks(sampler, program, libraries=library.parent)
     assert os.path.samefile(program, program.with_name("words-too"))
+
+
+def test_debug_package(tmp_path: Path, programs: Path) -> None:
+    """The files with debug information list the section, so that gdb finds no difference."""
+    need("find-debuginfo", "debugedit")
+    root = rpmbuild(tmp_path, programs, with_debug_package=True)
+    program, library = root / "usr" / "bin" / "words", root / "usr" / "lib" / "words" / "libwords.so"
+    separate = [path for path in (root / "usr" / "lib" / "debug").rglob("*.debug") if not path.is_symlink()]
+    assert len({path.stat().st_ino for path in separate}) == 2
+    assert all(lists_section(path) for path in separate)
+    for path in (program, library):
+        check_section(path)
+        assert "sframe" not in gdb_session(path, root / "usr" / "lib" / "debug")
 
 
 def test_options(tmp_path: Path, programs: Path) -> None:

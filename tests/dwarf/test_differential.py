@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from cfi2sframe import load
+from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.row_machine import RowMachine
+from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.sources import find_cfi
 from tests.fuzz.cfi_programs import MACHINES, Writer
 from tests.fuzz.differential import Tools, run
 from tests.support import known_wrong
+from tests.support.oracle.frames import RegisterOffset, Rule
+from tests.support.oracle.llvm_frames import parse_llvm_frames
+from tests.support.oracle.readelf_frames import parse_readelf_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,3 +97,36 @@ def test_one_opcode_stops_llvm(
     subprocess.run([binutils("newest").tool("as"), source, "-o", made], check=True)
     shown = subprocess.run([llvm_dwarfdump("newest").path, "--eh-frame", made], capture_output=True, check=False)
     assert shown.returncode == 0, shown.stderr
+
+
+RESTORE_IN_CIE = ".cfi_startproc\n.cfi_restore 6\npush %rbp\n.cfi_def_cfa_offset 16\nnop\n.cfi_endproc\n"
+
+
+@pytest.mark.parametrize("printer", ["readelf", "llvm-dwarfdump"])
+def test_a_restore_in_a_cie_is_no_rule(
+    printer: str,
+    llvm_dwarfdump: Callable[[Literal["newest", "machine"]], Tool],
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """GNU as writes it there when .cfi_restore stands before the first advance (PR gas/33170)."""
+    tools, dwarfdump = binutils("newest"), llvm_dwarfdump("newest")
+    version = tools.version if printer == "readelf" else dwarfdump.version
+    known_wrong.expect_failure(request, "restore-in-a-cie", printer, version)
+    source, made = tmp_path / "a.s", tmp_path / "a.o"
+    source.write_text(RESTORE_IN_CIE, encoding="ascii")
+    subprocess.run([tools.tool("as"), source, "-o", made], check=True)
+    image = load(made)
+    (entry,) = read_programs(image, find_cfi(image)).entries
+    assert b"\xc6" in entry.fde.cie.instructions
+    command = [tools.tool("readelf"), "-wF"] if printer == "readelf" else [dwarfdump.path, "--eh-frame"]
+    shown = subprocess.run([*command, made], capture_output=True, text=True, check=False).stdout.splitlines()
+    sections = parse_readelf_frames(shown, "amd64") if printer == "readelf" else parse_llvm_frames(shown, "amd64")
+    (fde,) = sections[-1].fdes
+    found = [(row.pc_vaddr, row.cfa, row.registers.get(6, Rule("undefined"))) for row in fde.rows]
+    assert found == [(0, RegisterOffset(7, 8), Rule("undefined")), (1, RegisterOffset(7, 16), Rule("undefined"))]
+    assert [(row.start_delta, row.state.fp) for row in entry.program.table.rows] == [
+        (0, NoRule.UNSPECIFIED),
+        (1, NoRule.UNSPECIFIED),
+    ]

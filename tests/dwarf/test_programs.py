@@ -8,7 +8,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_BE, AMD64, Arch
 from cfi2sframe.dwarf.programs import Cfi, read_programs
-from cfi2sframe.elf.cfi import find_cfi
+from cfi2sframe.sources import find_cfi
 from tests.golden.expected import objects
 from tests.support import cfi_asm as asm
 from tests.support.samples import FRAME_VADDR, TEXT_VADDR, cie_of, linked

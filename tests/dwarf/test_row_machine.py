@@ -189,7 +189,10 @@ def table(arch: Arch) -> dict[str, Case]:
             asm.undefined(RA), start._replace(ra=NoRule.UNDEFINED), of_other_register=asm.undefined(OTHER)
         ),
         "same_value": Case(
-            asm.same_value(RA), start._replace(ra=NoRule.SAME_VALUE), of_other_register=asm.same_value(OTHER)
+            # RA's column is not the ABI's, so that RA is in its register.
+            asm.same_value(RA),
+            start._replace(ra=InRegister(RA)),
+            of_other_register=asm.same_value(OTHER),
         ),
         "restore": Case(asm.restore(fp), start, (asm.undefined(fp),), of_other_register=asm.restore(5)),
         "restore_extended": Case(
@@ -233,8 +236,6 @@ def misuses(arch: Arch) -> dict[str, Misuse]:
         "def_cfa_register": Misuse((), (asm.def_cfa_register(6),), no_rule),
         "def_cfa_offset": Misuse((), (asm.def_cfa_offset(6),), no_rule),
         "def_cfa_offset_sf": Misuse((), (asm.def_cfa_offset_sf(6),), no_rule),
-        "restore": Misuse((*define, asm.restore(arch.fp_register)), (), "restore in a CIE"),
-        "restore_extended": Misuse((*define, asm.restore_extended(RA)), (), "restore in a CIE"),
         "restore_state": Misuse(
             define,
             (asm.remember_state(), asm.restore_state(), asm.restore_state()),
@@ -285,7 +286,7 @@ def test_registers_and_advances_in_the_low_six_bits(register: int) -> None:
     instructions = (asm.offset(register, 2), asm.advance0(register), asm.restore(register), asm.def_cfa_offset(48))
     rows = rows_of(AMD64, *instructions, cie=cie)
     expected = [(0, AtCfa(-10), 40)] if register else []
-    expected_rows = [*expected, (CODE_ALIGN * register, NoRule.SAME_VALUE, 48)]
+    expected_rows = [*expected, (CODE_ALIGN * register, InRegister(register), 48)]
     found = [(row.start_delta, row.state.ra, row.state.cfa) for row in rows]
     assert found == [(delta, ra, RegisterOffset(7, offset)) for delta, ra, offset in expected_rows]
 
@@ -411,9 +412,48 @@ def test_no_rule_for_the_cfa_is_a_row_too() -> None:
 def test_the_column_of_ra_is_the_one_that_the_cie_names() -> None:
     instructions = (asm.undefined(AMD64.ra_register), asm.same_value(77))
     (row,) = rows_of(AMD64, *instructions, cie=make_cie(AMD64, ra_register=77))
-    assert row.state.ra is NoRule.SAME_VALUE
+    assert row.state.ra == InRegister(77)
     (row,) = rows_of(AMD64, *instructions, cie=make_cie(AMD64, ra_register=AMD64.ra_register))
     assert row.state.ra is NoRule.UNDEFINED
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_the_column_of_ra_without_a_rule(arch: Arch) -> None:
+    """The ABI's column has the ABI's default; of any other column the CIE says that RA is there."""
+    for column in (arch.ra_register, 5):
+        unspecified = NoRule.UNSPECIFIED if column == arch.ra_register else InRegister(5)
+        cie = make_cie(arch, asm.def_cfa(arch.sp_register, 8), ra_register=column)
+        steps = (asm.offset(column, 1), asm.advance0(1), asm.restore(column), asm.advance0(1), asm.same_value(column))
+        rules = [row.state.ra for row in rows_of(arch, *steps, cie=cie)]
+        same = [NoRule.SAME_VALUE] if column == arch.ra_register else []
+        assert rules == [AtCfa(-5), unspecified, *same]
+        assert run(cie, b"", arch).states[0].ra == unspecified
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_a_column_of_ra_that_is_fp_or_sp(arch: Arch) -> None:
+    """One rule for both."""
+    for column, name in ((arch.fp_register, "fp"), (arch.sp_register, "sp")):
+        cie = make_cie(arch, asm.def_cfa(7, 8), ra_register=column)
+        steps = (asm.advance0(1), asm.offset(column, 1), asm.advance0(1), asm.same_value(column))
+        states = [row.state for row in rows_of(arch, *steps, cie=cie)]
+        assert [state.ra for state in states] == [InRegister(column), AtCfa(-5), InRegister(column)]
+        own = [getattr(state, name) for state in states]
+        assert own == [NoRule.UNSPECIFIED, AtCfa(-5), NoRule.SAME_VALUE]
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_restore_in_a_cie_is_no_rule(arch: Arch) -> None:
+    """GNU as makes such CIEs (PR gas/33170). Later the CIE's rules, which are none, are what is restored."""
+    fp, sp = arch.fp_register, arch.sp_register
+    define = (asm.def_cfa(sp, 8), asm.offset(fp, 2), asm.undefined(RA), asm.same_value(5), asm.same_value(sp))
+    cie = make_cie(arch, *define, asm.restore(fp), asm.restore_extended(RA), asm.restore(5), asm.restore_extended(sp))
+    nothing = NoRule.UNSPECIFIED
+    unspecified = RowState(RegisterOffset(sp, 8), InRegister(RA), nothing, nothing, RaSigning.NONE)
+    changed = unspecified._replace(fp=AtCfa(-5), ra=NoRule.UNDEFINED)
+    steps = (asm.advance0(1), asm.offset(fp, 1), asm.undefined(RA))
+    rows = rows_of(arch, *steps, asm.advance0(1), asm.restore(fp), asm.restore_extended(RA), cie=cie)
+    assert [row.state for row in rows] == [unspecified, changed, unspecified]
 
 
 @pytest.mark.parametrize("data_align", [0, 1, 7, -16])

@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cfi2sframe.budget import BASE_STEPS
 from cfi2sframe.dwarf.entries import CfiTable, parse_entries
 from cfi2sframe.dwarf.pointer import PointerBases
 from cfi2sframe.dwarf.row_machine import Location, run
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation, find_cfi, relocated_bytes
+from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation, relocated_bytes
 from cfi2sframe.elf.image import ElfImage, SectionOffset
 from cfi2sframe.errors import BudgetError, Cfi2SFrameError, CfiError, ElfError, RequestError
+from cfi2sframe.sources import find_cfi
 from tests.support import cfi_asm as asm
 
 if TYPE_CHECKING:
@@ -92,6 +94,12 @@ def only(sections: tuple[CfiSection, ...]) -> CfiSection:
     return section
 
 
+def sections_of(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, ...]:
+    found = find_cfi(image, kind)
+    assert found.unread == ()
+    return found.sections
+
+
 def section_header(data: bytes, index: int) -> int:
     return int(struct.unpack_from("<Q", data, E_SHOFF)[0]) + 64 * index
 
@@ -109,7 +117,7 @@ def parse(image: ElfImage, section: CfiSection) -> CfiTable:
 def places(image: ElfImage, kind: CfiKind | None = None) -> list[SectionOffset]:
     """Where the functions of all FDEs of an image start."""
     found = []
-    for section in find_cfi(image, kind):
+    for section in sections_of(image, kind):
         table = parse(image, section)
         assert table.failures == ()
         found += [image.place(fde.pc_begin_vaddr) for fde in table.fdes]
@@ -128,7 +136,7 @@ def test_each_relocation_type(target: Target, symbol: str, addend: int) -> None:
         for kind in types:
             relocation = asm.Relocation(".eh_frame", 4, symbol, kind, addend)
             image = relocatable(target, b"\xee" * 20, relocation)
-            section = only(find_cfi(image))
+            section = only(sections_of(image))
             value = image.sections[1].vaddr + 8 if symbol == "function" else image.sections[2].vaddr
             value += addend
             if kind in target.relative[size]:
@@ -142,7 +150,7 @@ def test_each_relocation_type(target: Target, symbol: str, addend: int) -> None:
 
 def test_the_symbol_of_a_relocation_is_kept() -> None:
     image = relocatable(AMD64, bytes(8), asm.Relocation(".eh_frame", 0, "function", c.R_X86_64_PC32, 7))
-    ((offset, relocation),) = only(find_cfi(image)).relocations.items()
+    ((offset, relocation),) = only(sections_of(image)).relocations.items()
     table = next(section for section in image.sections if section.type == c.SHT_SYMTAB)
     assert offset == 0
     assert relocation == Relocation(c.R_X86_64_PC32, relocation.symbol_index, 7)
@@ -161,7 +169,7 @@ def test_what_cannot_be_resolved_is_noted_and_left_alone(target: Target) -> None
         asm.Relocation(".eh_frame", 29, "function", word),
         asm.Relocation(".eh_frame", 1 << 40, "function", word),
     )
-    section = only(find_cfi(image))
+    section = only(sections_of(image))
     assert section.data == data
     assert section.relocations == {}
     assert section.unresolved == {0, 8, 29, 1 << 40}
@@ -170,7 +178,7 @@ def test_what_cannot_be_resolved_is_noted_and_left_alone(target: Target) -> None
 @each_target
 def test_a_relocation_of_the_last_bytes(target: Target) -> None:
     relocation = asm.Relocation(".eh_frame", 28, "function", target.absolute[4][0])
-    section = only(find_cfi(relocatable(target, b"\xee" * 32, relocation)))
+    section = only(sections_of(relocatable(target, b"\xee" * 32, relocation)))
     assert section.data[:28] == b"\xee" * 28
     assert section.data[28:] != b"\xee" * 4
     assert set(section.relocations) == {28}
@@ -178,7 +186,7 @@ def test_a_relocation_of_the_last_bytes(target: Target) -> None:
 
 @each_target
 def test_relocations_of_type_none_are_ignored(target: Target) -> None:
-    section = only(find_cfi(relocatable(target, b"\xee" * 8, asm.Relocation(".eh_frame", 0, "elsewhere", 0))))
+    section = only(sections_of(relocatable(target, b"\xee" * 8, asm.Relocation(".eh_frame", 0, "elsewhere", 0))))
     assert (section.data, section.relocations, section.unresolved) == (b"\xee" * 8, {}, frozenset())
 
 
@@ -190,11 +198,11 @@ def test_overflow(target: Target, is_relative: bool, symbol: str, addend: int) -
     for kind in types[4]:
         image = relocatable(target, bytes(16), asm.Relocation(".eh_frame", 12, symbol, kind, addend))
         with pytest.raises(ElfError) as caught:
-            find_cfi(image)
+            sections_of(image)
         assert str(caught.value) == f".rela.eh_frame+0xc: relocation type {kind} overflows 4 bytes"
     for kind in types[8]:
         image = relocatable(target, bytes(16), asm.Relocation(".eh_frame", 8, symbol, kind, addend))
-        assert only(find_cfi(image)).data[8:] != bytes(8)
+        assert only(sections_of(image)).data[8:] != bytes(8)
 
 
 def test_relocations_without_addends() -> None:
@@ -202,7 +210,7 @@ def test_relocations_without_addends() -> None:
     table = next(section for section in image.sections if section.type == c.SHT_RELA)
     data = patched(bytes(image.data), section_header(bytes(image.data), table.index) + SH_TYPE, "I", c.SHT_REL)
     with pytest.raises(ElfError, match=r"^\.rela\.eh_frame: relocations without addends"):
-        find_cfi(image_of(data))
+        sections_of(image_of(data))
 
 
 def test_relocations_without_a_symbol_table() -> None:
@@ -210,13 +218,13 @@ def test_relocations_without_a_symbol_table() -> None:
     table = next(section for section in image.sections if section.type == c.SHT_RELA)
     data = patched(bytes(image.data), section_header(bytes(image.data), table.index) + SH_LINK, "I", 99)
     with pytest.raises(ElfError, match=r"^\.rela\.eh_frame: names a symbol table that does not exist"):
-        find_cfi(image_of(data))
+        sections_of(image_of(data))
 
 
 def test_a_relocation_of_a_symbol_that_does_not_exist() -> None:
     image = relocatable(AMD64, b"\xee" * 8, asm.Relocation(".eh_frame", 0, "function", 2))
     table = next(section for section in image.sections if section.type == c.SHT_RELA)
-    section = only(find_cfi(image_of(patched(bytes(image.data), table.file_offset + 12, "I", 1000))))
+    section = only(sections_of(image_of(patched(bytes(image.data), table.file_offset + 12, "I", 1000))))
     assert (section.data, section.unresolved) == (b"\xee" * 8, frozenset({0}))
 
 
@@ -225,7 +233,7 @@ def test_a_relocation_table_with_an_incomplete_entry() -> None:
     image = relocatable(AMD64, b"\xee" * 8, *relocations)
     table = next(section for section in image.sections if section.type == c.SHT_RELA)
     data = patched(bytes(image.data), section_header(bytes(image.data), table.index) + SH_SIZE, "Q", 47)
-    assert set(only(find_cfi(image_of(data))).relocations) == {0}
+    assert set(only(sections_of(image_of(data))).relocations) == {0}
 
 
 def test_relocations_of_a_linked_file_are_not_applied() -> None:
@@ -237,7 +245,7 @@ def test_relocations_of_a_linked_file_are_not_applied() -> None:
     symbols = (asm.Symbol("function", 0x401200, 16),)
     relocations = (asm.Relocation(".eh_frame", 0, "function", c.R_X86_64_PC32),)
     data = asm.elf_file(c.EM_X86_64, sections, file_type=c.ET_EXEC, symbols=symbols, relocations=relocations)
-    section = only(find_cfi(image_of(data)))
+    section = only(sections_of(image_of(data)))
     assert (section.data, section.vaddr, section.relocations) == (b"\xee" * 8, 0x402300, {})
     image = image_of(data)
     assert relocated_bytes(image, image.sections[2]) == b"\xee" * 8
@@ -283,7 +291,7 @@ def test_several_sections_of_eh_frame() -> None:
     sections = (TEXT, first, TEXT_B, second)
     data = asm.elf_file(c.EM_X86_64, sections, symbols=SYMBOLS, relocations=relocations)
     image = image_of(data.replace(b".eh_framX", b".eh_frame"))
-    found = find_cfi(image)
+    found = sections_of(image)
     assert [section.vaddr for section in found] == [image.sections[2].vaddr, image.sections[4].vaddr]
     assert places(image) == [SectionOffset(1, ".text", 4), SectionOffset(3, ".text.b", 8)]
 
@@ -322,7 +330,7 @@ def test_debug_frame_of_an_object(target: Target) -> None:
             relocations=tuple(relocations),
         )
     )
-    section = only(find_cfi(image))
+    section = only(sections_of(image))
     assert (section.kind, section.vaddr) == ("debug_frame", 0)
     assert [fde.cie.ra_register for fde in parse(image, section).fdes] == [5, 16]
     assert places(image) == [SectionOffset(1, ".text", 0x10), SectionOffset(1, ".text", 0x20)]
@@ -343,12 +351,12 @@ def with_sections(*sections: asm.Section) -> ElfImage:
 
 
 def kinds(image: ElfImage, kind: CfiKind | None = None) -> list[str]:
-    return [section.kind for section in find_cfi(image, kind)]
+    return [section.kind for section in sections_of(image, kind)]
 
 
-def test_eh_frame_comes_before_debug_frame() -> None:
+def test_all_sources_the_best_first() -> None:
     both = with_sections(DEBUG_FRAME, EH_FRAME)
-    assert kinds(both) == ["eh_frame"]
+    assert kinds(both) == ["eh_frame", "debug_frame"]
     assert kinds(both, "eh_frame") == ["eh_frame"]
     assert kinds(both, "debug_frame") == ["debug_frame"]
     assert kinds(with_sections(DEBUG_FRAME)) == ["debug_frame"]
@@ -369,16 +377,37 @@ def test_eh_frame_comes_before_debug_frame() -> None:
 def test_eh_frame_without_fdes(useless: asm.Section) -> None:
     assert kinds(with_sections(useless, DEBUG_FRAME)) == ["debug_frame"]
     with pytest.raises(RequestError, match=r"^no \.eh_frame section$"):
-        find_cfi(with_sections(useless, DEBUG_FRAME), "eh_frame")
+        sections_of(with_sections(useless, DEBUG_FRAME), "eh_frame")
     with pytest.raises(ElfError, match=r"^no call frame information: neither \.eh_frame nor \.debug_frame$"):
-        find_cfi(with_sections(useless))
+        sections_of(with_sections(useless))
+
+
+@pytest.mark.parametrize("packed", [b"", b"no zlib", zlib.compress(DEBUG_BYTES)[:-9]])
+def test_a_lesser_source_that_cannot_be_read(packed: bytes) -> None:
+    """It costs the best one nothing; asked for alone, it is an error."""
+    damaged = with_sections(compressed(packed, len(DEBUG_BYTES)), EH_FRAME)
+    found = find_cfi(damaged)
+    assert [section.kind for section in found.sections] == ["eh_frame"]
+    ((name, reason),) = found.unread
+    assert name == ".debug_frame"
+    assert reason.startswith(("damaged compressed section: ", "decompresses to "))
+    with pytest.raises(ElfError, match=f"^.debug_frame: {reason}$"):
+        find_cfi(damaged, "debug_frame")
+
+
+def test_a_lesser_source_out_of_proportion() -> None:
+    """It takes no more than half of what the file may cost."""
+    image = with_sections(compressed(zlib.compress(bytes(100), 9), 1 << 40), EH_FRAME)
+    ((name, reason),) = find_cfi(image).unread
+    assert (name, reason[:23]) == (".debug_frame", "the 1,099,511,627,776 b")
+    image.budget.spend(BASE_STEPS, "the rest")
 
 
 def test_a_kind_that_is_not_there() -> None:
     with pytest.raises(RequestError, match=r"^no \.debug_frame section$"):
-        find_cfi(with_sections(EH_FRAME), "debug_frame")
+        sections_of(with_sections(EH_FRAME), "debug_frame")
     with pytest.raises(RequestError, match=r"^no \.eh_frame section$"):
-        find_cfi(with_sections(DEBUG_FRAME), "eh_frame")
+        sections_of(with_sections(DEBUG_FRAME), "eh_frame")
 
 
 @pytest.mark.parametrize(
@@ -395,14 +424,14 @@ def test_what_data_relative_pointers_count_from(sections: tuple[str, ...], table
     tables = tuple(asm.Section(name, bytes(16), flags=c.SHF_ALLOC | c.SHF_WRITE) for name in sections)
     image = with_sections(EH_FRAME, *tables)
     expected = None if table is None else image.sections[3 + table].vaddr
-    assert only(find_cfi(image)).table_vaddr == expected
+    assert only(sections_of(image)).table_vaddr == expected
 
 
 def test_a_section_that_leaves_the_file() -> None:
     image = with_sections(EH_FRAME)
     data = bytes(image.data)
     with pytest.raises(ElfError, match=r"^\.eh_frame: truncated"):
-        find_cfi(image_of(patched(data, section_header(data, 2) + SH_SIZE, "Q", 1 << 20)))
+        sections_of(image_of(patched(data, section_header(data, 2) + SH_SIZE, "Q", 1 << 20)))
 
 
 # --- Compression --------------------------------------------------------------------------------------------
@@ -418,7 +447,7 @@ def test_zlib(target: Target) -> None:
     order = "<" if target.little_endian else ">"
     section = compressed(zlib.compress(DEBUG_BYTES), len(DEBUG_BYTES), order=order)
     data = asm.elf_file(target.machine, (TEXT, section), little_endian=target.little_endian)
-    found = only(find_cfi(image_of(data)))
+    found = only(sections_of(image_of(data)))
     assert (found.data, found.kind) == (DEBUG_BYTES, "debug_frame")
 
 
@@ -428,7 +457,7 @@ def test_a_compressed_section_is_relocated_in_its_plain_form() -> None:
     assert len(packed) < 56
     relocation = asm.Relocation(".debug_frame", 56, "function", c.R_X86_64_64)
     image = relocatable(AMD64, packed, relocation, name=".debug_frame", flags=c.SHF_COMPRESSED)
-    section = only(find_cfi(image))
+    section = only(sections_of(image))
     assert section.data == bytes(56) + (image.sections[1].vaddr + 8).to_bytes(8, "little")
 
 
@@ -441,7 +470,7 @@ def test_a_size_that_is_not_the_contents(name: str, lie: int) -> None:
     if name == ".zdebug_frame":
         section = asm.Section(name, b"ZLIB" + size.to_bytes(8, "big") + packed)
     with pytest.raises(ElfError, match=rf"^\{name}: decompresses to \d+ bytes, not to the {size} that its header says"):
-        find_cfi(with_sections(section))
+        sections_of(with_sections(section))
 
 
 @pytest.mark.parametrize("size", [1 << 30, 1 << 63, (1 << 64) - 1])
@@ -454,21 +483,21 @@ def test_a_size_beyond_all_compression_costs_no_memory(name: str, size: int) -> 
     with pytest.raises(
         BudgetError, match=rf"^the {size:,} bytes of \{name} before its compression take more work than"
     ):
-        find_cfi(with_sections(section))
+        sections_of(with_sections(section))
 
 
 def test_sections_of_the_same_compressed_bytes_each_count() -> None:
     plain = DEBUG_BYTES + bytes(100_000)
     section = compressed(zlib.compress(plain, 9), len(plain))
-    assert len(find_cfi(with_sections(section, section))) == 2
+    assert len(sections_of(with_sections(section, section))) == 2
     with pytest.raises(BudgetError, match=r"bytes of \.debug_frame before its compression take more work"):
-        find_cfi(with_sections(section, section, section))
+        sections_of(with_sections(section, section, section))
 
 
 def test_highly_compressed_content_is_believed() -> None:
     """Deflate packs 1,032 bytes of zeros into one at best, so a true claim may come near that."""
     plain = DEBUG_BYTES + bytes(200_000)
-    section = only(find_cfi(with_sections(compressed(zlib.compress(plain, 9), len(plain)))))
+    section = only(sections_of(with_sections(compressed(zlib.compress(plain, 9), len(plain)))))
     assert section.data == plain
 
 
@@ -479,7 +508,7 @@ def test_damaged_content_at_every_byte() -> None:
         damaged = bytearray(packed)
         damaged[position] ^= 0x55
         with pytest.raises(ElfError, match=r"^\.debug_frame: (damaged compressed section|decompresses to)"):
-            find_cfi(with_sections(compressed(bytes(damaged), len(DEBUG_BYTES))))
+            sections_of(with_sections(compressed(bytes(damaged), len(DEBUG_BYTES))))
 
 
 def test_content_cut_at_every_byte() -> None:
@@ -487,37 +516,37 @@ def test_content_cut_at_every_byte() -> None:
     # A checksum of 4 bytes follows the data; without it the data are still complete.
     for size in range(len(packed) - 8):
         with pytest.raises(ElfError, match=r"^\.debug_frame: (damaged compressed section|decompresses to)"):
-            find_cfi(with_sections(compressed(packed[:size], len(DEBUG_BYTES))))
+            sections_of(with_sections(compressed(packed[:size], len(DEBUG_BYTES))))
 
 
 def test_compression_header_cut_at_every_byte() -> None:
     for size in range(1, 24):
         section = compressed(b"", 0)
         with pytest.raises(ElfError, match=r"^\.debug_frame: truncated compression header$"):
-            find_cfi(with_sections(section._replace(data=section.data[:size])))
+            sections_of(with_sections(section._replace(data=section.data[:size])))
 
 
 @pytest.mark.parametrize("method", [0, 3, 0xFFFFFFFF])
 def test_unknown_compression_method(method: int) -> None:
     with pytest.raises(ElfError, match=rf"^\.debug_frame: unknown compression method {method}$"):
-        find_cfi(with_sections(compressed(b"", 0, method=method)))
+        sections_of(with_sections(compressed(b"", 0, method=method)))
 
 
 def test_gnu_compression() -> None:
     content = b"ZLIB" + len(DEBUG_BYTES).to_bytes(8, "big") + zlib.compress(DEBUG_BYTES)
-    section = only(find_cfi(with_sections(asm.Section(".zdebug_frame", content))))
+    section = only(sections_of(with_sections(asm.Section(".zdebug_frame", content))))
     assert (section.name, section.kind, section.data) == (".zdebug_frame", "debug_frame", DEBUG_BYTES)
 
 
 def test_gnu_compression_that_was_not_worth_it() -> None:
-    assert only(find_cfi(with_sections(asm.Section(".zdebug_frame", DEBUG_BYTES)))).data == DEBUG_BYTES
+    assert only(sections_of(with_sections(asm.Section(".zdebug_frame", DEBUG_BYTES)))).data == DEBUG_BYTES
 
 
 def test_zstd_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     section = compressed(b"\x28\xb5\x2f\xfd", 4, method=c.ELFCOMPRESS_ZSTD)
     with pytest.raises(ElfError, match=r"^\.debug_frame: compressed with zstd; the package zstandard is needed"):
-        find_cfi(with_sections(section))
+        sections_of(with_sections(section))
 
 
 def zstd(plain: bytes) -> bytes:
@@ -527,7 +556,7 @@ def zstd(plain: bytes) -> bytes:
 
 def test_zstd() -> None:
     section = compressed(zstd(DEBUG_BYTES), len(DEBUG_BYTES), method=c.ELFCOMPRESS_ZSTD)
-    assert only(find_cfi(with_sections(section))).data == DEBUG_BYTES
+    assert only(sections_of(with_sections(section))).data == DEBUG_BYTES
 
 
 @pytest.mark.parametrize("lie", [-1, 1, 1 << 30, 1 << 40, 1 << 62, (1 << 64) - 1000])
@@ -535,14 +564,14 @@ def test_zstd_with_a_size_that_is_not_the_contents(lie: int) -> None:
     size = len(DEBUG_BYTES) + lie
     section = compressed(zstd(DEBUG_BYTES), size, method=c.ELFCOMPRESS_ZSTD)
     with pytest.raises((ElfError, BudgetError), match=f"{size}|{size:,}"):
-        find_cfi(with_sections(section))
+        sections_of(with_sections(section))
 
 
 def test_zstd_of_two_frames() -> None:
     """RFC 8878: a content may be several frames, one after the other."""
     packed = zstd(DEBUG_BYTES[:10]) + zstd(DEBUG_BYTES[10:])
     section = compressed(packed, len(DEBUG_BYTES), method=c.ELFCOMPRESS_ZSTD)
-    assert only(find_cfi(with_sections(section))).data == DEBUG_BYTES
+    assert only(sections_of(with_sections(section))).data == DEBUG_BYTES
 
 
 @pytest.mark.parametrize("packed", [b"", b"garbage garbage", b"\x28\xb5\x2f\xfd\xff\xff\xff\xff"])
@@ -550,7 +579,7 @@ def test_zstd_damaged(packed: bytes) -> None:
     zstd(b"")
     section = compressed(packed, len(DEBUG_BYTES), method=c.ELFCOMPRESS_ZSTD)
     with pytest.raises(ElfError, match=r"^\.debug_frame: (damaged compressed section|decompresses to)"):
-        find_cfi(with_sections(section))
+        sections_of(with_sections(section))
 
 
 # --- Without section headers --------------------------------------------------------------------------------
@@ -595,18 +624,18 @@ def headerless(
 
 def test_eh_frame_without_section_headers() -> None:
     image = image_of(headerless())
-    section = only(find_cfi(image))
+    section = only(sections_of(image))
     assert (section.name, section.kind, section.vaddr) == (".eh_frame", "eh_frame", FRAME_VADDR)
     assert [fde.pc_begin_vaddr for fde in parse(image, section).fdes] == [TEXT_VADDR, TEXT_VADDR + 8]
     assert kinds(image, "eh_frame") == ["eh_frame"]
     with pytest.raises(RequestError):
-        find_cfi(image, "debug_frame")
+        sections_of(image, "debug_frame")
 
 
 def test_a_terminator_before_the_last_fde_that_the_table_names() -> None:
     first, second = asm.Fde(CIE, TEXT_VADDR, 8, BODY), asm.Fde(CIE, TEXT_VADDR + 8, 8, BODY)
     image = image_of(headerless(entries=(first, asm.Terminator(), second)))
-    assert len(parse(image, only(find_cfi(image))).fdes) == 2
+    assert len(parse(image, only(sections_of(image))).fdes) == 2
 
 
 @pytest.mark.parametrize(
@@ -622,7 +651,7 @@ def test_a_terminator_before_the_last_fde_that_the_table_names() -> None:
 )
 def test_a_header_without_a_table_ends_at_the_first_terminator(hdr: bytes) -> None:
     image = image_of(headerless(hdr=hdr))
-    section = only(find_cfi(image))
+    section = only(sections_of(image))
     assert section.must_find_offset == 0
     assert len(parse(image, section).fdes) == 2
 
@@ -645,20 +674,20 @@ def test_a_header_without_a_table_ends_at_the_first_terminator(hdr: bytes) -> No
 )
 def test_frame_headers_that_cannot_be_used(hdr: bytes, message: str) -> None:
     with pytest.raises(ElfError) as caught:
-        find_cfi(image_of(headerless(hdr=hdr)))
+        sections_of(image_of(headerless(hdr=hdr)))
     assert str(caught.value) == message
 
 
 def test_neither_section_headers_nor_a_frame_header() -> None:
     with pytest.raises(ElfError, match="no call frame information"):
-        find_cfi(image_of(headerless(with_segment=False)))
+        sections_of(image_of(headerless(with_segment=False)))
 
 
 def test_section_headers_come_first() -> None:
     """A wrong frame header does no harm where there are section headers."""
     data = headerless(hdr=bytes(12), section_headers=True, end=b"")
     image = image_of(data)
-    section = only(find_cfi(image))
+    section = only(sections_of(image))
     assert (section.vaddr, section.must_find_offset) == (FRAME_VADDR, None)
     assert len(parse(image, section).fdes) == 2
 
@@ -682,8 +711,8 @@ def test_real_libraries_convert_the_same_without_section_headers(
     for path in files[:8]:
         data = path.read_bytes()
         image = image_of(data)
-        (bare,) = find_cfi(headless := image_of(without_section_headers(data)))
-        expected = [fde for section in find_cfi(image, "eh_frame") for fde in parse(image, section).fdes]
+        (bare,) = sections_of(headless := image_of(without_section_headers(data)))
+        expected = [fde for section in sections_of(image, "eh_frame") for fde in parse(image, section).fdes]
         assert parse(headless, bare).fdes == tuple(expected)
         checked += len(expected)
     assert checked > 100
@@ -697,7 +726,7 @@ def read_all(data: bytes) -> int:
     count = 0
     image = ElfImage(data, "test.elf")
     bases = PointerBases(image.byte_order, None, lambda _: None)
-    for section in find_cfi(image):
+    for section in sections_of(image):
         table = parse_entries(section, bases._replace(table_vaddr=section.table_vaddr))
         image.names_of(fde.pc_begin_vaddr for fde in table.fdes)
         for fde in table.fdes:

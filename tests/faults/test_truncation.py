@@ -83,7 +83,7 @@ class Form(NamedTuple):
     calls: tuple[str, ...]
 
 
-_CONVERT = ("cfi2sframe.conversion:convert_image", "cfi2sframe.elf.cfi:find_cfi", "cfi2sframe.files.write:write_file")
+_CONVERT = ("cfi2sframe.conversion:convert_image", "cfi2sframe.sources:find_cfi", "cfi2sframe.files.write:write_file")
 _EMIT = (*_CONVERT, "cfi2sframe.emit:emit", "cfi2sframe.files.write:_NewFile.write", "cfi2sframe.emit:check")
 _EMBED = (*_EMIT, "cfi2sframe.rewrite.linked:write_embedding", "cfi2sframe.rewrite.reread.mapped:check_memory")
 _REMOVE = ("cfi2sframe.emit:remove", "cfi2sframe.files.write:write_file", "cfi2sframe.emit:check_removal")
@@ -200,7 +200,7 @@ def test_a_measured_file_that_is_truncated(folder: Path) -> None:
     [
         "cfi2sframe.report.size.sources:measure_source",
         "cfi2sframe.files.containers:_image",
-        "cfi2sframe.elf.cfi:find_cfi",
+        "cfi2sframe.sources:find_cfi",
     ],
 )
 def test_a_measured_archive_that_is_truncated(folder: Path, call: str) -> None:

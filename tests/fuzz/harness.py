@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A folder of inputs in `CORPUS` and a module in this package each.
 TARGETS: Final = (
-    *("elf", "cfi", "lowering", "sframe", "verification", "linked", "object", "remove", "core"),
+    *("elf", "cfi", "gopclntab", "lowering", "sframe", "verification", "linked", "object", "remove", "core"),
     *("demangle", "package", "list", "command"),
 )
 FINDING_PREFIX: Final = "finding-"

@@ -7,10 +7,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from cfi2sframe import load
+from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds as make
 from tests.fuzz.checks import LEVELS, check_conversions, check_existing
+from tests.support import cfi_asm as asm
+from tests.support.go_table import GoFunction, GoTable, go_file
+from tests.support.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,3 +58,30 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         yield f"{name}-object", make.small_object(arch)
     yield "no-section-headers", make.linked_file(make.ARCHES[0], section_headers=False)
     yield "debug-frame", make.linked_file(make.ARCHES[0], debug_frame=True)
+    yield "all-sources", _all_sources()
+
+
+def _all_sources() -> bytes:
+    """Return a file with all sources of CFI; they overlap, and contradict one another."""
+    cies = [cie_of(AMD64), cie_of(AMD64, augmentation="")]
+    body = (asm.advance(4), asm.def_cfa_offset(16))
+    debug = (asm.Fde(cies[1], TEXT_VADDR, 32, body), asm.Fde(cies[1], TEXT_VADDR + 48, 32, body))
+    eh_frame = (
+        asm.Fde(cies[0], TEXT_VADDR + 8, 16, body),
+        asm.Fde(cies[0], TEXT_VADDR + 64, 32, body),
+        asm.Terminator(),
+    )
+    table = GoTable((GoFunction(0, ((4, 0), (60, 8))), GoFunction(64, ((4, 0), (28, 16)))), 128)
+    return go_file(
+        AMD64,
+        table,
+        asm.Section(
+            ".eh_frame",
+            asm.EhFrame((*eh_frame, asm.Terminator()), FRAME_VADDR).assemble(),
+            1,
+            SHF_ALLOC,
+            FRAME_VADDR,
+            align=8,
+        ),
+        asm.Section(".debug_frame", asm.EhFrame(debug, debug_frame=True).assemble()),
+    )

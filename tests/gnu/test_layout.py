@@ -54,8 +54,8 @@ ESCAPED: Final = {
     "val-offset-sf.s": ("2.40", "2.44"),
     "window-save-opcode.s": ("2.40",),
 }
-# The message of those assemblers when they reject a whole object.
-FATAL: Final = "SFrame unsupported offset value"
+# The messages of assemblers when they reject a whole object. The second: 2.40 and 2.44 at a restore in a CIE.
+FATAL: Final = ("SFrame unsupported offset value", "Internal error in sframe_xlate_do_restore")
 
 
 def _run(*command: str | Path) -> None:
@@ -120,7 +120,7 @@ def test_objects(
     source = _assembly(SOURCES / target / name, target, tmp_path)
     run = subprocess.run([assembler, "--gsframe", source, "-o", made], capture_output=True, text=True, check=False)
     if run.returncode:
-        assert FATAL in run.stderr
+        assert any(message in run.stderr for message in FATAL)
         pytest.skip("this assembler gives up on the whole object")
     image = load(made)
     try:

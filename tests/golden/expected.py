@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cfi2sframe import Options, load
 from cfi2sframe.errors import RequestError
-from cfi2sframe.render.text import describe_left_out
+from cfi2sframe.render.text import describe_in_part, describe_left_out
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.dump import dump_text
 from tests.support.sums import check_sums, convert_checked
@@ -42,6 +42,8 @@ def lines_of(path: Path) -> Iterator[str]:
         coverage = check_sums(conversion)
         for item in coverage.left_out:
             yield f"left out: {describe_left_out(item, coverage)}"
+        for part in coverage.in_parts:
+            yield f"in part: {describe_in_part(part, coverage)}"
         for position in range(0, len(conversion.data), 16):
             yield f"{position:04x}  {conversion.data[position : position + 16].hex(' ')}"
         if conversion.data:

@@ -177,7 +177,7 @@ def test_requests_that_make_no_sense_for_a_file(source: Path) -> None:
     ("settings", "reason"),
     [
         (Settings(is_strict=True), "functions are left out, and --strict forbids it"),
-        (Settings(min_coverage=51), "50.00 % of the functions are described, less than 51 %"),
+        (Settings(min_coverage=51), "50.00 % of the functions are described in full, less than 51 %"),
     ],
 )
 def test_conditions(source: Path, settings: Settings, reason: str) -> None:

@@ -54,6 +54,13 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "the pops that follow in libgcrypt's code fit the offset from before the expression",
     ),
     KnownWrong(
+        "restore-in-a-cie",
+        "llvm-dwarfdump",
+        ("14", "23"),
+        "refuses DW_CFA_restore in a CIE, and makes no rows of its FDEs; GNU as writes it there, and libgcc takes "
+        "it as no rule, readelf too",
+    ),
+    KnownWrong(
         "sframe-relocations",
         "readelf",
         ("2.40", "2.44"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe import Lookup, convert
+from cfi2sframe import Lookup, Options, convert
 from cfi2sframe.padding import PaddingCount
 from cfi2sframe.sframe.model import OUTERMOST
 
@@ -21,14 +21,17 @@ NO_FUNCTION: Final = "no function"
 def differences_in_meaning(theirs: DecodedSection, ours: DecodedSection, image: ElfImage) -> list[str]:
     """Describe each address at which an assembler's section and ours, of an image, say different things.
 
-    An assembler says nothing of padding.
+    An assembler says nothing of padding, nor of functions that can be described in part only.
     """
+    fdes = [entry.fde for entry, _ in convert(image, Options(ours.header.version)).in_parts]
+    in_parts = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
     padding = PaddingCount(convert(image).code_map.padding)
     their_lookup, our_lookup = Lookup(theirs), Lookup(ours)
     problems = []
     for pc in sorted(_points(theirs) | _points(ours)):
         said, meant = _state_at(their_lookup, pc), _state_at(our_lookup, pc)
-        if said != meant and not (said == NO_FUNCTION and padding.between(pc, pc + 1)):
+        is_known = said == NO_FUNCTION and any(start <= pc < end for start, end in in_parts)
+        if said != meant and not is_known and not (said == NO_FUNCTION and padding.between(pc, pc + 1)):
             problems.append(f"0x{pc:x}: {said} with the assembler's sections, {meant} with ours")
     return problems
 

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from cfi2sframe import Conversion, Options, account, convert
-from cfi2sframe.lower import Skip
+from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.plt.stub_reasons import StubReason
 from cfi2sframe.report.coverage import ByteCounts, Coverage
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.lookup_cost import LookupCost
 
@@ -45,13 +47,16 @@ def check_sums(conversion: Conversion, *, may_join: bool = False) -> Coverage:
 def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bool) -> None:
     functions = coverage.functions
     described = functions.default + functions.flexible
-    assert described + functions.left_out + functions.replaced + functions.dropped + functions.damaged == functions.fdes
+    others = (functions.left_out, functions.replaced, functions.dropped, functions.damaged)
+    assert described + functions.in_parts + sum(others) == functions.fdes
     assert functions.fdes == len(conversion.cfi.entries) + len(conversion.cfi.damaged)
     assert functions.described == described
     assert sum(coverage.reasons.values()) == functions.left_out == len(coverage.left_out)
     assert sum(coverage.dropped.values()) == functions.dropped
     assert len(coverage.damaged) == functions.damaged
-    assert functions.overlapping <= functions.default + functions.flexible + functions.left_out
+    assert len(coverage.in_parts) == functions.in_parts == len(conversion.in_parts)
+    assert all(0 < sum(hole.size for hole in item.holes) < item.size for item in coverage.in_parts)
+    assert functions.overlapping <= described + functions.in_parts + functions.left_out
     numbers = [number for number in conversion.function_entries if number is not None]
     assert functions.records == len(conversion.section.functions) == len(conversion.function_entries)
     assert functions.stub_records == functions.records - len(numbers)
@@ -62,8 +67,10 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
         for number, _, _ in conversion.code_map.pieces.records
         if not isinstance(conversion.outcomes.results[number], Skip)
     }
-    assert len(said) == functions.described
-    assert set(numbers) <= said if may_join else set(numbers) == said
+    assert len(said) == functions.described + functions.in_parts
+    # Of an FDE that lost addresses to others, nothing but holes may be left.
+    with_rows = said - (conversion.code_map.overlapped & conversion.outcomes.in_parts)
+    assert set(numbers) <= said if may_join else with_rows <= set(numbers) <= said
     assert 0 <= functions.percent <= 100
 
 
@@ -84,20 +91,37 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
         for number, start, end in conversion.code_map.pieces.records
         if isinstance(conversion.outcomes.results[number], Skip)
     ]
+    holes = list(_holes_within(conversion))
+    assert sum(counts.bytes for counts in coverage.holes.values()) == sum(end - start for start, end in holes)
+    left_out += holes
     left_out += [
         (skip.start_vaddr, skip.start_vaddr + skip.size)
         for skip in conversion.code_map.stubs.left_out
         if skip.reason is StubReason.CFI_DIFFERS
     ]
     padding = dict(conversion.code_map.padding.ranges)
+    hole_ends = {end for _, end in holes}
     fde_ends = [
         end
         for number, _, end in conversion.code_map.pieces.records
-        if not isinstance(conversion.outcomes.results[number], Skip)
+        if not isinstance(conversion.outcomes.results[number], Skip) and end not in hole_ends
     ]
     assert coverage.bytes.padding == sum(padding[end] - end for end in fde_ends if end in padding)
     assert coverage.bytes.described == sum(_bytes_in_code(image, *span) for span in described)
     assert coverage.bytes.left_out == sum(_bytes_in_code(image, *span) for span in left_out)
+
+
+def _holes_within(conversion: Conversion) -> Iterator[tuple[int, int]]:
+    """Yield the addresses of holes that belong to no other FDE, counted from the holes themselves."""
+    entries = conversion.cfi.entries
+    for number, start, end in conversion.code_map.pieces.records:
+        result = conversion.outcomes.results[number]
+        if isinstance(result, InParts):
+            for hole in result.holes:
+                hole_start = entries.starts[number] + hole.why.start_delta
+                hole_end = entries.starts[number] + (hole.end_delta or entries.sizes[number])
+                if max(start, hole_start) < min(end, hole_end):
+                    yield max(start, hole_start), min(end, hole_end)
 
 
 def _bytes_in_code(image: ElfImage, start: int, end: int) -> int:

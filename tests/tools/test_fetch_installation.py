@@ -120,6 +120,36 @@ def test_what_cannot_be_resolved(environment: dict[str, str], tmp_path: Path) ->
     assert not (tmp_path / "out/s390x/.done").exists()
 
 
+#: An archive whose lists for one architecture are not whole: never, or in the first minutes.
+APT_GET_OF_A_MIRROR = """#!/bin/sh
+case " $* " in
+  *" update "*)
+    if grep -q 'Architecture "arm64"' "$APT_CONFIG"; then
+      echo update >> "$FAKE/tries"
+      [ "$(wc -l < "$FAKE/tries")" -gt "$FAILING" ] || exit 100
+    fi ;;
+esac
+exec apt-get.whole "$@"
+"""
+
+
+@pytest.mark.parametrize(("failing", "tries"), [(1, 2), (9, 3)])
+def test_lists_that_are_not_whole(environment: dict[str, str], tmp_path: Path, failing: int, tries: int) -> None:
+    fake = Path(environment["FAKE"])
+    (fake / "bin/apt-get").rename(fake / "bin/apt-get.whole")
+    (fake / "bin/apt-get").write_text(APT_GET_OF_A_MIRROR)
+    (fake / "bin/apt-get").chmod(0o755)
+    out = tmp_path / "out"
+    changed = {**environment, "LIST_PAUSES": "0 0", "FAILING": str(failing)}
+    run = _fetch(changed, "--installation", str(out), "arm64", "amd64")
+    assert len((fake / "tries").read_text().splitlines()) == tries
+    assert (out / "amd64/.done").exists()
+    assert (out / "arm64/.done").exists() == (failing < tries)
+    assert run.returncode == (failing >= tries)
+    assert ("fetch-corpus: no files of arm64" in run.stderr) == (failing >= tries)
+    assert not (out / "arm64/apt").exists()
+
+
 @pytest.mark.parametrize("arguments", [(), ("--installation",), ("--other", "x"), ("x", "m68k")])
 def test_usage(environment: dict[str, str], tmp_path: Path, arguments: tuple[str, ...]) -> None:
     run = subprocess.run(

@@ -124,8 +124,12 @@ def _is_left_out(detail: str, module: str | None) -> bool:
     if match is None or module is None:
         return False
     vaddr = int(match[1], 16)
-    starts = [(entry.fde.pc_begin_vaddr, entry.fde.pc_range) for entry, _ in convert(load(module)).left_out]
-    return any(start <= vaddr < start + size for start, size in starts)
+    conversion = convert(load(module))
+    fdes = [entry.fde for entry, _ in conversion.left_out]
+    unsaid = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
+    holes = conversion.outcomes.holes(conversion.cfi.entries, conversion.code_map.pieces)
+    unsaid += [(hole.start_vaddr, hole.end_vaddr) for hole in holes]
+    return any(start <= vaddr < end for start, end in unsaid)
 
 
 def _check_sample(pid: int, threads: tuple[ThreadTrace, ...], judged: tuple[Chain, ...]) -> int:

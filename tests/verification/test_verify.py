@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.api import verify
+from cfi2sframe.api import truth_of, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.sframe.decode import decode_section
-from cfi2sframe.verification import Difference, check_invariants
+from cfi2sframe.verification import Difference, check_invariants, verify_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import FRAME_VADDR, TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
@@ -203,7 +203,7 @@ BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 0
         (asm.same_value(16), "00 03 08", 0, ["wrong +0x0 RA is same value, the row has *(c-8)"]),
         (asm.register(16, 2), "00 08 39 08 11 00", 1, []),
         (asm.register(16, 2), "00 03 08", 0, ["wrong +0x0 RA is rcx, the row has *(c-8)"]),
-        (asm.expression(7, b"\x77\x08"), "00 03 08", 0, ["wrong +0x0 SP is *(breg7 8), every row has c+0"]),
+        (asm.expression(7, b"\x77\x08"), "00 03 08", 0, ["wrong +0x0 SP is *(breg7 8), the row has rsp+8"]),
         (asm.expression(16, b"\x73\x08"), "00 08 39 08 1b 08", 1, []),
         (asm.expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, ["wrong +0x0 RA is *(breg3 8), the row has rbx+8"]),
         (asm.val_expression(16, b"\x73\x08"), "00 08 39 08 19 08", 1, []),
@@ -235,10 +235,28 @@ BIG_ENDIAN_S390X = RawSection((RawFunction(TEXT_VADDR, 0x10, bytes.fromhex("00 0
             ["wrong +0x0 CFA is (breg7 40; deref; plus_uconst 8), the row has rsp+8"],
         ),
         (asm.val_offset(7, 0), "00 03 08", 0, []),
-        (asm.val_offset_sf(7, -1), "00 03 08", 0, ["wrong +0x0 SP is c+8, every row has c+0"]),
-        (asm.offset(7, 3), "00 03 08", 0, ["wrong +0x0 SP is *(c-24), every row has c+0"]),
-        (asm.register(7, 10), "00 03 08", 0, ["wrong +0x0 SP is r10, every row has c+0"]),
-        (asm.same_value(7), "00 03 08", 0, ["wrong +0x0 SP is same value, every row has c+0"]),
+        (asm.val_offset_sf(7, -1), "00 03 08", 0, ["wrong +0x0 SP is c+8, the row has rsp+8"]),
+        (asm.offset(7, 3), "00 03 08", 0, ["wrong +0x0 SP is *(c-24), the row has rsp+8"]),
+        (asm.register(7, 10), "00 03 08", 0, ["wrong +0x0 SP is r10, the row has rsp+8"]),
+        (asm.same_value(7), "00 03 08", 0, ["wrong +0x0 SP is same value, the row has rsp+8"]),
+        # SFrame's CFA is the caller's SP: where that is not DWARF's CFA, RA and FP count from elsewhere.
+        (asm.val_offset_sf(7, -1), "00 08 39 10 02 f0", 1, []),
+        (asm.val_offset_sf(7, -1), "00 08 39 10 02 f8", 1, ["wrong +0x0 RA is *(c-8), the row has *(c-8)"]),
+        (asm.val_offset_sf(7, -1), "00 08 39 10 3b 00", 1, []),
+        (asm.offset(7, 3), "00 08 3b f0 3b 00", 1, []),
+        (asm.offset(7, 3), "00 08 3b e8 3b 00", 1, ["wrong +0x0 SP is *(c-24), the row has *(rsp-24)"]),
+        (asm.offset(7, 3), "00 08 3b f0 02 f8", 1, ["wrong +0x0 RA is *(c-8), the row has *(c-8)"]),
+        (asm.register(7, 10), "00 08 51 00 3b 00", 1, []),
+        (asm.same_value(7), "00 08 39 00 3b 00", 1, []),
+        (asm.expression(7, b"\x77\x08"), "00 08 3b 08 3b 00", 1, []),
+        (asm.val_expression(7, b"\x73\x08"), "00 08 19 08 3b 00", 1, []),
+        (asm.val_expression(7, b"\x73\x08\x06"), "00 08 1b 08 3b 00", 1, []),
+        (asm.undefined(7), "00 03 08", 0, ["wrong +0x0 SP is undefined, the row has rsp+8"]),
+        # A sum with the CFA is one with a register, too; what is a register's own value is unchanged.
+        (asm.val_offset(6, 2), "00 0a 39 08 00 39 f8", 1, []),
+        (asm.val_offset(6, 2), "00 0a 39 08 00 39 f0", 1, ["wrong +0x0 FP is c-16, the row has rsp-16"]),
+        (asm.val_offset(16, 1), "00 08 39 08 39 00", 1, []),
+        (asm.val_expression(6, b"\x76\x00"), "00 03 08", 0, []),
     ],
 )
 def test_amd64_rules(instruction: asm.Instruction, row: str, info2: int, found: list[str]) -> None:
@@ -272,7 +290,8 @@ def test_aarch64_rules(instructions: tuple[asm.Instruction, ...], row: str, foun
     [
         (asm.val_offset(15, 20), []),
         (asm.offset(15, 5), []),
-        (asm.val_offset(15, 1), ["wrong +0x0 SP is c-8, every row has c-160"]),
+        (asm.val_offset(15, 1), ["wrong +0x0 SP is c-8, the row has r15+160-160"]),
+        (asm.register(15, 16), []),
         (asm.def_cfa_offset(168), ["wrong +0x0 CFA is r15+168, the row has r15+160"]),
     ],
 )
@@ -310,6 +329,46 @@ def test_inexpressible_functions_are_rightly_absent(image: ElfImage) -> None:
     assert (result.differences, result.left_out_count, result.function_count) == ((), 1, 2)
     # Version 3 can express it, so it has to.
     assert said(image, RawSection((PUSH,))) == ["missing +0x40 no SFrame FDE, though this version can express it"]
+
+
+def in_parts(*instructions: asm.Instruction) -> ElfImage:
+    """Return a file with a function of 0x20 bytes that version 2 cannot express from +8 to +0x10."""
+    rules = (asm.advance(8), asm.def_cfa_register(3), asm.advance(8), asm.def_cfa_register(7), *instructions)
+    return linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x20, rules))
+
+
+def test_holes_are_rightly_absent() -> None:
+    """Of a function that can be expressed in part, a section has the parts, or nothing as other producers do."""
+    image = in_parts()
+    before, after = RawFunction(TEXT_VADDR, 8), RawFunction(TEXT_VADDR + 16, 16)
+    missing = ["missing +0x0 no SFrame FDE, though this version can express it"]
+    result = check(image, RawSection((before, after), version=2))
+    assert (result.differences, result.left_out_count) == ((), 1)
+    assert said(image, RawSection((before,), version=2)) == missing
+    assert said(image, RawSection((after,), version=2)) == missing
+    assert said(image, RawSection((RawFunction(TEXT_VADDR, 4), after), version=2)) == missing
+    elsewhere = RawFunction(TEXT_VADDR + 0x40, 8)
+    assert said(image, RawSection((elsewhere,), version=2)) == ["extra +0x40 no CFI for 8 bytes of a function"]
+    # Version 3 can express all of it.
+    assert said(image, RawSection((before, after))) == missing
+    assert said(image, RawSection((before._replace(size=12), after), version=2)) == [
+        "wrong +0x8 CFA is rbx+8, the row has rsp+8"
+    ]
+
+
+def test_this_package_describes_the_parts() -> None:
+    """What `convert` makes is held to all parts, or with `whole_functions` to none."""
+    image = in_parts(asm.advance(8), asm.def_cfa_offset(16))
+    for options in (Options(2), Options(2, whole_functions=True), Options(3)):
+        conversion = convert_image(image, options)
+        assert (conversion.data != b"") is not options.whole_functions
+        if conversion.data:
+            made = decode_section(conversion.data, conversion.section_vaddr)
+            assert verify_section(image, truth_of(conversion), made).is_clean
+    # Nothing but another function: right for another producer, wrong for this package.
+    truth = truth_of(convert_image(image, Options(2)))
+    others = decode_section(RawSection((LEAF,), version=2).assemble(), 0x30000)
+    assert "missing" in {difference.kind for difference in verify_section(image, truth, others).differences}
 
 
 def test_papering_over_is_found() -> None:
@@ -651,11 +710,17 @@ def test_the_pointer_authentication_key() -> None:
 
 
 def test_another_return_column() -> None:
-    """SFrame has one return address column per ABI; a function with another must not be described."""
-    cie = cie_of(AMD64)._replace(ra_register=3, instructions=(asm.def_cfa(7, 8), asm.offset(3, 1)))
-    other = linked(AMD64, push_fp(AMD64), asm.Fde(cie, TEXT_VADDR + 0x40, 0x10))
-    assert said(other, RawSection((PUSH,))) == []
-    assert said(other, GOOD) == ["wrong +0x40 the return address is in column 3, rows have rip"]
+    """RA has the rule of the CIE's column; without a rule it is in the column's register."""
+    in_column, saved = (asm.def_cfa(7, 8),), (asm.def_cfa(7, 8), asm.offset(3, 1))
+    for code, row, found in (
+        (saved, "00 03 08", []),
+        (in_column, "00 03 08", ["wrong +0x0 RA is rbx, the row has *(c-8)"]),
+        ((*in_column, asm.same_value(3)), "00 03 08", ["wrong +0x0 RA is rbx, the row has *(c-8)"]),
+    ):
+        cie = cie_of(AMD64)._replace(ra_register=3, instructions=code)
+        assert said(linked(AMD64, asm.Fde(cie, TEXT_VADDR, 0x10)), one_row(row)) == found
+    cie = cie_of(AMD64)._replace(ra_register=3, instructions=in_column)
+    assert said(linked(AMD64, asm.Fde(cie, TEXT_VADDR, 0x10)), one_row("00 08 39 08 19 00", info2=1)) == []
 
 
 def test_the_key_of_an_unsigned_ra_is_no_difference() -> None:

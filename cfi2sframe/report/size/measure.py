@@ -57,10 +57,10 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
         try:
             conversion = convert_image(image, Options(version=version))
         except RequestError as error:
-            versions.append(VersionSizes(version, None, None, {}, str(error)))
+            versions.append(VersionSizes(version, None, None, {}, 0, str(error)))
             continue
         gnu = gnu or gnu_sections(image, conversion.cfi, conversion.code_map)
-        source = conversion.cfi.sections[0].name
+        source = conversion.cfi.source_names
         cfi_size = sum(len(section.data) for section in conversion.cfi.sections)
         fde_count = len(conversion.cfi.entries) + len(conversion.cfi.damaged)
         code_padding = sum(conversion.code_map.padding.sizes.values())
@@ -70,6 +70,7 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
                 written_sizes(conversion),
                 predicted_sizes(gnu[version], version),
                 by_count(Counter(skip.reason.value for _, skip in conversion.left_out)),
+                len(conversion.in_parts),
             )
         )
         if version == function_version:

@@ -110,8 +110,8 @@ class Ratios(NamedTuple):
 class CfiSizes(NamedTuple):
     """Sizes of a file and of some of its sections.
 
-    `cfi` is the section that was read: `.eh_frame`, or `.debug_frame` in a file without. `sframe` is the section that
-    the file already has. `code_padding` is alignment padding, which functions reach over.
+    `cfi` counts all CFI that was read, with `.gopclntab` as the `.debug_frame` that says the same. `sframe` is the
+    section that the file already has. `code_padding` is alignment padding, which functions reach over.
     """
 
     file: int = 0
@@ -135,13 +135,14 @@ class CfiSizes(NamedTuple):
 class VersionSizes(NamedTuple):
     """One file in one SFrame version. When the version does not define its ABI, both are None, and `refusal` tells why.
 
-    `left_out` counts the functions that cfi2sframe leaves out, by reason.
+    `left_out` counts the functions that cfi2sframe leaves out, by reason; it describes `in_parts_count` in part.
     """
 
     version: int
     cfi2sframe: SectionSizes | None
     gnu: SectionSizes | None
     left_out: dict[str, int]
+    in_parts_count: int
     refusal: str = ""
 
     def section(self, maker: Maker) -> SectionSizes | None:
@@ -229,6 +230,7 @@ class VersionTotal(NamedTuple):
     cfi2sframe: SectionSizes
     gnu: SectionSizes
     left_out: dict[str, int]
+    in_parts_count: int
 
     def section(self, maker: Maker) -> SectionSizes:
         """Return the sum of the sections as `maker` lays them out."""

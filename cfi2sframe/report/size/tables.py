@@ -115,7 +115,7 @@ def versions_table(totals: Totals) -> Table:
             Column("of file", "percent"),
         ),
         tuple(rows),
-        note="CFI is .eh_frame, or .debug_frame in a file without; hdr is .eh_frame_hdr.",
+        note="CFI is all that was read (of Go, as .debug_frame would have it); hdr is .eh_frame_hdr.",
     )
 
 
@@ -219,8 +219,9 @@ def rows_table(totals: Totals) -> Table:
 
 
 def left_out_table(totals: Totals) -> Table:
-    """Return the functions that cfi2sframe leaves out, by reason."""
+    """Return the functions that cfi2sframe leaves out, by reason, and the number of those that it describes in part."""
     versions = [total for total in totals.versions if total.file_count]
+    in_parts = [f"{total.in_parts_count:,} in version {total.version}" for total in versions if total.in_parts_count]
     largest: dict[str, int] = {}
     for total in versions:
         for reason, count in total.left_out.items():
@@ -230,6 +231,7 @@ def left_out_table(totals: Totals) -> Table:
         (Column("reason", "text"), *(Column(f"v{total.version}") for total in versions)),
         tuple((reason, *(total.left_out.get(reason, 0) for total in versions)) for reason in by_count(largest)),
         total=("total", *(sum(total.left_out.values()) for total in versions)),
+        note=f"More functions are described in part: {', '.join(in_parts)}." if in_parts else "",
     )
 
 

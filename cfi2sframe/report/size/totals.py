@@ -151,6 +151,7 @@ def _add_version(files: tuple[FileSizes, ...], version: int) -> VersionTotal:
         add_sections(sizes.cfi2sframe for _, sizes in defined if sizes.cfi2sframe is not None),
         add_sections(sizes.gnu for _, sizes in defined if sizes.gnu is not None),
         by_count(add_counts(sizes.left_out for _, sizes in defined)),
+        sum(sizes.in_parts_count for _, sizes in defined),
     )
 
 

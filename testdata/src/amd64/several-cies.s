@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Functions with a plain CIE, a signal frame, another return column and a personality with LSDA: four
-# CIEs; the function with return column 3 cannot be said.
+# CIEs; the function with return column 3 has RA in that register.
 	.text
 	.type	plain, @function
 plain:

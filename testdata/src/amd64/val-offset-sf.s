@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# DW_CFA_val_offset_sf (0x15) of SP, CFA+8: the caller's SP is not the CFA.
+# DW_CFA_val_offset_sf (0x15) of SP, CFA+8: the caller's SP is not DWARF's CFA.
 	.text
 	.globl	f
 	.type	f, @function

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The caller's SP is CFA-8: not CFA-160, cannot be said.
+# The caller's SP is CFA-8: SFrame's CFA is DWARF's and 152.
 	.text
 	.globl	f
 	.type	f, @function

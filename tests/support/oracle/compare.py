@@ -33,13 +33,20 @@ def row_at(rows: Sequence[OracleRow], pc_vaddr: int) -> OracleRow | None:
     return rows[index] if index >= 0 else None
 
 
-def difference(row: OracleRow, state: FrameState, *, shows_unsaid: bool, arch: Arch = AMD64) -> str | None:
+def difference(
+    row: OracleRow, state: FrameState, *, shows_unsaid: bool, arch: Arch = AMD64, ra_column: int | None = None
+) -> str | None:
     """Return how a state differs from a tool's row, or None.
 
     `shows_unsaid`: the tool tells "undefined" from "no rule given", and shows whether RA is signed (llvm-dwarfdump
-    does, readelf does not). Where the tool does not print an expression, anything matches.
+    does, readelf does not). Where the tool does not print an expression, anything matches. `ra_column` is the CIE's.
     """
     ra = row.registers.get(arch.ra_register)
+    if ra_column not in (None, arch.ra_register):
+        ra = row.registers.get(ra_column, _UNSAID)
+        if ra.kind == "same_value" or (ra == _UNSAID and not (shows_unsaid and ra_column in row.registers)):
+            # Not saved: RA is in the column's register.
+            ra = Rule("register", ra_column)
     is_undefined = ra is not None and ra.kind == "undefined"
     if arch.fixed_ra_offset and ra is None:
         is_undefined = True
@@ -55,15 +62,41 @@ def difference(row: OracleRow, state: FrameState, *, shows_unsaid: bool, arch: A
     if fp is not None and fp.kind == "undefined" and shows_unsaid:
         return f"FP is undefined, SFrame says {state}"
     sp = row.registers.get(arch.sp_register)
-    if not _is_implied_sp(sp, state.cfa, shows_unsaid=shows_unsaid, arch=arch):
-        return f"SP is {sp}, which SFrame cannot say"
-    if not _matches_cfa(row.cfa, state.cfa, arch):
+    if sp is not None and not _is_implied_sp(sp, state.cfa, shows_unsaid=shows_unsaid, arch=arch):
+        # SFrame's CFA is another than DWARF's.
+        said = state.cfa if state.cfa.deref else _moved(state.cfa, arch.sp_offset_from_cfa)
+        if not _matches_by_registers(sp, row.cfa, said, None, arch.sp_register, arch):
+            return f"SP is {sp}, SFrame says {state.cfa}"
+    elif not _matches_cfa(row.cfa, state.cfa, arch):
         return f"CFA is {row.cfa}, SFrame says {state.cfa}"
-    if not _matches(ra, state.ra, arch.ra_register, arch):
+    if not _matches_by_registers(ra, row.cfa, state.ra, state.cfa, arch.ra_register, arch):
         return f"RA is {ra}, SFrame says {state.ra}"
-    if not _matches(fp, state.fp, arch.fp_register, arch):
+    if not _matches_by_registers(fp, row.cfa, state.fp, state.cfa, arch.fp_register, arch):
         return f"FP is {fp}, SFrame says {state.fp}"
     return None
+
+
+def _moved(rule: SframeRule, offset: int) -> SframeRule:
+    return rule._replace(offset=rule.offset + offset)
+
+
+def _matches_by_registers(
+    rule: Rule | None,
+    cfa: RegisterOffset | Expression | NoCfa,
+    said: SframeRule | None,
+    said_cfa: SframeRule | None,
+    register: int,
+    arch: Arch,
+) -> bool:
+    """Whether two rules are the same after each has been put in terms of registers, where its CFA is a sum."""
+    if said is not None and said.register is None and said_cfa is not None and not said_cfa.deref:
+        said = _moved(said._replace(register=said_cfa.register), said_cfa.offset)
+    if said == (register, 0, False):
+        said = None
+    if rule is not None and rule.kind in ("at_cfa", "cfa_plus") and isinstance(cfa, RegisterOffset):
+        own = cfa.register, cfa.offset + rule.value, rule.kind == "at_cfa"
+        return said == (None if own == (register, 0, False) else own)
+    return _matches(rule, said, register, arch)
 
 
 def _signing_problem(row: OracleRow, state: FrameState, *, shows_unsaid: bool, arch: Arch) -> str | None:
@@ -157,13 +190,10 @@ def _is_odd_sp(row: OracleRow, arch: Arch) -> bool:
 
 
 def is_hard_to_say(row: OracleRow, arch: Arch = AMD64) -> bool:
-    """Whether a row holds what version 3 may be unable to express: an expression, or an SP that is not the CFA."""
-    rules = [row.registers.get(number, _UNSAID) for number in (arch.ra_register, arch.fp_register)]
-    return (
-        isinstance(row.cfa, Expression)
-        or any(rule.kind in ("at_expression", "expression", "cfa_plus") for rule in rules)
-        or _is_odd_sp(row, arch)
-    )
+    """Whether a row holds what version 3 may be unable to express: an expression, or on s390x an SP that is loaded."""
+    numbers = (arch.ra_register, arch.fp_register, arch.sp_register)
+    rules = [row.registers.get(number, _UNSAID) for number in numbers]
+    return isinstance(row.cfa, Expression) or any(rule.kind in ("at_expression", "expression") for rule in rules)
 
 
 # What readelf prints of an SFrame function, and what the package's dump prints

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.support.oracle.frames import OracleFde
 
 # A fatal error of these assemblers, with a message of their own and no object.
-FATAL = "SFrame unsupported offset value"
+FATAL = ("SFrame unsupported offset value", "Internal error in sframe_xlate_do_restore")
 
 
 class Pair(NamedTuple):
@@ -48,7 +48,7 @@ def assemble(assembler: str, source: Path, target: Path, *options: str) -> Path 
         [assembler, "--gsframe", *options, source, "-o", target], capture_output=True, text=True, check=False
     )
     if run.returncode:
-        assert FATAL in run.stderr, run.stderr
+        assert any(message in run.stderr for message in FATAL), run.stderr
         return None
     return target
 
@@ -103,7 +103,9 @@ def problems_of(pair: Pair) -> list[str]:
         assert pair.theirs is not None
         theirs = Lookup(pair.theirs)
         where = pair.image.place(function.start_vaddr)
-        if ours is None or ours.find(function.start_vaddr) is None:
+        # Where the CFA has no rule at first, the assembler's rows begin late.
+        late = function.rows[0].row.start_delta if function.row_count else 0
+        if ours is None or ours.find(function.start_vaddr + late) is None:
             problems.append(f"{where}: gas has it, we have not")
             continue
         for pc in _points(function, ours):
@@ -112,7 +114,7 @@ def problems_of(pair: Pair) -> list[str]:
                 problems.append(f"{where} at {pc - function.start_vaddr}: gas {said}, we {meant}")
         peers = [f for f in ours.functions if 0 <= f.start_vaddr - function.start_vaddr < function.size]
         padding = sum(pair.padding.between(f.start_vaddr, f.start_vaddr + f.size) for f in peers)
-        if sum(f.size for f in peers) - padding != function.size:
+        if sum(f.size for f in peers) - padding != function.size - late:
             problems.append(f"{where}: not as many bytes")
         if sum(f.row_count for f in peers) > max(1, function.row_count):
             problems.append(f"{where}: we have more rows")

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All call frame information of an image, the best source first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.cfi import CFI_KINDS, CfiKind, CfiSection, debug_frames, eh_frames
+from cfi2sframe.errors import BudgetError, CfiError, ElfError, RequestError, UnfitError
+from cfi2sframe.gotable.translate import go_table_cfi
+from cfi2sframe.reasons import UnreadSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi2sframe.elf.image import ElfImage
+
+_FINDERS: Final[dict[CfiKind, Callable[[ElfImage], tuple[CfiSection, ...]]]] = {
+    "eh_frame": eh_frames,
+    "debug_frame": debug_frames,
+    "gopclntab": go_table_cfi,
+}
+
+
+class FoundCfi(NamedTuple):
+    """The CFI sections of an image, those of the best source first, and those behind it that cannot be read."""
+
+    sections: tuple[CfiSection, ...]
+    unread: tuple[UnreadSource, ...] = ()
+
+
+def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
+    """Return the image's CFI sections: of the kind asked for, or of all kinds in the order of `CFI_KINDS`.
+
+    Raises `RequestError` when there is none of the kind asked for, `UnfitError` when there is no CFI at all; and when
+    the best source cannot be read, `ElfError` or `CfiError`, or `BudgetError` when it is out of proportion to the
+    file's size. Another source that cannot be read is among the unread ones.
+    """
+    if kind is not None:
+        found = _FINDERS[kind](image)
+        if not found:
+            raise RequestError(f"no .{kind} section")
+        return FoundCfi(found)
+    sections: list[CfiSection] = []
+    unread: list[UnreadSource] = []
+    for each in CFI_KINDS:
+        if not sections:
+            sections += _FINDERS[each](image)
+            continue
+        try:
+            with image.budget.half():
+                sections += _FINDERS[each](image)
+        except (ElfError, CfiError, BudgetError) as error:
+            unread.append(UnreadSource.of(f".{each}", error))
+    if not sections:
+        raise UnfitError("no call frame information: neither .eh_frame nor .debug_frame")
+    return FoundCfi(tuple(sections), tuple(unread))

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of Go's table as rows: depths, the outermost ones, those without true depths, and damage."""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe import account, load
+from cfi2sframe.api import verify
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.conversion import convert_image
+from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.dwarf.rules import AtCfa, NoRule, RegisterOffset
+from cfi2sframe.errors import BudgetError, InputError
+from cfi2sframe.reasons import SkipReason, UnreadSource
+from cfi2sframe.sources import find_cfi
+from tests.support import cfi_asm as asm
+from tests.support.go_table import (
+    GO_1_18,
+    GO_1_20,
+    QUANTA,
+    SP_WRITE,
+    TABLE_VADDR,
+    TOP_FRAME,
+    GoFunction,
+    GoTable,
+    depth_list,
+    go_file,
+)
+from tests.support.samples import FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.sums import convert_checked
+
+if TYPE_CHECKING:
+    from cfi2sframe.dwarf.programs import Cfi, CfiEntry
+
+ARCHES = (AMD64, AARCH64_LE, S390X)
+DEPTHS = ((4, 0), (24, 16), (4, 0))
+
+
+def cfi_of(arch: Arch, *functions: GoFunction, end: int = 0x100, magic: int = GO_1_18) -> Cfi:
+    image = load(go_file(arch, GoTable(functions, end, magic)), "go")
+    return read_programs(image, find_cfi(image))
+
+
+def rows(entry: CfiEntry) -> list[tuple[int, object, object]]:
+    """Return the start, the CFA's offset from SP, and the RA's offset from the CFA of each row."""
+    result: list[tuple[int, object, object]] = []
+    for start, state in zip(entry.program.table.starts, entry.program.table.states, strict=True):
+        cfa = state.cfa.offset if isinstance(state.cfa, RegisterOffset) else state.cfa
+        result.append((start, cfa, state.ra.offset if isinstance(state.ra, AtCfa) else state.ra))
+    return result
+
+
+EXPECTED = {
+    AMD64.name: [(0, 8, -8), (4, 24, -8), (28, 8, -8)],
+    AARCH64_LE.name: [(0, 0, NoRule.UNSPECIFIED), (4, 16, -16), (28, 0, NoRule.UNSPECIFIED)],
+    S390X.name: [(0, 160, NoRule.UNSPECIFIED), (4, 176, -176), (28, 160, NoRule.UNSPECIFIED)],
+}
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("magic", [GO_1_18, GO_1_20])
+def test_rows(arch: Arch, magic: int) -> None:
+    (entry,) = cfi_of(arch, GoFunction(16, DEPTHS), magic=magic).entries
+    assert (entry.fde.pc_begin_vaddr, entry.fde.pc_range) == (TEXT_VADDR + 16, 32)
+    assert rows(entry) == EXPECTED[arch.name]
+    assert entry.fde.cie.ra_register == arch.ra_register
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_the_whole_way(arch: Arch) -> None:
+    """Every address of the functions has the row of its depth in the section made."""
+    image = load(go_file(arch, GoTable((GoFunction(0, DEPTHS), GoFunction(48, DEPTHS)), 0x60)), "go")
+    conversion = convert_checked(image)
+    (source,) = account(conversion).sources
+    assert (source.name, source.fdes, source.described) == (".gopclntab", 2, 2)
+    assert account(conversion).bytes.default == 64
+    assert verify(image).is_clean
+
+
+@given(st.sampled_from(ARCHES), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 400)), min_size=1, max_size=9))
+def test_any_depths(arch: Arch, steps: list[tuple[int, int]]) -> None:
+    # The format has no two equal depths next to one another.
+    steps = [step for step, before in zip(steps, [(0, -1), *steps], strict=False) if step[1] != before[1]]
+    depths = tuple((size * QUANTA[arch.name] * 37, 8 * depth) for size, depth in steps)
+    (entry,) = cfi_of(arch, GoFunction(0, depths), end=1 << 20).entries
+    base = EXPECTED[arch.name][0][1]
+    assert isinstance(base, int)
+    expected: list[tuple[int, object, object]] = []
+    delta = 0
+    for size, depth in depths:
+        ra = -8 if arch is AMD64 else -(depth + base) if depth else NoRule.UNSPECIFIED
+        expected.append((delta, depth + base, ra))
+        delta += size
+    assert rows(entry) == expected
+    assert entry.fde.pc_range == delta
+
+
+def test_padding_is_no_part_of_a_function() -> None:
+    first, second = cfi_of(AMD64, GoFunction(0, DEPTHS), GoFunction(48, DEPTHS), end=64).entries
+    # The second one's depths go on for longer than the table lets it.
+    assert (first.fde.pc_range, second.fde.pc_range) == (32, 16)
+
+
+def test_functions_without_depths_have_no_fde() -> None:
+    assert [
+        e.fde.pc_begin_vaddr - TEXT_VADDR for e in cfi_of(AMD64, GoFunction(0), GoFunction(32, DEPTHS)).entries
+    ] == [32]
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("flags", [TOP_FRAME, TOP_FRAME | SP_WRITE])
+def test_the_outermost_function(arch: Arch, flags: int) -> None:
+    (entry,) = cfi_of(arch, GoFunction(0, DEPTHS, flags=flags)).entries
+    assert {state.ra for state in entry.program.table.states} == {NoRule.UNDEFINED}
+    assert [row[1] for row in rows(entry)] == [row[1] for row in EXPECTED[arch.name]]
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_the_entry_of_signals_has_a_caller(arch: Arch) -> None:
+    (entry,) = cfi_of(arch, GoFunction(0, DEPTHS, "runtime.sigtramp", TOP_FRAME)).entries
+    assert rows(entry) == EXPECTED[arch.name]
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+@pytest.mark.parametrize(
+    "function",
+    [
+        GoFunction(0, DEPTHS, flags=SP_WRITE),
+        GoFunction(0, DEPTHS, name="runtime.sigreturn"),
+        GoFunction(0, DEPTHS, name="runtime.sigreturn__sigaction"),
+        # Its caller's RA is popped and pushed again.
+        GoFunction(0, ((4, 0), (4, -8), (24, 0)), name="syscall.rawVforkSyscall"),
+    ],
+    ids=["stack switch", "trampoline", "newer trampoline", "pops"],
+)
+def test_functions_without_true_depths(arch: Arch, function: GoFunction) -> None:
+    """They are left out, with a reason; the same list of depths is good for another function."""
+    other = GoFunction(64, DEPTHS)
+    image = load(go_file(arch, GoTable((function, other), 0x60)), "go")
+    conversion = convert_checked(image)
+    ((entry, skip),) = conversion.left_out
+    assert (entry.fde.pc_begin_vaddr, entry.fde.pc_range) == (TEXT_VADDR, 32)
+    assert skip.reason is SkipReason.CFA_UNDEFINED
+    assert account(conversion).left_out[0].name == function.name
+    assert account(conversion).sources[0].described == 1
+    assert verify(image).is_clean
+
+
+@pytest.mark.parametrize(
+    "name", ["runtime.sigpanic", "runtime.sigpanic0", "runtime.asyncPreempt", "runtime.debugCallV2"]
+)
+def test_calls_that_a_signal_handler_fakes(name: str) -> None:
+    """On AMD64 they are calls, from between two instructions; elsewhere SP is not where the depths have it."""
+    function = GoFunction(0, DEPTHS, name=name)
+    (entry,) = cfi_of(AMD64, function).entries
+    assert entry.fde.cie.is_signal_frame
+    assert rows(entry) == EXPECTED[AMD64.name]
+    for arch in (AARCH64_LE, S390X):
+        (entry,) = cfi_of(arch, function).entries
+        assert rows(entry) == [(0, None, NoRule.UNSPECIFIED)]
+    (plain,) = cfi_of(AMD64, function._replace(name=name + "X")).entries
+    assert not plain.fde.cie.is_signal_frame
+
+
+BAD: dict[str, tuple[GoFunction, str]] = {
+    "an odd depth": (GoFunction(32, ((4, 0), (4, 12))), "a frame of 12 bytes"),
+    "a huge depth": (GoFunction(32, ((4, 0), (4, 1 << 33))), "a frame of 8589934592 bytes"),
+    "another's record": (GoFunction(32, DEPTHS, own_start=33), f"its record is that of 0x{TEXT_VADDR + 33:x}"),
+    "depths elsewhere": (GoFunction(32, DEPTHS, depths_offset=1 << 20), "truncated or oversized LEB128 number"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_damaged_function_costs_itself(name: str) -> None:
+    function, reason = BAD[name]
+    image = load(go_file(AMD64, GoTable((GoFunction(0, DEPTHS), function, GoFunction(64, DEPTHS)), 0x60)), "go")
+    conversion = convert_checked(image)
+    assert [e.fde.pc_begin_vaddr - TEXT_VADDR for e in conversion.cfi.entries] == [0, 64]
+    (damaged,) = account(conversion).damaged
+    assert (damaged.where, damaged.reason) == (".gopclntab", f"the function at 0x{TEXT_VADDR + 32:x}: {reason}")
+    # The place of the function's entry, in the file's section.
+    table = image.bytes_at(TABLE_VADDR + damaged.offset, 4)
+    assert table == struct.pack("<I", 32)
+    assert verify(image).is_clean
+
+
+def test_functions_that_do_not_ascend() -> None:
+    cfi = cfi_of(AMD64, GoFunction(32, DEPTHS), GoFunction(0, DEPTHS), GoFunction(0, DEPTHS), GoFunction(64, DEPTHS))
+    assert [e.fde.pc_begin_vaddr - TEXT_VADDR for e in cfi.entries] == [0, 64]
+    assert len(cfi.damaged) == 2
+
+
+def test_c_code_comes_first() -> None:
+    """Where .eh_frame describes code inside of the table's functions, it holds."""
+    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR + 16, 8, (asm.def_cfa_offset(64),))
+    frame = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
+    eh_frame = asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8)
+    image = load(go_file(AMD64, GoTable((GoFunction(0, DEPTHS),), 32), eh_frame), "both")
+    conversion = convert_checked(image)
+    counts = account(conversion).sources
+    assert [(source.name, source.described, source.contradicting) for source in counts] == [
+        (".eh_frame", 1, 0),
+        (".gopclntab", 1, 1),
+    ]
+    assert verify(image).is_clean
+
+
+def test_a_damaged_table_costs_nothing_else() -> None:
+    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, 8)
+    frame = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
+    eh_frame = asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8)
+    whole = GoTable((GoFunction(0, DEPTHS),), 32).assemble(AMD64)
+    for data in (whole[:90], whole[:40], b"\xfb" + whole[1:], bytes(80)):
+        conversion = convert_checked(load(go_file(AMD64, data, eh_frame), "both"))
+        (unread,) = conversion.cfi.unread
+        assert isinstance(unread, UnreadSource)
+        assert unread.name == ".gopclntab"
+        assert len(conversion.section.starts) == 1
+        assert not conversion.is_whole
+
+
+@pytest.mark.parametrize("is_shared", [True, False], ids=["one list", "lists that overlap"])
+def test_cost(is_shared: bool) -> None:  # noqa: FBT001
+    """Many functions with one long list of depths, or with lists that begin one value later each."""
+    pairs = 4000
+    values = b"\0" + depth_list(tuple((1, 16 * (number % 2)) for number in range(pairs)), 1)
+    functions = tuple(
+        GoFunction(number * 8, depths_offset=1 if is_shared else 1 + 2 * number) for number in range(pairs)
+    )
+    data = go_file(AMD64, GoTable(functions, 8 * pairs, values=values), code_size=1 << 20)
+    begin = time.process_time()
+    try:
+        convert_image(load(data))
+    except BudgetError:
+        pass
+    except InputError as error:
+        pytest.fail(str(error))
+    assert time.process_time() - begin < 2 + 10 * len(data) / (1 << 20)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that Go builds, and Go's own `.debug_frame` as the judge of what its table of functions says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+
+from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterOffset, ValueAtCfa
+from cfi2sframe.sources import find_cfi
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cfi2sframe.dwarf.programs import CfiEntry
+    from cfi2sframe.dwarf.rules import RowState
+    from cfi2sframe.elf.image import ElfImage
+
+#: Go's names of the ABIs.
+GO_ARCHES: Final = ("amd64", "arm64", "s390x")
+
+
+def go_build(folder: Path, source: str, *flags: str, arch: str = "amd64", cgo: bool = False) -> Path:
+    """Build a program of one source file with the machine's Go; skips the test without Go."""
+    go = shutil.which(os.environ.get("CFI2SFRAME_GO", "go"))
+    if go is None:
+        pytest.skip("needs go")
+    (folder / "main.go").write_text(source, encoding="utf-8")
+    env = {
+        **os.environ,
+        "GOARCH": arch,
+        "CGO_ENABLED": str(int(cgo)),
+        "GOFLAGS": "",
+        "GOPROXY": "off",
+        "GOTOOLCHAIN": "local",
+        "GO111MODULE": "off",
+        "GOPATH": str(folder / "path"),
+    }
+    env.setdefault("GOCACHE", str(folder / "cache"))
+    made = subprocess.run(
+        [go, "build", *flags, "-o", "program", "main.go"], cwd=folder, env=env, check=False, capture_output=True
+    )
+    if made.returncode:
+        pytest.skip(f"go cannot build this here: {made.stderr.decode(errors='replace').strip()[-200:]}")
+    return folder / "program"
+
+
+class TableVerdict(NamedTuple):
+    """Go's table against `.debug_frame`: functions compared, addresses compared, differences.
+
+    `without_rules` are the names of the functions for which the table has no rule here, `outermost` of those whose RA
+    is undefined here, `ended` of those where only `.debug_frame` has an undefined RA, and `absent` of those that only
+    `.debug_frame` has.
+    """
+
+    function_count: int
+    point_count: int
+    differences: tuple[str, ...]
+    without_rules: frozenset[str]
+    outermost: frozenset[str]
+    ended: frozenset[str]
+    absent: frozenset[str]
+
+
+def judge_table(image: ElfImage) -> TableVerdict:
+    """Compare the rows of all functions, at each address where a row of either starts, by where they say things are."""
+    judge = {e.fde.pc_begin_vaddr: e for e in read_programs(image, find_cfi(image, "debug_frame")).entries}
+    cfi = read_programs(image, find_cfi(image, "gopclntab"))
+    differences = [f"damaged: {damaged.failure.error}" for damaged in cfi.damaged]
+    names = image.names_of(judge)
+    without_rules, outermost, ended, point_count, count = set(), set(), set(), 0, 0
+    seen = set()
+    for entry in cfi.entries:
+        start = entry.fde.pc_begin_vaddr
+        seen.add(start)
+        name = names.get(start, f"0x{start:x}")
+        if start not in judge:
+            differences.append(f"{name}: not in .debug_frame")
+            continue
+        if entry.program.table.states[0].cfa is None:
+            without_rules.add(name)
+            continue
+        if entry.program.table.states[0].ra is NoRule.UNDEFINED:
+            outermost.add(name)
+            continue
+        if judge[start].program.table.states[0].ra is NoRule.UNDEFINED:
+            ended.add(name)
+            continue
+        count += 1
+        if entry.fde.pc_range != judge[start].fde.pc_range:
+            differences.append(f"{name}: {entry.fde.pc_range} bytes, not {judge[start].fde.pc_range}")
+        points = sorted({*entry.program.table.starts, *judge[start].program.table.starts})
+        for delta in points:
+            if delta >= entry.fde.pc_range:
+                continue
+            point_count += 1
+            mine, theirs = _meaning(entry, delta, image), _meaning(judge[start], delta, image)
+            if mine != theirs:
+                differences.append(f"{name}+{delta}: {mine}, not {theirs}")
+    absent = {names.get(start, "") for start in judge.keys() - seen}
+    return TableVerdict(
+        count,
+        point_count,
+        tuple(differences),
+        *map(frozenset, (without_rules, outermost, ended, absent)),
+    )
+
+
+def _meaning(entry: CfiEntry, delta: int, image: ElfImage) -> tuple[object, ...]:
+    """Return the caller's SP, counted from this frame's, and where the RA is, counted from the caller's SP."""
+    table = entry.program.table
+    state: RowState = table.states[[start <= delta for start in table.starts].count(True) - 1]
+    if not isinstance(state.cfa, RegisterOffset):
+        return (state.cfa,)
+    # Where no rule says otherwise, the ABI has the caller's SP at a fixed distance from the CFA.
+    sp_from_cfa = image.arch.sp_offset_from_cfa
+    if isinstance(state.sp, ValueAtCfa):
+        sp_from_cfa = state.sp.offset
+    ra: object = state.ra
+    if isinstance(state.ra, AtCfa):
+        ra = state.ra.offset - sp_from_cfa
+    elif state.ra in (NoRule.SAME_VALUE, NoRule.UNSPECIFIED, InRegister(image.arch.ra_register)):
+        ra = "register"
+    return (state.cfa.register, state.cfa.offset + sp_from_cfa, ra)

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files with several sources of CFI: who holds an address, what contradicts, and what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe import Options, account, load
+from cfi2sframe.api import decode_made, truth_of, verify
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.conversion import convert_image
+from cfi2sframe.elf.constants import EM_X86_64
+from cfi2sframe.emit import emit
+from cfi2sframe.errors import BudgetError, CfiError
+from cfi2sframe.jobs.policy import refusal_of, warnings_of
+from cfi2sframe.reasons import DropReason, SkipReason, UnreadSource
+from cfi2sframe.render.text import coverage_lines
+from cfi2sframe.report.coverage import coverage_data
+from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.trace.callee_saved import CfiRules
+from cfi2sframe.verification import verify_section
+from tests.support import cfi_asm as asm
+from tests.support.samples import (
+    CODE,
+    SHT_NOBITS,
+    TEXT_VADDR,
+    Code,
+    cie_of,
+    linked_file,
+)
+from tests.support.sums import check_sums, convert_checked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+
+CODE_SIZE = 0x100
+
+
+def fde(arch: Arch, start: int, size: int, *instructions: asm.Instruction, of_eh_frame: bool = False) -> asm.Fde:
+    return asm.Fde(cie_of(arch, augmentation="zR" if of_eh_frame else ""), TEXT_VADDR + start, size, instructions)
+
+
+def debug_frame(arch: Arch, *fdes: asm.Entry) -> asm.Section:
+    return asm.Section(
+        ".debug_frame",
+        asm.EhFrame(fdes, little_endian=arch.byte_order == "<", debug_frame=True).assemble(),
+    )
+
+
+def both(arch: Arch, eh_frame: tuple[asm.Fde, ...], *sections: asm.Section, size: int = CODE_SIZE) -> ElfImage:
+    return load(linked_file(arch, eh_frame, codes=(Code(size=size),), more=sections), "both")
+
+
+def held(image: ElfImage) -> dict[int, int]:
+    """Return the offset of the CFA from SP at each address of the code that has a row, as a reader finds it."""
+    lookup = Lookup(decode_made(image, Options(with_padding=False)))
+    found = {}
+    for delta in range(CODE_SIZE):
+        at = lookup.find(TEXT_VADDR + delta)
+        if at is not None and at.row is not None and at.row.row.state.cfa is not None:
+            found[delta] = at.row.row.state.cfa.offset
+    return found
+
+
+def frame_of(arch: Arch, start: int, size: int, offset: int, *, of_eh_frame: bool = False) -> asm.Fde:
+    return fde(arch, start, size, asm.def_cfa_offset(offset), of_eh_frame=of_eh_frame)
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 40)), max_size=5)
+
+
+@given(RANGES, RANGES)
+def test_the_best_source_holds_every_address(best: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    """The offset of each FDE's CFA is its number; within a source the FDE that starts last holds."""
+    expected: dict[int, int] = {}
+    number = 16
+    groups: list[list[asm.Fde]] = [[], []]
+    for source, ranges in ((1, other), (0, best)):
+        mine: dict[int, tuple[int, int]] = {}
+        for start, size in ranges:
+            number += 8
+            groups[source].append(frame_of(AMD64, start, size, number, of_eh_frame=source == 0))
+            for delta in range(start, start + size):
+                if start > mine.get(delta, (-1, 0))[0]:
+                    mine[delta] = (start, number)
+        expected |= {delta: offset for delta, (_, offset) in mine.items()}
+    if not expected:
+        return
+    image = both(AMD64, tuple(groups[0]), debug_frame(AMD64, *groups[1]))
+    assert held(image) == expected
+    assert verify(image).is_clean
+    conversion = convert_checked(image)
+    counts = account(conversion).sources
+    assert sum(source.fdes for source in counts) == len(best) + len(other)
+    for number, reason in conversion.code_map.dropped.items():
+        assert reason is not DropReason.BETTER_SOURCE or conversion.cfi.entries.rank_of(number) == 1
+
+
+def test_counts_of_each_source() -> None:
+    eh_frame = (frame_of(AMD64, 0, 16, 24, of_eh_frame=True), frame_of(AMD64, 32, 16, 32, of_eh_frame=True))
+    unsayable = fde(AMD64, 80, 16, asm.def_cfa_expression(b"\x30"))
+    image = both(
+        AMD64,
+        eh_frame,
+        debug_frame(
+            AMD64,
+            frame_of(AMD64, 0, 16, 24),
+            frame_of(AMD64, 24, 16, 40),
+            frame_of(AMD64, 64, 16, 48),
+            unsayable,
+            fde(AMD64, 96, 8, asm.restore_state()),
+        ),
+    )
+    conversion = convert_image(image)
+    coverage = check_sums(conversion)
+    assert [source[:1] + source[2:] for source in coverage.sources] == [
+        (".eh_frame", 2, 2, 0, 0, 0, 0, 0, 0),
+        (".debug_frame", 5, 2, 0, 1, 0, 1, 1, 1),
+    ]
+    assert coverage.source == ".eh_frame"
+    assert coverage.dropped == {DropReason.BETTER_SOURCE.value: 1}
+    assert [(item.reason, item.source) for item in coverage.left_out] == [(SkipReason.CFA_EXPRESSION, ".debug_frame")]
+    assert [item.where for item in coverage.damaged] == [".debug_frame"]
+    text = "\n".join(coverage_lines(coverage))
+    assert ".eh_frame + .debug_frame" in text
+    assert re.search(r"^  \.debug_frame +5 +2 +0 +1 +0 +1 +1 +1$", text, re.MULTILINE)
+    assert "16 bytes of .text by .debug_frame: " in text
+    data = json.loads(json.dumps(coverage_data(coverage)))
+    assert [source["name"] for source in data["sources"]] == [".eh_frame", ".debug_frame"]
+    assert data["left_out"][0]["source"] == ".debug_frame"
+
+
+def contradicting(arch: Arch, first: tuple[asm.Instruction, ...], second: tuple[asm.Instruction, ...]) -> int:
+    """Return how many FDEs of the lesser source contradict the better one's, of one each."""
+    image = both(arch, (fde(arch, 0, 16, *first, of_eh_frame=True),), debug_frame(arch, fde(arch, 0, 16, *second)))
+    return account(convert_image(image)).sources[1].contradicting
+
+
+@pytest.mark.parametrize("count", [40, 3000])
+def test_cost_of_contradictions(count: int) -> None:
+    """Each FDE of the lesser source reaches over all of the better one's, and agrees with them."""
+    eh_frame = tuple(fde(AMD64, 2 * number, 1, of_eh_frame=True) for number in range(count))
+    debug = debug_frame(AMD64, *(fde(AMD64, number, 2 * count + 1 - number) for number in range(count)))
+    image = both(AMD64, eh_frame, debug, size=4 * count)
+    conversion = convert_image(image)
+    begin = time.process_time()
+    try:
+        assert account(conversion).sources[1].contradicting == 0
+    except BudgetError:
+        assert count == 3000
+    assert time.process_time() - begin < 2 + 10 * len(image.data) / (1 << 20)
+
+
+RBP, RBX = asm.offset(6, 2), asm.offset(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "count"),
+    [
+        ((), (), 0),
+        ((asm.def_cfa_offset(16),), (asm.def_cfa_offset(24),), 1),
+        ((asm.advance(4), asm.def_cfa_offset(16)), (asm.advance(5), asm.def_cfa_offset(16)), 1),
+        # Past the end of the function.
+        ((asm.advance(20), asm.def_cfa_offset(16)), (), 0),
+        ((RBP,), (), 0),
+        ((), (RBP,), 0),
+        ((RBP,), (asm.offset(6, 3),), 1),
+        ((RBX,), (asm.offset(3, 4),), 0),
+        ((), (asm.undefined(16),), 1),
+        # Nothing is said of the outermost frame's caller.
+        ((asm.undefined(16),), (asm.undefined(16), asm.def_cfa_offset(32)), 0),
+    ],
+)
+def test_contradictions(first: tuple[asm.Instruction, ...], second: tuple[asm.Instruction, ...], count: int) -> None:
+    assert contradicting(AMD64, first, second) == count
+
+
+def test_another_convention_contradicts_nothing() -> None:
+    """Go takes the caller's SP for the CFA on s390x; and says that x30 is in x30 on AArch64."""
+    theirs = (asm.def_cfa_offset(0), asm.val_offset(15, 0), asm.offset(14, 6), asm.offset(11, 9))
+    assert contradicting(S390X, (asm.offset(14, 26), asm.offset(11, 29)), theirs) == 0
+    assert contradicting(S390X, (asm.offset(14, 26), asm.offset(11, 28)), theirs) == 1
+    assert contradicting(AARCH64_LE, (), (asm.same_value(30),)) == 0
+
+
+def test_a_lesser_source_excuses_no_wrong_row() -> None:
+    image = both(
+        AMD64,
+        (frame_of(AMD64, 0, 16, 24, of_eh_frame=True), frame_of(AMD64, 32, 32, 24, of_eh_frame=True)),
+        debug_frame(AMD64, frame_of(AMD64, 0, 16, 32), frame_of(AMD64, 48, 32, 40)),
+    )
+    truth = truth_of(convert_image(image))
+    wrong = decode_made(image, Options(source="debug_frame"))
+    found = verify_section(image, truth, wrong).differences
+    assert [(d.kind, d.vaddr - TEXT_VADDR) for d in found] == [("wrong", 0), ("missing", 32), ("wrong", 48)]
+    right = decode_made(image)
+    assert verify_section(image, truth, right).is_clean
+
+
+def test_a_lesser_source_that_cannot_be_walked() -> None:
+    sound = debug_frame(AMD64, frame_of(AMD64, 64, 16, 48))
+    damaged = sound._replace(data=sound.data + b"\xf0\xff\0\0")
+    image = both(AMD64, (frame_of(AMD64, 0, 16, 24, of_eh_frame=True),), damaged)
+    conversion = convert_checked(image)
+    assert len(conversion.cfi.entries) == len(conversion.cfi.programs) == 1
+    reason = f"the entry's length of 65520 bytes leaves the section at +0x{len(sound.data):x}"
+    assert conversion.cfi.unread == (UnreadSource(".debug_frame", reason),)
+    assert not conversion.is_whole
+    coverage = account(conversion)
+    assert warnings_of(coverage) == (f".debug_frame is not used: {reason}",)
+    assert f"  .debug_frame is not used: {reason}" in list(coverage_lines(coverage))
+    assert coverage_data(coverage)["unread"] == [{"name": ".debug_frame", "reason": reason}]
+    refusal = refusal_of(conversion, coverage, is_strict=True, min_coverage=None)
+    assert refusal is not None
+    assert refusal.reason == ".debug_frame is not read, and --strict forbids it"
+    assert verify(image).is_clean
+    with pytest.raises(CfiError, match="leaves the section"):
+        convert_image(image, Options(source="debug_frame"))
+    with pytest.raises(CfiError, match="leaves the section"):
+        convert_image(load(asm.elf_file(EM_X86_64, (*text(), damaged)), "alone"))
+
+
+def test_programs_of_an_unread_source_are_forgotten() -> None:
+    """A program that the unread section had first, and that another section of its kind has again."""
+    sound = debug_frame(AMD64, frame_of(AMD64, 64, 16, 48))
+    damaged = sound._replace(data=sound.data + b"\xf0\xff\0\0")
+    conversion = convert_checked(both(AMD64, (frame_of(AMD64, 0, 16, 24, of_eh_frame=True),), damaged, sound))
+    assert [entry.program.number for entry in conversion.cfi.entries] == [0, 1]
+    assert len(conversion.cfi.unread) == 1
+
+
+def text() -> tuple[asm.Section, ...]:
+    return (asm.Section(".text", b"", SHT_NOBITS, CODE, TEXT_VADDR, nobits_size=CODE_SIZE),)
+
+
+def test_registers_come_from_the_best_source() -> None:
+    image = both(
+        AMD64,
+        (fde(AMD64, 0, 16, asm.offset(3, 3), of_eh_frame=True),),
+        debug_frame(AMD64, fde(AMD64, 0, 32, asm.offset(3, 4))),
+    )
+    rules = CfiRules(image)
+    assert [getattr(rules.rule(TEXT_VADDR + delta, 3), "offset", None) for delta in (0, 15, 16, 32)] == [
+        -24,
+        -24,
+        -32,
+        None,
+    ]
+
+
+def test_free_pascal_has_wide_cie_pointers() -> None:
+    """A 32-bit length, and a CIE pointer of 8 bytes: each FDE is damaged, and said to be so."""
+    cie = asm.EhFrame((cie_of(AMD64, augmentation=""),), debug_frame=True).assemble()
+    body = (0).to_bytes(8, "little") + TEXT_VADDR.to_bytes(8, "little") + (16).to_bytes(8, "little") + bytes(8)
+    pascal = asm.Section(".debug_frame", cie + len(body).to_bytes(4, "little") + body)
+    conversion = convert_checked(both(AMD64, (frame_of(AMD64, 32, 16, 24, of_eh_frame=True),), pascal))
+    (damaged,) = account(conversion).damaged
+    assert damaged == (".debug_frame", len(cie), "its CIE pointer has 8 bytes, where a 32-bit length asks for 4")
+    assert conversion.code_map.dropped == {}
+
+
+C_SOURCE = """
+#include <stdio.h>
+__attribute__((noinline)) int twice(int x) { printf("%d\\n", x); return 2 * x; }
+int main(int argc, char **argv) { return twice(argc) & 1; }
+"""
+
+
+@pytest.mark.oracle
+def test_gcc_without_asynchronous_tables(tmp_path: Path) -> None:
+    """main() is in .debug_frame, the C library's start-up code in .eh_frame."""
+    (tmp_path / "a.c").write_text(C_SOURCE)
+    command = ["gcc", "-g", "-O1", "-fno-asynchronous-unwind-tables", "-o", "a", "a.c"]
+    if subprocess.run(command, cwd=tmp_path, check=False, capture_output=True).returncode:
+        pytest.skip("needs gcc")
+    image = load(str(tmp_path / "a"))
+    conversion = convert_checked(image)
+    names = image.names_of(conversion.section.starts)
+    found = {names[start] for start in conversion.cfi.entries.starts if start in names}
+    assert {"main", "twice"} <= found
+    assert [source.name for source in account(conversion).sources] == [".eh_frame", ".debug_frame"]
+    assert verify(image).is_clean
+
+
+@pytest.mark.oracle
+def test_an_object_with_both(tmp_path: Path) -> None:
+    """Its section has relocations from either source, and GNU ld links it."""
+    source = ".cfi_sections {}\nf{}: .cfi_startproc\n nop\n push %rbp\n .cfi_def_cfa_offset 16\n nop\n .cfi_endproc\n"
+    parts = [("e", ".eh_frame", 1), ("d", ".debug_frame", 2)]
+    for name, section, number in parts:
+        (tmp_path / f"{name}.s").write_text(source.format(section, number))
+        if subprocess.run(["as", "-o", f"{name}.o", f"{name}.s"], cwd=tmp_path, check=False).returncode:
+            pytest.skip("needs as for AMD64")
+    subprocess.run(["ld", "-r", "-o", "both.o", "e.o", "d.o"], cwd=tmp_path, check=True)
+    image = load(str(tmp_path / "both.o"))
+    conversion = convert_checked(image)
+    assert [source.described for source in account(conversion).sources] == [1, 1]
+    assert verify(image).is_clean
+    assert emit(conversion).chunks
