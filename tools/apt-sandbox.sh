@@ -51,7 +51,23 @@ Acquire::Retries "3";
 Acquire::Languages "none";
 CONF
   export APT_CONFIG=$apt/apt.conf
-  apt-get -qq -o APT::Update::Error-Mode=any update || die "cannot read the package lists of $suite ($arch) from $mirror"
+  read_package_lists "$apt" || {
+    sandbox_close "$1"
+    die "cannot read the package lists of $suite ($arch) from $mirror"
+  }
+}
+
+# read_package_lists APT: tries again after a while, and past caches, since a mirror is not whole while it is updated.
+read_package_lists() {
+  local pause options=()
+  for pause in ${LIST_PAUSES-5 30} ''; do
+    ! apt-get -qq -o APT::Update::Error-Mode=any "${options[@]}" update || return 0
+    [ -n "$pause" ] || return 1
+    rm -rf "$1"/lists
+    mkdir -p "$1"/lists/partial
+    options=(-o Acquire::http::No-Cache=true)
+    sleep "$pause"
+  done
 }
 
 # sandbox_unpack ROOT DESTINATION PACKAGE...: downloads exactly these packages and unpacks them.
@@ -67,4 +83,22 @@ sandbox_unpack() {
 sandbox_close() {
   unset APT_CONFIG
   rm -rf "$1/apt"
+}
+
+# keep_binaries ROOT MAGIC...: removes the files that start with none of the magic strings, and counts what stays.
+keep_binaries() {
+  local root=$1 LC_ALL=C file start magic keep
+  shift
+  find "$root" -type f -print0 |
+    while IFS= read -r -d '' file; do
+      start=
+      IFS= read -r -N 8 start < "$file" || true
+      keep=
+      for magic in "$@"; do [[ $start != "$magic"* ]] || keep=1; done
+      [ -n "$keep" ] || printf '%s\0' "$file"
+    done |
+    xargs -0r rm -f
+  find "$root" -xtype l -delete
+  find "$root" -type d -empty -delete
+  find "$root" -type f | wc -l
 }
