@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-lookup bench-before clean
+.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-lookup bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,6 +136,9 @@ mutants: venv ## change one thing at a time in the core, and see whether its tes
 installations: ## fetch the ELF files of a whole Debian installation for three architectures (2 GB) -> build/installations
 	tools/fetch-corpus --installation build/installations
 
+producers: ## fetch the ELF files of packages of many compilers for three architectures (2 GB) -> build/producers
+	tools/fetch-producers build/producers
+
 corpus: venv ## convert every ELF file of this machine and count what happens
 	$(BIN)/python tools/corpus.py /usr/bin /usr/lib /usr/sbin
 
@@ -160,6 +163,11 @@ size-table: venv standard-systems ## measure the standard system of three archit
 size-table-installations: venv installations ## the same for whole installations; takes long
 	$(BIN)/python tools/size_table.py amd64=build/installations/amd64 arm64=build/installations/arm64 \
 	  s390x=build/installations/s390x
+
+producers-table: venv producers ## measure those of `make producers` as they are and as of commit BEFORE -> docs/producers.md; takes hours
+	$(BIN)/python tools/producers.py measure --commit $(BEFORE) -o build/producers-$(BEFORE).jsonl
+	$(BIN)/python tools/producers.py measure -o build/producers-now.jsonl
+	$(BIN)/python tools/producers.py table --before build/producers-$(BEFORE).jsonl --write docs/producers.md build/producers-now.jsonl
 
 size-curve: venv ## measure size against rows walked for a look-up, and draw it -> docs/size-and-lookup.svg
 	$(BIN)/python tools/size_curve.py --svg docs/size-and-lookup.svg

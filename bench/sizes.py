@@ -157,7 +157,9 @@ def lower_bound(path: str) -> int:
     candidates = Candidates(columns, stretches, prices, budget, max_span=len(columns.cut_rows), keeps_all=True)
     partitioner = Partitioner(columns, candidates, prices)
     # Candidates that differ in their cuts may have the same rows.
-    keys = {index: columns.key(cut, end) for cut, found in enumerate(candidates.ranges_at) for end, index in found}
+    keys = {
+        index: columns.key(cut, end) for cut in range(len(columns.cut_rows)) for end, index in candidates.ranges_at(cut)
+    }
     uses: Counter[bytes] = Counter()
     for index, count in enumerate(candidates.use_counts):
         uses[keys[index]] += count

@@ -53,6 +53,10 @@ TESTS: Final = {
         *("golden", "test_lower.py", "test_edges.py", "test_intern.py"),
         *("test_conversion_property.py", "test_conversion.py"),
     ),
+    "reduce.py": (
+        *("golden", "test_lower.py", "test_edges.py", "verification/test_verify.py"),
+        *("test_conversion_property.py", "test_conversion.py"),
+    ),
     "assemble.py": (
         *("golden", "sframe/test_levels_property.py", "test_conversion_property.py", "test_conversion.py"),
         "plt/test_linked_stubs.py",
