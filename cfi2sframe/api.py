@@ -13,7 +13,7 @@ from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import relocated_bytes
-from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.errors import InputError, RequestError, UnfitError
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.padding import PaddingCount
@@ -57,7 +57,7 @@ def decode_existing(image: ElfImage) -> DecodedSection:
         data = image.bytes_at(segment.vaddr, segment.file_size)
         if data is not None:
             return decode_section(data, segment.vaddr)
-    raise InputError("no .sframe section")
+    raise UnfitError("no .sframe section")
 
 
 def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection:

@@ -219,7 +219,7 @@ def test_relocations_of_objects(
     relocations = run([tools.tool("readelf", target.name), "-rW", made])
     assert {"PC32": "32 ", "PC64": "64 ", "ABS64": "64 ", "ABS32": "32 "}[kind] in relocations
     assert main([str(made), "-o", str(converted)]) == 0
-    assert main(["verify", "--existing", str(converted)]) == 0
+    assert main(["verify", str(converted)]) == 0
     # Where addresses have 32 bits.
     run([tools.tool("ld", target.name), "-e", "f", "-Ttext=0x10000", "-o", linked, converted])
     image = load(str(linked))
@@ -251,7 +251,7 @@ def test_a_kernel_module(target: Target, binutils: Callable[[BinutilsVersion], B
     module = tmp_path / "module.ko"
     run([tools.tool("ld", target.name), "-r", "--unique=.text.*", "-o", module, *parts])
     assert main(["--in-place", str(module)]) == 0
-    assert main(["verify", "--existing", str(module)]) == 0
+    assert main(["verify", str(module)]) == 0
     image = load(str(module))
     functions = decode_existing(image).functions
     names = [image.place(function.start_vaddr).section_name for function in functions]

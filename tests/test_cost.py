@@ -30,7 +30,7 @@ CIE: Final = cie_of(AMD64)
 NOP: Final = b"\x96"
 PLT_VADDR: Final = 0x1000000
 CODE_SIZE: Final = 1 << 24
-VERBS: Final = (("coverage",), ("coverage", "--json"), ("verify",), ("convert", "-O2"), ("convert", "-Os"))
+VERBS: Final = (("coverage",), ("coverage", "--json"), ("verify", "--would-be"), ("convert", "-O2"), ("convert", "-Os"))
 
 
 def run(data: bytes, tmp_path: Path, *arguments: str) -> BoundedRun:
@@ -90,11 +90,11 @@ def test_a_damaged_cie_of_many_functions(tmp_path: Path) -> None:
 def test_states_that_all_differ(tmp_path: Path) -> None:
     """Each remembers all those before it, in two bytes of the input. The cache of programs would keep them."""
     fde = asm.Fde(CIE, TEXT_VADDR, 1 << 20, (b"\x41\x0a" * 130_000,))
-    assert run(file_of(fde), tmp_path, "verify").status == 0
+    assert run(file_of(fde), tmp_path, "verify", "--would-be").status == 0
     others = [
         asm.Fde(CIE, TEXT_VADDR + (1 << 20) + 64 * n, 64, (fp_saved_at(n + 2),)) for n in range(Cutter().patience)
     ]
-    result = run(file_of(*others, fde), tmp_path, "verify")
+    result = run(file_of(*others, fde), tmp_path, "verify", "--would-be")
     assert result.status == 3
     assert "error: the rows that differ from one another take more" in result.err
 
@@ -190,7 +190,7 @@ def test_functions_of_blocks_that_repeat(version: int, tmp_path: Path) -> None:
     section = RawSection((function,), version, vaddr=0x200000).assemble()
     fde = asm.Fde(CIE, TEXT_VADDR, size)
     data = file_of(fde, more=(asm.Section(".sframe", section, 0x6FFFFFF4, 2, 0x200000),))
-    result = run(data, tmp_path, "verify", "--existing")
+    result = run(data, tmp_path, "verify")
     # Of the rows that versions 2 and 3 have, all but one start at or after the block's end.
     assert (result.status, result.out.count("\n")) == ((0, 0) if version == 1 else (1, 1))
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import shtab
 
 from cfi2sframe.cli.parsers import DEFAULT_VERB, make_parser, parsers_of
+
+if TYPE_CHECKING:
+    import argparse
 
 #: Metavariables of arguments that are files or folders.
 _FILES: Final = frozenset({"FILE", "IN", "OUT", "OLD", "NEW", "DIR", "CORE", "LIST"})

@@ -151,7 +151,7 @@ def main() -> int:
     show_side_by_side(image, output)
 
     heading("Next")
-    print(f"  cfi2sframe dump --raw {shown} --section-address 0x{default_section_vaddr(image):x}   all of its rows")
+    print(f"  cfi2sframe dump {shown} --section-address 0x{default_section_vaddr(image):x}   all of its rows")
     print(f"  cfi2sframe --sframe-version 2 {program} -o v2.sframe   the version for GNU ld 2.41 to 2.45")
     return 0
 

@@ -19,11 +19,11 @@ _VARIABLES = {
     "TMPDIR": "No difference: a file is written beside the one that it replaces, and renamed.",
 }
 _NAMES_OF_FILES = {
-    ".cfi2sframe-*": "The new file, in the folder of the old one, until it is whole and has been checked. An interrupted run "
+    ".cfi2sframe-*": "The new file, in the folder of the old one, until it is whole and checked. An interrupted run "
     "removes it.",
 }
 _NOTES = (
-    "A version 3 section wants GNU ld 2.46 or later, if an object carries it; linked files do not depend on the linker.",
+    "Objects with a version 3 section want GNU ld 2.46 or later; what is linked already does not depend on a linker.",
     "A name that begins with - or is that of a verb is written with its folder: ./verify.",
 )
 

@@ -2,7 +2,7 @@
 """Convert a file by the command line of some state of the sources, and record what it says; for tools/producers.py.
 
 What a user meets is what is recorded: exit status, messages, the account that `--report` writes, and the rewritten
-file, which `verify --existing` reads again.
+file, which `verify` reads again.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def measure(
         is_rewritten = has_section and not error
         verified = None
         if verifies and has_section:
-            chosen = ["--existing", out] if is_rewritten else [file.path, *wanted]
+            chosen = [out] if is_rewritten else [file.path, *wanted]
             verified = run_program(package, "verify", "-v", *chosen)
         rows, problem = compare(out) if compare is not None and is_rewritten else (0, "")
     return Record(

@@ -7,6 +7,7 @@ import argparse
 import gc
 import os
 import signal
+import stat
 import sys
 from contextlib import contextmanager
 from importlib import import_module
@@ -191,7 +192,23 @@ def read_image(path: str) -> ElfImage:
 def read_section(stream: BinaryIO) -> bytes:
     """Return the bytes of a section; only the first of anything else, since some devices never end."""
     head = stream.read(_SECTION_HEAD_SIZE)
-    return head + stream.read() if head[:2] in _SECTION_MAGICS else head
+    return head + stream.read() if starts_section(head) else head
+
+
+def is_section(path: str) -> bool:
+    """Whether a regular file holds the raw bytes of a section."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb") as file:
+            return starts_section(file.read(2))
+    except OSError:
+        return False
+
+
+def starts_section(head: bytes) -> bool:
+    """Whether bytes are the first ones of a section."""
+    return head[:2] in _SECTION_MAGICS
 
 
 def say(kind: str, text: str, file: str = "") -> None:

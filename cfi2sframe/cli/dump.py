@@ -1,82 +1,184 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `dump`: print a decoded section."""
+"""The verb `dump`: print decoded sections."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli.common import fail, read_image, read_section
+from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, read_section, say, starts_section, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import address
+from cfi2sframe.cli.outputs import add_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, OutputError, RequestError, kind_of, reason_of
+from cfi2sframe.files import Source, Unusable, open_source
+from cfi2sframe.files.records import ELF_MAGIC
+from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TextIO
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
+
+
+#: Enough of a file (bytes) to tell what it is.
+_HEAD_SIZE: Final = 64
+
+
+class _Section(NamedTuple):
+    """A section to print, and the image of the file that it is in; None for the raw bytes of a section."""
+
+    name: str
+    section: DecodedSection
+    image: ElfImage | None
+
+    def show_address(self, vaddr: int) -> int:
+        """Return the number to print for a virtual address; in objects, the offset in its section."""
+        return vaddr if self.image is None else self.image.place(vaddr).offset
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} dump FILE [--raw [--section-address ADDR]] [--json]",
-        "Print the .sframe section of an ELF file, or raw section bytes, in the form of readelf --sframe.\n"
+        f"{PROGRAM} dump FILE... [--section-address ADDR] [-o OUT] [OPTION]...",
+        "Print the .sframe section of each ELF file, or the raw bytes of a section, in the form of readelf --sframe.\n"
         "Any version, either byte order. FP and RA: u unchanged, f at the ABI's fixed offset, c+N saved at CFA+N,\n"
         "(base+N) loaded from there; [s] after RA: signed.",
-        f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump --raw out.sframe --section-address 0x30000 --json\n",
+        f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump out.sframe --section-address 0x30000 --json\n"
+        f"  {PROGRAM} dump -r debian/tmp -o sections.json\n",
     )
-    parser.add_argument("file", metavar="FILE", help="the file; - is standard input")
-    parser.add_argument("--raw", action="store_true", help="FILE holds a section's bytes, not an ELF file")
-    parser.add_argument(
-        "--section-address", type=address, metavar="ADDR", help="the address of the raw section (default 0)"
+    text = "an ELF file, the bytes of a section, a folder, a static archive or a package; - is standard input"
+    add_inputs(parser, text, is_writing=False)
+    parser.add_argument_group("the section").add_argument(
+        "--section-address", type=address, metavar="ADDR", help="the address of the raw bytes of a section (default 0)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output(parser, ("text", "json"))
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Dump one section."""
+    """Dump the sections of all files; return the worst file's exit status."""
+    try:
+        found = sources_of(arguments)
+        if arguments.section_address is not None and not all(_is_raw(item) for item in found):
+            raise RequestError("--section-address belongs to raw bytes; an ELF file has its section's address")
+    except RequestError as error:
+        return fail_early(error, arguments.inputs)
+    except OSError as error:
+        return fail(error, arguments.files_from)
+    try:
+        with output_of(arguments) as out:
+            return _dump(found, arguments, out)
+    except OutputError as error:
+        return fail(error, "")
+
+
+def _is_raw(item: Source | Unusable) -> bool:
+    """Whether the user has named what is, or what may be, the bytes of a section."""
+    return isinstance(item, Unusable) or item.path == "-" or is_section(item.path)
+
+
+def _dump(found: Sequence[Source | Unusable], arguments: argparse.Namespace, out: TextIO) -> int:
+    """Print what is found; a file that cannot be used does not stop the others."""
+    is_json = format_of(arguments) == "json"
+    is_list = len(found) > 1 or not isinstance(found[0], Source) or found[0].is_in_folder or found[0].kind != "elf"
+    statuses, count = [EXIT_SUCCESS], 0
+    for item in found:
+        for opened in _opened(item, arguments.section_address):
+            if isinstance(opened, Unusable):
+                say("error", opened.reason, opened.name)
+                statuses.append(exit_status_of(opened.kind))
+                continue
+            if is_list:
+                out.write(_between(opened.name, count, is_json=is_json))
+            out.writelines(_json(opened) if is_json else _text(opened))
+            if is_json:
+                out.write("}" if is_list else "\n")
+            count += 1
+    if is_json and is_list:
+        out.write("\n]\n" if count else "[]\n")
+    return worst(statuses)
+
+
+def _between(name: str, number: int, *, is_json: bool) -> str:
+    """Return what stands before the section of a file among several."""
+    if not is_json:
+        return f"\nFile: {printable(name)}\n"
+    import json
+
+    return f'{"," if number else "["}\n{{"file": {json.dumps(name)}, "section": '
+
+
+def _text(opened: _Section) -> Iterator[str]:
+    from cfi2sframe.sframe.dump import dump_text
+
+    return (f"{line}\n" for line in dump_text(opened.section, show_address=opened.show_address))
+
+
+def _json(opened: _Section) -> Iterator[str]:
+    from cfi2sframe.sframe.dump import dump_json
+
+    return dump_json(opened.section, opened.show_address, _padding_counter(opened.image))
+
+
+def _opened(item: Source | Unusable, section_vaddr: int | None) -> Iterator[_Section | Unusable]:
+    """Yield the sections of a source, or why there is none; a file without one is named only if the user named it."""
+    if isinstance(item, Unusable):
+        yield item
+        return
+    try:
+        if item.path == "-":
+            yield _of_standard_input(item.name, section_vaddr)
+            return
+        if is_section(item.path):
+            with open(item.path, "rb") as file:
+                yield _section_of(item.name, read_section(file), section_vaddr)
+            return
+        for image in open_source(item):
+            result = image if isinstance(image, Unusable) else _section_in(image)
+            is_named = item.kind == "elf" and not item.is_in_folder
+            if is_named or not isinstance(result, Unusable) or result.kind is not ErrorKind.UNFIT:
+                yield result
+    except (Cfi2SFrameError, OSError) as error:
+        yield Unusable(item.name, reason_of(error), kind_of(error))
+
+
+def _of_standard_input(name: str, section_vaddr: int | None) -> _Section | Unusable:
+    from cfi2sframe.elf.load import load
+
+    stream = sys.stdin.buffer
+    head = stream.read(_HEAD_SIZE)
+    if starts_section(head):
+        return _section_of(name, head + stream.read(), section_vaddr)
+    # What is no ELF file is not read to its end, which it may not have.
+    return _section_in(load(head + stream.read() if head.startswith(ELF_MAGIC) else head, name))
+
+
+def _section_of(name: str, data: bytes, vaddr: int | None) -> _Section:
     from cfi2sframe.budget import Budget
-    from cfi2sframe.sframe.dump import check_size, dump_json, dump_text
+    from cfi2sframe.sframe.decode import decode_section
+    from cfi2sframe.sframe.dump import check_size
+
+    section = decode_section(data, vaddr or 0)
+    check_size(section, Budget(section.section_size))
+    return _Section(name, section, None)
+
+
+def _section_in(image: ElfImage) -> _Section | Unusable:
+    from cfi2sframe.api import decode_existing
+    from cfi2sframe.sframe.dump import check_size
 
     try:
-        if arguments.section_address is not None and not arguments.raw:
-            raise RequestError("--section-address belongs to --raw; an ELF file has its section's address")
-        decoded, image = _decode(arguments)
-        check_size(decoded, Budget(decoded.section_size) if image is None else image.budget)
-    except (Cfi2SFrameError, OSError) as error:
-        return fail(error, arguments.file)
-
-    def show_address(vaddr: int) -> int:
-        return vaddr if image is None else image.place(vaddr).offset
-
-    if arguments.json:
-        sys.stdout.writelines(dump_json(decoded, show_address, _padding_counter(image)))
-        print()
-    else:
-        for line in dump_text(decoded, show_address=show_address):
-            print(line)
-    return EXIT_SUCCESS
-
-
-def _decode(arguments: argparse.Namespace) -> tuple[DecodedSection, ElfImage | None]:
-    """Return the section, and the image of the file that it is in; None for a raw section."""
-    from cfi2sframe.api import decode_existing
-    from cfi2sframe.sframe.decode import decode_section
-
-    if arguments.raw:
-        if arguments.file == "-":
-            data = read_section(sys.stdin.buffer)
-        else:
-            with open(arguments.file, "rb") as file:
-                data = read_section(file)
-        return decode_section(data, arguments.section_address or 0), None
-    image = read_image(arguments.file)
-    return decode_existing(image), image
+        section = decode_existing(image)
+        check_size(section, image.budget)
+    except Cfi2SFrameError as error:
+        return Unusable(image.name, str(error), error.kind)
+    return _Section(image.name, section, image)
 
 
 def _padding_counter(image: ElfImage | None) -> Callable[[int, int], int] | None:

@@ -1,54 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `verify`: compare a section with the CFI, or hold it to what a reader insists on."""
+"""The verb `verify`: compare sections with the CFI, or hold them to what a reader insists on."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.cli.common import fail, read_image, read_section, say
+from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, read_section, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.options import add_conversion_options, conversion_options
+from cfi2sframe.cli.inputs import add_inputs, sources_of
+from cfi2sframe.cli.options import add_conversion_options, conversion_options, process_count
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.elf.strings import shown_name
-from cfi2sframe.errors import Cfi2SFrameError, RequestError, SFrameError
+from cfi2sframe.errors import ErrorKind, OutputError, RequestError
+from cfi2sframe.files import Source, Unusable
+from cfi2sframe.jobs.checks import Checked, Request, check
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-
-    from cfi2sframe.conversion import Options
-    from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedSection
-    from cfi2sframe.verification import Verification
-    from cfi2sframe.verification.readers import Verdict
-
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: The readers that `api.judge` knows; not asked for here, so that `--help` loads no more than it needs.
 READER_NAMES: Final = ("kernel", "glibc", "libsframe", "gnu-ld")
+#: Incremented when a field of the report changes its meaning or is removed.
+SCHEMA_VERSION: Final = 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} verify IN [SECTION | --existing] [--reader NAME]... [OPTION]...",
-        "Compare an SFrame section with the CFI of IN at every row boundary of either side: CFA, RA, FP, RA signing,\n"
-        "outermost frames; and check what readers require. The section is the one that convert would make, a raw\n"
-        "file SECTION, or the one that IN already has (--existing). The exit status is 1 if anything differs.\n\n"
+        f"{PROGRAM} verify FILE... [--would-be] [--reader NAME]... [OPTION]...\n"
+        f"       {PROGRAM} verify FILE SECTION [--section-address ADDR] [OPTION]...",
+        "Compare the SFrame section of each FILE with the FILE's CFI at every row boundary of either side: CFA, RA,\n"
+        "FP, RA signing, outermost frames; and check what readers require. SECTION is a file with the raw bytes of a\n"
+        "section for FILE. The exit status is 1 if anything differs, 3 if a FILE has no section. In folders, files\n"
+        "without a section are skipped.\n\n"
         "With --reader, hold the section to what this reader insists on instead, and print what it would do with it.\n"
         "The exit status is 1 if no known release of a named reader would read it.",
         "examples:\n"
-        f"  {PROGRAM} verify -v /bin/ls\n"
-        f"  {PROGRAM} verify --existing program\n"
-        f"  {PROGRAM} verify --existing program --reader kernel --reader glibc\n"
+        f"  {PROGRAM} verify program\n"
+        f"  {PROGRAM} verify -v -j 4 debian/tmp            every section in a tree\n"
+        f"  {PROGRAM} verify --would-be /bin/ls            the section that convert would write\n"
+        f"  {PROGRAM} verify program --reader kernel --reader glibc\n"
         f"  {PROGRAM} verify lib.so lib.sframe --section-address 0x40000\n",
     )
-    parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")
-    parser.add_argument("section", metavar="SECTION", nargs="?", help="a file with the raw bytes of a section")
-    parser.add_argument("--existing", action="store_true", help="check the .sframe section of IN")
-    parser.add_argument(
+    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    group = parser.add_argument_group("what to check")
+    group.add_argument(
+        "--would-be",
+        action="store_true",
+        help="check the section that convert would write, instead of the one that FILE has",
+    )
+    group.add_argument(
         "--reader",
         choices=READER_NAMES,
         action="append",
@@ -56,89 +63,152 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="what would this reader do with the section? kernel: Linux, in no release yet; glibc: backtrace() of "
         "2.42 to 2.44; libsframe: readelf, gdb; gnu-ld (objects); may be repeated",
     )
+    group.add_argument("-v", "--verbose", action="store_true", help="print how much was compared")
+    group.add_argument("--report", metavar="FILE", help="write a line of JSON for each file")
     add_conversion_options(parser)
-    parser.add_argument("-v", "--verbose", action="store_true", help="print how much was compared")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Verify one section."""
+    """Verify the sections of all files; return the worst file's exit status."""
+    read = arguments.files_from
     try:
-        options = conversion_options(arguments)
-        if arguments.section is not None and arguments.existing:
-            raise RequestError("--existing and SECTION exclude one another")
-        image = read_image(arguments.input)
-        data = None if arguments.section is None else _read(arguments.section)
-        if arguments.reader:
-            return _judge(arguments, image, _section(image, data, options, is_existing=arguments.existing))
-        result = _verify(image, data, options, is_existing=arguments.existing)
-    except SFrameError as error:
-        return fail(error, arguments.section or arguments.input)
-    except Cfi2SFrameError as error:
-        return fail(error, arguments.input)
+        section = None
+        if len(arguments.inputs) == 2 and is_section(arguments.inputs[1]):
+            if arguments.would_be:
+                raise RequestError("--would-be and SECTION exclude one another")
+            read = arguments.inputs.pop()
+            with open(read, "rb") as file:
+                section = read_section(file)
+        elif arguments.section_address is not None and not arguments.would_be:
+            raise RequestError("--section-address belongs to SECTION or --would-be; a file has its section's address")
+        readers = tuple(dict.fromkeys(arguments.reader))
+        request = Request(conversion_options(arguments), section, read or "", arguments.would_be, readers)
+        found = sources_of(arguments)
+    except RequestError as error:
+        return fail_early(error, arguments.inputs)
     except OSError as error:
-        return fail(error, arguments.section or arguments.input)
-    for difference in result.differences:
-        where = _place(image, difference.vaddr)
-        sys.stdout.write(f"{printable(arguments.input)}: {printable(where)}: {difference.kind}: {difference.message}\n")
-    if arguments.verbose:
-        say(
-            "info",
-            f"{result.function_count:,} functions, {result.point_count:,} rows compared, "
-            f"{result.left_out_count:,} rightly left out, {len(result.differences):,} differences",
-            arguments.input,
+        return fail(error, read)
+    is_single = len(found) == 1 and not (isinstance(found[0], Source) and found[0].is_in_folder)
+    outcomes = list(_said(_checked(found, request, arguments), arguments, is_single=is_single))
+    if arguments.verbose and not is_single:
+        say("info", _sum_of(outcomes))
+    status = worst(outcome.exit_status for outcome in outcomes)
+    return worst((status, _write_report(arguments, outcomes)))
+
+
+class _Outcome(NamedTuple):
+    """What became of a file: what the check found, or why there was none."""
+
+    result: Checked | Unusable
+    status: Literal["clean", "different", "skipped", "failed"]
+    exit_status: int
+
+
+def _outcome(source: Source | Unusable, result: Checked | Unusable) -> _Outcome:
+    if isinstance(result, Checked):
+        return (
+            _Outcome(result, "clean", EXIT_SUCCESS)
+            if result.is_good
+            else _Outcome(result, "different", EXIT_DIFFERENCE)
         )
-    return EXIT_SUCCESS if result.is_clean else EXIT_DIFFERENCE
+    if result.kind is ErrorKind.UNFIT and isinstance(source, Source) and (source.is_in_folder or source.kind != "elf"):
+        return _Outcome(result, "skipped", EXIT_SUCCESS)
+    return _Outcome(result, "failed", exit_status_of(result.kind))
 
 
-def _place(image: ElfImage, vaddr: int) -> str:
-    place = image.place(vaddr)
-    return f"{shown_name(place.section_name)}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
+def _checked(found: Sequence[Source | Unusable], request: Request, arguments: argparse.Namespace) -> Iterator[_Outcome]:
+    """Yield what becomes of each file in the sources, in their order; those that cannot be opened come first."""
+    from cfi2sframe.cli.progress import ProgressLine
+    from cfi2sframe.readings import read_all
+
+    yield from (_outcome(item, item) for item in found if isinstance(item, Unusable))
+    sources = [item for item in found if isinstance(item, Source)]
+    with ProgressLine(len(sources), sum(source.size for source in sources)) as line:
+        done = read_all(
+            sources,
+            partial(check, request=request),
+            count=process_count(arguments),
+            on_done=lambda source: line.add(source.size),
+        )
+        with closing(done):
+            for source, results in done:
+                line.clear()
+                yield from (_outcome(source, result) for result in results)
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return read_section(file)
+def _said(outcomes: Iterable[_Outcome], arguments: argparse.Namespace, *, is_single: bool) -> Iterator[_Outcome]:
+    """Print what was found out about each file."""
+    for outcome in outcomes:
+        result = outcome.result
+        if isinstance(result, Checked):
+            for line in _lines(result):
+                sys.stdout.write(f"{printable(line)}\n")
+            if arguments.verbose and is_single and not arguments.reader:
+                say("info", _comparison(result), result.name)
+        elif outcome.status == "failed":
+            say("error", result.reason, result.name)
+        yield outcome
 
 
-def _verify(image: ElfImage, data: bytes | None, options: Options, *, is_existing: bool) -> Verification:
-    from cfi2sframe.api import verify
-
-    if data is None and not is_existing:
-        return verify(image, None, options)
-    return verify(image, _section(image, data, options, is_existing=is_existing), options)
+def _lines(result: Checked) -> Iterator[str]:
+    yield from (f"{result.name}: {place}: {kind}: {message}" for place, kind, message in result.findings)
+    yield from (f"{result.name}: {sentence}" for sentence in result.sentences)
 
 
-def _section(image: ElfImage, data: bytes | None, options: Options, *, is_existing: bool) -> DecodedSection:
-    """Return the section that is to be judged: of the file, of raw bytes, or the one that would be made."""
-    from cfi2sframe.api import decode_existing, decode_made, decode_raw
-
-    if is_existing:
-        return decode_existing(image)
-    return decode_made(image, options) if data is None else decode_raw(image, data, options.section_vaddr, options)
+def _comparison(result: Checked) -> str:
+    return (
+        f"{result.function_count:,} functions, {result.row_count:,} rows compared, "
+        f"{result.left_out_count:,} rightly left out, {len(result.findings):,} differences"
+    )
 
 
-def _judge(arguments: argparse.Namespace, image: ElfImage, section: DecodedSection) -> int:
-    """Print what each reader would do with the section; return 1 if one would not read it in any release."""
-    from cfi2sframe.api import judge
+def _sum_of(outcomes: Sequence[_Outcome]) -> str:
+    """Return the one sentence about many files."""
+    counts = Counter(outcome.status for outcome in outcomes)
+    kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items())) or "none"
+    results = [outcome.result for outcome in outcomes if isinstance(outcome.result, Checked)]
+    whole = Checked(
+        "",
+        sum(result.function_count for result in results),
+        sum(result.row_count for result in results),
+        sum(result.left_out_count for result in results),
+        tuple(finding for result in results for finding in result.findings),
+    )
+    return f"{len(outcomes):,} files: {kinds}; {_comparison(whole)}"
 
-    status = EXIT_SUCCESS
-    for name in dict.fromkeys(arguments.reader):
-        verdicts = judge(image, section, name, is_in_file=arguments.existing)
-        for verdict in verdicts:
-            prefix = f"{arguments.input}: {verdict.reader} ({verdict.releases})"
-            for line in _lines(verdict, image):
-                sys.stdout.write(printable(f"{prefix}: {line}") + "\n")
-        if not any(verdict.reads_it for verdict in verdicts):
-            status = EXIT_DIFFERENCE
-    return status
+
+def _write_report(arguments: argparse.Namespace, outcomes: Sequence[_Outcome]) -> int:
+    """Write the report, if there is to be one; return an exit status."""
+    if arguments.report is None:
+        return EXIT_SUCCESS
+    import json
+
+    from cfi2sframe.files.write import write_output
+
+    text = "".join(f"{json.dumps(_data(outcome))}\n" for outcome in outcomes)
+    try:
+        write_output(arguments.report, text.encode())
+    except OutputError as error:
+        return fail(error, "")
+    return EXIT_SUCCESS
 
 
-def _lines(verdict: Verdict, image: ElfImage) -> Iterator[str]:
-    for broken in verdict.broken:
-        where = "" if broken.vaddr is None else f"{_place(image, broken.vaddr)}: "
-        more = f" ({broken.place_count:,} such places)" if broken.place_count > 1 else ""
-        yield f"{broken.consequence}: {broken.rule}: {where}{broken.message}{more}"
-    if verdict.reads_it:
-        yield "reads it"
-    for habit in verdict.habits:
-        yield f"{habit.amount:,} {habit.message}"
+def _data(outcome: _Outcome) -> dict[str, object]:
+    """Return the object that the report has for a file."""
+    data: dict[str, object] = {
+        "schema": SCHEMA_VERSION,
+        "file": outcome.result.name,
+        "status": outcome.status,
+        "exit_status": outcome.exit_status,
+        "reason": outcome.result.reason if isinstance(outcome.result, Unusable) else "",
+    }
+    if isinstance(outcome.result, Checked):
+        result = outcome.result
+        data |= {
+            "functions": result.function_count,
+            "rows": result.row_count,
+            "left_out": result.left_out_count,
+            "differences": [finding._asdict() for finding in result.findings],
+            "readers": list(result.sentences),
+        }
+    return data

@@ -108,11 +108,14 @@ def _elf_state(entry: FolderEntry) -> FileState | None:
 def find_sources(paths: Iterable[str]) -> Iterator[Source | Unusable]:
     """Yield what to open under the paths, in their order: ELF files, archives, packages; a folder's ELF files, sorted.
 
+    `-` is standard input.
     In folders, further names of a file found before are skipped.
     """
     seen: set[tuple[int, int]] = set()
     for path in paths:
-        if os.path.isdir(path):
+        if path == "-":
+            yield Source(path, "<stdin>", "elf", 0)
+        elif os.path.isdir(path):
             yield from _sources_under(path, path, seen)
         else:
             yield _named(path, path)

@@ -369,7 +369,7 @@ def test_replacing_in_a_program(gcc: Tool, tmp_path: Path) -> None:
         words = ["--replace", "--sframe-version", version]
         assert cli("--in-place", path, *words) == EXIT_SUCCESS
         assert version_of(path) == int(version)
-        assert cli("verify", "--existing", path) == EXIT_SUCCESS
+        assert cli("verify", path) == EXIT_SUCCESS
         assert subprocess.run([path], check=False).returncode == 7
     before = path.read_bytes()
     assert cli("--in-place", path) == EXIT_SUCCESS

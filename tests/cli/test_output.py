@@ -226,7 +226,7 @@ def shell(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump --raw "$2"', 'coverage "$1"', 'coverage --json "$1"'])
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'coverage --json "$1"'])
 def test_a_reader_that_leaves(good: Path, tmp_path: Path, arguments: str) -> None:
     raw = tmp_path / "raw.sframe"
     raw.write_bytes(SECTION)
@@ -249,7 +249,7 @@ def test_a_pipe_without_a_reader(good: Path) -> None:
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
-@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump --raw "$2"', 'coverage "$1"', 'verify "$1" "$2"'])
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'verify "$1" "$2"'])
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(good: Path, tmp_path: Path, arguments: str, closed: str) -> None:
     raw = tmp_path / "raw.sframe"
@@ -296,7 +296,7 @@ def test_a_closed_standard_input_is_empty() -> None:
     assert (done.returncode, done.stderr) == (3, "cfi2sframe: <stdin>: error: not an ELF file\n")
 
 
-@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump --raw "$2"', 'coverage "$1"', 'coverage --json "$1"'])
+@pytest.mark.parametrize("arguments", ['"$1" -o -', 'dump "$2"', 'coverage "$1"', 'coverage --json "$1"'])
 def test_a_full_standard_output(good: Path, tmp_path: Path, arguments: str) -> None:
     raw = tmp_path / "raw.sframe"
     raw.write_bytes(SECTION)
@@ -317,7 +317,7 @@ def test_no_traceback_on_garbage(data: st.DataObject) -> None:
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
     size = data.draw(st.sampled_from((len(changed), len(changed), 0, 63, 64, 0x1000, len(changed) - 1)))
     changed = changed[:size]
-    for arguments in (("-", "-o", "-"), ("coverage", "-"), ("dump", "-"), ("verify", "-"), ("dump", "--raw", "-")):
+    for arguments in (("-", "-o", "-"), ("coverage", "-"), ("dump", "-"), ("verify", "-"), ("dump", "-")):
         status, _, err = run(*arguments, stdin=bytes(changed))
         assert status in {0, 1, 3}
         assert all(line.startswith("cfi2sframe: ") for line in err)

@@ -80,9 +80,9 @@ def test_the_kernel_refuses_it(two_segments: Path, tmp_path: Path) -> None:
         f"{name}: kernel (patches of 2026, in no release): refuses it: executable segments: functions are in 2 of 2 "
         "executable segments; it registers the section for each of them by itself, and wants all functions there\n"
     )
-    assert run("verify", name, "--reader", "kernel") == (1, line.encode(), ())
+    assert run("verify", "--would-be", name, "--reader", "kernel") == (1, line.encode(), ())
     assert run("convert", name, "-o", tmp_path / "out").status == 0
-    done = run("verify", "--existing", tmp_path / "out", "--reader", "kernel", "--reader", "libsframe")
+    done = run("verify", tmp_path / "out", "--reader", "kernel", "--reader", "libsframe")
     lines = done.out.decode().splitlines()
     assert done.status == 1
     assert "refuses it: executable segments" in lines[0]
@@ -101,8 +101,11 @@ def library(tmp_path: Path) -> Path:
 
 
 def test_what_each_reader_says(library: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "raw.sframe"
+
     def said(*arguments: str | Path) -> tuple[int, list[str]]:
-        done = run("verify", library, *arguments)
+        chosen = () if raw in arguments else ("--would-be",)
+        done = run("verify", library, *arguments, *chosen)
         assert done.err == ()
         return done.status, [line.split(": ", 1)[1] for line in done.out.decode().splitlines()]
 
@@ -117,7 +120,6 @@ def test_what_each_reader_says(library: Path, tmp_path: Path) -> None:
     assert lines[0] == "gnu-ld (2.40): refuses it: object: it reads sections of objects, and this is a linked file"
     # A reader that is named twice speaks once.
     assert len(said("--reader", "glibc", "--reader", "glibc")[1]) == 1
-    raw = tmp_path / "raw.sframe"
     assert run("convert", library, "-o", raw).status == 0
     assert said(raw, "--reader", "kernel")[0] == 0
 
@@ -125,7 +127,7 @@ def test_what_each_reader_says(library: Path, tmp_path: Path) -> None:
 def test_bad_requests(library: Path, tmp_path: Path) -> None:
     assert run("verify", library, "--reader", "perf").status == 2
     assert run("verify", library, "--existing", "--reader", "kernel").err == (
-        f"cfi2sframe: {library}: error: no .sframe section",
+        f"cfi2sframe: {library}: error: no .sframe section; --would-be checks the one that convert would write",
     )
     raw = tmp_path / "raw.sframe"
     raw.write_bytes(b"\xe2\xde\x03")

@@ -67,13 +67,13 @@ def with_section(path: Path, section: RawSection) -> Path:
 
 
 def test_dump_of_raw_bytes(raw: Path) -> None:
-    status, out, err = run("dump", "--raw", raw, "--section-address", "0x30000")
+    status, out, err = run("dump", raw, "--section-address", "0x30000")
     assert (status, out.decode().splitlines(), err) == (0, DUMP, ())
-    assert run("dump", "--raw", "-", "--section-address", "0x30000", stdin=raw.read_bytes()).out == out
+    assert run("dump", "-", "--section-address", "0x30000", stdin=raw.read_bytes()).out == out
 
 
 def test_dump_without_an_address(raw: Path) -> None:
-    assert b"pc = 0xffffffffffff0000, size" in run("dump", "--raw", raw).out
+    assert b"pc = 0xffffffffffff0000, size" in run("dump", raw).out
 
 
 def test_dump_of_a_file(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_dump_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_dump_as_json(raw: Path, version: int) -> None:
     raw.write_bytes(GOOD._replace(version=version).assemble())
-    status, out, err = run("dump", "--raw", raw, "--json", "--section-address", "0x30000")
+    status, out, err = run("dump", raw, "--json", "--section-address", "0x30000")
     data = json.loads(out)
     assert (status, err) == (0, ())
     assert (data["version"], data["fde_count"], data["fre_count"]) == (version, 1, 3)
@@ -95,21 +95,18 @@ def test_dump_as_json(raw: Path, version: int) -> None:
 
 def test_dump_of_a_section_of_the_other_byte_order(raw: Path) -> None:
     raw.write_bytes(GOOD._replace(order=">").assemble())
-    assert run("dump", "--raw", raw, "--section-address", "0x30000").out.decode().splitlines() == DUMP
+    assert run("dump", raw, "--section-address", "0x30000").out.decode().splitlines() == DUMP
 
 
 def test_dump_errors(good: Path, raw: Path, tmp_path: Path) -> None:
     assert run("dump", good) == (3, b"", (f"cfi2sframe: {good}: error: no .sframe section",))
-    assert run("dump", raw) == (3, b"", (f"cfi2sframe: {raw}: error: not an ELF file",))
     missing = tmp_path / "missing"
-    for options in ((), ("--raw",)):
-        message = f"cfi2sframe: {missing}: error: No such file or directory"
-        assert run("dump", missing, *options) == (3, b"", (message,))
-    message = "--section-address belongs to --raw; an ELF file has its section's address"
+    assert run("dump", missing) == (3, b"", (f"cfi2sframe: {missing}: error: No such file or directory",))
+    message = "--section-address belongs to raw bytes; an ELF file has its section's address"
     assert run("dump", good, "--section-address", "0") == (2, b"", (f"cfi2sframe: {good}: error: {message}",))
     raw.write_bytes(GOOD.assemble()[:20])
     message = ".sframe+0x0: truncated: no room for the header"
-    assert run("dump", "--raw", raw) == (3, b"", (f"cfi2sframe: {raw}: error: {message}",))
+    assert run("dump", raw) == (3, b"", (f"cfi2sframe: {raw}: error: {message}",))
 
 
 # verify
@@ -117,7 +114,7 @@ def test_dump_errors(good: Path, raw: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--sframe-version", "1"), ("--sframe-version", "2", "--errata", "0")])
 def test_verify_of_its_own_conversion(good: Path, options: tuple[str, ...]) -> None:
-    assert run("verify", good, *options) == (0, b"", ())
+    assert run("verify", "--would-be", good, *options) == (0, b"", ())
 
 
 def test_verify_of_a_section(good: Path, raw: Path) -> None:
@@ -150,16 +147,16 @@ def test_verify_finds_differences(good: Path, raw: Path) -> None:
 
 def test_verify_of_an_existing_section(tmp_path: Path) -> None:
     path = with_section(tmp_path / "in", GOOD)
-    assert run("verify", "--existing", path) == (0, b"", ())
+    assert run("verify", path) == (0, b"", ())
     with_section(path, GOOD._replace(functions=(PUSH._replace(size=16),)))
     message = f"{path}: 0x20000: missing: no SFrame FDE, though this version can express it\n"
-    assert run("verify", "--existing", path) == (1, message.encode(), ())
+    assert run("verify", path) == (1, message.encode(), ())
 
 
 def test_verify_of_an_object(tmp_path: Path) -> None:
     path, section = tmp_path / "in.o", tmp_path / "out.sframe"
     path.write_bytes(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 16),)}))
-    assert run("verify", path) == (0, b"", ())
+    assert run("verify", "--would-be", path) == (0, b"", ())
     assert run(path, "-o", section) == (0, b"", ())
     assert run("verify", path, section) == (0, b"", ())
     data = section.read_bytes()
@@ -174,19 +171,23 @@ def test_verify_errors(good: Path, raw: Path, tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     error = "error: No such file or directory"
     assert run("verify", missing) == (3, b"", (f"cfi2sframe: {missing}: {error}",))
-    assert run("verify", good, missing) == (3, b"", (f"cfi2sframe: {missing}: {error}",))
-    message = "--existing and SECTION exclude one another"
-    assert run("verify", good, raw, "--existing") == (2, b"", (f"cfi2sframe: {good}: error: {message}",))
-    assert run("verify", "--existing", good) == (3, b"", (f"cfi2sframe: {good}: error: no .sframe section",))
+    message = "--would-be and SECTION exclude one another"
+    assert run("verify", good, raw, "--would-be") == (2, b"", (f"cfi2sframe: error: {message}",))
+    message = "--section-address belongs to SECTION or --would-be; a file has its section's address"
+    assert run("verify", good, "--section-address", "0") == (2, b"", (f"cfi2sframe: {good}: error: {message}",))
+    none = f"cfi2sframe: {good}: error: no .sframe section; --would-be checks the one that convert would write"
+    assert run("verify", good) == (3, b"", (none,))
     raw.write_bytes(b"nonsense")
-    message = ".sframe+0x0: not an SFrame section: the magic is 6e6f"
-    assert run("verify", good, raw) == (3, b"", (f"cfi2sframe: {raw}: error: {message}",))
+    assert run("verify", good, raw) == (3, b"", (none, f"cfi2sframe: {raw}: error: not an ELF file"))
+    raw.write_bytes(GOOD.assemble()[:20])
+    message = f"{raw}: .sframe+0x0: truncated: no room for the header"
+    assert run("verify", good, raw) == (3, b"", (f"cfi2sframe: {good}: error: {message}",))
 
 
 def test_verify_when_no_function_can_be_described(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes(linked_file(AMD64, (asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR, 8),)))
-    status, out, err = run("verify", path)
+    status, out, err = run("verify", "--would-be", path)
     assert (status, out) == (3, b"")
     assert err == (
         f"cfi2sframe: {path}: error: SFrame version 3 can describe none of the functions; there is no section",

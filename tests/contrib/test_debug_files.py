@@ -50,5 +50,5 @@ def test_order(
     joined = attempt("eu-unstrip", program, debug, "-o", tmp_path / "joined")
     if order == "before":
         assert joined.status == 0, joined.err
-        assert main(["verify", "--existing", str(tmp_path / "joined")]) == 0
+        assert main(["verify", str(tmp_path / "joined")]) == 0
         assert attempt(tmp_path / "joined", "--help") == attempt(program, "--help")

@@ -137,7 +137,7 @@ def test_schema_of_dump(version: str, tmp_path: Path) -> None:
     for path in GOLDEN:
         target = tmp_path / f"{path.stem}.sframe"
         if run_cli(path, "--sframe-version", version, "-o", target).status == 0:
-            data = json.loads(run_cli("dump", "--raw", target, "--json").out)
+            data = json.loads(run_cli("dump", target, "--json").out)
             validate("dump.schema.json", data)
             seen += len(data["functions"])
     assert seen > 10

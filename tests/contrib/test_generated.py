@@ -102,7 +102,8 @@ def test_zsh_loads_and_lists_every_option() -> None:
     need("zsh")
     script = (
         'fpath=($1 $fpath); autoload -Uz compinit; compinit -u -D; print $_comps[cfi2sframe]; source "$1/_cfi2sframe"; '
-        "for verb in ${@[2,-1]}; do print -- $verb; name=_shtab_cfi2sframe_${verb}_options; print -l -- ${(P)name}; done"
+        "for verb in ${@[2,-1]}; do "
+        "print -- $verb; name=_shtab_cfi2sframe_${verb}_options; print -l -- ${(P)name}; done"
     )
     out = run("zsh", "-fc", script, "zsh", ZSH.parent, *VERBS).out
     assert out.startswith("_cfi2sframe\n")

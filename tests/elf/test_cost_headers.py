@@ -191,7 +191,7 @@ def test_differences_in_a_section_of_a_long_name(tmp_path: Path) -> None:
         )
 
     text, _, section, *_ = load(file(0, 0)).sections[1:]
-    result = run(file(section.vaddr, text.vaddr), tmp_path, "verify", "--existing")
+    result = run(file(section.vaddr, text.vaddr), tmp_path, "verify")
     assert result.status == 1
     assert result.out.count("...+0x") >= count
 

@@ -118,7 +118,7 @@ RUNS: Final = {
     "check": (("--check", "-r", ".", "-j", "2"), {1}),
     "convert": (("ls0", "-o", "out"), {0}),
     "coverage": (("coverage", "--json", "ls0", "object1.o"), {0}),
-    "verify": (("verify", "-v", "ls0"), {0}),
+    "verify": (("verify", "--would-be", "-v", "ls0"), {0}),
     "dump": (("dump", "program"), {0}),
     "remove": (("remove", "program", "-o", "out"), {0}),
     "size": (("size", ".", "x.deb", "x.rpm", "-j", "2", "--format", "html", "-o", "out"), {0}),

@@ -105,8 +105,8 @@ FORMS = {
     "remove from a library": Form(
         ("remove", "--in-place", "old.so"), "old.so", (*_REMOVE, "cfi2sframe.rewrite.reread.mapped:check_memory")
     ),
-    "verify": Form(("verify", "big.so"), "big.so", _CONVERT[:2]),
-    "verify existing": Form(("verify", "--existing", "old.o"), "old.o", (*_DECODE, _CONVERT[1])),
+    "verify": Form(("verify", "--would-be", "big.so"), "big.so", _CONVERT[:2]),
+    "verify existing": Form(("verify", "old.o"), "old.o", (*_DECODE, _CONVERT[1])),
     "dump": Form(("dump", "old.so"), "old.so", _DECODE),
     "coverage": Form(("coverage", "big.o"), "big.o", _CONVERT[:2]),
     "trace": Form(("trace", "core"), "core", ("cfi2sframe.trace.elfcore:parse_core", "cfi2sframe.trace.walking:walk")),

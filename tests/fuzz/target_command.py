@@ -32,7 +32,7 @@ WAYS: Final = (
     "--check -j 1 {in}",
     "remove {in} -o {out}",
     "remove --in-place {in}",
-    "verify --existing -v {in}",
+    "verify --would-be -v {in}",
     "verify -v {in}",
     "verify {in} {in}",
     "dump {in}",

@@ -227,7 +227,13 @@ def test_no_more_processes_to_be_had(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("FILE", "-o", "out"), ("coverage", "FILE"), ("verify", "FILE"), ("--in-place", "FILE"), ("size", "FILE")],
+    [
+        ("FILE", "-o", "out"),
+        ("coverage", "FILE"),
+        ("verify", "--would-be", "FILE"),
+        ("--in-place", "FILE"),
+        ("size", "FILE"),
+    ],
 )
 def test_memory_that_there_is_not_for_a_single_file(tmp_path: Path, words: tuple[str, ...]) -> None:
     path = tmp_path / "bad.o"

@@ -88,7 +88,7 @@ def test_every_way_to_convert(tmp_path: Path, make: Callable[[], bytes]) -> None
         ((path, "--emit", "elf", "-o", out), 0),
         (("--in-place", path), 0),
         (("--check", path), 0),
-        (("verify", "--existing", path), 0),
+        (("verify", path), 0),
         (("remove", "--in-place", path), 0),
         (("coverage", path), 0),
         # Output to a pipe is read into memory first: so many zeros are more than the budget of such a file.

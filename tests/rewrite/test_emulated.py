@@ -97,7 +97,7 @@ def test_rewritten_programs_run_as_before(target: Target, kind: str, version: in
     assert expected == "789 7 4999\n"
     assert main(["--in-place", str(program), "--sframe-version", str(version)]) == 0
     assert run(emulate) == expected
-    assert main(["verify", "--existing", str(program)]) == 0
+    assert main(["verify", str(program)]) == 0
     _check_segments(load(str(program)), PAGE_SIZES[target])
 
 
@@ -122,7 +122,7 @@ def test_a_static_program_gets_a_page_in_front(
     first = min(p.vaddr for p in load(before).segments if p.type == PT_LOAD)
     assert main(["--in-place", str(program)]) == 0
     assert run([target.emulator, program]) == "789 7 4999\n"
-    assert main(["verify", "--existing", str(program)]) == 0
+    assert main(["verify", str(program)]) == 0
     image = load(str(program))
     _check_segments(image, PAGE_SIZES[target])
     assert min(p.vaddr for p in image.segments if p.type == PT_LOAD) == first - PAGE_SIZES[target]
@@ -141,7 +141,7 @@ def test_program_headers_at_the_end(target: Target, tmp_path: Path) -> None:
     assert program.read_bytes() == before
     assert main(["--in-place", "--header-table", "end", str(program)]) == 0
     assert run([target.emulator, program]) == "789 7 4999\n"
-    assert main(["verify", "--existing", str(program)]) == 0
+    assert main(["verify", str(program)]) == 0
     _check_segments(load(str(program)), PAGE_SIZES[target])
     assert main(["remove", "--in-place", str(program)]) == 0
     assert program.read_bytes() == before

@@ -159,10 +159,10 @@ def test_a_conversion_of_the_linked_file_adds_stubs_and_start_up_code(objects: O
     target = objects.generation.target
     ours = _link(objects, objects.ours, tmp_path / "ours")
     expected = run([target.emulator, "-L", target.sysroot, ours])
-    assert main(["verify", "--existing", str(ours)]) == 1
+    assert main(["verify", str(ours)]) == 1
     version = objects.generation.options.version
     assert main(["--in-place", "--replace", str(ours), "--sframe-version", str(version)]) == 0
-    assert main(["verify", "--existing", str(ours)]) == 0
+    assert main(["verify", str(ours)]) == 0
     image = load(str(ours))
     lookup = Lookup(decode_existing(image))
     stubs = next(section for section in image.sections if section.name == ".plt")

@@ -112,6 +112,6 @@ def test_from_the_command_line(old: Path, tmp_path: Path) -> None:
     target = str(tmp_path / "converted")
     assert main(["convert", str(old), "-o", target]) == 0
     assert flags((tmp_path / "converted").read_bytes(), PT_PHDR) == PF_R
-    assert main(["verify", "--existing", target]) == 0
+    assert main(["verify", target]) == 0
     assert main(["convert", target, "-o", str(tmp_path / "again")]) == 0
     assert (tmp_path / "again").read_bytes() == (tmp_path / "converted").read_bytes()

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a verb prints to, and in which format: the options, the same for every verb that prints a report."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+    from typing import TextIO
+
+#: Formats by the suffix of the file that is written.
+_BY_SUFFIX: Final = {
+    ".txt": "text",
+    ".json": "json",
+    ".csv": "csv",
+    ".md": "markdown",
+    ".html": "html",
+    ".htm": "html",
+}
+
+
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> argparse._ArgumentGroup:
+    """Add `-o`, `--format` and its short form `--json`; the first format is the default. Return their group."""
+    group = parser.add_argument_group("output")
+    group.add_argument("-o", "--output", metavar="OUT", default="-", help="the file to write (default: -)")
+    group.add_argument(
+        "--format",
+        choices=formats,
+        help=f"default: what the suffix of OUT says, or {formats[0]}; --json is --format json",
+    )
+    group.add_argument("--json", action="store_const", dest="format", const="json", help="print JSON")
+    group.set_defaults(formats=tuple(formats))
+    return group
+
+
+def format_of(arguments: argparse.Namespace) -> str:
+    """Return the format that is asked for: by its name, or by the suffix of the output's."""
+    if arguments.format is not None:
+        return str(arguments.format)
+    by_suffix = _BY_SUFFIX.get(os.path.splitext(arguments.output)[1].lower(), "")
+    return by_suffix if by_suffix in arguments.formats else str(arguments.formats[0])
+
+
+@contextmanager
+def output_of(arguments: argparse.Namespace) -> Iterator[TextIO]:
+    """Give what to print to; a file gets its name when all of it is written. Raises `OutputError`."""
+    if arguments.output == "-":
+        yield sys.stdout
+        return
+    import io
+
+    from cfi2sframe.files.write import write_output
+
+    text = io.StringIO()
+    yield text
+    write_output(arguments.output, text.getvalue().encode("utf-8", "backslashreplace"))

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check a file's SFrame section: against the file's CFI, or by what readers insist on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.conversion import Options
+from cfi2sframe.elf.strings import shown_name
+from cfi2sframe.errors import InputError, SFrameError, UnfitError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.verification.readers import Verdict
+
+
+class Request(NamedTuple):
+    """What to check: the section that a file has, the bytes of another one, or the one that `convert` would make.
+
+    `section_name` is the name of the file with the bytes. `readers` are those whose demands the section is held to;
+    without any, it is compared with the CFI.
+    """
+
+    options: Options = Options()
+    section: bytes | None = None
+    section_name: str = ""
+    is_conversion: bool = False
+    readers: tuple[str, ...] = ()
+
+
+class Finding(NamedTuple):
+    """What is wrong with a section at a place in the code: an address, or `SECTION+OFFSET` in an object."""
+
+    place: str
+    kind: str
+    message: str
+
+
+class Checked(NamedTuple):
+    """What a check found. Without readers: how much was compared, and where the section differs from the CFI.
+
+    With readers, `sentences` say what each of them would do, and `is_read` whether each reads the section in some
+    release.
+    """
+
+    name: str
+    function_count: int = 0
+    row_count: int = 0
+    left_out_count: int = 0
+    findings: tuple[Finding, ...] = ()
+    sentences: tuple[str, ...] = ()
+    is_read: bool = True
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong with the section."""
+        return self.is_read and not self.findings
+
+
+def check(image: ElfImage, request: Request) -> Checked:
+    """Check the section of a file.
+
+    Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
+    """
+    from cfi2sframe import api
+
+    if not (request.section or request.is_conversion or image.sframe_section or image.sframe_segment):
+        raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
+    if request.readers:
+        section = _section(image, request)
+        sentences: list[str] = []
+        is_read = True
+        for reader in request.readers:
+            verdicts = api.judge(image, section, reader, is_in_file=not (request.section or request.is_conversion))
+            sentences += [sentence for verdict in verdicts for sentence in _sentences(verdict, image)]
+            is_read &= any(verdict.reads_it for verdict in verdicts)
+        return Checked(image.name, sentences=tuple(sentences), is_read=is_read)
+    result = api.verify(image, None if request.is_conversion else _section(image, request), request.options)
+    return Checked(
+        image.name,
+        result.function_count,
+        result.point_count,
+        result.left_out_count,
+        tuple(Finding(_place(image, found.vaddr), found.kind, found.message) for found in result.differences),
+    )
+
+
+def _section(image: ElfImage, request: Request) -> DecodedSection:
+    from cfi2sframe import api
+
+    if request.is_conversion:
+        return api.decode_made(image, request.options)
+    if request.section is not None:
+        try:
+            return api.decode_raw(image, request.section, request.options.section_vaddr, request.options)
+        except SFrameError as error:
+            raise InputError(f"{request.section_name}: {error}") from None
+    return api.decode_existing(image)
+
+
+def _place(image: ElfImage, vaddr: int) -> str:
+    place = image.place(vaddr)
+    return f"{shown_name(place.section_name)}+0x{place.offset:x}" if image.is_relocatable else f"0x{place.offset:x}"
+
+
+def _sentences(verdict: Verdict, image: ElfImage) -> Iterator[str]:
+    """Yield what a reader would do with a section, a sentence for each rule that the section breaks."""
+    prefix = f"{verdict.reader} ({verdict.releases})"
+    for broken in verdict.broken:
+        where = "" if broken.vaddr is None else f"{_place(image, broken.vaddr)}: "
+        more = f" ({broken.place_count:,} such places)" if broken.place_count > 1 else ""
+        yield f"{prefix}: {broken.consequence}: {broken.rule}: {where}{broken.message}{more}"
+    if verdict.reads_it:
+        yield f"{prefix}: reads it"
+    for habit in verdict.habits:
+        yield f"{prefix}: {habit.amount:,} {habit.message}"

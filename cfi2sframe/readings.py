@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ask something of every ELF file among what a user names, here or in several processes; nothing is written."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from cfi2sframe.errors import ErrorKind, kind_of, reason_of
+from cfi2sframe.files import Source, Unusable, open_source
+from cfi2sframe.pool import results_of
+from cfi2sframe.processes import Lost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from concurrent.futures import Executor
+
+    from cfi2sframe.elf.image import ElfImage
+
+Answer = TypeVar("Answer")
+
+#: Sources of this size (bytes) and more are followed by a collection of reference cycles.
+_COLLECT_FROM: Final = 1 << 20
+
+
+class Reading(NamedTuple, Generic[Answer]):
+    """A source, and for each ELF file in it the answer, or why there is none."""
+
+    source: Source
+    answers: tuple[Answer | Unusable, ...]
+
+
+def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> Reading[Answer]:
+    """Call a function with each ELF file in a source. Raises nothing but interrupts: failures are answers."""
+    answers: list[Answer | Unusable] = []
+    try:
+        for image in open_source(source):
+            answers.append(image if isinstance(image, Unusable) else _answer(image, function))  # noqa: PERF401 - those before a failure are kept
+    except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+        answers.append(_failure(source.name, error))
+    if source.size >= _COLLECT_FROM:
+        gc.collect()
+    return Reading(source, tuple(answers))
+
+
+def _answer(image: ElfImage, function: Callable[[ElfImage], Answer]) -> Answer | Unusable:
+    try:
+        return function(image)
+    except Exception as error:  # noqa: BLE001 - a member's failure is that member's
+        return _failure(image.name, error)
+
+
+def _failure(name: str, error: Exception) -> Unusable:
+    # Whatever failed may have used up the memory that the next file needs.
+    gc.collect()
+    return Unusable(name, reason_of(error), kind_of(error))
+
+
+def read_all(
+    sources: Sequence[Source],
+    function: Callable[[ElfImage], Answer],
+    *,
+    count: int = 1,
+    executor: Executor | None = None,
+    on_done: Callable[[Source], None] | None = None,
+) -> Generator[Reading[Answer], None, None]:
+    """Call a function with every ELF file in the sources; yield the readings in the order of the sources.
+
+    `count` copies of this process do it, or an executor; then `function` and its answers are pickled. `on_done` sees
+    each source as soon as it is read, in any order. Closing the generator ends the processes.
+    """
+    with results_of(partial(read_source, function=function), sources, _size_of, count=count, executor=executor) as done:
+        yield from _in_order(sources, done, on_done)
+
+
+def _in_order(
+    sources: Sequence[Source],
+    done: Iterator[tuple[int, Reading[Answer] | Lost]],
+    on_done: Callable[[Source], None] | None,
+) -> Iterator[Reading[Answer]]:
+    waiting: dict[int, Reading[Answer]] = {}
+    position = 0
+    for number, result in done:
+        source = sources[number]
+        if on_done is not None:
+            on_done(source)
+        if isinstance(result, Lost):
+            waiting[number] = Reading(source, (Unusable(source.name, result.reason, ErrorKind.SYSTEM),))
+        else:
+            waiting[number] = result
+        while position in waiting:
+            yield waiting.pop(position)
+            position += 1
+
+
+def _size_of(source: Source) -> int:
+    return source.size
