@@ -101,10 +101,10 @@ def _read(path: str) -> bytes:
 
 
 def _verify(image: ElfImage, data: bytes | None, options: Options, *, is_existing: bool) -> Verification:
-    from cfi2sframe.api import verify
+    from cfi2sframe.api import convert, verify
 
     if data is None and not is_existing:
-        return verify(image, None, options)
+        return verify(convert(image, options))
     return verify(image, _section(image, data, options, is_existing=is_existing), options)
 
 
