@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """cfi2sframe: SFrame sections from the DWARF CFI of finished objects, executables and libraries.
 
-image = cfi2sframe.load("/bin/ls")
-conversion = cfi2sframe.convert(image, cfi2sframe.Options(version=3))
-assert cfi2sframe.verify(image).is_clean
+cfi2sframe.convert_file("program", "program.new")      # a copy with the section in it; or in_place=True
+conversion = cfi2sframe.convert("program")              # in memory
 section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
-found = cfi2sframe.Lookup(section).find(pc)
+where = cfi2sframe.Lookup(section).find(pc)             # None, or where CFA, RA and FP are
+where.cfa, where.ra, where.fp                           # rsp+16, c-8, c-16
+print(cfi2sframe.trace.trace_process(pid))              # stacks, walked by such rows
 
-Stack traces that use such sections are in `cfi2sframe.trace`.
+Errors are `Cfi2SFrameError`s (`cfi2sframe.errors`); where a file cannot be opened or read, also the `OSError` for that.
 """
 
 from __future__ import annotations
@@ -17,43 +18,68 @@ from typing import TYPE_CHECKING
 from cfi2sframe.lazy import importer
 
 if TYPE_CHECKING:
+    from cfi2sframe import errors, jobs, trace
     from cfi2sframe.api import convert, decode, decode_existing, decode_raw, verify
     from cfi2sframe.conversion import Conversion, Options
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
+    from cfi2sframe.jobs.single import convert_file
     from cfi2sframe.report.coverage import account
-    from cfi2sframe.sframe.lookup import Lookup
+    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.lookup import Found, Lookup
+    from cfi2sframe.verification import Verification
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Cfi2SFrameError",
     "Conversion",
+    "DecodedSection",
+    "ElfImage",
+    "Found",
     "Lookup",
     "Options",
+    "Verification",
     "__version__",
     "account",
     "convert",
+    "convert_file",
     "decode",
     "decode_existing",
     "decode_raw",
+    "errors",
+    "jobs",
     "load",
+    "trace",
     "verify",
 ]
 
 _HOMES = {
     "Cfi2SFrameError": "errors",
     "Conversion": "conversion",
+    "DecodedSection": "sframe.decode",
+    "ElfImage": "elf.image",
+    "Found": "sframe.lookup",
     "Lookup": "sframe.lookup",
     "Options": "conversion",
+    "Verification": "verification",
     "account": "report.coverage",
     "convert": "api",
+    "convert_file": "jobs.single",
     "decode": "api",
     "decode_existing": "api",
     "decode_raw": "api",
+    "errors": "",
+    "jobs": "",
     "load": "elf.load",
+    "trace": "",
     "verify": "api",
 }
 
 # Imported when first asked for: the command line must not load what it does not use.
 __getattr__ = importer(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

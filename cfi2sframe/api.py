@@ -13,7 +13,9 @@ from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import relocated_bytes
-from cfi2sframe.errors import InputError, RequestError, UnfitError
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.elf.load import load
+from cfi2sframe.errors import InputError, RequestError, UnfitError, naming
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.padding import PaddingCount
@@ -23,20 +25,29 @@ from cfi2sframe.sources import find_cfi
 from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from cfi2sframe.assemble import Outcomes
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.verification.readers import Verdict
 
 
-def convert(image: ElfImage, options: Options = Options()) -> Conversion:
-    """Convert an image's CFI. `Conversion.data` is the section; `report.coverage.account` counts the outcomes.
+def convert(image: ElfImage | str | PathLike[str], options: Options = Options()) -> Conversion:
+    """Convert an image's CFI in memory; a path is loaded first. `Conversion.data` is the section.
 
-    Raises `InputError` when the CFI cannot be used, `RequestError` when the options ask for what does not exist or
-    does not fit.
+    `report.coverage.account` counts the outcomes, `convert_file` writes a file with the section in it. Raises
+    `InputError` when the CFI cannot be used, `RequestError` when the options ask for what does not exist or does not
+    fit, and what `load` raises.
     """
-    return convert_image(image, options)
+    check_options(options)
+    image = _image(image)
+    with naming(image.name):
+        return convert_image(image, options)
+
+
+def _image(source: ElfImage | str | PathLike[str]) -> ElfImage:
+    return source if isinstance(source, ElfImage) else load(source)
 
 
 def decode(data: bytes, section_vaddr: int = 0) -> DecodedSection:
@@ -44,12 +55,18 @@ def decode(data: bytes, section_vaddr: int = 0) -> DecodedSection:
     return decode_section(data, section_vaddr)
 
 
-def decode_existing(image: ElfImage) -> DecodedSection:
-    """Decode the SFrame section of a file; in an object, with its relocations applied.
+def decode_existing(image: ElfImage | str | PathLike[str]) -> DecodedSection:
+    """Decode the SFrame section of a file, which is loaded if it is a path; in an object, with its relocations applied.
 
     An object's function starts are addresses in the image's layout (see `ElfImage.place`). Raises `InputError` when
-    there is no section or it is damaged.
+    there is no section or it is damaged, and what `load` raises.
     """
+    image = _image(image)
+    with naming(image.name):
+        return _decode_existing(image)
+
+
+def _decode_existing(image: ElfImage) -> DecodedSection:
     section, segment = image.sframe_section, image.sframe_segment
     if section is not None and section.size:
         return decode_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
@@ -65,33 +82,44 @@ def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection
 
     In an object each function has its address in the image's layout.
     """
-    conversion = _made(image, options)
+    return _decode_made(convert(image, options))
+
+
+def _decode_made(conversion: Conversion) -> DecodedSection:
+    """Decode a conversion's section; it raises `InputError` where there is none."""
+    if not conversion.data:
+        version = conversion.target.version
+        reason = f"SFrame version {version} can describe none of the functions; there is no section"
+        raise InputError(reason, file=conversion.image.name)
+    if conversion.image.is_relocatable:
+        # A raw section has every text section at 0; to be compared, functions need distinct addresses.
+        conversion = place_again(conversion, 0)
     return decode_section(conversion.data, conversion.section_vaddr)
 
 
-def _made(image: ElfImage, options: Options) -> Conversion:
-    conversion = convert_image(image, options)
-    if not conversion.data:
-        raise InputError(f"SFrame version {options.version} can describe none of the functions; there is no section")
-    # A raw section has every text section at 0; to be compared, functions need distinct addresses.
-    return place_again(conversion, 0) if image.is_relocatable else conversion
-
-
 def verify(
-    image: ElfImage,
+    subject: ElfImage | Conversion | str | PathLike[str],
     section: DecodedSection | None = None,
     options: Options = Options(),
 ) -> Verification:
-    """Compare an SFrame section with the image's CFI, at every address where rows of either start or end.
+    """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
 
-    `section` None: the section that `convert` makes with these options, encoded and decoded again. Of the options, only
-    `source` and `with_stubs` matter to a given section. Raises as `convert` does, and `BudgetError` when the comparison
-    is out of proportion to the file.
+    Of a file (an image, or a path, which is loaded), the section is the one that it has, or a given one, for which
+    `source` and `with_stubs` of the options matter. Of a conversion, it is the one that was made, encoded and decoded
+    again. Raises `InputError` when there is no section, what `convert` raises, and `BudgetError` when the comparison is
+    out of proportion to the file.
     """
-    if section is None:
-        conversion = _made(image, options)
-        return verify_section(image, truth_of(conversion), decode_section(conversion.data, conversion.section_vaddr))
+    if isinstance(subject, Conversion):
+        with naming(subject.image.name):
+            made = _decode_made(subject) if section is None else section
+            return verify_section(subject.image, truth_of(subject), made)
     check_options(options)
+    image = _image(subject)
+    with naming(image.name):
+        return _verify(image, _decode_existing(image) if section is None else section, options)
+
+
+def _verify(image: ElfImage, section: DecodedSection, options: Options) -> Verification:
     header = section.header
     # No field holds the number of the errata: 1 introduced PC-relative starts, 2 rows without data words.
     errata = (2 if _has_outermost_rows(section) else 1) if header.start_is_pcrel else 0
@@ -109,8 +137,9 @@ def padding_in(image: ElfImage) -> PaddingCount:
 
     Raises `InputError` when the CFI, which says where functions end, cannot be used.
     """
-    cfi = read_programs(image, find_cfi(image))
-    return PaddingCount(map_code(image, cfi.entries, SFRAME_VERSION_3).padding)
+    with naming(image.name):
+        cfi = read_programs(image, find_cfi(image))
+        return PaddingCount(map_code(image, cfi.entries, SFRAME_VERSION_3).padding)
 
 
 def truth_of(conversion: Conversion) -> Truth:
@@ -179,4 +208,5 @@ def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: 
 
     if reader not in READERS:
         raise RequestError(f"reader {reader!r} is none of {', '.join(READERS)}")
-    return judge_section(reader, section, image, is_in_file=is_in_file)
+    with naming(image.name):
+        return judge_section(reader, section, image, is_in_file=is_in_file)

@@ -63,6 +63,9 @@ class Arch(NamedTuple):
     registers: tuple[str, ...]
     """DWARF register names by number, as the assembler spells them."""
 
+    def __repr__(self) -> str:
+        return f"<Arch {self.name}>"
+
     def register_name(self, number: int) -> str:
         """Return the assembler's name of a DWARF register, or `rN` beyond those that have one here."""
         return self.registers[number] if number < len(self.registers) else f"r{number}"

@@ -12,6 +12,7 @@ from cfi2sframe.dwarf.programs import Cfi, CfiEntry, read_programs
 from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.lower import InParts, Skip, Target, check_target, lower_programs
+from cfi2sframe.printable import counted
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section
@@ -111,6 +112,15 @@ class Conversion(NamedTuple):
     plan: SectionPlan
     section_vaddr: int
     data: bytes
+
+    def __repr__(self) -> str:
+        made = f"{counted(len(self.section.starts), 'function')}, {counted(len(self.data), 'byte')}"
+        left = [
+            f"{counted(count, 'FDE')} {what}"
+            for count, what in ((len(self.left_out), "left out"), (len(self.in_parts), "in parts"))
+            if count
+        ]
+        return f"<Conversion of {self.image.name}: version {self.target.version}, {', '.join([made, *left])}>"
 
     @property
     def shares(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.conversion import place_again
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.elf.headers import SYMBOL_SIZE
-from cfi2sframe.errors import EmbedError, VerificationError
+from cfi2sframe.errors import EmbedError, VerificationError, naming
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.encode import encode_section
 
@@ -44,6 +44,10 @@ class Emitted(NamedTuple):
     warnings: tuple[str, ...] = ()
     plan: EmbeddingPlan | None = None
 
+    def __repr__(self) -> str:
+        where = "" if self.plan is None else f" at 0x{self.plan.section_vaddr:x}"
+        return f"<Emitted: {self.conversion.image.name} with .sframe{where}, {len(self.chunks):,} bytes>"
+
 
 def emit(
     conversion: Conversion,
@@ -58,9 +62,10 @@ def emit(
     nothing else is possible. Raises `EmbedError` when the file cannot be rewritten safely, `RequestError` when a
     function's start does not fit its field.
     """
-    if conversion.image.is_relocatable:
-        return _emit_object(conversion, replace=replace, section_type=section_type)
-    return _emit_linked(conversion, replace=replace, section_type=section_type, may_move_table=may_move_table)
+    with naming(conversion.image.name):
+        if conversion.image.is_relocatable:
+            return _emit_object(conversion, replace=replace, section_type=section_type)
+        return _emit_linked(conversion, replace=replace, section_type=section_type, may_move_table=may_move_table)
 
 
 def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
@@ -176,6 +181,11 @@ def check(emitted: Emitted, rewritten: ElfImage) -> None:
 
     Raises `EmbedError` or `VerificationError` when that is not so, `InputError` when the file cannot be read.
     """
+    with naming(rewritten.name):
+        _check(emitted, rewritten)
+
+
+def _check(emitted: Emitted, rewritten: ElfImage) -> None:
     from cfi2sframe.api import decode_existing, truth_of
     from cfi2sframe.verification import verify_section
 
@@ -203,13 +213,14 @@ def remove(image: ElfImage) -> Joined:
 
     Raises `EmbedError` when the file has no such section, or when it cannot be removed safely.
     """
-    if image.is_relocatable:
-        from cfi2sframe.rewrite.objects import remove_from_object
+    with naming(image.name):
+        if image.is_relocatable:
+            from cfi2sframe.rewrite.objects import remove_from_object
 
-        return remove_from_object(image.data)
-    from cfi2sframe.rewrite.linked import remove_section
+            return remove_from_object(image.data)
+        from cfi2sframe.rewrite.linked import remove_section
 
-    return remove_section(image.data)
+        return remove_section(image.data)
 
 
 def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
@@ -218,11 +229,12 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
     Every other mapped byte is at its address, loaders find the same tables, and sections and symbols are the same.
     Raises `EmbedError` when that is not so, `InputError` when the file cannot be read.
     """
-    if original.is_relocatable:
-        from cfi2sframe.rewrite.objects import check_object_without
+    with naming(rewritten.name):
+        if original.is_relocatable:
+            from cfi2sframe.rewrite.objects import check_object_without
 
-        check_object_without(original, rewritten)
-    else:
-        from cfi2sframe.rewrite import linked
+            check_object_without(original, rewritten)
+        else:
+            from cfi2sframe.rewrite import linked
 
-        linked.check_removal(original.data, rewritten.data)
+            linked.check_removal(original.data, rewritten.data)

@@ -9,8 +9,12 @@ message decides nothing. Valid CFI that an SFrame version cannot express is not 
 from __future__ import annotations
 
 import errno
+from contextlib import contextmanager
 from enum import Enum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class ErrorKind(Enum):
@@ -34,25 +38,49 @@ class Cfi2SFrameError(Exception):
     """Root of every exception that the package raises on purpose.
 
     `reason` is the message; `where` names a section or another part of the file, empty where it is not known; `offset`
-    (bytes) counts from that part's start.
+    (bytes) counts from that part's start. `file` is the file's name as the caller gave it, or `process PID`,
+    empty where none is involved. The text has all of them.
     """
 
     kind: ClassVar[ErrorKind] = ErrorKind.UNUSABLE
 
-    def __init__(self, reason: str, where: str = "", offset: int | None = None) -> None:
+    def __init__(self, reason: str, where: str = "", offset: int | None = None, file: str = "") -> None:
         self.reason = reason
         self.where = where
         self.offset = offset
+        self.file = file
         super().__init__(str(self))
 
-    def __str__(self) -> str:
+    @property
+    def detail(self) -> str:
+        """The text without the file, for messages that have named it."""
         if not self.where:
             return self.reason
         place = self.where if self.offset is None else f"{self.where}+0x{self.offset:x}"
         return f"{place}: {self.reason}"
 
-    def __reduce__(self) -> tuple[type[Cfi2SFrameError], tuple[str, str, int | None]]:
-        return (type(self), (self.reason, self.where, self.offset))
+    def __str__(self) -> str:
+        return f"{self.file}: {self.detail}" if self.file else self.detail
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __reduce__(self) -> tuple[type[Cfi2SFrameError], tuple[object, ...]]:
+        return (type(self), (self.reason, self.where, self.offset, self.file))
+
+    def name_file(self, file: str) -> None:
+        """Say which file the error is about, where that is not known yet."""
+        self.file = self.file or file
+
+
+@contextmanager
+def naming(file: str) -> Iterator[None]:
+    """Have the package's exceptions name a file. They are raised where only bytes are known."""
+    try:
+        yield
+    except Cfi2SFrameError as error:
+        error.name_file(file)
+        raise
 
 
 class RequestError(Cfi2SFrameError):
@@ -63,6 +91,53 @@ class RequestError(Cfi2SFrameError):
 
 class InputError(Cfi2SFrameError):
     """The input cannot be used."""
+
+
+class FileError(InputError, OSError):
+    """The operating system refused to open or to read the file: `errno` and `filename` are those of the `OSError`.
+
+    `FileError.of` makes the one that is also a `FileNotFoundError`, `PermissionError` or `IsADirectoryError`.
+    """
+
+    def __init__(
+        self, reason: str, where: str = "", offset: int | None = None, file: str = "", number: int | None = None
+    ) -> None:
+        super().__init__(reason, where, offset, file)
+        self.errno = number
+        self.strerror = reason
+        self.filename = file or None
+
+    def __reduce__(self) -> tuple[type[Cfi2SFrameError], tuple[object, ...]]:
+        return (type(self), (self.reason, self.where, self.offset, self.file, self.errno))
+
+    def name_file(self, file: str) -> None:
+        """Say which file the error is about, where that is not known yet."""
+        super().name_file(file)
+        self.filename = self.file
+
+    @staticmethod
+    def of(error: OSError, file: str = "") -> FileError:
+        """Return what to raise instead of what the operating system said."""
+        kind = FileError
+        if isinstance(error, FileNotFoundError):
+            kind = MissingFileError
+        elif isinstance(error, PermissionError):
+            kind = ForbiddenFileError
+        elif isinstance(error, IsADirectoryError):
+            kind = IsFolderError
+        return kind(error.strerror or str(error), file=file, number=error.errno)
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """There is no such file."""
+
+
+class ForbiddenFileError(FileError, PermissionError):
+    """The file may not be read."""
+
+
+class IsFolderError(FileError, IsADirectoryError):
+    """A folder was named instead of a file."""
 
 
 class ElfError(InputError):
@@ -126,9 +201,15 @@ class VerificationError(Cfi2SFrameError):
 
 
 class OutputError(Cfi2SFrameError):
-    """The operating system refused to write the output; `where` is its path."""
+    """The operating system refused to write the output; `where` and `file` are its path."""
 
     kind = ErrorKind.SYSTEM
+
+    def __init__(self, reason: str, where: str = "", offset: int | None = None, file: str = "") -> None:
+        super().__init__(reason, where, offset, file or where)
+
+    def __str__(self) -> str:
+        return self.detail
 
 
 def kind_of(error: Exception) -> ErrorKind:
@@ -139,9 +220,12 @@ def kind_of(error: Exception) -> ErrorKind:
 
 
 def reason_of(error: Exception) -> str:
-    """Return in one line why work on a file failed, whatever was raised; an unexpected exception is named as a bug."""
+    """Return in one line why work on a file failed, whatever was raised; an unexpected exception is named as a bug.
+
+    The file is not named, since that is how the message begins.
+    """
     if isinstance(error, Cfi2SFrameError):
-        return str(error)
+        return error.detail
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return _out_of_memory()
     if isinstance(error, OSError):

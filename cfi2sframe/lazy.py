@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def importer(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a package's `__getattr__`; `homes` maps each name to its module. It raises `AttributeError`."""
+    """Return a package's `__getattr__`; `homes` maps each name to its module. It raises `AttributeError`.
+
+    A name whose home is empty is a module itself.
+    """
 
     def find(name: str) -> object:
         home = homes.get(name)
@@ -18,6 +21,6 @@ def importer(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
 
-        return getattr(import_module(f"{package}.{home}"), name)
+        return getattr(import_module(f"{package}.{home}"), name) if home else import_module(f"{package}.{name}")
 
     return find

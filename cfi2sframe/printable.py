@@ -9,3 +9,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count of things, such as `1 row` or `1,024 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -424,7 +424,7 @@ def count_lines() -> Callable[[bytes], int]:
     """Count the lines of the package that run while a file is loaded, converted and verified."""
     import sys
 
-    from cfi2sframe.api import verify
+    from cfi2sframe.api import convert, verify
 
     def count(data: bytes) -> int:
         lines = 0
@@ -439,7 +439,7 @@ def count_lines() -> Callable[[bytes], int]:
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            verify(load(data))
+            verify(convert(load(data)))
         finally:
             sys.settrace(before)
         return lines

@@ -111,7 +111,7 @@ def padding_of(image: ElfImage) -> list[tuple[int, int]]:
     check_sums(conversion)
     levels: tuple[Level, ...] = (1, 2, "s")
     for version, level in product((2, 3), levels):
-        assert verify(image, None, Options(version=version, level=level)).is_clean
+        assert verify(convert(image, Options(version=version, level=level))).is_clean
     ends = {function.start_vaddr + function.size for function in conversion.section.functions}
     ranges = conversion.code_map.padding.ranges
     assert {end for _, end in ranges} <= ends
@@ -245,7 +245,7 @@ def test_functions_that_are_left_out_do_not_reach() -> None:
     assert [(f.start_vaddr - TEXT_VADDR, f.size) for f in conversion.section.functions] == [(SIZE + 8, SIZE + 4)]
     counts = check_sums(conversion).bytes
     assert (counts.left_out, counts.padding, counts.other_padding, counts.uncovered) == (SIZE, 4, 8, 0)
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
 
 
 def test_fdes_that_overlap() -> None:
@@ -424,7 +424,7 @@ AARCH64_CALL26 = 283
 def padding_in_object(image: ElfImage) -> list[tuple[int, int]]:
     conversion = convert(image)
     check_sums(conversion)
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
     return [(image.place(start).offset, image.place(end).offset) for start, end in conversion.code_map.padding.ranges]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import Options, account, load
-from cfi2sframe.api import decode_made, truth_of, verify
+from cfi2sframe.api import convert, decode_made, truth_of, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.elf.constants import EM_X86_64
@@ -99,7 +99,7 @@ def test_the_best_source_holds_every_address(best: list[tuple[int, int]], other:
         return
     image = both(AMD64, tuple(groups[0]), debug_frame(AMD64, *groups[1]))
     assert held(image) == expected
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
     conversion = convert_checked(image)
     counts = account(conversion).sources
     assert sum(source.fdes for source in counts) == len(best) + len(other)
@@ -224,7 +224,7 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
     refusal = refusal_of(conversion, coverage, is_strict=True, min_coverage=None)
     assert refusal is not None
     assert refusal.reason == ".debug_frame is not read, and --strict forbids it"
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
     with pytest.raises(CfiError, match="leaves the section"):
         convert_image(image, Options(source="debug_frame"))
     with pytest.raises(CfiError, match="leaves the section"):
@@ -290,7 +290,7 @@ def test_gcc_without_asynchronous_tables(tmp_path: Path) -> None:
     found = {names[start] for start in conversion.cfi.entries.starts if start in names}
     assert {"main", "twice"} <= found
     assert [source.name for source in account(conversion).sources] == [".eh_frame", ".debug_frame"]
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
 
 
 @pytest.mark.oracle
@@ -306,5 +306,5 @@ def test_an_object_with_both(tmp_path: Path) -> None:
     image = load(str(tmp_path / "both.o"))
     conversion = convert_checked(image)
     assert [source.described for source in account(conversion).sources] == [1, 1]
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
     assert emit(conversion).chunks

@@ -177,7 +177,7 @@ def _section_in(image: ElfImage) -> _Section | Unusable:
         section = decode_existing(image)
         check_size(section, image.budget)
     except Cfi2SFrameError as error:
-        return Unusable(image.name, str(error), error.kind)
+        return Unusable(image.name, error.detail, error.kind)
     return _Section(image.name, section, image)
 
 

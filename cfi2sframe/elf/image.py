@@ -94,6 +94,10 @@ class ElfImage:
         self._index_lists = {s.link: s for s in reversed(self.sections) if s.type == c.SHT_SYMTAB_SHNDX}
         self._code_starts = [r.start_vaddr for r in self.code_ranges]
 
+    def __repr__(self) -> str:
+        kind = "object" if self.is_relocatable else "linked file"
+        return f"<ElfImage {self.name}: {self.arch.name} {kind}, {len(self.data):,} bytes>"
+
     def _find_arch(self) -> Arch:
         arch = arch_of_elf(self.header.machine, self.byte_order)
         if arch is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.budget import Budget
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import FileError, naming
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -22,13 +22,17 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
     """Load an ELF file from a path, or from its bytes. `name` is its name in messages.
 
     A large file is read on demand and stays open as long as the image exists; reading it raises `ChangedError` when it
-    was truncated meanwhile. Raises `InputError` when the file cannot be read, or is no ELF file that SFrame is defined
-    for.
+    was truncated meanwhile. Raises `FileError` when the file cannot be opened or read, which is also the `OSError` for
+    that (`FileNotFoundError` if there is none), and `ElfError` when it is no ELF file that SFrame is defined for.
     """
     if isinstance(source, bytes):
-        return ElfImage(source, name or "<bytes>")
+        shown = name or "<bytes>"
+        with naming(shown):
+            return ElfImage(source, shown)
     path = os.fspath(source)
-    return image_of(read_file(path), path if name is None else name)
+    shown = path if name is None else name
+    with naming(shown):
+        return image_of(read_file(path), shown)
 
 
 def image_of(data: FileData, name: str) -> ElfImage:
@@ -74,11 +78,11 @@ def read_stream(stream: BinaryIO) -> bytes:
 
 
 def read_file(path: str) -> memoryview | FileBytes:
-    """Return a file's bytes; those of a large one are read on demand. Raises `InputError` when it cannot be read."""
+    """Return a file's bytes; those of a large one are read on demand. Raises `FileError` when it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise InputError(error.strerror or str(error)) from None
+        raise FileError.of(error) from None
     try:
         return read_open(descriptor)
     finally:
@@ -88,7 +92,7 @@ def read_file(path: str) -> memoryview | FileBytes:
 def read_open(descriptor: int) -> memoryview | FileBytes:
     """Return the bytes of an open file as `read_file` does; the caller closes the descriptor.
 
-    For pipes and devices see `read_stream`. Raises `InputError` when it cannot be read.
+    For pipes and devices see `read_stream`. Raises `FileError` when it cannot be read.
     """
     try:
         status = os.fstat(descriptor)
@@ -101,7 +105,7 @@ def read_open(descriptor: int) -> memoryview | FileBytes:
             file.seek(0)
             return memoryview(file.read())
     except OSError as error:
-        raise InputError(error.strerror or str(error)) from None
+        raise FileError.of(error) from None
 
 
 def _read_on_demand(descriptor: int, status: os.stat_result) -> FileBytes:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.load import open_unfollowed, read_open, read_stream
-from cfi2sframe.errors import ChangedError, InputError, UnfitError
+from cfi2sframe.errors import ChangedError, FileError, IsFolderError, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,7 @@ def open_folder(path: str) -> int:
 def open_resolved(path: str) -> Iterator[tuple[FileData, InputFile]]:
     """Open the regular file at an absolute resolved path; give its bytes and the file.
 
-    Raises `InputError` when it cannot be opened or is a folder, `UnfitError` when it is anything else.
+    Raises `FileError` when it cannot be opened or is a folder, `UnfitError` when it is anything else.
     """
     try:
         folder = open_folder(os.path.dirname(path))
@@ -134,12 +134,16 @@ def open_resolved(path: str) -> Iterator[tuple[FileData, InputFile]]:
         finally:
             os.close(folder)
     except OSError as error:
-        raise InputError(error.strerror or str(error)) from None
+        raise FileError.of(error) from None
     with _closing(descriptor):
         file = _input_file(descriptor)
         if file is None:
             is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-            raise InputError(os.strerror(errno.EISDIR)) if is_folder else UnfitError("not a regular file")
+            raise (
+                IsFolderError(os.strerror(errno.EISDIR), number=errno.EISDIR)
+                if is_folder
+                else UnfitError("not a regular file")
+            )
         yield read_open(descriptor), file
 
 
@@ -147,7 +151,7 @@ def open_resolved(path: str) -> Iterator[tuple[FileData, InputFile]]:
 def open_named(path: str) -> Iterator[tuple[FileData, InputFile | None]]:
     """Open a file, a device, a pipe, or `-` for standard input; give its bytes, and the file if it is a regular one.
 
-    Raises `InputError` when it cannot be read, `OSError` when standard input cannot.
+    Raises `FileError` when it cannot be read, `OSError` when standard input cannot.
     """
     if path == "-":
         yield read_stream(sys.stdin.buffer), None
@@ -155,7 +159,7 @@ def open_named(path: str) -> Iterator[tuple[FileData, InputFile | None]]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise InputError(error.strerror or str(error)) from None
+        raise FileError.of(error) from None
     with _closing(descriptor):
         # The status is taken before anything is read, so that every later change is noticed.
         file = _input_file(descriptor)

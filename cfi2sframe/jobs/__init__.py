@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from cfi2sframe.jobs.listing import work_list
     from cfi2sframe.jobs.records import Job, Outcome, Output, Settings
     from cfi2sframe.jobs.runner import run
+    from cfi2sframe.jobs.single import convert_file
 
-__all__ = ["FileState", "Job", "Outcome", "Output", "Settings", "run", "run_job", "work_list"]
+__all__ = ["FileState", "Job", "Outcome", "Output", "Settings", "convert_file", "run", "run_job", "work_list"]
 
 _HOMES = {
     "FileState": "listing",
@@ -29,6 +30,7 @@ _HOMES = {
     "Outcome": "records",
     "Output": "records",
     "Settings": "records",
+    "convert_file": "single",
     "run": "runner",
     "run_job": "job",
     "work_list": "listing",
@@ -36,3 +38,7 @@ _HOMES = {
 
 # Writing one file must not pay for pools of processes.
 __getattr__ = importer(__name__, _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

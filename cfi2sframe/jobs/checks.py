@@ -78,7 +78,10 @@ def check(image: ElfImage, request: Request) -> Checked:
             sentences += [sentence for verdict in verdicts for sentence in _sentences(verdict, image)]
             is_read &= any(verdict.reads_it for verdict in verdicts)
         return Checked(image.name, sentences=tuple(sentences), is_read=is_read)
-    result = api.verify(image, None if request.is_conversion else _section(image, request), request.options)
+    if request.is_conversion:
+        result = api.verify(api.convert(image, request.options))
+    else:
+        result = api.verify(image, _section(image, request), request.options)
     return Checked(
         image.name,
         result.function_count,
@@ -97,7 +100,7 @@ def _section(image: ElfImage, request: Request) -> DecodedSection:
         try:
             return api.decode_raw(image, request.section, request.options.section_vaddr, request.options)
         except SFrameError as error:
-            raise InputError(f"{request.section_name}: {error}") from None
+            raise InputError(f"{request.section_name}: {error.detail}") from None
     return api.decode_existing(image)
 
 

@@ -44,7 +44,8 @@ _UNFIT: Final = (ErrorKind.UNFIT, ErrorKind.NOT_ELF)
 def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
     """Convert one file, unless it already is what would be written.
 
-    Raises nothing but interrupts, and `BrokenPipeError` when the reader of a job's output has closed it. `kept`: the
+    Raises nothing but interrupts, and `BrokenPipeError` when the reader of a job's output has closed it, unless the job
+    has failures raised. `kept`: the
     conversion is appended there, so that a process that is about to end need not free it first.
     """
     kept = [] if kept is None else kept
@@ -62,9 +63,11 @@ def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
 
 
 def _failed(job: Job, error: Exception) -> Outcome:
+    if job.raises:
+        raise error
     kind = kind_of(error)
     if kind in _UNFIT and job.settings.skips_unfit:
-        return Outcome(job.name, job.other_names, "skipped", reason=str(error), state=job.state)
+        return Outcome(job.name, job.other_names, "skipped", reason=reason_of(error), state=job.state)
     # Whatever failed may have used up the memory that the next file needs.
     gc.collect()
     if isinstance(error, OutputError):

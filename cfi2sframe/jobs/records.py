@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
+from cfi2sframe.printable import counted
 
 if TYPE_CHECKING:
     from cfi2sframe.errors import ErrorKind
@@ -61,6 +62,7 @@ class Job(NamedTuple):
     state: FileState | None
     settings: Settings
     output: Output | None = None
+    raises: bool = False
 
 
 class Outcome(NamedTuple):
@@ -87,3 +89,11 @@ class Outcome(NamedTuple):
     summary: str = ""
     account: str = ""
     state: FileState | None = None
+
+    def __repr__(self) -> str:
+        words: list[str] = [self.status]
+        if self.reason:
+            words.append(self.reason)
+        if self.status == "converted":
+            words += [counted(self.function_count, "function"), counted(self.section_size, "byte")]
+        return f"<Outcome of {self.name}: {', '.join(words)}>"

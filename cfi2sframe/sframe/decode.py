@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.arch import arch_of_abi
 from cfi2sframe.errors import SFrameError
+from cfi2sframe.printable import counted
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import FrameRow
 from cfi2sframe.sframe.row_tails import WHERE, TailReader
@@ -67,6 +68,9 @@ class DecodedRow(NamedTuple):
     word_size: int
     words: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        return repr(self.row)
+
 
 class RowList(NamedTuple):
     """The rows of a function as columns: `starts[N]` (bytes from the function's start), `tails[N]`, `states[N]`.
@@ -78,6 +82,9 @@ class RowList(NamedTuple):
     tails: tuple[RowTail, ...]
     states: tuple[FrameState, ...]
     size: int
+
+    def __repr__(self) -> str:
+        return f"<RowList: {counted(len(self.starts), 'row')}>"
 
     @property
     def rows(self) -> tuple[DecodedRow, ...]:
@@ -122,6 +129,17 @@ class DecodedFunction(NamedTuple):
     is_flexible: bool
     row_list: RowList
 
+    def __repr__(self) -> str:
+        marks = {"PCMASK": self.is_pcmask, "flexible": self.is_flexible, "signal frame": self.is_signal_frame}
+        marks |= {"B key": self.uses_b_key}
+        text = "".join(f", {name}" for name, has_it in marks.items() if has_it)
+        return f"<function 0x{self.start_vaddr:x}..0x{self.end_vaddr:x}: {counted(self.row_count, 'row')}{text}>"
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first virtual address after the function."""
+        return self.start_vaddr + self.size
+
     @property
     def rows(self) -> tuple[DecodedRow, ...]:
         """The rows as records, which are made each time."""
@@ -153,6 +171,13 @@ class DecodedSection(NamedTuple):
     sizes: tuple[int, ...]
     body_numbers: tuple[int, ...]
     bodies: tuple[DecodedBody, ...]
+
+    def __repr__(self) -> str:
+        functions, size = counted(len(self.starts), "function"), counted(self.section_size, "byte")
+        return (
+            f"<DecodedSection: version {self.header.version}, {self.arch.name}, {functions}, {size} at "
+            f"0x{self.section_vaddr:x}>"
+        )
 
     @property
     def functions(self) -> tuple[DecodedFunction, ...]:

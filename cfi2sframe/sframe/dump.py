@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from cfi2sframe.sframe import constants as s
+from cfi2sframe.sframe.model import rule_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -120,10 +121,9 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
         return "u"
     if rule.register is None:
         # readelf shows no load here: an offset from the CFA is always where the value is saved.
-        return f"c{rule.offset:+d}"
+        return rule_text(None, rule.offset, deref=True)
     base = {arch.sp_register: "sp", arch.fp_register: "fp"}.get(rule.register, f"r{rule.register}")
-    text = f"{base}{rule.offset:+d}"
-    return f"({text})" if rule.deref else text
+    return rule_text(base, rule.offset, deref=rule.deref)
 
 
 def dump_data(

@@ -8,7 +8,42 @@ few rules, flexible rows (version 3) nearly all.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.printable import counted
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+
+
+def rule_text(register: str | None, offset: int, *, deref: bool) -> str:
+    """Return a rule as readelf writes it for SFrame and for CFI.
+
+    `rsp+16` is a value and `(rbp-8)` what is saved there; from the CFA (`register` is None), `v-16` is a value and
+    `c-8` what is saved there.
+    """
+    if register is None:
+        return f"{'c' if deref else 'v'}{offset:+d}"
+    text = f"{register}{offset:+d}"
+    return f"({text})" if deref else text
+
+
+def state_text(cfa: str | None, ra: str | None, fp: str | None, *, mangled_ra: bool) -> str:
+    """Return a state as readelf writes its columns: `u` is unchanged, `[s]` signed. `cfa` is None when outermost."""
+    if cfa is None:
+        return "outermost"
+    return f"cfa={cfa} ra={ra or 'u'}{'[s]' if mangled_ra else ''} fp={fp or 'u'}"
+
+
+class NamedRule(NamedTuple):
+    """A `Rule` whose register has the assembler's name instead of DWARF's number."""
+
+    register: str | None
+    offset: int
+    deref: bool
+
+    def __repr__(self) -> str:
+        return rule_text(self.register, self.offset, deref=self.deref)
 
 
 class Rule(NamedTuple):
@@ -20,6 +55,15 @@ class Rule(NamedTuple):
     register: int | None
     offset: int
     deref: bool
+
+    def __repr__(self) -> str:
+        name = None if self.register is None else f"r{self.register}"
+        return rule_text(name, self.offset, deref=self.deref)
+
+    def named(self, arch: Arch) -> NamedRule:
+        """Return the rule with its register's name."""
+        name = None if self.register is None else arch.register_name(self.register)
+        return NamedRule(name, self.offset, self.deref)
 
 
 class FrameState(NamedTuple):
@@ -34,6 +78,10 @@ class FrameState(NamedTuple):
     fp: Rule | None = None
     mangled_ra: bool = False
 
+    def __repr__(self) -> str:
+        cfa, ra, fp = (None if rule is None else repr(rule) for rule in (self.cfa, self.ra, self.fp))
+        return state_text(cfa, ra, fp, mangled_ra=self.mangled_ra)
+
 
 #: RA is undefined: unwinding ends here.
 OUTERMOST: Final = FrameState(None)
@@ -44,6 +92,9 @@ class FrameRow(NamedTuple):
 
     start_delta: int
     state: FrameState
+
+    def __repr__(self) -> str:
+        return f"+0x{self.start_delta:x}: {self.state}"
 
 
 class Attributes(NamedTuple):
@@ -68,6 +119,9 @@ class FunctionBody(NamedTuple):
     is_signal_frame: bool = False
     uses_b_key: bool = False
     repeat_size: int = 0
+
+    def __repr__(self) -> str:
+        return f"<FunctionBody: {counted(len(self.starts), 'row')}>"
 
     @property
     def rows(self) -> tuple[FrameRow, ...]:
@@ -105,6 +159,10 @@ class Function(NamedTuple):
     size: int
     body: FunctionBody
 
+    def __repr__(self) -> str:
+        rows = counted(len(self.body.starts), "row")
+        return f"<function 0x{self.start_vaddr:x}..0x{self.start_vaddr + self.size:x}: {rows}>"
+
 
 class Section(NamedTuple):
     """The logical section: version, ABI, flags, and functions in the order of the function table.
@@ -122,6 +180,9 @@ class Section(NamedTuple):
     is_sorted: bool = True
     start_is_pcrel: bool = True
     all_keep_frame_pointer: bool = False
+
+    def __repr__(self) -> str:
+        return f"<Section: version {self.version}, {counted(len(self.starts), 'function')}>"
 
     @property
     def functions(self) -> tuple[Function, ...]:

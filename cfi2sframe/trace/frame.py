@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from cfi2sframe.printable import counted
+
 if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FrameState
 
@@ -61,6 +63,10 @@ class Frame(NamedTuple):
     registers: Mapping[int, int] = NO_REGISTERS
     is_return_address: bool = False
 
+    def __repr__(self) -> str:
+        known = {"pc": self.pc, "sp": self.sp, "fp": self.fp, "ra": self.ra}
+        return " ".join(f"{name}=0x{value:x}" for name, value in known.items() if value is not None)
+
     @property
     def lookup_pc(self) -> int:
         """The address to look for in tables: inside the call instruction where the PC is a return address."""
@@ -72,6 +78,9 @@ class Ending(NamedTuple):
 
     kind: EndingKind
     detail: str
+
+    def __repr__(self) -> str:
+        return f"<Ending {self.kind}: {self.detail}>"
 
 
 RowSource = Literal["file", "converted", "trampoline"]
@@ -114,9 +123,15 @@ class TraceEntry(NamedTuple):
     cfa: int | None
     recovered: tuple[int, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<{self.frame} in {self.located.module or 'no module'}>"
+
 
 class Trace(NamedTuple):
     """Frames from the innermost to the last one found, whose caller is not known for the reason that `ending` names."""
 
     entries: tuple[TraceEntry, ...]
     ending: Ending
+
+    def __repr__(self) -> str:
+        return f"<Trace: {counted(len(self.entries), 'frame')}, end: {self.ending.kind}>"

@@ -26,6 +26,9 @@ class FoundSymbol(NamedTuple):
     name: str
     offset: int
 
+    def __repr__(self) -> str:
+        return f"{self.name}+0x{self.offset:x}"
+
 
 class SymbolTable:
     """A file's function symbols, from .symtab and .dynsym, searchable by address.

@@ -39,6 +39,11 @@ class Memory:
                 end = piece.end
         self._starts = [piece.start for piece in self.pieces]
 
+    @classmethod
+    def at(cls, address: int, data: FileData) -> Memory:
+        """Return memory of one piece, such as the copy of a stack from SP upwards."""
+        return cls([MemoryPiece(address, len(data), data)])
+
     def piece_at(self, address: int) -> MemoryPiece | None:
         """Return the piece that holds an address."""
         index = bisect_right(self._starts, address) - 1

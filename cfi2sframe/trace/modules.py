@@ -16,9 +16,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.elf.notes import build_id
 from cfi2sframe.errors import InputError
-from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup import Lookup
-from cfi2sframe.sframe.model import OUTERMOST
 from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Row
@@ -45,6 +43,9 @@ class RowTable(NamedTuple):
 
     budget: Budget | None = None
 
+    def __repr__(self) -> str:
+        return f"<RowTable: {self.lookup} of the {'file' if self.source == 'file' else 'CFI'}>"
+
     def find(self, vaddr: int) -> Row | None:
         """Return the row in force at an address of the file."""
         found = self.lookup.find(vaddr)
@@ -54,12 +55,8 @@ class RowTable(NamedTuple):
         if function.is_pcmask and self.budget is not None:
             # Version 1 cannot be searched by bisection: every row may match.
             self.budget.spend(function.row_count // _ROWS_PER_STEP, "rows of PCMASK functions")
-        if found.row is not None:
-            state = found.row.row.state
-        elif not function.row_count and not function.is_flexible and self.lookup.version >= SFRAME_VERSION_3:
-            # A function without rows has no caller (version 3, 3.1).
-            state = OUTERMOST
-        else:
+        state = found.state
+        if state is None:
             return None
         return Row(
             state,
@@ -119,7 +116,7 @@ def _read_rows(image: ElfImage, version: int) -> RowTable | Ending:
     try:
         decoded = decode_existing(image) if has_section else _converted(image, version)
     except InputError as error:
-        return Ending("unusable-section" if has_section else "unusable-module", f"{image.name}: {error}")
+        return Ending("unusable-section" if has_section else "unusable-module", f"{image.name}: {error.detail}")
     if decoded.arch != image.arch:
         return Ending("unusable-section", f"{image.name}: the section is for {decoded.arch.name}")
     return RowTable(Lookup(decoded), source, image.budget)

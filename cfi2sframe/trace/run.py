@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.budget import Budget
-from cfi2sframe.errors import ChangedError, InputError, RequestError
+from cfi2sframe.errors import ChangedError, InputError, RequestError, naming
+from cfi2sframe.printable import counted
 from cfi2sframe.trace.elfcore import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, read_core
 from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Located, Trace, TraceEntry
@@ -39,10 +40,21 @@ class ThreadTrace(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """The traces of a core or a process, in its order of threads, and the address space that they are in."""
+    """The traces of a core or a process, in its order of threads, and the address space that they are in.
+
+    As text it is what `cfi2sframe trace` prints.
+    """
 
     space: AddressSpace
     threads: tuple[ThreadTrace, ...]
+
+    def __repr__(self) -> str:
+        return f"<Traced: {counted(len(self.threads), 'thread')}>"
+
+    def __str__(self) -> str:
+        from cfi2sframe.trace.formatting import trace_lines
+
+        return "\n".join(trace_lines(self))
 
 
 def trace_core(
@@ -62,13 +74,14 @@ def trace_core(
     executable cannot be used, `RequestError` when there is no such thread.
     """
     store = store or FileStore()
-    core = read_core(path)
-    space = core_space(core, store, executable)
-    wanted = [t for t in core.threads if threads in ("all", t.id)]
-    if not wanted:
-        raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
-    traces = (_trace_thread(thread, space, limit, with_cfi_registers=with_cfi_registers) for thread in wanted)
-    return Traced(space, tuple(traces))
+    with naming(path):
+        core = read_core(path)
+        space = core_space(core, store, executable)
+        wanted = [t for t in core.threads if threads in ("all", t.id)]
+        if not wanted:
+            raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
+        traces = (_trace_thread(thread, space, limit, with_cfi_registers=with_cfi_registers) for thread in wanted)
+        return Traced(space, tuple(traces))
 
 
 def _trace_thread(
@@ -142,7 +155,7 @@ def trace_process(
     thread_id = None if threads == "all" else threads
     extra: set[Span] = set()
     stops = 0
-    with Process(pid) as process:
+    with naming(f"process {pid}"), Process(pid) as process:
         # Resident memory was paid for by the process; memory that is mapped and untouched costs it nothing.
         budget = Budget(process.resident_size())
         while True:

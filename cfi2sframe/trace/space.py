@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.budget import Budget
 from cfi2sframe.elf.constants import PT_LOAD
 from cfi2sframe.errors import InputError
+from cfi2sframe.printable import counted
 from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import ADDRESS_MASK, Ending, Located
 from cfi2sframe.trace.memory_image import headers_in_memory, image_bytes, memory_build_id
-from cfi2sframe.trace.modules import ModuleFile
+from cfi2sframe.trace.modules import FileStore, ModuleFile
+from cfi2sframe.trace.walking import DEFAULT_LIMIT, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.rules import RegisterRule
     from cfi2sframe.elf.headers import ProgramHeader
-    from cfi2sframe.trace.frame import ReadMemory
+    from cfi2sframe.trace.frame import Frame, ReadMemory, Trace
     from cfi2sframe.trace.function_names import FoundSymbol
 
 _PAGE_MASK: Final = 0xFFF
@@ -64,6 +66,11 @@ class Module(NamedTuple):
     note: str = ""
 
 
+def _nothing(_address: int, _size: int) -> bytes | None:
+    """Read no memory."""
+    return None
+
+
 class AddressSpace:
     """The rows and bytes of a process by address.
 
@@ -96,6 +103,40 @@ class AddressSpace:
         self._mappings: list[FileMapping] = []
         #: Files that cannot be used, with their start addresses; their ends are not known.
         self._unusable: list[tuple[int, str, str]] = []
+
+    @classmethod
+    def of_mappings(
+        cls,
+        arch: Arch,
+        mappings: Iterable[FileMapping],
+        store: FileStore | None = None,
+        read_own: ReadMemory = _nothing,
+    ) -> AddressSpace:
+        """Return the address space of a process that maps some files, for `walk`.
+
+        `store` keeps the files, for any number of processes. Without `read_own` a file is not compared with what was
+        mapped, and what has no file (the vDSO) is not known.
+        """
+        store = store or FileStore()
+        space = cls(arch, read_own, store.open, store.of_memory)
+        space.add_mappings(mappings)
+        return space
+
+    def walk(self, frame: Frame, read_memory: ReadMemory | None = None, *, limit: int = DEFAULT_LIMIT) -> Trace:
+        """Return the frames from `frame` outwards, at most `limit` of them, and why there are no more.
+
+        `read_memory` has the memory of this moment, such as a copy of the stack; None: that of the process.
+        """
+
+        def read(address: int, size: int) -> bytes | None:
+            data = self.read_own(address, size) if read_memory is None else read_memory(address, size)
+            return self._read_file(address, size) if data is None else data
+
+        return walk(frame, self.find_row, read, self.arch, limit=limit)
+
+    def __repr__(self) -> str:
+        files = {*self._by_path, *(module.name for module in self.modules)}
+        return f"<AddressSpace: {self.arch.name}, {counted(len(files), 'file')}>"
 
     # Modules
 
@@ -267,8 +308,10 @@ class AddressSpace:
     def read(self, address: int, size: int) -> bytes | None:
         """Read memory: the process's own, or a mapped file's bytes where a core does not repeat them."""
         data = self.read_own(address, size)
-        if data is not None:
-            return data
+        return self._read_file(address, size) if data is None else data
+
+    def _read_file(self, address: int, size: int) -> bytes | None:
+        """Read memory that holds a file's bytes from there."""
         module = self.module_at(address)
         if module is None or isinstance(module.file, str):
             return None

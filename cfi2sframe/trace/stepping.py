@@ -13,6 +13,7 @@ from cfi2sframe.trace.frame import ADDRESS_MASK, Ending, Frame
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
+    from cfi2sframe.sframe.lookup import Found
     from cfi2sframe.sframe.model import FrameState, Rule
     from cfi2sframe.trace.frame import ReadMemory
 
@@ -56,6 +57,21 @@ def step(
     if not (has_room or is_signal_frame):
         return Ending("stack-does-not-grow", f"SP of the caller is 0x{sp:x}, this frame's is 0x{frame.sp:x}")
     return Frame(ra, sp, fp, is_return_address=not is_signal_frame)
+
+
+def caller_of(
+    frame: Frame, where: Found, read_memory: ReadMemory, *, pac_mask: int = DEFAULT_PAC_MASK
+) -> Frame | Ending:
+    """Return the caller of a frame, or why it cannot be known: `step` with what `Lookup.find` has found.
+
+    `where` is what is in force at `frame.lookup_pc`. The caller's `pc` is the frame's RA, its `fp` the value of FP, and
+    its `sp` follows from the CFA (`cfa_of`).
+    """
+    state = where.state
+    if state is None:
+        return Ending("no-row", "the rows of the function start later")
+    is_signal_frame = where.function.is_signal_frame
+    return step(frame, state, read_memory, where.arch, is_signal_frame=is_signal_frame, pac_mask=pac_mask)
 
 
 def _known(value: int | Ending) -> int | None:

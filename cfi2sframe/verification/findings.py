@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from cfi2sframe.printable import counted
+
 Kind = Literal["wrong", "missing", "extra", "invariant"]
 
 
@@ -20,6 +22,9 @@ class Difference(NamedTuple):
     vaddr: int
     message: str
 
+    def __repr__(self) -> str:
+        return f"0x{self.vaddr:x}: {self.kind}: {self.message}"
+
 
 class Verification(NamedTuple):
     """The result: how much was compared, and all differences.
@@ -32,6 +37,10 @@ class Verification(NamedTuple):
     point_count: int
     left_out_count: int
     differences: tuple[Difference, ...]
+
+    def __repr__(self) -> str:
+        found = counted(len(self.differences), "difference") if self.differences else "no difference"
+        return f"<Verification: {found}, {counted(self.function_count, 'FDE')} at {self.point_count:,} addresses>"
 
     @property
     def is_clean(self) -> bool:

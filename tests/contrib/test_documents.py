@@ -6,8 +6,10 @@ from __future__ import annotations
 import ast
 import doctest
 import json
+import os
 import re
 import subprocess
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,26 +71,58 @@ def test_every_reading_is_pinned_by_tests_that_exist() -> None:
             assert test in names_of_tests(ROOT / file), (sentence, file, test)
 
 
+def sampled(pid: int) -> dict[str, Any]:
+    """Return what a profiler has of a process that is in code of its program: registers, stack, mappings."""
+    from cfi2sframe.errors import InputError
+    from cfi2sframe.trace.process import Process, file_mappings
+
+    for _ in range(200):
+        with Process(pid) as process:
+            try:
+                snapshot = process.copy()
+            except InputError as error:
+                pytest.skip(str(error))
+        (sample,) = (thread.frame for thread in snapshot.threads)
+        mappings = file_mappings(snapshot.mappings)
+        program = os.readlink(f"/proc/{pid}/exe")
+        if any(mapping.start <= sample.pc < mapping.end for mapping in mappings if mapping.path == program):
+            (piece,) = snapshot.memory.pieces
+            stack = snapshot.memory.read(sample.sp, piece.end - sample.sp)
+            return {"sample": sample, "stack": stack, "mappings": mappings}
+        time.sleep(0.05)
+    pytest.fail("the program does not run")
+
+
 def test_the_library_page(tmp_path: Path) -> None:
     """Run the examples of the document on a small program."""
     need("cc")
-    from cfi2sframe import load
+    from cfi2sframe import Lookup, convert, decode, load
     from cfi2sframe.arch import AMD64
 
     program = tmp_path / "program"
-    run("cc", "-O2", "-o", program, PROJECT / "main.c", PROJECT / "words.c")
+    run("cc", "-O2", "-fno-omit-frame-pointer", "-o", program, PROJECT / "main.c", PROJECT / "words.c")
     if load(str(program)).arch != AMD64:
         pytest.skip("the page shows AMD64")
+    conversion = convert(str(program))
+    lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
+    pcs = (pc for function in lookup.functions for pc in range(function.start_vaddr, function.end_vaddr))
     text = (DOCS / "library.md").read_text()
     names = {
         "program": str(program),
         "target": str(tmp_path / "target"),
         "open_bytes": lambda path: (tmp_path / path).read_bytes(),
+        "pc": next(pc for pc in pcs if str(lookup.find(pc)) == "cfa=rsp+16 ra=c-8 fp=c-16"),
     }
-    test = doctest.DocTestParser().get_doctest(text, names, "library.md", str(DOCS / "library.md"), 0)
-    assert len(test.examples) > 15
     said: list[str] = []
-    results = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST).run(test, out=said.append)
+    with subprocess.Popen([program, "600"], stdout=subprocess.DEVNULL) as process:
+        try:
+            names |= {"pid": process.pid, **sampled(process.pid)}
+            test = doctest.DocTestParser().get_doctest(text, names, "library.md", str(DOCS / "library.md"), 0)
+            assert len(test.examples) > 15
+            flags = doctest.FAIL_FAST | doctest.ELLIPSIS
+            results = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
+        finally:
+            process.kill()
     assert results.failed == 0, "".join(said)
 
 
@@ -97,7 +131,7 @@ def test_the_library_page_names_all_that_is_public() -> None:
 
     text = (DOCS / "library.md").read_text()
     missing = [name for name in cfi2sframe.__all__ if not re.search(rf"\b{name}\b", text)]
-    assert missing == ["Conversion", "__version__"]
+    assert missing == ["__version__"]
 
 
 def validate(name: str, data: Any) -> None:  # noqa: ANN401 - JSON

@@ -54,7 +54,7 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
     if not conversion.data:
         return
     try:
-        found = verify(image, None, options)
+        found = verify(convert(image, options))
     except RequestError as error:
         # An object's sections are compared at addresses of their own, which may be too far apart for 32 bits.
         expect(image.is_relocatable and options.version < 3, f"converted, but not to be verified: {error}")

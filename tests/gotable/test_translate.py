@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import account, load
-from cfi2sframe.api import verify
+from cfi2sframe.api import convert, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.dwarf.programs import read_programs
@@ -81,7 +81,7 @@ def test_the_whole_way(arch: Arch) -> None:
     (source,) = account(conversion).sources
     assert (source.name, source.fdes, source.described) == (".gopclntab", 2, 2)
     assert account(conversion).bytes.default == 64
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
 
 
 @given(st.sampled_from(ARCHES), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 400)), min_size=1, max_size=9))
@@ -150,7 +150,7 @@ def test_functions_without_true_depths(arch: Arch, function: GoFunction) -> None
     assert skip.reason is SkipReason.CFA_UNDEFINED
     assert account(conversion).left_out[0].name == function.name
     assert account(conversion).sources[0].described == 1
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_damaged_function_costs_itself(name: str) -> None:
     # The place of the function's entry, in the file's section.
     table = image.bytes_at(TABLE_VADDR + damaged.offset, 4)
     assert table == struct.pack("<I", 32)
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
 
 
 def test_functions_that_do_not_ascend() -> None:
@@ -209,7 +209,7 @@ def test_c_code_comes_first() -> None:
         (".eh_frame", 1, 0),
         (".gopclntab", 1, 1),
     ]
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
 
 
 def test_a_damaged_table_costs_nothing_else() -> None:

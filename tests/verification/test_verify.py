@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.api import truth_of, verify
+from cfi2sframe.api import convert, truth_of, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.sframe.decode import decode_section
@@ -442,7 +442,7 @@ def test_a_part_may_start_outside_of_its_section() -> None:
     image = load(linked_file(AMD64, entries, codes=(text, fini), one_code_segment=True))
     section = convert_image(image).section
     assert section.starts == (TEXT_VADDR + 0x70, TEXT_VADDR + 0x78, TEXT_VADDR + 0x88)
-    assert verify(image).is_clean
+    assert verify(convert(image)).is_clean
 
 
 def test_fdes_of_no_code_are_not_missed() -> None:
@@ -546,13 +546,13 @@ def test_stubs_off_their_block_size(version: int, *, follows: bool) -> None:
     options = Options(version)
     stubs = convert_image(image, options).code_map.stubs.functions
     assert [(f.start_vaddr - plt_vaddr, f.size, f.body.repeat_size) for f in stubs] == [(0, 8, 0), (8, 40, 16)]
-    assert verify(image, None, options).differences == ()
+    assert verify(convert(image, options)).differences == ()
 
 
 def test_objects_are_compared_where_the_image_puts_them() -> None:
     data = object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.other": (push_fp(AMD64, 0x10),)})
     image = load(data, "in.o")
-    assert verify(image) == (2, 6, 0, ())
+    assert verify(convert(image)) == (2, 6, 0, ())
     vaddrs = {s.name: s.vaddr for s in image.sections}
     functions = (PUSH._replace(start=vaddrs[".text"]), PUSH._replace(start=vaddrs[".text.other"] + 0x10))
     unsorted = RawSection((functions[1], functions[0]), flags=4, vaddr=0)
@@ -561,7 +561,7 @@ def test_objects_are_compared_where_the_image_puts_them() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_its_own_conversion_is_clean(image: ElfImage, version: int) -> None:
-    assert verify(image, None, Options(version=version)).is_clean
+    assert verify(convert(image, Options(version=version))).is_clean
 
 
 # Invariants

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The library as a person meets it at a prompt: names, answers that fit a line, errors that name their file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import rlcompleter
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cfi2sframe
+from cfi2sframe import errors, jobs, trace
+from cfi2sframe.arch import AARCH64_LE, AMD64, ARCHES, S390X
+from cfi2sframe.emit import emit, remove
+from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule, rule_text
+from tests.support import cfi_asm as asm
+from tests.support.raw_sframe import RawFunction, RawSection
+from tests.support.samples import TEXT_VADDR, cie_of, linked_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.sframe.lookup import Found
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PACKAGES: Final = [cfi2sframe, jobs, trace]
+GOLDEN: Final = ROOT / "testdata" / "golden" / "amd64-push-rbp.o"
+AT_CFA_8: Final = Rule(None, -8, deref=True)
+#: push %rbp; mov %rsp, %rbp; ...; leave; ret.
+PUSH_RBP: Final = (
+    asm.advance(1),
+    asm.def_cfa_offset(16),
+    asm.offset(6, 2),
+    asm.advance(3),
+    asm.def_cfa_register(6),
+)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program"
+    path.write_bytes(linked_file(AMD64, (asm.Fde(cie_of(AMD64), TEXT_VADDR, 16, PUSH_RBP),)))
+    return path
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    path = tmp_path / "installed"
+    path.write_bytes(Path("/bin/true").read_bytes())
+    return path
+
+
+def lookup_of(program: Path) -> cfi2sframe.Lookup:
+    conversion = cfi2sframe.convert(program)
+    return cfi2sframe.Lookup(cfi2sframe.decode(conversion.data, conversion.section_vaddr))
+
+
+# Names
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_a_package_lists_what_is_public(package: Any) -> None:  # noqa: ANN401 - a module
+    assert dir(package) == sorted(package.__all__)
+    assert all(getattr(package, name) is not None for name in dir(package))
+
+
+def test_completion_shows_what_is_public() -> None:
+    completer = rlcompleter.Completer({"cfi2sframe": cfi2sframe})
+    offered: list[str] = []
+    while (text := completer.complete("cfi2sframe.", len(offered))) is not None:
+        offered.append(text.removeprefix("cfi2sframe.").rstrip("()"))
+    assert offered == [name for name in sorted(cfi2sframe.__all__) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", ["errors.FileError", "jobs.Settings", "trace.walk", "convert", "Found"])
+def test_a_name_needs_no_import_of_its_module(name: str) -> None:
+    """In a new interpreter, where nothing else has imported it."""
+    script, home = f"import cfi2sframe; cfi2sframe.{name}", Path(cfi2sframe.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "PYTHONPATH": str(home)})
+
+
+# Where CFA, RA and FP are
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [
+        (0, "cfa=rsp+8 ra=c-8 fp=u"),
+        (1, "cfa=rsp+16 ra=c-8 fp=c-16"),
+        (4, "cfa=rbp+16 ra=c-8 fp=c-16"),
+        (15, "cfa=rbp+16 ra=c-8 fp=c-16"),
+    ],
+)
+def test_a_pc_has_an_answer_of_a_line(program: Path, delta: int, text: str) -> None:
+    where = lookup_of(program).find(TEXT_VADDR + delta)
+    assert repr(where) == str(where) == text
+
+
+def test_registers_have_names(program: Path) -> None:
+    where = lookup_of(program).find(TEXT_VADDR + 1)
+    assert where is not None
+    assert (where.cfa, where.ra, where.fp) == (("rsp", 16, False), (None, -8, True), (None, -16, True))
+    assert where.state == FrameState(Rule(7, 16, deref=False), Rule(None, -8, deref=True), Rule(None, -16, deref=True))
+    assert (where.function.start_vaddr, where.function.end_vaddr) == (TEXT_VADDR, TEXT_VADDR + 16)
+    assert repr(where.function) == f"<function 0x{TEXT_VADDR:x}..0x{TEXT_VADDR + 16:x}: 3 rows>"
+    assert not where.is_outermost
+
+
+def test_no_function_has_no_answer(program: Path) -> None:
+    assert lookup_of(program).find(TEXT_VADDR - 1) is None
+
+
+def found(function: RawFunction, version: int = 3) -> Found:
+    raw = RawSection((function,), version)
+    where = cfi2sframe.Lookup(decode_section(raw.assemble(), raw.vaddr)).find(0x20000)
+    assert where is not None
+    return where
+
+
+@pytest.mark.parametrize(
+    ("function", "version", "text", "is_outermost"),
+    [
+        pytest.param(RawFunction(rows=b"\x04\x03\x08"), 3, "no row", False, id="rows that start later"),
+        pytest.param(RawFunction(rows=b"\x00\x01"), 3, "outermost", True, id="a row without words"),
+        pytest.param(RawFunction(rows=b"", row_count=0), 3, "outermost", True, id="no rows in version 3"),
+        pytest.param(RawFunction(rows=b"", row_count=0), 2, "no row", False, id="no rows in version 2"),
+    ],
+)
+def test_no_rules(function: RawFunction, version: int, text: str, is_outermost: bool) -> None:  # noqa: FBT001
+    where = found(function, version)
+    assert (where.cfa, where.ra, where.fp) == (None, None, None)
+    assert (repr(where), where.is_outermost) == (text, is_outermost)
+    assert (where.state is None) is (text == "no row")
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (Rule(7, 16, deref=False), "r7+16"),
+        (Rule(6, -8, deref=True), "(r6-8)"),
+        (Rule(14, 0, deref=False), "r14+0"),
+        (Rule(None, -8, deref=True), "c-8"),
+        (Rule(None, -160, deref=False), "v-160"),
+    ],
+)
+def test_rules_are_written_as_readelf_does(rule: Rule, text: str) -> None:
+    assert repr(rule) == text
+
+
+@pytest.mark.parametrize(
+    ("arch", "state", "text"),
+    [
+        (AARCH64_LE, FrameState(Rule(31, 0, deref=False)), "cfa=sp+0 ra=u fp=u"),
+        (
+            AARCH64_LE,
+            FrameState(
+                Rule(29, 16, deref=False), Rule(None, -8, deref=True), Rule(None, -16, deref=True), mangled_ra=True
+            ),
+            "cfa=x29+16 ra=c-8[s] fp=c-16",
+        ),
+        (S390X, FrameState(Rule(15, 160, deref=False), Rule(16, 0, deref=False)), "cfa=r15+160 ra=f0+0 fp=u"),
+        (AMD64, FrameState(Rule(6, -8, deref=True), AT_CFA_8), "cfa=(rbp-8) ra=c-8 fp=u"),
+    ],
+)
+def test_each_abi_has_its_names(arch: Arch, state: FrameState, text: str, program: Path) -> None:
+    where = lookup_of(program).find(TEXT_VADDR)
+    assert where is not None
+    assert where.row is not None
+    row = where.row._replace(row=where.row.row._replace(state=state))
+    assert repr(where._replace(arch=arch, row=row)) == text
+
+
+@pytest.mark.property
+@given(
+    one=st.tuples(st.sampled_from([None, "rsp", "rbp"]), st.integers(-9, 9), st.booleans()),
+    other=st.tuples(st.sampled_from([None, "rsp", "rbp"]), st.integers(-9, 9), st.booleans()),
+)
+def test_unlike_rules_never_look_alike(one: tuple[str | None, int, bool], other: tuple[str | None, int, bool]) -> None:
+    def text(rule: tuple[str | None, int, bool]) -> str:
+        return rule_text(rule[0], rule[1], deref=rule[2])
+
+    assert (text(one) == text(other)) is (one == other)
+
+
+def test_the_caller_follows_from_the_answer(program: Path) -> None:
+    frame = trace.Frame(TEXT_VADDR + 1, sp=0x7FF0, fp=1)
+    where = lookup_of(program).find(frame.lookup_pc)
+    assert where is not None
+    stack = trace.Memory.at(0x7FF0, b"\x10\x80".ljust(8, b"\0") + b"\x34\x12".ljust(8, b"\0"))
+    caller = trace.caller_of(frame, where, stack.read)
+    assert caller == trace.Frame(0x1234, sp=0x8000, fp=0x8010, is_return_address=True)
+    assert repr(caller) == "pc=0x1234 sp=0x8000 fp=0x8010"
+
+
+@pytest.mark.parametrize(
+    ("rows", "ending"),
+    [(b"\x04\x03\x08", "no-row"), (b"\x00\x01", "outermost"), (b"\x00\x03\x08", "unreadable-memory")],
+)
+def test_why_there_is_no_caller(rows: bytes, ending: str) -> None:
+    frame = trace.Frame(0x20000, sp=0x7FF0, fp=None)
+    caller = trace.caller_of(frame, found(RawFunction(rows=rows)), lambda _address, _size: None)
+    assert isinstance(caller, trace.Ending)
+    assert caller.kind == ending
+
+
+# Answers that fit a line
+
+
+def test_everything_prints_in_a_line() -> None:
+    image = cfi2sframe.load("/bin/ls")
+    conversion = cfi2sframe.convert(image)
+    section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
+    lookup = cfi2sframe.Lookup(section)
+    emitted = emit(conversion)
+    printed: list[object] = [
+        *(image, image.arch, conversion, conversion.section, conversion.section.functions[0].body),
+        *(section, section.functions[0], section.functions[0].rows[0], section.functions[0].row_list, lookup),
+        *(lookup.find(lookup.starts[0]), cfi2sframe.verify(conversion), emitted),
+    ]
+    texts = [repr(each) for each in printed]
+    assert [text for text in texts if len(text) > 200 or "\n" in text] == []
+    assert texts[0].startswith("<ElfImage /bin/ls: ")
+    assert texts[2].startswith("<Conversion of /bin/ls: version 3, ")
+
+
+def test_a_conversion_says_what_it_leaves_out(program: Path) -> None:
+    assert repr(cfi2sframe.convert(program)) == f"<Conversion of {program}: version 3, 1 function, 60 bytes>"
+    undefined = asm.Fde(cie_of(AMD64), TEXT_VADDR, 16, (asm.undefined(16),))
+    text = repr(
+        cfi2sframe.convert(cfi2sframe.load(linked_file(AMD64, (undefined,)), "p"), cfi2sframe.Options(version=1))
+    )
+    assert text == "<Conversion of p: version 1, 0 functions, 0 bytes, 1 FDE left out>"
+
+
+def test_differences_print_as_verify_prints_them(program: Path) -> None:
+    raw = RawSection((RawFunction(TEXT_VADDR),), vaddr=0x600000)
+    verification = cfi2sframe.verify(program, decode_section(raw.assemble(), raw.vaddr))
+    assert not verification.is_clean
+    assert repr(verification.differences[0]).startswith(f"0x{verification.differences[0].vaddr:x}: ")
+    assert repr(verification).startswith("<Verification: ")
+
+
+# A file is converted
+
+
+def test_a_copy_with_the_section(installed: Path, tmp_path: Path) -> None:
+    before = installed.read_bytes()
+    outcome = cfi2sframe.convert_file(installed, tmp_path / "new")
+    assert outcome.status == "converted"
+    assert repr(outcome).startswith(f"<Outcome of {installed}: converted, ")
+    assert installed.read_bytes() == before
+    assert cfi2sframe.verify(tmp_path / "new").is_clean
+    assert b"".join(remove(cfi2sframe.load(tmp_path / "new"))) == before
+
+
+def test_a_file_in_place(installed: Path) -> None:
+    assert cfi2sframe.convert_file(installed, in_place=True).status == "converted"
+    assert cfi2sframe.verify(installed).is_clean
+    written = installed.stat()
+    assert cfi2sframe.convert_file(installed, in_place=True).status == "unchanged"
+    assert installed.stat().st_mtime_ns == written.st_mtime_ns
+    version_2 = cfi2sframe.Options(version=2)
+    with pytest.raises(errors.EmbedError, match=r"already has a different \.sframe section"):
+        cfi2sframe.convert_file(installed, in_place=True, options=version_2)
+    assert installed.stat().st_mtime_ns == written.st_mtime_ns
+    assert cfi2sframe.convert_file(installed, in_place=True, options=version_2, replace=True).status == "converted"
+    assert cfi2sframe.decode_existing(installed).header.version == 2
+
+
+def test_a_dash_is_a_file(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard streams belong to the command line."""
+    monkeypatch.chdir(installed.parent)
+    cfi2sframe.convert_file(installed, "-")
+    assert cfi2sframe.verify("-").is_clean
+    assert cfi2sframe.convert_file("-", in_place=True).status == "unchanged"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_it_is_said_what_to_write(installed: Path, in_place: bool) -> None:  # noqa: FBT001
+    output = installed.with_name("new") if in_place else None
+    before = installed.read_bytes()
+    with pytest.raises(errors.RequestError, match=r"^convert_file wants an output or in_place=True, one of the two$"):
+        cfi2sframe.convert_file(installed, output, in_place=in_place)
+    assert installed.read_bytes() == before
+    assert not installed.with_name("new").exists()
+
+
+# Verification is of what the file has
+
+
+def test_a_file_without_a_section_is_not_verified(installed: Path) -> None:
+    with pytest.raises(errors.InputError, match=r"no \.sframe section$"):
+        cfi2sframe.verify(installed)
+    assert cfi2sframe.verify(cfi2sframe.convert(installed)).is_clean
+
+
+def test_the_section_that_the_file_has_is_verified(installed: Path) -> None:
+    cfi2sframe.convert_file(installed, in_place=True)
+    section = cfi2sframe.load(installed).sframe_section
+    assert section is not None
+    data = bytearray(installed.read_bytes())
+    # The last byte is an offset of the last row.
+    data[section.file_offset + section.size - 1] ^= 8
+    installed.write_bytes(data)
+    assert not cfi2sframe.verify(installed).is_clean
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_conversion_of_an_object_is_verified(version: int) -> None:
+    assert cfi2sframe.verify(cfi2sframe.convert(GOLDEN, cfi2sframe.Options(version=version))).is_clean
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (lambda _: None, FileNotFoundError, "No such file or directory"),
+        (lambda path: path.mkdir(), IsADirectoryError, "Is a directory"),
+        (lambda path: path.symlink_to(path), OSError, "Too many levels of symbolic links"),
+    ],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.decode_existing, trace.trace_core),
+        lambda path: cfi2sframe.convert_file(path, f"{path}.new"),
+        lambda path: cfi2sframe.convert_file(path, in_place=True),
+    ],
+)
+def test_files_that_cannot_be_read(
+    call: Callable[[str], object], make: Callable[[Path], None], kind: type[OSError], text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    make(path)
+    with pytest.raises(kind) as caught:
+        call(str(path))
+    error = caught.value
+    assert isinstance(error, errors.FileError)
+    assert str(error) == f"{path}: {text}"
+    assert (error.file, error.filename, error.strerror) == (str(path), str(path), text)
+    assert error.errno
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert (type(again), str(again), again.filename, again.errno) == (type(error), str(error), str(path), error.errno)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(installed: Path) -> None:
+    installed.chmod(0)
+    with pytest.raises(PermissionError, match=f"^{installed}: Permission denied$"):
+        cfi2sframe.load(installed)
+
+
+def test_the_operating_systems_errors_keep_their_kinds() -> None:
+    error = errors.FileError.of(PermissionError(13, "Permission denied"), "file")
+    assert isinstance(error, PermissionError)
+    assert str(error) == "file: Permission denied"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.decode_existing, trace.trace_core),
+        lambda path: cfi2sframe.convert_file(path, f"{path}.new"),
+        lambda path: cfi2sframe.convert_file(path, in_place=True),
+    ],
+)
+def test_files_that_are_no_elf_files(call: Callable[[str], object], tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("text")
+    with pytest.raises(errors.NotElfError) as caught:
+        call(str(path))
+    assert (str(caught.value), caught.value.file) == (f"{path}: not an ELF file", str(path))
+    assert [each.name for each in tmp_path.iterdir()] == ["text"]
+
+
+def test_damage_is_found_in_a_part_of_a_file(installed: Path) -> None:
+    cfi2sframe.convert_file(installed, in_place=True)
+    section = cfi2sframe.load(installed).sframe_section
+    assert section is not None
+    data = bytearray(installed.read_bytes())
+    data[section.file_offset + 2] = 9
+    installed.write_bytes(data)
+    with pytest.raises(errors.SFrameError) as caught:
+        cfi2sframe.verify(installed)
+    error = caught.value
+    assert str(error) == f"{installed}: .sframe+0x2: SFrame version 9 is unknown"
+    assert (error.file, error.where, error.offset, error.reason) == (
+        *(str(installed), ".sframe", 2),
+        "SFrame version 9 is unknown",
+    )
+
+
+def test_an_output_that_cannot_be_written_is_named(installed: Path, tmp_path: Path) -> None:
+    output = tmp_path / "missing" / "new"
+    with pytest.raises(errors.OutputError) as caught:
+        cfi2sframe.convert_file(installed, output)
+    assert (str(caught.value), caught.value.file) == (f"{output}: No such file or directory", str(output))
+
+
+def test_a_process_is_named() -> None:
+    no_pid = 1 << 25
+    with pytest.raises(errors.InputError, match=rf"^process {no_pid}: no such process, or a thread of the kernel$"):
+        trace.trace_process(no_pid)
+
+
+def test_bytes_have_a_name_in_errors() -> None:
+    with pytest.raises(errors.NotElfError, match=r"^<bytes>: not an ELF file$"):
+        cfi2sframe.load(b"text")
+    with pytest.raises(errors.NotElfError, match=r"^core: not an ELF file$"):
+        cfi2sframe.load(b"text", "core")
+
+
+def test_outermost_states_print() -> None:
+    assert repr(OUTERMOST) == "outermost"
+    assert {arch.name for arch in ARCHES if repr(arch) == f"<Arch {arch.name}>"} == {arch.name for arch in ARCHES}
