@@ -351,6 +351,25 @@ def test_zipapp_with_the_system_s_capstone(zipapp: Path, tmp_path: Path) -> None
     assert re.search(r"\bcat\b", report)
 
 
+def test_zipapp_with_a_distribution_s_python(zipapp: Path, tmp_path: Path) -> None:
+    """Debian 12 has capstone 4.0.2; it describes the stubs of all architectures as newer ones do."""
+    python = "/usr/bin/python3"
+    asked = "import sys, capstone; print(capstone.__version__, *sys.version_info[:2])"
+    said = attempt(python, "-c", asked) if Path(python).exists() else None
+    if said is None or said.status:
+        pytest.skip(f"no capstone for {python}: apt-get install python3-capstone")
+    if tuple(map(int, said.out.split()[1:])) < (3, 11):
+        pytest.skip(f"{python} is older than 3.11")
+    targets = ("x86_64-linux-gnu", "aarch64-linux-gnu", "s390x-linux-gnu")
+    libraries = [Path(f"/usr/{folder}/libc.so.6") for folder in ("lib/x86_64-linux-gnu", *(f"{t}/lib" for t in targets))]
+    files = [Path("/bin/ls"), *filter(Path.exists, libraries)]
+    for path in files:
+        made = [tmp_path / f"{name}.sframe" for name in ("theirs", "ours")]
+        run(python, zipapp, path, "-o", made[0])
+        run(sys.executable, zipapp, path, "-o", made[1])
+        assert made[0].read_bytes() == made[1].read_bytes(), (path, said.out)
+
+
 def test_zipapp_as_a_linker(zipapp: Path, tmp_path: Path, programs: Path) -> None:
     need("gcc", "ld")
     folder = tmp_path / "sframe-ld"
