@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _FP: Final = 29
 _RA: Final = 30
 _SP: Final = 31
-#: AUTIA1716, AUTIB1716 and the four forms of BTI change neither the frame nor the flow. capstone 4 has no names for them.
+#: AUTIA1716, AUTIB1716 and the forms of BTI, which capstone 4 cannot name, change neither the frame nor the flow.
 _HINTS: Final = frozenset({0xD503219F, 0xD50321DF, 0xD503241F, 0xD503245F, 0xD503249F, 0xD50324DF})
 _ALL_BITS: Final = 0xFFFFFFFF
 _PAGE_BITS: Final = 12

@@ -360,10 +360,9 @@ def test_zipapp_with_a_distribution_s_python(zipapp: Path, tmp_path: Path) -> No
         pytest.skip(f"no capstone for {python}: apt-get install python3-capstone")
     if tuple(map(int, said.out.split()[1:])) < (3, 11):
         pytest.skip(f"{python} is older than 3.11")
-    targets = ("x86_64-linux-gnu", "aarch64-linux-gnu", "s390x-linux-gnu")
-    libraries = [Path(f"/usr/{folder}/libc.so.6") for folder in ("lib/x86_64-linux-gnu", *(f"{t}/lib" for t in targets))]
-    files = [Path("/bin/ls"), *filter(Path.exists, libraries)]
-    for path in files:
+    folders = ("lib/x86_64-linux-gnu", "lib64", "aarch64-linux-gnu/lib", "s390x-linux-gnu/lib")
+    libraries = [Path("/usr") / folder / "libc.so.6" for folder in folders]
+    for path in (Path("/bin/ls"), *filter(Path.exists, libraries)):
         made = [tmp_path / f"{name}.sframe" for name in ("theirs", "ours")]
         run(python, zipapp, path, "-o", made[0])
         run(sys.executable, zipapp, path, "-o", made[1])
