@@ -369,15 +369,24 @@ def test_zipapp_with_a_distribution_s_python(zipapp: Path, tmp_path: Path) -> No
         assert made[0].read_bytes() == made[1].read_bytes(), (path, said.out)
 
 
-def test_zipapp_as_a_linker(zipapp: Path, tmp_path: Path, programs: Path) -> None:
-    need("gcc", "ld")
-    folder = tmp_path / "sframe-ld"
+@pytest.mark.parametrize("name", ["cfi2sframe", "cfi2sframe.pyz", "cfi2sframe-1.0.pyz", "c.pyz"])
+def test_zipapp_is_the_program_by_these_names(zipapp: Path, tmp_path: Path, name: str) -> None:
+    shutil.copy(zipapp, tmp_path / name)
+    assert run(*without_site(tmp_path / name, "--version")).out == f"cfi2sframe {__version__}\n"
+
+
+def test_zipapp_as_assembler_and_linker(zipapp: Path, tmp_path: Path, programs: Path) -> None:
+    """Both are one file, which must not take its links for the real programs."""
+    need("gcc", "as", "ld")
+    folder, log = tmp_path / "sframe", tmp_path / "log"
     folder.mkdir()
-    (folder / "ld").symlink_to(zipapp)
-    env = environment(programs)
+    for name in ("as", "ld"):
+        (folder / name).symlink_to(zipapp)
+    env = environment(programs, CFI2SFRAME_LOG=str(log))
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     run("gcc", "-B", folder, "-o", tmp_path / "words", PROJECT / "main.c", PROJECT / "words.c", env=env)
     check_section(tmp_path / "words")
+    assert log.read_text().count("info: SFrame version") == 3
 
 
 def bounds() -> Iterator[tuple[str, str]]:
