@@ -220,11 +220,19 @@ def test_no_linker_beside(tmp_path: Path, programs: Path, source: Path, strict: 
     alone.symlink_to(str(shutil.which("as")))
     log = tmp_path / "log"
     env = environment(programs, CFI2SFRAME_AS=str(alone), CFI2SFRAME_LOG=str(log), CFI2SFRAME_STRICT=strict)
-    result = attempt("cfi2sframe-as", source, "-o", tmp_path / "f.o", cwd=tmp_path, env=env)
-    why = f"no linker is known beside {alone} that merges .sframe sections; --gsframe-N names a version"
-    error = f"cfi2sframe-as: {tmp_path}/f.o: error: {why}, and CFI2SFRAME_STRICT forbids that\n"
-    assert result == (int(strict), "", error if strict == "1" else "")
-    assert log.read_text() == f"cfi2sframe-as: {tmp_path}/f.o: warning: assembled, but {why}\n"
+    result = attempt("cfi2sframe-as", source, "-o", "f.o", cwd=tmp_path, env=env)
+    why = f"no linker is known beside {alone} that merges these .sframe sections; --gsframe-N names a version"
+    assert (result.status, result.out) == (int(strict), "")
+    if strict == "0":
+        assert result.err == ""
+    else:
+        reason, verdict = result.err.splitlines()
+        assert reason == f"cfi2sframe-as: ./f.o: error: {why}"
+        assert verdict == "cfi2sframe-as: f.o: error: no .sframe section was put in, and CFI2SFRAME_STRICT forbids that"
+    assert log.read_text() == (
+        f"cfi2sframe-as: {tmp_path}/f.o: error: {why}\n"
+        f"cfi2sframe-as: {tmp_path}/f.o: warning: assembled, but no .sframe section was put in\n"
+    )
     assert not has_section(tmp_path / "f.o")
     run("cfi2sframe-as", "--gsframe-3", source, "-o", tmp_path / "f.o", cwd=tmp_path, env=env)
     assert has_section(tmp_path / "f.o")
@@ -266,3 +274,24 @@ def test_the_object_means_what_the_assembler_s_own_does(
     assert (linked.out, linked.err) == ("", "")
     # Those of its own stubs are beside them, right or wrong.
     assert len(decode_existing(load(str(tmp_path / "words.so"))).functions) > function_count > 2
+
+
+def test_a_source_from_a_pipe(tmp_path: Path, programs: Path, folder: Path) -> None:
+    words: list[str | Path] = ["-pipe", "-Wa,--gsframe-3", "-c", PROJECT / "words.c", "-o", tmp_path / "words.o"]
+    run("gcc", "-B", folder, *words, env=environment(programs))
+    assert version_of(tmp_path / "words.o") == 3
+
+
+def test_clang_with_a_folder(tmp_path: Path, programs: Path, folder: Path) -> None:
+    need("clang")
+    words: list[str | Path] = ["-Wa,--gsframe-3", "-c", PROJECT / "words.c", "-o", tmp_path / "words.o"]
+    run("clang", "-fno-integrated-as", "-B", folder, *words, env=environment(programs))
+    assert version_of(tmp_path / "words.o") == 3
+
+
+def test_link_time_optimisation(tmp_path: Path, programs: Path, folder: Path) -> None:
+    """Objects without code have no CFI, which is no failure."""
+    env = environment(programs, CFI2SFRAME_STRICT="1")
+    sources = [PROJECT / "main.c", PROJECT / "words.c"]
+    result = run("gcc", "-B", folder, "-flto", "-O2", "-o", "words", *sources, cwd=tmp_path, env=env)
+    assert (result.out, result.err) == ("", "")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli import open_missing_streams
 from cfi2sframe.cli.wrapper.messages import say
@@ -27,12 +27,18 @@ from cfi2sframe.interrupts import keep_interrupts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: 128 and the value of `signal.SIGINT`.
+_INTERRUPTED: Final = 130
+
 
 def run() -> int:
     """Run as the program that was called; return the exit status."""
-    keep_interrupts()
-    open_missing_streams()
-    return main(sys.argv)
+    try:
+        keep_interrupts()
+        open_missing_streams()
+        return main(sys.argv)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
 
 
 def main(words: Sequence[str]) -> int:

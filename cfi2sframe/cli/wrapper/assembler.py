@@ -7,9 +7,10 @@ import os
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type, left_without
+from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
 from cfi2sframe.cli.wrapper.programs import printed_by, spawn
 from cfi2sframe.cli.wrapper.words import output_of
+from cfi2sframe.errors import RequestError
 from cfi2sframe.files.words import expand_response_files
 
 if TYPE_CHECKING:
@@ -46,14 +47,7 @@ def assemble(role: Role, program: str, words: Sequence[str], variables: dict[str
     status = spawn(role, [program, *passed_on], variables)
     if status != 0 or not request.is_wanted or identity_of(output) == before or not is_elf_of_type(output, _ET_REL):
         return status
-    image = _image_of(output)
-    if image is not None and image.sframe_section is not None:
-        return status
-    options = _options(request.version, program, image)
-    if options is None:
-        reason = f"no linker is known beside {program} that merges .sframe sections; --gsframe-N names a version"
-        return left_without(role, output, reason)
-    return insert(role, output, options)
+    return insert(role, output, lambda: _plan(request.version, program, output))
 
 
 def request_of(words: Sequence[str]) -> AssemblyRequest:
@@ -73,16 +67,26 @@ def request_of(words: Sequence[str]) -> AssemblyRequest:
     return AssemblyRequest(is_wanted, version, tuple(words if others == expanded else others))
 
 
-def _options(version: int | None, program: str, image: ElfImage | None) -> tuple[str, ...] | None:
-    """Return the options for a version, or for the one that the linker beside an assembler merges; None without one."""
+def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | None:
+    """Return the options for a version, or for the one that the linker beside an assembler merges.
+
+    None for an object that has a section. Raises `RequestError` if no version is named and there is no such linker.
+    """
     from cfi2sframe.elf.constants import EM_S390
 
+    image = _image_of(output)
+    if image is not None and image.sframe_section is not None:
+        return None
     if version is None and "--sframe-version" in os.environ.get("CFI2SFRAME_FLAGS", ""):
         return ()
     folder, name = os.path.split(program)
     beside = os.path.join(folder, re.sub("as$", "ld", name))
     linker = printed_by([beside, "--version"]) if beside != program else ""
-    return options_for(linker, version, is_s390x=image is not None and image.header.machine == EM_S390)
+    options = options_for(linker, version, is_s390x=image is not None and image.header.machine == EM_S390)
+    if options is None and image is not None:
+        reason = f"no linker is known beside {program} that merges these .sframe sections"
+        raise RequestError(f"{reason}; --gsframe-N names a version")
+    return options or ()
 
 
 def options_for(linker: str, version: int | None = None, *, is_s390x: bool = False) -> tuple[str, ...] | None:

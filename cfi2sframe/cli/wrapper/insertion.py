@@ -8,13 +8,14 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE
 from cfi2sframe.cli.wrapper.messages import is_logging, is_set, is_verbose, log, message, say, write
 from cfi2sframe.cli.wrapper.programs import status_of
 from cfi2sframe.cli.wrapper.roles import ASSEMBLER
+from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cfi2sframe.cli.wrapper.roles import Role
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _ELF_MAGIC: Final = b"\x7fELF"
 _E_TYPE_END: Final = 18
 _ELFDATA2MSB: Final = 2
-_NOTHING_PUT_IN: Final = "no .sframe section was put in"
 
 
 def identity_of(path: str) -> tuple[int, ...] | None:
@@ -48,77 +48,85 @@ def is_elf_of_type(path: str, *types: int) -> bool:
     return int.from_bytes(head[16:18], "big" if head[5] == _ELFDATA2MSB else "little") in types
 
 
-def insert(role: Role, path: str, options: Sequence[str]) -> int:
-    """Put the section into a file; return the status that the build step ends with."""
-    if _insert_apart(role, path, options) == EXIT_SUCCESS:
+def insert(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
+    """Put the section into a file; return the status that the build step ends with.
+
+    `plan` is called in a child process; it returns options for `convert`, or None for a file that is to stay as it is.
+    """
+    if _insert_apart(role, path, plan) == EXIT_SUCCESS:
         return EXIT_SUCCESS
-    return left_without(role, path, _NOTHING_PUT_IN)
-
-
-def left_without(role: Role, path: str, reason: str) -> int:
-    """Say that a file has no section of this program's, where somebody wants to know; return the step's status."""
-    verb = "assembled" if role.kind == ASSEMBLER else "linked"
-    log(message(role, "warning", f"{verb}, but {reason}", _from_root(path)))
+    verdict = f"{'assembled' if role.kind == ASSEMBLER else 'linked'}, but no .sframe section was put in"
+    log(message(role, "warning", verdict, _from_root(path)))
     if is_set("CFI2SFRAME_STRICT"):
-        return say(role, "error", f"{reason}, and CFI2SFRAME_STRICT forbids that", 1, path)
+        return say(role, "error", "no .sframe section was put in, and CFI2SFRAME_STRICT forbids that", 1, path)
     if is_verbose():
-        say(role, "warning", f"{verb}, but {reason}", 0, path)
+        say(role, "warning", verdict, 0, path)
     return EXIT_SUCCESS
 
 
-def _insert_apart(role: Role, path: str, options: Sequence[str]) -> int:
+def _insert_apart(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
     """Convert in a child process; return its status."""
-    import shlex
-
-    try:
-        chosen = shlex.split(os.environ.get("CFI2SFRAME_FLAGS", ""))
-    except ValueError as error:
-        if is_verbose() or is_set("CFI2SFRAME_STRICT"):
-            say(role, "error", f"CFI2SFRAME_FLAGS: {error}", EXIT_UNUSABLE)
-        log(message(role, "error", f"CFI2SFRAME_FLAGS: {error}"))
-        return EXIT_UNUSABLE
-    if is_verbose() or is_logging():
-        chosen.append("--verbose")
     sys.stdout.flush()
     sys.stderr.flush()
     process = os.fork()
     if process == 0:
         status = EXIT_UNUSABLE
         try:
-            status = _convert_here(path, [*chosen, *options])
+            status = _insert_here(role, path, plan)
         finally:
             os._exit(status)
     return status_of(process)
 
 
-def _convert_here(path: str, options: Sequence[str]) -> int:
+def _insert_here(role: Role, path: str, plan: Callable[[], Sequence[str] | None]) -> int:
     """Convert, in the child; pass on what was said to those who want to know it."""
-    import contextlib
-    import io
-
-    from cfi2sframe.cli import main as convert
-
     name = os.path.join(".", path)
-    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
-        # Nothing is wrong with a file that has nothing to convert: of another machine, or without CFI.
-        status = convert(["convert", "--skip-non-elf", *options, "--in-place", name])
-    said.seek(0)
-    text = said.read()
+    try:
+        chosen, options = _flags(), plan()
+    except RequestError as error:
+        status, text = EXIT_UNUSABLE, message(role, "error", str(error), name)
+    else:
+        if options is None:
+            return EXIT_SUCCESS
+        status, text = _convert([*chosen, *options, "--in-place", name])
     if is_verbose() or (status != EXIT_SUCCESS and is_set("CFI2SFRAME_STRICT")):
         write(text)
     log(_with_whole_names(text, name))
     return status
 
 
+def _flags() -> list[str]:
+    """Return the options that the user has chosen. Raises `RequestError`."""
+    import shlex
+
+    try:
+        return shlex.split(os.environ.get("CFI2SFRAME_FLAGS", ""))
+    except ValueError as error:
+        raise RequestError(f"CFI2SFRAME_FLAGS: {error}") from None
+
+
+def _convert(words: list[str]) -> tuple[int, str]:
+    """Convert; return the exit status and what was printed."""
+    import contextlib
+    import io
+
+    from cfi2sframe.cli import main as convert
+
+    # Nothing is wrong with a file that has nothing to convert: of another machine, or without CFI.
+    options = ["--skip-non-elf", *(["--verbose"] if is_verbose() or is_logging() else [])]
+    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True)
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        status = convert(["convert", *options, *words])
+    said.seek(0)
+    return status, said.read()
+
+
 def _with_whole_names(text: str, name: str) -> str:
     """Return messages about a file with its path from the root: a log has files of many folders."""
     from cfi2sframe.printable import printable
 
-    short = f"{PROGRAM}: {printable(name)}: "
-    whole = f"{PROGRAM}: {printable(_from_root(name))}: "
-    lines = text.splitlines(keepends=True)
-    return "".join(whole + line.removeprefix(short) if line.startswith(short) else line for line in lines)
+    short, whole = f": {printable(name)}: ", f": {printable(_from_root(name))}: "
+    return "".join(line.replace(short, whole, 1) for line in text.splitlines(keepends=True))
 
 
 def _from_root(path: str) -> str:

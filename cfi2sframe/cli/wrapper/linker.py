@@ -27,4 +27,4 @@ def link(role: Role, program: str, words: Sequence[str], variables: dict[str, st
     status = spawn(role, [program, *words], variables)
     if status != 0 or identity_of(output) == before or not is_elf_of_type(output, _ET_EXEC, _ET_DYN):
         return status
-    return insert(role, output, ("--replace",))
+    return insert(role, output, lambda: ("--replace",))
