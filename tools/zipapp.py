@@ -3,8 +3,8 @@
 """Build the program as one file: zipapp.py FILE. For build roots that have a Python and no pip.
 
 It holds the package and pyelftools, which are pure Python. capstone, which has native code, has to be installed
-(python3-capstone in Debian); without it, files with PLT stubs are refused unless --no-plt is given.
-Called by another name (a link named ld, cfi2sframe-ld, cfi2sframe-cc), the file is the linker wrapper.
+(python3-capstone in Debian: 4.0.2 or later); without it, files with PLT stubs are refused unless --no-plt is given.
+Called by another name (a link named ld, as, cfi2sframe-cc), the file is the wrapper of that program.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ import sys
 if sys.version_info < (3, 11):
     sys.exit("cfi2sframe: error: Python 3.11 or later is needed, this is " + sys.version.split()[0])
 if __name__ == "__main__":
-    if os.path.basename(sys.argv[0]).split(".pyz")[0] == "cfi2sframe":
+    name = os.path.basename(sys.argv[0])
+    if name == "cfi2sframe" or name.endswith(".pyz"):
         from cfi2sframe.cli import run
     else:
-        from cfi2sframe.cli.linker import run
+        from cfi2sframe.cli.wrapper import run
     sys.exit(run())
 """
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 _FP: Final = 29
 _RA: Final = 30
 _SP: Final = 31
-#: Instructions that change neither the frame nor the flow.
-_HINTS: Final = frozenset({"bti", "autia1716", "autib1716"})
+#: AUTIA1716, AUTIB1716 and the forms of BTI, which capstone 4 cannot name, change neither the frame nor the flow.
+_HINTS: Final = frozenset({0xD503219F, 0xD50321DF, 0xD503241F, 0xD503245F, 0xD503249F, 0xD50324DF})
 _ALL_BITS: Final = 0xFFFFFFFF
 _PAGE_BITS: Final = 12
 
@@ -38,7 +38,7 @@ def understand(insn: Any, offset: int, data: bytes) -> tuple[Effect, bytes] | No
 def _understand(name: str, word: int, offset: int) -> tuple[Effect, int] | None:
     if name == "nop":
         return Effect(is_padding=True), _ALL_BITS
-    if name in _HINTS:
+    if word in _HINTS:
         return Effect(), _ALL_BITS
     if name == "br":
         return Effect(Flow.LEAVE), _ALL_BITS

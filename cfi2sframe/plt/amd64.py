@@ -40,8 +40,9 @@ def understand(insn: Any, offset: int, _data: bytes) -> tuple[Effect, bytes] | N
         effect = Effect(is_padding=True)
     elif name in _TRAPS:
         effect = Effect(Flow.LEAVE, is_padding=True)
-    elif name in ("jmp", "call", "ret") and insn.prefix[2] == _OPERAND_SIZE_PREFIX:
-        # Processors differ: some truncate the address to 16 bits, some ignore the prefix.
+    elif name in ("jmp", "call", "ret", "push") and insn.prefix[2] == _OPERAND_SIZE_PREFIX:
+        # Processors differ: some truncate the address to 16 bits, some ignore the prefix. Pushes are of 16 bits, which
+        # capstone 4 does not say.
         pass
     elif name == "ret" and not insn.operands:
         effect = Effect(Flow.RETURN)
@@ -107,12 +108,11 @@ def _mask(insn: Any, name: str) -> bytes:  # noqa: ANN401
     from capstone.x86_const import X86_OP_MEM
 
     mask = bytearray(b"\xff" * insn.size)
-    encoding = insn.encoding
     for operand in insn.operands:
         if operand.type == X86_OP_MEM and insn.reg_name(operand.mem.base) == "rip":
-            mask[encoding.disp_offset : encoding.disp_offset + encoding.disp_size] = bytes(encoding.disp_size)
-    if name in ("push", "mov", "movabs", "jmp", "call") and encoding.imm_size:
-        mask[encoding.imm_offset : encoding.imm_offset + encoding.imm_size] = bytes(encoding.imm_size)
+            mask[insn.disp_offset : insn.disp_offset + insn.disp_size] = bytes(insn.disp_size)
+    if name in ("push", "mov", "movabs", "jmp", "call") and insn.imm_size:
+        mask[insn.imm_offset : insn.imm_offset + insn.imm_size] = bytes(insn.imm_size)
     return bytes(mask)
 
 

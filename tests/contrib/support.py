@@ -22,8 +22,9 @@ PROJECT: Final = CONTRIB / "project"
 #: The package's programs, and where each begins.
 PROGRAMS: Final = {
     "cfi2sframe": "cfi2sframe.cli:run",
-    "cfi2sframe-ld": "cfi2sframe.cli.linker:run",
-    "cfi2sframe-cc": "cfi2sframe.cli.linker:run",
+    "cfi2sframe-as": "cfi2sframe.cli.wrapper:run",
+    "cfi2sframe-ld": "cfi2sframe.cli.wrapper:run",
+    "cfi2sframe-cc": "cfi2sframe.cli.wrapper:run",
 }
 TIMEOUT_SECONDS: Final = 600
 

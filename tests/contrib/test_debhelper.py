@@ -116,6 +116,48 @@ def test_a_file_that_cannot_be_converted(tmp_path: Path, debian: dict[str, str])
     assert attempt("dh_sframe", "--require", cwd=folder, env=debian).status != 0
 
 
+def test_the_log_has_the_sum(tmp_path: Path, debian: dict[str, str]) -> None:
+    folder = staged(tmp_path, debian)
+    result = run("dh_sframe", cwd=folder, env=debian)
+    assert "cfi2sframe: info: 2 files: 2 converted; " in result.err
+    assert " functions described, 0 left out, " in result.err
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "message"),
+    [
+        (None, 127, "cfi2sframe: No such file or directory"),
+        ("echo 'cfi2sframe: error: Python 3.11 or later is needed' >&2; exit 1", 1, "3.11 or later is needed"),
+        ("echo 'cfi2sframe: x: error: internal error: IndexError: 1' >&2; exit 3", 3, "internal error: IndexError"),
+        ("kill -SEGV $$", 128 + 11, ""),
+    ],
+)
+def test_a_tool_that_cannot_run(
+    tmp_path: Path, debian: dict[str, str], script: str | None, status: int, message: str
+) -> None:
+    """The build must not go on as if there were nothing to convert."""
+    folder = staged(tmp_path, debian)
+    # The first folders of PATH have the programs of this project.
+    path = [each for each in debian["PATH"].split(os.pathsep) if not os.path.exists(os.path.join(each, "cfi2sframe"))]
+    if script is not None:
+        fake = tmp_path / "fake" / "cfi2sframe"
+        fake.parent.mkdir()
+        fake.write_text(f"#!/bin/sh\n{script}\n")
+        fake.chmod(0o755)
+        path = [str(fake.parent), *path]
+    result = attempt("dh_sframe", cwd=folder, env={**debian, "PATH": os.pathsep.join(path)})
+    assert result.status == status
+    assert message in result.err
+    assert f"cfi2sframe failed with status {status}" in result.err
+
+
+def test_a_wrong_option(tmp_path: Path, debian: dict[str, str]) -> None:
+    folder = staged(tmp_path, debian)
+    result = attempt("dh_sframe", "--", "--sframe-version", "9", cwd=folder, env=debian)
+    assert result.status == 2
+    assert "invalid choice: '9'" in result.err or "invalid choice: 9" in result.err
+
+
 def test_nothing_is_done_with_no_act(tmp_path: Path, debian: dict[str, str]) -> None:
     folder = staged(tmp_path, debian)
     run("dh_sframe", "--no-act", cwd=folder, env=debian)

@@ -244,18 +244,20 @@ def test_reasons_of_the_report_page_are_those_of_the_program() -> None:
 
 
 def test_the_shell_of_the_linker_page(tmp_path: Path, programs: Path) -> None:
-    """The lines for GCC, clang and CC are run as they stand."""
+    """The lines for GCC, clang and objects are run as they stand."""
     need("gcc", "clang", "sh")
-    from tests.contrib.support import check_section
+    from tests.contrib.support import check_section, has_section
 
     text = (ROOT / "contrib" / "linker" / "README.md").read_text()
     lines = [line.strip() for line in re.findall(r"^ {4}(.+)$", text, re.MULTILINE)]
-    commands = [line for line in lines if re.match(r"(mkdir|gcc|clang) ", line)]
-    assert len(commands) == 3
+    commands = [line for line in lines if re.match(r"(mkdir|ln|gcc|clang) ", line)]
+    assert len(commands) == 5
     for source in PROJECT.iterdir():
         (tmp_path / source.name).write_bytes(source.read_bytes())
     for command in commands:
         (tmp_path / "words").unlink(missing_ok=True)
         run("sh", "-c", command, cwd=tmp_path, env=environment(programs))
-        if not command.startswith("mkdir"):
+        if " -c " in command:
+            assert has_section(tmp_path / "words.o")
+        elif not command.startswith(("mkdir", "ln")):
             check_section(tmp_path / "words")

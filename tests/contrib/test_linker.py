@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.linker import role_of
-from cfi2sframe.cli.linker_words import is_for_driver, output_of
+from cfi2sframe.cli.wrapper.roles import role_of
+from cfi2sframe.cli.wrapper.words import is_for_driver, output_of
 from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, need, run
 from tests.contrib.test_builds import linker_folder
 from tests.support.walk import check_walks
@@ -146,7 +146,7 @@ def test_nested_wrappers_convert_once(tmp_path: Path, programs: Path) -> None:
     """The outer one's options count: the inner one would have written version 3 and been replaced."""
     need("gcc")
     folder = linker_folder(programs, tmp_path / "sframe-ld")
-    env = environment(programs, CFI2SFRAME_FLAGS="-v --sframe-version 2")
+    env = environment(programs, CFI2SFRAME_FLAGS="--sframe-version 2", CFI2SFRAME_VERBOSE="1")
     result = run("cfi2sframe-cc", f"-B{folder}", "-o", tmp_path / "words", *SOURCES, env=env)
     assert result.err.count("info: SFrame version 2") == result.err.count("info: ") / 2 == 1, result.err
     check_section(tmp_path / "words")
@@ -223,26 +223,71 @@ DAMAGED = "head -c 20000 /bin/ls > out; head -c 20000 /dev/zero >> out"
 
 
 def test_what_cannot_be_converted_stays_linked(tmp_path: Path, programs: Path) -> None:
-    result = link_with(tmp_path, programs, DAMAGED)
-    assert result.status == 0
-    assert "warning: linked, but no .sframe section was put in" in result.err
+    """Nothing is printed, because libtool and configure take that for a failure; there is a log."""
+    log = tmp_path / "log"
+    assert link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_LOG=str(log)) == Result(0, "", "")
     assert (tmp_path / "out").stat().st_size == 40000
+    why, verdict = log.read_text().splitlines()
+    assert why.startswith(f"cfi2sframe: {tmp_path}/out: error: ")
+    assert verdict == f"cfi2sframe-ld: {tmp_path}/out: warning: linked, but no .sframe section was put in"
+
+
+def test_verbose(tmp_path: Path, programs: Path) -> None:
+    result = link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_VERBOSE="1")
+    assert (result.status, result.out) == (0, "")
+    why, verdict = result.err.splitlines()
+    assert why.startswith("cfi2sframe: ./out: error: ")
+    assert verdict == "cfi2sframe-ld: out: warning: linked, but no .sframe section was put in"
+    assert ": info: SFrame version 3: " in link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_VERBOSE="1").err
+
+
+def test_the_log_has_a_line_for_each_link(tmp_path: Path, programs: Path) -> None:
+    log = tmp_path / "log"
+    for _ in range(2):
+        result = link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_LOG=str(log))
+        assert result == Result(0, "", "")
+    lines = [line for line in log.read_text().splitlines() if " functions, " in line]
+    assert len(lines) == 2
+    assert all(line.startswith(f"cfi2sframe: {tmp_path}/out: info: SFrame version 3: ") for line in lines)
+
+
+def test_a_log_that_cannot_be_written_breaks_no_link(tmp_path: Path, programs: Path) -> None:
+    log = str(tmp_path / "missing" / "log")
+    assert link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_LOG=log) == Result(0, "", "")
+    check_section(tmp_path / "out")
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_what_sframe_is_not_defined_for_is_no_failure(tmp_path: Path, programs: Path, strict: str) -> None:
+    """Configure scripts try to link for other machines; STRICT is about files that should have a section."""
+    need("gcc")
+    source = tmp_path / "none.s"
+    source.write_text(".globl _start\n_start: ret\n")
+    run("gcc", "-c", source, cwd=tmp_path)
+    env = environment(programs, CFI2SFRAME_STRICT=strict)
+    assert attempt("cfi2sframe-ld", "-o", "none", "none.o", cwd=tmp_path, env=env) == Result(0, "", "")
+    assert not has_section(tmp_path / "none")
 
 
 def test_strict(tmp_path: Path, programs: Path) -> None:
     result = link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_STRICT="1")
     assert result.status == 1
-    assert "CFI2SFRAME_STRICT forbids that" in result.err
+    why, verdict = result.err.splitlines()
+    assert why.startswith("cfi2sframe: ./out: error: ")
+    assert verdict == "cfi2sframe-ld: out: error: no .sframe section was put in, and CFI2SFRAME_STRICT forbids that"
     assert (tmp_path / "out").stat().st_size == 40000
     assert link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_STRICT="0").status == 0
 
 
 @pytest.mark.parametrize("flags", ["--sframe-version 7", "'unbalanced"])
 def test_wrong_flags_break_no_link(tmp_path: Path, programs: Path, flags: str) -> None:
-    result = link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_FLAGS=flags)
-    assert result.status == 0
-    assert "warning: linked, but no .sframe section was put in" in result.err
+    script = "cp /bin/ls out"
+    assert link_with(tmp_path, programs, script, CFI2SFRAME_FLAGS=flags) == Result(0, "", "")
     assert (tmp_path / "out").read_bytes() == Path("/bin/ls").read_bytes()
+    result = link_with(tmp_path, programs, script, CFI2SFRAME_FLAGS=flags, CFI2SFRAME_VERBOSE="1")
+    assert result.status == 0
+    assert ": error: " in result.err
+    assert "warning: linked, but no .sframe section was put in" in result.err
 
 
 def test_flags(tmp_path: Path, programs: Path) -> None:
@@ -259,8 +304,7 @@ def test_strange_output_names(tmp_path: Path, programs: Path) -> None:
         check_section(tmp_path / name)
 
 
-def test_quiet_hides_functions_that_are_left_out(tmp_path: Path, programs: Path) -> None:
-    """Some of libc's functions cannot be described; files without them link without a message."""
+def test_functions_that_are_left_out_are_named_on_demand(tmp_path: Path, programs: Path) -> None:
     source = tmp_path / "odd.s"
     source.write_text(
         ".globl odd\nodd:\n.cfi_startproc\n.cfi_escape 0x0f,0x05,0x77,0x08,0x06,0x23,0x08\nnop\nret\n.cfi_endproc\n"
@@ -268,9 +312,9 @@ def test_quiet_hides_functions_that_are_left_out(tmp_path: Path, programs: Path)
     )
     run("cc", "-c", source, cwd=tmp_path)
     words = ("cfi2sframe-ld", "-shared", "-o", "odd.so", "odd.o")
-    assert "'odd' at" in run(*words, cwd=tmp_path, env=environment(programs)).err
-    assert run(*words, cwd=tmp_path, env=environment(programs, CFI2SFRAME_QUIET="1")).err == ""
+    assert run(*words, cwd=tmp_path, env=environment(programs)).err == ""
     assert has_section(tmp_path / "odd.so")
+    assert "'odd' at" in run(*words, cwd=tmp_path, env=environment(programs, CFI2SFRAME_VERBOSE="1")).err
 
 
 def test_no_linker(tmp_path: Path, programs: Path) -> None:

@@ -351,15 +351,42 @@ def test_zipapp_with_the_system_s_capstone(zipapp: Path, tmp_path: Path) -> None
     assert re.search(r"\bcat\b", report)
 
 
-def test_zipapp_as_a_linker(zipapp: Path, tmp_path: Path, programs: Path) -> None:
-    need("gcc", "ld")
-    folder = tmp_path / "sframe-ld"
+def test_zipapp_with_a_distribution_s_python(zipapp: Path, tmp_path: Path) -> None:
+    """Debian 12 has capstone 4.0.2; it describes the stubs of all architectures as newer ones do."""
+    python = "/usr/bin/python3"
+    asked = "import sys, capstone; print(capstone.__version__, *sys.version_info[:2])"
+    said = attempt(python, "-c", asked) if Path(python).exists() else None
+    if said is None or said.status:
+        pytest.skip(f"no capstone for {python}: apt-get install python3-capstone")
+    if tuple(map(int, said.out.split()[1:])) < (3, 11):
+        pytest.skip(f"{python} is older than 3.11")
+    folders = ("lib/x86_64-linux-gnu", "lib64", "aarch64-linux-gnu/lib", "s390x-linux-gnu/lib")
+    libraries = [Path("/usr") / folder / "libc.so.6" for folder in folders]
+    for path in (Path("/bin/ls"), *filter(Path.exists, libraries)):
+        made = [tmp_path / f"{name}.sframe" for name in ("theirs", "ours")]
+        run(python, zipapp, path, "-o", made[0])
+        run(sys.executable, zipapp, path, "-o", made[1])
+        assert made[0].read_bytes() == made[1].read_bytes(), (path, said.out)
+
+
+@pytest.mark.parametrize("name", ["cfi2sframe", "cfi2sframe.pyz", "cfi2sframe-1.0.pyz", "c.pyz"])
+def test_zipapp_is_the_program_by_these_names(zipapp: Path, tmp_path: Path, name: str) -> None:
+    shutil.copy(zipapp, tmp_path / name)
+    assert run(*without_site(tmp_path / name, "--version")).out == f"cfi2sframe {__version__}\n"
+
+
+def test_zipapp_as_assembler_and_linker(zipapp: Path, tmp_path: Path, programs: Path) -> None:
+    """Both are one file, which must not take its links for the real programs."""
+    need("gcc", "as", "ld")
+    folder, log = tmp_path / "sframe", tmp_path / "log"
     folder.mkdir()
-    (folder / "ld").symlink_to(zipapp)
-    env = environment(programs)
+    for name in ("as", "ld"):
+        (folder / name).symlink_to(zipapp)
+    env = environment(programs, CFI2SFRAME_LOG=str(log))
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     run("gcc", "-B", folder, "-o", tmp_path / "words", PROJECT / "main.c", PROJECT / "words.c", env=env)
     check_section(tmp_path / "words")
+    assert log.read_text().count("info: SFrame version") == 3
 
 
 def bounds() -> Iterator[tuple[str, str]]:

@@ -135,3 +135,30 @@ def test_script_on_what_cannot_be_converted(build_root: Path, programs: Path) ->
 def test_script_without_a_build_root(programs: Path, root: str) -> None:
     need("bash")
     assert attempt(SCRIPT, env=environment(programs, RPM_BUILD_ROOT=root)).status == 1
+
+
+def test_the_log_has_the_sum(tmp_path: Path, programs: Path) -> None:
+    shutil.copy("/bin/ls", tmp_path)
+    shutil.copy("/bin/cat", tmp_path)
+    result = run(SCRIPT, env=environment(programs, RPM_BUILD_ROOT=str(tmp_path)))
+    assert "cfi2sframe: info: 2 files: 2 converted; " in result.err
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ("exit 127", 127),
+        ("echo 'cfi2sframe: error: Python 3.11 or later is needed' >&2; exit 1", 1),
+        ("echo 'cfi2sframe: x: error: internal error: IndexError: 1' >&2; exit 3", 3),
+    ],
+)
+def test_a_tool_that_cannot_run(tmp_path: Path, script: str, status: int) -> None:
+    """The build must not go on as if there were nothing to convert."""
+    need("bash", "od", "awk")
+    (tmp_path / "root").mkdir()
+    shutil.copy("/bin/ls", tmp_path / "root")
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "cfi2sframe"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    assert attempt(SCRIPT, env=environment(tmp_path / "bin", RPM_BUILD_ROOT=str(tmp_path / "root"))).status == status

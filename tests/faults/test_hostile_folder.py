@@ -32,7 +32,7 @@ OTHERS: Final = (
     *("sitecustomize", "usercustomize", "pkg_resources", "setuptools", "cfi2sframe", "__main__"),
 )
 LIBRARIES: Final = ("libcapstone.so", "libcapstone.so.4", "libcapstone.so.5", "libstdc++.so.6", "libc++.so.1")
-TOOLS: Final = ("ldconfig", "gcc", "cc", "ld", "objdump", "python3", "cfi2sframe", "true")
+TOOLS: Final = ("ldconfig", "gcc", "cc", "ld", "as", "objdump", "python3", "cfi2sframe", "true")
 OBJECTS: Final = tuple(f"object{number}.o" for number in range(5))
 PADDING: Final = bytes(1 << 18)
 #: An executor whose processes come from multiprocessing's server, which is an interpreter of its own.
@@ -192,9 +192,9 @@ def test_an_executor_is_not_looked_for_in_the_folder(trap: Trap, tmp_path: Path)
     assert (result.status, result.err) == (2, "cfi2sframe: .: error: executor 'mine:made': No module named 'mine'\n")
 
 
-@pytest.mark.parametrize("kind", ["cc", "ld"])
-def test_linkers(trap: Trap, tmp_path: Path, kind: str) -> None:
-    need("cc", "ld")
+@pytest.mark.parametrize("kind", ["cc", "ld", "as"])
+def test_wrappers(trap: Trap, tmp_path: Path, kind: str) -> None:
+    need("gcc", "cc", "ld")
     programs = install_programs(tmp_path / "programs")
     (trap.folder / "main.c").write_text("int main(void) { return 0; }\n")
     env = environment(programs)
@@ -202,10 +202,11 @@ def test_linkers(trap: Trap, tmp_path: Path, kind: str) -> None:
         result = trap.run("cfi2sframe-cc", "-o", "main", "main.c", env=env)
     else:
         (tmp_path / "links").mkdir()
-        (tmp_path / "links" / "ld").symlink_to(programs / "cfi2sframe-ld")
-        result = trap.run("cc", "-B", tmp_path / "links", "-o", "main", "main.c", env=env)
+        (tmp_path / "links" / kind).symlink_to(programs / f"cfi2sframe-{kind}")
+        what = ("-Wa,--gsframe-3", "-c") if kind == "as" else ()
+        result = trap.run("gcc", "-B", tmp_path / "links", *what, "-o", "main", "main.c", env=env)
     assert (result.status, result.err) == (0, "")
-    assert b"\0.sframe\0" in (trap.folder / "main").read_bytes()
+    assert b".sframe\0" in (trap.folder / "main").read_bytes()
 
 
 @pytest.mark.parametrize("recipe", ["make", "ninja"])

@@ -26,7 +26,12 @@ FORBIDDEN = {
 ALLOWED = {("trace/ptrace.py", "ctypes"), ("trace/demangle.py", "ctypes"), ("processes.py", "pickle")}
 STARTERS = re.compile(r"^(system|popen|fork|forkpty|exec[lv].*|spawn.*|posix_spawn.*|startfile)$")
 #: Copies of this process start no program.
-MAY_START = {"cli/linker.py": {"fork", "posix_spawn"}, "processes.py": {"fork"}, "trace/demangle.py": {"fork"}}
+MAY_START = {
+    "cli/wrapper/programs.py": {"posix_spawn"},
+    "cli/wrapper/insertion.py": {"fork"},
+    "processes.py": {"fork"},
+    "trace/demangle.py": {"fork"},
+}
 
 
 def test_the_tests_that_are_named_are_there() -> None:

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cfi2sframe-as`: assemble, then put the section into the object, in the form that the linker beside merges."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.cli.wrapper.insertion import identity_of, insert, is_elf_of_type
+from cfi2sframe.cli.wrapper.programs import printed_by, spawn
+from cfi2sframe.cli.wrapper.words import output_of
+from cfi2sframe.errors import RequestError
+from cfi2sframe.files.words import expand_response_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.cli.wrapper.roles import Role
+    from cfi2sframe.elf.image import ElfImage
+
+_ET_REL: Final = 1
+#: GNU as takes long options with one hyphen, too.
+_OWN_WORD: Final = re.compile(r"--?gsframe(?:=(?P<choice>yes|no)|-(?P<version>[123]))?")
+#: The release at the end of the first line that `ld --version` prints: "2.40", "2.47.50.20261021", "2.41-38.fc41".
+_RELEASE: Final = re.compile(r"\b(\d+)\.(\d+)[^\s()]*$")
+_PROGBITS: Final = ("--section-type", "progbits")
+
+
+class AssemblyRequest(NamedTuple):
+    """What a command line asks for: whether a section is wanted, its version if named, the words for the assembler."""
+
+    is_wanted: bool
+    version: int | None
+    words: tuple[str, ...]
+
+
+def assemble(role: Role, program: str, words: Sequence[str], variables: dict[str, str]) -> int:
+    """Assemble; return the exit status. An object that has a section already is left as it is."""
+    request = request_of(words)
+    passed_on = request.words
+    if not request.is_wanted and "--gsframe[=" in printed_by([program, "--help"]):
+        # It may have been built to write sections unless it is told not to.
+        passed_on = ("--gsframe=no", *passed_on)
+    output = output_of(passed_on)
+    before = identity_of(output)
+    status = spawn(role, [program, *passed_on], variables)
+    if status != 0 or not request.is_wanted or identity_of(output) == before or not is_elf_of_type(output, _ET_REL):
+        return status
+    return insert(role, output, lambda: _plan(request.version, program, output))
+
+
+def request_of(words: Sequence[str]) -> AssemblyRequest:
+    """Return what a command line asks for; of several such words the last one counts.
+
+    The words about SFrame are this program's: most assemblers do not know them, and each knows one version only.
+    """
+    others, version, is_wanted = [], None, True
+    expanded = list(expand_response_files(words))
+    for word in expanded:
+        match = _OWN_WORD.fullmatch(word)
+        if match is None:
+            others.append(word)
+        else:
+            version = int(match["version"]) if match["version"] else None
+            is_wanted = match["choice"] != "no"
+    return AssemblyRequest(is_wanted, version, tuple(words if others == expanded else others))
+
+
+def _plan(version: int | None, program: str, output: str) -> tuple[str, ...] | None:
+    """Return the options for a version, or for the one that the linker beside an assembler merges.
+
+    None for an object that has a section. Raises `RequestError` if no version is named and there is no such linker.
+    """
+    from cfi2sframe.elf.constants import EM_S390
+
+    image = _image_of(output)
+    if image is not None and image.sframe_section is not None:
+        return None
+    if version is None and "--sframe-version" in os.environ.get("CFI2SFRAME_FLAGS", ""):
+        return ()
+    folder, name = os.path.split(program)
+    beside = os.path.join(folder, re.sub("as$", "ld", name))
+    linker = printed_by([beside, "--version"]) if beside != program else ""
+    options = options_for(linker, version, is_s390x=image is not None and image.header.machine == EM_S390)
+    if options is None and image is not None:
+        reason = f"no linker is known beside {program} that merges these .sframe sections"
+        raise RequestError(f"{reason}; --gsframe-N names a version")
+    return options or ()
+
+
+def options_for(linker: str, version: int | None = None, *, is_s390x: bool = False) -> tuple[str, ...] | None:
+    """Return the options for objects that a linker merges, by what its `--version` prints; None where it merges none.
+
+    `version` is that of the section, if it is named: the linker then decides the rest.
+    """
+    read = _version_read_by(linker) if version is None else version
+    if version is None and is_s390x and read != 3:
+        # GNU ld merges those of s390x since 2.46.
+        return None
+    match read:
+        case None:
+            return None
+        case 1:
+            return ("--sframe-version", "1", *_PROGBITS)
+        case 2 if (2, 41) <= _release_of(linker) < (2, 45):
+            # They know neither PC-relative starts nor the section's own type.
+            return ("--sframe-version", "2", "--errata", "0", *_PROGBITS)
+    return ("--sframe-version", str(read))
+
+
+def _version_read_by(linker: str) -> int | None:
+    release = _release_of(linker)
+    if linker.startswith("mold "):
+        mold = re.match(r"mold (\d+)\.", linker)
+        return 3 if mold and int(mold[1]) >= 3 else None
+    if release < (2, 40):
+        return None
+    return 1 if release == (2, 40) else 2 if release <= (2, 45) else 3
+
+
+def _release_of(linker: str) -> tuple[int, int]:
+    """Return the release of a GNU ld; (0, 0) for any other."""
+    line = linker.partition("\n")[0].rstrip()
+    match = _RELEASE.search(line) if line.startswith("GNU ld ") else None
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _image_of(path: str) -> ElfImage | None:
+    """Load an object; None if it cannot be read, of which the conversion will complain."""
+    from cfi2sframe.cli.common import read_image
+    from cfi2sframe.errors import Cfi2SFrameError
+
+    try:
+        return read_image(path)
+    except (Cfi2SFrameError, OSError):
+        return None
