@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verbs share: options, messages, reading and writing files."""
+"""What the verbs share: how they are run, messages, exit statuses, reading files."""
 
 from __future__ import annotations
 
@@ -21,16 +21,12 @@ from cfi2sframe.cli.exit_status import (
     EXIT_USAGE,
     PROGRAM,
 )
+from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
 #: The exit status of several files is that of the worst; from good to bad.
 _EXIT_ORDER: Final = (EXIT_SUCCESS, EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_USAGE, EXIT_UNUSABLE)
-#: The error where the address of a section cannot be chosen.
-ADDRESS_BELONGS_TO_RAW: Final = (
-    "--section-address belongs to raw bytes; in a file the address follows from the section's place"
-)
-
 #: The first two bytes of a section in either byte order; what does not begin so is not read to its end.
 _SECTION_MAGICS: Final = (b"\xe2\xde", b"\xde\xe2")
 _SECTION_HEAD_SIZE: Final = 64
@@ -40,17 +36,56 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import BinaryIO
 
-    from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
 
 
-def run_verb(verb: str, arguments: list[str]) -> int:
+def run_words(words: list[str]) -> int:
+    """Run a command line; its first word is a verb, or the verb is convert. Return the exit status."""
+    if not words or words[0] in ("-h", "--help", "--version"):
+        return _answer(words)
+    if words[0] in VERBS:
+        return _run_verb(words[0], words[1:])
+    return _refused_first_word(words[0]) or _run_verb(DEFAULT_VERB, words)
+
+
+def _answer(words: list[str]) -> int:
+    """Answer what is asked of the program and not of a verb."""
+    parser = make_parser(verbs=())
+    if not words:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    try:
+        parser.parse_args(words)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+    parser.print_help()
+    return EXIT_SUCCESS
+
+
+def _refused_first_word(word: str) -> int:
+    """Report a first word that is no verb, no option and no file; return 0 if it is one of those.
+
+    Otherwise it would be convert's input, and the mistake be found after the files that follow it were rewritten.
+    """
+    if word.startswith(("-", "@")) or os.path.lexists(word):
+        return EXIT_SUCCESS
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, VERBS, 1)
+    if near:
+        say("error", f"no verb and no file is called '{word}'; did you mean '{near[0]}'?")
+        return EXIT_USAGE
+    say("error", "No such file or directory", word)
+    return EXIT_UNUSABLE
+
+
+def _run_verb(verb: str, arguments: list[str]) -> int:
     """Run a verb; turn every expected failure into one line and an exit status."""
     # A run makes millions of small tuples and no cycles: the collector would only cost time.
     gc.disable()
     _write_any_text()
     module = import_module(f"cfi2sframe.cli.{verb}")
-    parser: argparse.ArgumentParser = module.make_parser()
+    parser = verb_parser(verb)
     options = argparse.Namespace()
     try:
         try:
@@ -142,164 +177,6 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps examples as they are. A fixed width saves the import that determines the terminal's."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=100)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Escapes control characters in its messages: a shell pattern may have produced the arguments."""
-
-    def error(self, message: str) -> NoReturn:
-        super().error(printable(message))
-
-
-def parser_of(verb: str, usage: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return a verb's parser, with the options that every verb has."""
-    return _Parser(
-        prog=PROGRAM if verb == "convert" else f"{PROGRAM} {verb}",
-        usage=usage,
-        description=description,
-        epilog=epilog,
-        formatter_class=_HelpFormatter,
-        allow_abbrev=False,
-    )
-
-
-def add_conversion_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that determine the section."""
-    parser.add_argument(
-        "--sframe-version",
-        type=int,
-        choices=(1, 2, 3),
-        default=3,
-        metavar="{1,2,3}",
-        help="the version to write (default 3: GNU ld 2.46 and later; 2: GNU ld 2.41-2.45, glibc built with "
-        "--enable-sframe; 1: GNU ld 2.40)",
-    )
-    parser.add_argument(
-        "--errata",
-        type=int,
-        choices=(0, 1, 2),
-        metavar="{0,1,2}",
-        help="the errata of version 2 that readers know (default 1: PC-relative starts; 0: for GNU ld before 2.45; "
-        "2: rows with an undefined RA, at which glibc gives up the whole trace)",
-    )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        choices=("eh_frame", "debug_frame", "gopclntab"),
-        help="the only CFI to read (default: all that a file has; where several describe an address, the first of "
-        "these holds)",
-    )
-    parser.add_argument(
-        "-O",
-        dest="level",
-        type=_level,
-        choices=(0, 1, 2, "s"),
-        metavar="{0,1,2,s}",
-        help="-O0: every function has its own rows; -O1: functions with equal rows share them; -O2: functions are "
-        "also cut and joined, as far as a look-up stays as quick as at -O1; -Os: as -O2, but the smallest section, "
-        "whatever a look-up costs (default 2; objects are always at 0, because linkers do not support shared rows)",
-    )
-    parser.add_argument(
-        "--no-share",
-        dest="level",
-        action="store_const",
-        const=0,
-        help="the same as -O0; a readelf or objdump that is no native one cannot read shared rows of big-endian files",
-    )
-    parser.add_argument(
-        "--no-plt",
-        dest="with_stubs",
-        action="store_false",
-        help="describe PLT stubs by the CFI instead of by their instructions",
-    )
-    parser.add_argument(
-        "--no-padding",
-        dest="with_padding",
-        action="store_false",
-        help="end every function where its FDE ends (default: it reaches over the alignment padding after it, where "
-        "some readers look up the return address of a call that does not return)",
-    )
-    parser.add_argument(
-        "--whole-functions",
-        action="store_true",
-        help="leave a function out when the version cannot express one of its rows (default: describe the rest of it)",
-    )
-    parser.add_argument(
-        "--section-address",
-        type=address,
-        metavar="ADDR",
-        help="the address that the section will have (default: the first 64 KiB boundary past the last "
-        "PT_LOAD; 0 for an object)",
-    )
-
-
-def _level(text: str) -> int | str:
-    """Parse a level: a number, or a letter. The parser's choices say which there are."""
-    return int(text) if text.isdecimal() else text
-
-
-def address(text: str) -> int:
-    """Parse an address in C notation."""
-    try:
-        value = int(text, 0)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
-    if not 0 <= value < 1 << 64:
-        raise argparse.ArgumentTypeError(f"not a 64-bit address: {text!r}")
-    return value
-
-
-def percentage(text: str) -> float:
-    """Parse a number from 0 to 100."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"not a percentage: {text!r}")
-    return value
-
-
-def count_from_one(text: str) -> int:
-    """Parse a count of at least one."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"not a count from 1: {text!r}")
-    return value
-
-
-def conversion_options(arguments: argparse.Namespace) -> Options:
-    """Return the library's options for the command line's. Raises `RequestError` when they contradict."""
-    from cfi2sframe.conversion import Options
-
-    if arguments.errata is not None and arguments.sframe_version != 2:
-        raise RequestError(f"version {arguments.sframe_version} has no errata; --errata belongs to version 2")
-    return Options(
-        version=arguments.sframe_version,
-        errata=Options().errata if arguments.errata is None else arguments.errata,
-        source=arguments.source,
-        section_vaddr=arguments.section_address,
-        with_stubs=arguments.with_stubs,
-        with_padding=arguments.with_padding,
-        whole_functions=arguments.whole_functions,
-        level=arguments.level,
-        all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
-    )
-
-
-def process_count(arguments: argparse.Namespace) -> int:
-    """Return the number of processes: that of `-j`, or one per processor that may be used."""
-    return arguments.jobs or len(os.sched_getaffinity(0))
 
 
 def read_image(path: str) -> ElfImage:

@@ -8,9 +8,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.common import exit_status_of, fail, fail_early, process_count, say, worst
-from cfi2sframe.cli.convert_options import check, make_parser, output_job, settings_of
+from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
+from cfi2sframe.cli.convert_options import check, configure, output_job, settings_of
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
+from cfi2sframe.cli.options import process_count
 from cfi2sframe.errors import InputError, OutputError, RequestError
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Outcome
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.jobs.records import Job, Settings
     from cfi2sframe.jobs.stamp import Stamp
 
-__all__ = ["execute", "make_parser"]
+__all__ = ["configure", "execute"]
 
 #: Smaller inputs (bytes, in all) are done before processes would pay off.
 _POOL_SIZE: Final = 1 << 20

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.common import (
+from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.inputs import add_inputs
+from cfi2sframe.cli.options import (
     ADDRESS_BELONGS_TO_RAW,
     add_conversion_options,
     conversion_options,
-    count_from_one,
-    parser_of,
     percentage,
 )
-from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import RequestError
 from cfi2sframe.jobs.records import Job, Output, Settings
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf", "stamp", "executor")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the verb's arguments."""
-    parser = parser_of(
-        "convert",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments to its parser."""
+    describe(
+        parser,
         f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
         f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
         "Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into\n"
@@ -43,107 +43,99 @@ def make_parser() -> argparse.ArgumentParser:
         f"  {PROGRAM} --check -r debian/tmp              what that would do\n"
         f"  find . -name '*.so' -print0 | {PROGRAM} --in-place --files-from - --report report.jsonl\n",
     )
-    _add_files(parser)
-    _add_form(parser)
-    add_conversion_options(parser)
-    parser.add_argument(
+    add_inputs(parser, "an ELF object, executable or library; with -o, - is standard input", is_writing=True)
+    _add_output(parser)
+    section = add_conversion_options(parser)
+    section.add_argument(
         "--frame-pointer",
         action="store_true",
         help="set SFRAME_F_FRAME_POINTER: you know that every function keeps a frame pointer (versions 1 and 2)",
     )
+    _add_form(parser)
     _add_demands(parser)
-    return parser
+    _add_batch(parser)
 
 
-def _add_files(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "inputs", metavar="FILE", nargs="*", help="an ELF object, executable or library; with -o, - is standard input"
-    )
-    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
-    parser.add_argument(
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
+    group.add_argument(
         "--in-place",
         action="store_true",
         help="rewrite each FILE itself, keeping mode, owner and times where permitted",
     )
-    parser.add_argument(
+    group.add_argument(
         "--check",
         action="store_true",
         help="write nothing; print what --in-place would do to each FILE, and exit with 1 if it would change any",
     )
-    parser.add_argument("-r", "--recursive", action="store_true", help="convert the ELF files in folders")
-    parser.add_argument(
-        "--files-from",
-        metavar="LIST",
-        help="also convert the files named in LIST, each name terminated by a NUL byte; - is standard input",
-    )
-    parser.add_argument(
-        "--skip-non-elf",
-        action="store_true",
-        help="skip files with nothing to convert: no ELF file, another type or machine, no CFI",
-    )
-    parser.add_argument(
-        "-j",
-        "--jobs",
-        type=count_from_one,
-        metavar="N",
-        help="processes for several files (default: one per processor that may be used)",
-    )
-    parser.add_argument(
-        "--executor",
-        metavar="MODULE:CALLABLE",
-        help="run on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
-    )
-    parser.add_argument(
-        "--stamp", metavar="FILE", help="record in FILE which files are right, and do not read them next time"
-    )
-
-
-def _add_form(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    group.add_argument(
         "--emit",
         choices=("raw", "elf"),
         help="raw bytes of the section, or a copy of IN with the section in it (default: raw when OUT is - or "
         "ends in .sframe or .bin, else elf)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--replace", action="store_true", help="replace a different .sframe section that the file already has"
     )
-    parser.add_argument(
+    group.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
+
+
+def _add_form(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("its place in the file")
+    group.add_argument(
         "--section-type",
         choices=("gnu", "progbits"),
         default="gnu",
         help="SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45 (default gnu)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--header-table",
         choices=("start", "end"),
         default="start",
         help="end: if a linked file has no room for more program headers, move them to its end; strip must have "
         "run before (default start: refuse such a file)",
     )
-    parser.add_argument(
+    group.add_argument(
         "--no-verify", action="store_true", help="do not read the written file back and check it before renaming it"
     )
 
 
 def _add_demands(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    group = parser.add_argument_group("demands and reports")
+    group.add_argument(
         "--strict",
         action="store_true",
         help="fail (4) when a function is left out or described in part, (3) when an FDE is damaged",
     )
-    parser.add_argument(
+    group.add_argument(
         "--min-coverage",
         type=percentage,
         metavar="PERCENT",
         help="fail (4) when fewer of the functions are described in full",
     )
-    parser.add_argument(
+    group.add_argument(
         "--report",
         metavar="FILE",
         help="write the account of the conversion: with -o as coverage --json prints it, else a line of JSON per file",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
+
+
+def _add_batch(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("many files")
+    group.add_argument(
+        "--skip-non-elf",
+        action="store_true",
+        help="skip files with nothing to convert: no ELF file, another type or machine, no CFI",
+    )
+    group.add_argument(
+        "--stamp", metavar="FILE", help="record in FILE which files are right, and do not read them next time"
+    )
+    group.add_argument(
+        "--executor",
+        metavar="MODULE:CALLABLE",
+        help="run on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
+    )
 
 
 def check(arguments: argparse.Namespace) -> None:

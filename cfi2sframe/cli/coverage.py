@@ -6,17 +6,19 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from cfi2sframe.cli.common import add_conversion_options, conversion_options, fail, parser_of, read_image
+from cfi2sframe.cli.common import fail, read_image
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.options import add_conversion_options, conversion_options
+from cfi2sframe.cli.parsers import describe
 
 if TYPE_CHECKING:
     import argparse
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the verb's arguments."""
-    parser = parser_of(
-        "coverage",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments to its parser."""
+    describe(
+        parser,
         f"{PROGRAM} coverage IN... [OPTION]...",
         "List per file which functions and executable bytes the SFrame section describes, which FDEs are left out and\n"
         "why, which are dropped, and which bytes no CFI covers. No file is changed.",
@@ -31,7 +33,6 @@ def make_parser() -> argparse.ArgumentParser:
         "about a second for 2 MB of code",
     )
     parser.add_argument("--json", action="store_true", help="print JSON: one account, or a list of them")
-    return parser
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.common import address, fail, parser_of, read_image, read_section
+from cfi2sframe.cli.common import fail, read_image, read_section
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.options import address
+from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.decode import DecodedSection
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the verb's arguments."""
-    parser = parser_of(
-        "dump",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments to its parser."""
+    describe(
+        parser,
         f"{PROGRAM} dump FILE [--raw [--section-address ADDR]] [--json]",
         "Print the .sframe section of an ELF file, or raw section bytes, in the form of readelf --sframe.\n"
         "Any version, either byte order. FP and RA: u unchanged, f at the ABI's fixed offset, c+N saved at CFA+N,\n"
@@ -34,7 +36,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--section-address", type=address, metavar="ADDR", help="the address of the raw section (default 0)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.common import fail, parser_of, say
+from cfi2sframe.cli.common import fail, say
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.contents import FileData
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the verb's arguments."""
-    parser = parser_of(
-        "remove",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments to its parser."""
+    describe(
+        parser,
         f"{PROGRAM} remove IN (-o OUT | --in-place) [--no-verify]",
         "Write a copy of IN without its .sframe section; what was moved to make room for it is moved back.",
         f"examples:\n  {PROGRAM} remove --in-place program\n  {PROGRAM} remove lib.so -o plain.so\n",
@@ -27,7 +28,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
     parser.add_argument("--in-place", action="store_true", help="rewrite IN itself")
     parser.add_argument("--no-verify", action="store_true", help="do not read the file back and compare it with IN")
-    return parser
 
 
 def execute(arguments: argparse.Namespace) -> int:

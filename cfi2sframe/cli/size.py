@@ -9,8 +9,10 @@ import sys
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.common import count_from_one, fail, parser_of, process_count, say
+from cfi2sframe.cli.common import fail, say
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
+from cfi2sframe.cli.options import count_from_one, process_count
+from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
@@ -25,10 +27,10 @@ _HTML_FUNCTION_COUNT = 20
 _ORDERS = ("sframe", "gnu", "ratio", "cfi", "file", "functions", "left-out", "larger", "name")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the verb's arguments."""
-    parser = parser_of(
-        "size",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments to its parser."""
+    describe(
+        parser,
         f"{PROGRAM} size PATH... [OPTION]...\n       {PROGRAM} size --compare OLD NEW [OPTION]...",
         "Measure what SFrame costs or would cost: per file and in total, in every version, as this program writes it\n"
         "and as GNU as and ld would lay it out; what the bytes are used for, and what is left out. No file is\n"
@@ -69,7 +71,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="measure on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
     )
     parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
-    return parser
 
 
 def _count(text: str) -> int:

@@ -7,8 +7,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Literal
 
-from cfi2sframe.cli.common import fail, parser_of
+from cfi2sframe.cli.common import fail
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.run import Traced
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the verb's arguments."""
-    parser = parser_of(
-        "trace",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments to its parser."""
+    describe(
+        parser,
         f"{PROGRAM} trace CORE [--executable FILE] [--sysroot DIR] [OPTION]...\n"
         f"       {PROGRAM} trace --pid N [OPTION]...",
         "Print the stacks of a core file, or of a live process, unwound by SFrame rows: those of each mapped file's\n"
@@ -57,7 +58,6 @@ def make_parser() -> argparse.ArgumentParser:
         "saved it; otherwise the trace ends there",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    return parser
 
 
 def _number(text: str) -> int:

@@ -6,16 +6,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.common import (
-    add_conversion_options,
-    conversion_options,
-    fail,
-    parser_of,
-    read_image,
-    read_section,
-    say,
-)
+from cfi2sframe.cli.common import fail, read_image, read_section, say
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.options import add_conversion_options, conversion_options
+from cfi2sframe.cli.parsers import describe
 from cfi2sframe.elf.strings import shown_name
 from cfi2sframe.errors import Cfi2SFrameError, RequestError, SFrameError
 from cfi2sframe.printable import printable
@@ -35,10 +29,10 @@ if TYPE_CHECKING:
 READER_NAMES: Final = ("kernel", "glibc", "libsframe", "gnu-ld")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the verb's arguments."""
-    parser = parser_of(
-        "verify",
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's arguments to its parser."""
+    describe(
+        parser,
         f"{PROGRAM} verify IN [SECTION | --existing] [--reader NAME]... [OPTION]...",
         "Compare an SFrame section with the CFI of IN at every row boundary of either side: CFA, RA, FP, RA signing,\n"
         "outermost frames; and check what readers require. The section is the one that convert would make, a raw\n"
@@ -64,7 +58,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_conversion_options(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print how much was compared")
-    return parser
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SIGPIPE_STATUS: Final = 128 + signal.SIGPIPE
 #: What writes to standard output.
 PRINTS: Final = (
-    *("--help", "--version", "GOOD -o -", "GOOD -o - --emit elf", "dump --raw RAW"),
+    *("--version", "GOOD -o -", "GOOD -o - --emit elf", "dump --raw RAW"),
     *("dump --raw RAW --json", "coverage GOOD", "coverage GOOD --json", "verify GOOD OTHER", "remove OLD -o -"),
     *("--check -r TREE -j 1", "--check -r TREE -j 2", "--in-place -r TREE --report - -j 2", "size TREE -j 1"),
     *("size TREE -j 2", "size TREE --format json", "size TREE --format html", "trace CORE", "trace CORE --json"),
@@ -31,7 +31,7 @@ PRINTS: Final = (
 )
 #: What writes to standard error.
 SAYS: Final = (
-    *("", "BAD -o -", "GOOD", "coverage BAD BAD", "--in-place BAD", "dump GOOD"),
+    *("BAD -o -", "GOOD", "coverage BAD BAD", "--in-place BAD", "dump GOOD"),
     *("coverage BAD", "coverage BAD GOOD", "verify -v GOOD", "verify BAD", "remove GOOD -o -", "trace BAD"),
     *("size BAD", "size TREE BAD -j 2", "--in-place -v -r TREE -j 2", "--in-place TREE/0.o -v"),
 )
@@ -75,9 +75,12 @@ def test_standard_error(tmp_path: Path, words: str) -> None:
     assert run_closed(tmp_path, words, "stderr").returncode == SIGPIPE_STATUS
 
 
-@pytest.mark.parametrize(("words", "stream", "status"), [("size --help", "stdout", 0), ("--nothing", "stderr", 2)])
+@pytest.mark.parametrize(
+    ("words", "stream", "status"),
+    [("--help", "stdout", 0), ("size --help", "stdout", 0), ("", "stderr", 2), ("--nothing", "stderr", 2)],
+)
 def test_messages_of_the_argument_parser(tmp_path: Path, words: str, stream: str, status: int) -> None:
-    """A verb that prints nothing does not fail because of a closed pipe."""
+    """What the parser prints does not fail because of a closed pipe."""
     done = run_closed(tmp_path, words, stream)
     assert (done.returncode, done.stderr or b"") == (status, b"")
 

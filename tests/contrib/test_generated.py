@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli import VERBS
+from cfi2sframe.cli.parsers import VERBS, verb_parser
 from tests.contrib.support import ROOT, attempt, need, run
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ PYTHON = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEB
 
 def option_names(verb: str) -> set[str]:
     """Return what the verb's own parser knows."""
-    parser = import_module(f"cfi2sframe.cli.{verb}").make_parser()
+    parser = verb_parser(verb)
     return {name for name in parser._option_string_actions if not is_hidden(parser, name)}
 
 

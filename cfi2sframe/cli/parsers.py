@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The grammar of the command line: one parser for each verb under that of the program."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: The verb that may be left out.
+DEFAULT_VERB: Final = "convert"
+#: The verbs, each with what `--help` says of it. The module of this name beside this one has `configure` and `execute`.
+VERBS: Final = {
+    "convert": "write an .sframe section made from the file's CFI: its raw bytes, or a copy of the file with it",
+    "remove": "take the .sframe section out of files",
+    "dump": "print .sframe sections in the form of readelf --sframe",
+    "verify": "compare the .sframe section of a file with its CFI at every PC",
+    "coverage": "list which functions SFrame can describe, and why not the others",
+    "size": "measure what SFrame costs or would cost, for files, trees, archives and packages",
+    "trace": "print the stacks of a core file or a live process, unwound by SFrame",
+}
+
+_USAGE: Final = f"""\
+{PROGRAM} [convert] IN -o OUT [OPTION]...
+       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...
+       {PROGRAM} VERB FILE... [OPTION]..."""
+_EPILOG: Final = f"""\
+examples:
+  {PROGRAM} /bin/ls -o ls.sframe
+  {PROGRAM} --sframe-version 2 in.o -o out.o
+  {PROGRAM} --in-place program
+  {PROGRAM} --in-place -r -j 4 --report report.jsonl debian/tmp
+  {PROGRAM} verify program
+  {PROGRAM} dump program
+  {PROGRAM} coverage --json /usr/lib/x86_64-linux-gnu/libc.so.6
+  {PROGRAM} trace core
+
+"{PROGRAM} VERB --help" lists a verb's options.
+
+exit status: 0 success; 1 verify found a difference, or --check would change a file; 2 usage;
+3 a file cannot be used; 4 functions were left out and an option forbids that.
+Of several files the worst counts: 3, 2, 4, 1, 0.
+"""
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps examples as they are. A fixed width saves the import that determines the terminal's."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=100)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Escapes control characters in its messages: a shell pattern may have produced the arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
+def make_parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; only the given verbs have their arguments."""
+    parser = _Parser(
+        prog=PROGRAM,
+        usage=_USAGE,
+        description="Make SFrame sections from the DWARF CFI of finished ELF objects, executables and libraries.",
+        epilog=_EPILOG,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version")
+    children = parser.add_subparsers(
+        title="verbs", metavar="VERB", description="A first word that is none of them is an input of convert."
+    )
+    for verb, summary in VERBS.items():
+        # Messages of convert do not name a verb that the user may have left out.
+        child = children.add_parser(
+            verb,
+            prog=PROGRAM if verb == DEFAULT_VERB else f"{PROGRAM} {verb}",
+            help=summary,
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,
+        )
+        if verb in verbs:
+            configure: Callable[[argparse.ArgumentParser], None] = import_module(f"cfi2sframe.cli.{verb}").configure
+            configure(child)
+    return parser
+
+
+def verb_parser(verb: str) -> argparse.ArgumentParser:
+    """Return the parser of one verb; the modules of the others are not loaded."""
+    return parsers_of(make_parser((verb,)))[verb]
+
+
+def parsers_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of the verbs by their names."""
+    (children,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001 - argparse has no public way to ask
+    return dict(children.choices)
+
+
+def describe(parser: argparse.ArgumentParser, usage: str, description: str, epilog: str) -> None:
+    """Give a verb's parser its texts."""
+    parser.usage, parser.description, parser.epilog = usage, description, epilog
