@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.budget import Budget
@@ -12,11 +13,11 @@ from cfi2sframe.elf.constants import SHT_NOBITS
 from cfi2sframe.elf.contents import FileBytes
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import image_of, open_unfollowed, read_file, read_open
+from cfi2sframe.elf.load import image_of, open_unfollowed, read_file, read_open, read_stream
 from cfi2sframe.errors import ChangedError, InputError
 from cfi2sframe.files.ar import members_of
 from cfi2sframe.files.deb import payload_of_deb, tar_entries
-from cfi2sframe.files.records import ELF_MAGIC, Unusable
+from cfi2sframe.files.records import ELF_MAGIC, STANDARD_INPUT, Unusable
 from cfi2sframe.files.rpm import cpio_entries, payload_of_rpm
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
     """
     try:
         if source.kind == "elf":
-            read = _read_unfollowed if source.is_in_folder else read_file
-            image = image_of(read(source.path), source.name)
+            image = image_of(_read(source), source.name)
             try:
                 yield image
             finally:
@@ -56,6 +56,12 @@ def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
                     data.close()
     except InputError as error:
         yield Unusable(source.name, str(error), error.kind)
+
+
+def _read(source: Source) -> FileData:
+    if source.is_in_folder:
+        return _read_unfollowed(source.path)
+    return read_stream(sys.stdin.buffer) if source.path == STANDARD_INPUT else read_file(source.path)
 
 
 def _read_unfollowed(path: str) -> FileData:

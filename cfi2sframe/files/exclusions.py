@@ -32,7 +32,5 @@ class Exclusions:
         return (
             any(fnmatchcase(name, pattern) for pattern in self._of_names)
             or any(fnmatchcase(path, pattern) for pattern in self._of_paths)
-            or any(
-                fnmatchcase(os.path.join(root, path), pattern) for root in self._names for pattern in self._absolute
-            )
+            or any(fnmatchcase(os.path.join(root, path), pattern) for root in self._names for pattern in self._absolute)
         )

@@ -8,7 +8,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.records import AR_MAGIC, RPM_MAGIC, THIN_MAGIC, Source, Unusable
+from cfi2sframe.files.records import AR_MAGIC, RPM_MAGIC, STANDARD_INPUT, THIN_MAGIC, Source, Unusable
 from cfi2sframe.files.walk import Walk, elf_files_under
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def _sources_under(root: str, shown_root: str, walk: Walk, seen: set[tuple[int, 
 
 
 def _named(path: str, name: str) -> Source | Unusable:
-    """Return what kind of file the user has named, by its first bytes."""
+    """Return what kind of file the user has named, by its first bytes; `-` is standard input."""
+    if path == STANDARD_INPUT:
+        return Source(path, "<stdin>", "elf", 0)
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):

@@ -30,14 +30,14 @@ class SkipKind(Enum):
     KERNEL = "kernel image"
 
 
-class Skip(NamedTuple):
+class LeftAlone(NamedTuple):
     """A kind, and a sentence about it."""
 
     kind: SkipKind
     reason: str
 
 
-def skip_of(image: ElfImage, *, takes_objects: bool) -> Skip | None:
+def skip_of(image: ElfImage, *, takes_objects: bool) -> LeftAlone | None:
     """Return why a folder's file is left alone, None if it is not: what linkers or kernels read, or without code.
 
     `takes_objects`: relocatable objects and kernel modules are not left alone. Linkers read the sections of objects,
@@ -48,9 +48,9 @@ def skip_of(image: ElfImage, *, takes_objects: bool) -> Skip | None:
             return None
         is_module = any(section.name in _MODULE_SECTIONS for section in image.sections)
         kind = SkipKind.MODULE if is_module else SkipKind.OBJECT
-        return Skip(kind, f"a {kind.value}; folders' are included with --objects")
+        return LeftAlone(kind, f"a {kind.value}; folders' are included with --objects")
     if any(section.flags & SHF_EXECINSTR and section.type == SHT_NOBITS for section in image.sections):
-        return Skip(SkipKind.DEBUG_FILE, "a separate debug file: its code is in another file")
+        return LeftAlone(SkipKind.DEBUG_FILE, "a separate debug file: its code is in another file")
     if any(segment.type == PT_LOAD and segment.vaddr >= _KERNEL_VADDR for segment in image.segments):
-        return Skip(SkipKind.KERNEL, "a kernel image")
+        return LeftAlone(SkipKind.KERNEL, "a kernel image")
     return None

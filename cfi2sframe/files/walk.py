@@ -132,6 +132,6 @@ def _elf_file(entry: FolderEntry, path: str, boundary: Boundary) -> Iterator[Tre
     except OSError as error:
         yield _unreadable(path, error)
         return
-    yield TreeFile(path, None, MOUNT_POINT, is_mount_point=True) if is_left_out else TreeFile(
-        path, FileState.of(status)
+    yield (
+        TreeFile(path, None, MOUNT_POINT, is_mount_point=True) if is_left_out else TreeFile(path, FileState.of(status))
     )

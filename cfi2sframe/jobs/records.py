@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cfi2sframe.files.descriptors import FileState
     from cfi2sframe.files.kinds import SkipKind
 
-Status = Literal["converted", "would convert", "removed", "unchanged", "skipped", "failed"]
+Status = Literal["converted", "would convert", "removed", "would remove", "unchanged", "skipped", "failed"]
 
 
 class Settings(NamedTuple):
