@@ -1,37 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as records, read from its own parsers; the man page and the completions are made from them."""
+"""The command line as records, read from its own parsers; the man page is made from them."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-from importlib import import_module
 from typing import NamedTuple
 
-from cfi2sframe import cli
-
-#: Metavariables of arguments that are files or folders.
-_FILES = frozenset({"FILE", "FOLDER", "IN", "OUT", "PATH", "SECTION", "OLD", "NEW", "DIR", "CORE", "PROGRAM", "STAMP"})
+from cfi2sframe.cli.parsers import VERBS, make_parser, parsers_of
 
 
-class Option(NamedTuple):
-    """An option: its names, its values as `--help` shows them (none for a switch), and the choices of values."""
+class Argument(NamedTuple):
+    """An option with its names, or a positional argument without; and its values as `--help` shows them."""
 
     names: tuple[str, ...]
     values: tuple[str, ...]
-    choices: tuple[str, ...]
-    is_file: bool
-    is_optional: bool
     help: str
 
 
-class Positional(NamedTuple):
-    """An argument without a name."""
+class Group(NamedTuple):
+    """The arguments under one heading of `--help`; the first group of a verb has none."""
 
-    metavar: str
-    is_file: bool
-    help: str
+    title: str
+    arguments: tuple[Argument, ...]
 
 
 class Command(NamedTuple):
@@ -41,66 +31,52 @@ class Command(NamedTuple):
     usage: tuple[str, ...]
     description: str
     epilog: str
-    options: tuple[Option, ...]
-    positionals: tuple[Positional, ...]
+    groups: tuple[Group, ...]
 
 
 class CommandLine(NamedTuple):
-    """The program: its verbs, and the paragraphs of its own `--help` by their first word."""
+    """The program: its verbs, and what its own `--help` says."""
 
+    usage: tuple[str, ...]
+    description: str
     commands: tuple[Command, ...]
-    summary: str
-    verbs: dict[str, str]
+    summaries: dict[str, str]
     examples: str
     exit_status: str
 
 
 def command_line() -> CommandLine:
     """Read the whole command line."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        cli.main(["--help"])
-    paragraphs = out.getvalue().strip().split("\n\n")
-    of = {paragraph.split(maxsplit=1)[0]: paragraph for paragraph in paragraphs}
+    parser = make_parser()
+    of = {paragraph.split(maxsplit=1)[0]: paragraph for paragraph in (parser.epilog or "").strip().split("\n\n")}
     return CommandLine(
-        tuple(_command(verb) for verb in cli.VERBS),
-        " ".join(paragraphs[1].split()),
-        _verbs(of["verbs"]),
+        _lines(parser.usage),
+        parser.description or "",
+        tuple(_command(name, verb) for name, verb in parsers_of(parser).items()),
+        dict(VERBS),
         of["examples:"].split("\n", 1)[1],
         " ".join(of["exit"].removeprefix("exit status: ").split()),
     )
 
 
-def _verbs(paragraph: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    verb = ""
-    for line in paragraph.splitlines():
-        word, _, rest = line.strip().partition(" ")
-        if word in cli.VERBS and line.startswith("  ") and not line.startswith("   "):
-            verb = word
-            found[verb] = rest.strip()
-        elif verb:
-            found[verb] += f" {line.strip()}"
-    return found
+def is_hidden(action: argparse.Action) -> bool:
+    """Whether `--help` does not show an argument."""
+    return action.help == argparse.SUPPRESS
 
 
-def _command(verb: str) -> Command:
-    parser: argparse.ArgumentParser = import_module(f"cfi2sframe.cli.{verb}").make_parser()
-    options, positionals = [], []
-    for action in parser._actions:  # noqa: SLF001 - argparse has no public way to ask
-        if action.help == argparse.SUPPRESS:
-            continue
-        values = () if action.nargs == 0 else _values(action)
-        is_file = bool(values) and values[0] in _FILES and not action.choices
-        text = " ".join((action.help or "").replace("%%", "%").split())
-        if action.option_strings:
-            choices = tuple(str(choice) for choice in action.choices or ())
-            names = tuple(action.option_strings)
-            options.append(Option(names, values, choices, is_file, action.nargs == "?", text))
-        else:
-            positionals.append(Positional(values[0], is_file, text))
-    usage = tuple(" ".join(line.split()) for line in (parser.usage or "").splitlines())
-    return Command(verb, usage, parser.description or "", parser.epilog or "", tuple(options), tuple(positionals))
+def _command(name: str, parser: argparse.ArgumentParser) -> Command:
+    groups = []
+    for group in parser._action_groups:  # noqa: SLF001 - argparse has no public way to ask
+        arguments = tuple(_argument(action) for action in group._group_actions if not is_hidden(action))  # noqa: SLF001
+        if arguments:
+            is_unnamed = group.title in ("positional arguments", "options")
+            groups.append(Group("" if is_unnamed else group.title or "", arguments))
+    return Command(name, _lines(parser.usage), parser.description or "", parser.epilog or "", tuple(groups))
+
+
+def _argument(action: argparse.Action) -> Argument:
+    text = " ".join((action.help or "").replace("%%", "%").split())
+    return Argument(tuple(action.option_strings), () if action.nargs == 0 else _values(action), text)
 
 
 def _values(action: argparse.Action) -> tuple[str, ...]:
@@ -111,3 +87,7 @@ def _values(action: argparse.Action) -> tuple[str, ...]:
     if action.choices:
         return ("{" + ",".join(str(choice) for choice in action.choices) + "}",)
     return (action.dest.upper(),)
+
+
+def _lines(usage: str | None) -> tuple[str, ...]:
+    return tuple(" ".join(line.split()) for line in (usage or "").splitlines())

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from commands import command_line
-from completions import bash_completion, fish_completion, zsh_completion
+from completions import completion
 from manpage import man_page
 
 SHARE = Path(__file__).resolve().parents[1] / "data" / "share"
@@ -26,9 +26,9 @@ def main(arguments: list[str]) -> int:
     line = command_line()
     files = {
         SHARE / "man" / "man1" / "cfi2sframe.1": man_page(line),
-        SHARE / "bash-completion" / "completions" / "cfi2sframe": bash_completion(line),
-        SHARE / "zsh" / "site-functions" / "_cfi2sframe": zsh_completion(line),
-        SHARE / "fish" / "vendor_completions.d" / "cfi2sframe.fish": fish_completion(line),
+        SHARE / "bash-completion" / "completions" / "cfi2sframe": completion("bash"),
+        SHARE / "zsh" / "site-functions" / "_cfi2sframe": completion("zsh"),
+        SHARE / "fish" / "vendor_completions.d" / "cfi2sframe.fish": completion("fish"),
     }
     stale = [path for path, text in files.items() if not path.is_file() or path.read_text("utf-8") != text]
     for path in stale:

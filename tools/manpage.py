@@ -11,9 +11,21 @@ from cfi2sframe.cli.exit_status import PROGRAM
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commands import Command, CommandLine, Option
+    from commands import Argument, Command, CommandLine
 
 _HELP = ("-h", "--help")
+_VARIABLES = {
+    "NO_COLOR": "Not empty: reports on a terminal have no colour.",
+    "TMPDIR": "No difference: a file is written beside the one that it replaces, and renamed.",
+}
+_NAMES_OF_FILES = {
+    ".cfi2sframe-*": "The new file, in the folder of the old one, until it is whole and has been checked. An interrupted run "
+    "removes it.",
+}
+_NOTES = (
+    "A version 3 section wants GNU ld 2.46 or later, if an object carries it; linked files do not depend on the linker.",
+    "A name that begins with - or is that of a verb is written with its folder: ./verify.",
+)
 
 
 def man_page(line: CommandLine) -> str:
@@ -23,7 +35,7 @@ def man_page(line: CommandLine) -> str:
     kept = [
         row
         for before, row, after in zip(["", *rows], rows, [*rows[1:], ".SH"], strict=False)
-        if row != ".PP" or not (before.startswith(".SH") or after[:3] in (".PP", ".TP", ".SH"))
+        if row != ".PP" or not (before.startswith((".SH", ".SS")) or after[:3] in (".PP", ".TP", ".SH", ".SS"))
     ]
     return "\n".join(kept) + "\n"
 
@@ -35,56 +47,64 @@ def _page(line: CommandLine) -> Iterator[str]:
     yield ".SH NAME"
     yield f"{PROGRAM} \\- make SFrame sections from the DWARF CFI of finished ELF files"
     yield ".SH SYNOPSIS"
-    for command in line.commands:
-        for usage in command.usage:
-            yield ".PP"
-            yield _usage(usage)
+    for usage in (*line.usage[:2], *(usage for command in line.commands[1:] for usage in command.usage)):
+        yield ".PP"
+        yield _usage(usage)
     yield ".SH DESCRIPTION"
-    yield _text(line.summary)
-    yield "A first argument that is none of the verbs is the input of"
+    yield _text(line.description)
+    yield "A first word that is none of the verbs is an input of"
     yield ".BR convert ."
-    for verb, text in line.verbs.items():
-        yield ".TP"
-        yield f".B {_text(verb)}"
-        yield _text(text)
+    for verb, text in line.summaries.items():
+        yield from _item(verb, f"{text[0].upper()}{text[1:]}.")
     shared = _shared(line)
     for command in line.commands:
         yield from _command(command, shared)
     yield ".SH OPTIONS OF SEVERAL VERBS"
-    for option, verbs in shared.items():
-        yield from _option(option, f"({', '.join(verbs)})")
+    for argument, verbs in shared.items():
+        yield from _argument(argument, f"({', '.join(verbs)})")
     yield ".SH EXIT STATUS"
     yield from _exit_status(line.exit_status)
     yield ".SH ENVIRONMENT"
-    yield from _item("NO_COLOR", "Not empty: reports on a terminal have no colour.")
+    for variable, text in _VARIABLES.items():
+        yield from _item(variable, text)
+    yield ".SH FILES"
+    for file, text in _NAMES_OF_FILES.items():
+        yield from _item(file, text, font="I")
+    yield ".SH NOTES"
+    for note in _NOTES:
+        yield ".PP"
+        yield _text(note)
     yield ".SH EXAMPLES"
     yield from _example(line.examples)
     yield ".SH SEE ALSO"
-    yield ".BR readelf (1),\n.BR ld (1),\n.BR elf (5)"
+    yield f".BR {PROGRAM}\\-ld (1),\n.BR readelf (1),\n.BR ld (1),\n.BR elf (5)"
 
 
-def _shared(line: CommandLine) -> dict[Option, list[str]]:
+def _shared(line: CommandLine) -> dict[Argument, list[str]]:
     """Return the options that several verbs have in the same words, with their verbs."""
-    found: dict[Option, list[str]] = {}
+    found: dict[Argument, list[str]] = {}
     for command in line.commands:
-        for option in command.options:
-            if option.names != _HELP:
-                found.setdefault(option, []).append(command.name)
-    return {option: verbs for option, verbs in found.items() if len(verbs) > 1}
+        for group in command.groups:
+            for argument in group.arguments:
+                if argument.names and argument.names != _HELP:
+                    found.setdefault(argument, []).append(command.name)
+    return {argument: verbs for argument, verbs in found.items() if len(verbs) > 1}
 
 
-def _command(command: Command, shared: dict[Option, list[str]]) -> Iterator[str]:
+def _command(command: Command, shared: dict[Argument, list[str]]) -> Iterator[str]:
     yield f".SH {_text(command.name.upper())}"
     yield ".PP"
     for paragraph in command.description.split("\n\n"):
         yield _text(" ".join(paragraph.split()))
         yield ".PP"
-    for positional in command.positionals:
-        yield from _item(positional.metavar, positional.help, font="I")
-    for option in command.options:
-        if option.names != _HELP and option not in shared:
-            yield from _option(option, "")
-    others = [option.names[-1] for option in command.options if option in shared]
+    others: list[str] = []
+    for group in command.groups:
+        others += [argument.names[-1] for argument in group.arguments if argument in shared]
+        own = [argument for argument in group.arguments if argument not in shared and argument.names != _HELP]
+        if own and group.title:
+            yield f".SS {_text(group.title[0].upper() + group.title[1:])}"
+        for argument in own:
+            yield from _argument(argument, "")
     if others:
         yield ".PP"
         yield f"Also, see below: {', '.join(_bold(name) for name in others)}."
@@ -95,13 +115,12 @@ def _command(command: Command, shared: dict[Option, list[str]]) -> Iterator[str]
         yield from _example(rest)
 
 
-def _option(option: Option, note: str) -> Iterator[str]:
-    values = " ".join(f"\\fI{_text(value)}\\fR" for value in option.values)
-    if option.is_optional:
-        values = f"[{values}]"
+def _argument(argument: Argument, note: str) -> Iterator[str]:
+    values = " ".join(f"\\fI{_text(value)}\\fR" for value in argument.values)
+    names = ", ".join(_bold(name) for name in argument.names)
     yield ".TP"
-    yield ", ".join(_bold(name) for name in option.names) + (f" {values}" if values else "")
-    yield _text(option.help) + (f" {_text(note)}" if note else "")
+    yield f"{names} {values}".strip()
+    yield _text(argument.help) + (f" {_text(note)}" if note else "")
 
 
 def _item(head: str, text: str, font: str = "B") -> Iterator[str]:

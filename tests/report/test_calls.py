@@ -15,9 +15,9 @@ from cfi2sframe.budget import Budget
 from cfi2sframe.errors import BudgetError
 from cfi2sframe.report.calls import CallFinder
 from tests.support.emitted import need, run
-from tests.support.oracle.tools import corpus_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cfi2sframe.arch import Arch
@@ -125,11 +125,11 @@ def objdump_calls(program: str, path: Path) -> tuple[set[int], set[int]]:
     ("arch", "program"),
     list(zip(("amd64", "arm64", "s390x"), _CALLS, strict=True)),
 )
-def test_calls_of_a_c_library(arch: CorpusArch, program: str) -> None:
+def test_calls_of_a_c_library(corpus: Callable[[CorpusArch], Path], arch: CorpusArch, program: str) -> None:
     if program == "objdump" and platform.machine() != "x86_64":
         pytest.skip("this machine's objdump reads other code")
     need(program)
-    path = next(iter(sorted(corpus_directory(arch).rglob("libc.so.6"))))
+    path = next(iter(sorted(corpus(arch).rglob("libc.so.6"))))
     image = load(str(path))
     finder = CallFinder(image.arch, image.budget, is_linked=True)
     found = set[int]()

@@ -65,6 +65,8 @@ def grouped(functions: Sequence[Function]) -> list[tuple[int, int, int | None, i
         pytest.param(touching((16, SHORT), (64, BLOCK)), [1], id="four blocks"),
         pytest.param(touching((16, SHORT), (80, BLOCK)), [], id="five blocks"),
         pytest.param(touching((16, SHORT), (40, BLOCK)), [], id="the last block is not whole"),
+        pytest.param(touching((16, SHORT), (28, BLOCK)), [], id="the second of two blocks is not whole"),
+        pytest.param(touching((16, SHORT), (12, BLOCK)), [], id="the only block is not whole"),
         pytest.param(touching((32, BLOCK)), [], id="alone"),
         pytest.param(touching((16, BLOCK)), [0], id="one block, alone"),
         pytest.param([Function(0x1000, 16, SHORT), Function(0x1020, 32, BLOCK)], [], id="after a gap"),

@@ -61,10 +61,9 @@ def unroll_stubs(functions: Sequence[Function]) -> list[Function]:
         body, block_size = function.body, function.body.repeat_size
         if not block_size:
             continue
-        block_count = 1 if len(body.starts) == 1 else function.size // block_size
-        if block_count > 1 and (
-            block_count > _MAX_UNROLLED or function.size % block_size or not _has_neighbour(functions, number)
-        ):
+        block_count, rest = (1, 0) if len(body.starts) == 1 else divmod(function.size, block_size)
+        is_joinable = block_count == 1 or (block_count <= _MAX_UNROLLED and _has_neighbour(functions, number))
+        if rest or not is_joinable:
             continue
         blocks = range(0, block_count * block_size, block_size)
         starts = tuple([block + start for block in blocks for start in body.starts])

@@ -1,92 +1,185 @@
 # SPDX-License-Identifier: Apache-2.0
 # Made by tools/generate.py from the parsers of the command line.
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from convert remove dump verify coverage size trace' -a convert -d 'write an .sframe section with the stack trace information of the file\'s'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from convert remove dump verify coverage size trace' -a remove -d 'take the .sframe section out of a file'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from convert remove dump verify coverage size trace' -a dump -d 'print a .sframe section in the form of readelf --sframe'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from convert remove dump verify coverage size trace' -a verify -d 'compare a .sframe section with the CFI at every PC'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from convert remove dump verify coverage size trace' -a coverage -d 'list which functions SFrame can describe, and why not the others'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from convert remove dump verify coverage size trace' -a size -d 'measure what SFrame costs or would cost, for files, trees, archives and packages'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from convert remove dump verify coverage size trace' -a trace -d 'print the stacks of a core file or a live process, unwound by SFrame'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from convert remove dump verify coverage size trace' -l version
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s o -l output -r -d 'the file to write'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l in-place -d 'rewrite each FILE itself, keeping mode, owner and times where permitted'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l check -d 'write nothing'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s r -l recursive -d 'convert the ELF files in folders'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l files-from -x -d 'also convert the files named in LIST, each name terminated by a NUL byte'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l skip-non-elf -d 'skip files with nothing to convert'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s j -l jobs -x -d 'processes for several files'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l executor -x -d 'run on an executor of concurrent.futures that this factory makes'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l stamp -r -d 'record in FILE which files are right, and do not read them next time'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l emit -x -a 'raw elf' -d 'raw bytes of the section, or a copy of IN with the section in it'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l replace -d 'replace a different .sframe section that the file already has'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l section-type -x -a 'gnu progbits' -d 'SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l header-table -x -a 'start end' -d 'end'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l no-verify -d 'do not read the written file back and check it before renaming it'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l sframe-version -x -a '1 2 3' -d 'the version to write'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l errata -x -a '0 1 2' -d 'the errata of version 2 that readers know'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l from -x -a 'eh_frame debug_frame gopclntab' -d 'the only CFI to read'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s O -x -a '0 1 2 s' -d '-O0'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l no-share -d 'the same as -O0'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l no-padding -d 'end every function where its FDE ends'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l whole-functions -d 'leave a function out when the version cannot express one of its rows'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l section-address -x -d 'the address that the section will have'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l frame-pointer -d 'set SFRAME_F_FRAME_POINTER'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l strict -d 'fail'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l min-coverage -x -d 'fail'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -l report -r -d 'write the account of the conversion'
-complete -c cfi2sframe -n 'not __fish_seen_subcommand_from remove dump verify coverage size trace' -s v -l verbose -d 'print a summary on standard error'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from remove' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from remove' -s o -l output -r -d 'the file to write'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from remove' -l in-place -d 'rewrite IN itself'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from remove' -l no-verify -d 'do not read the file back and compare it with IN'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -l raw -d 'FILE holds a section\'s bytes, not an ELF file'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -l section-address -x -d 'the address of the raw section'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from dump' -l json -d 'print JSON'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l existing -d 'check the .sframe section of IN'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l reader -x -a 'kernel glibc libsframe gnu-ld' -d 'what would this reader do with the section? kernel'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l sframe-version -x -a '1 2 3' -d 'the version to write'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l errata -x -a '0 1 2' -d 'the errata of version 2 that readers know'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l from -x -a 'eh_frame debug_frame gopclntab' -d 'the only CFI to read'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -s O -x -a '0 1 2 s' -d '-O0'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l no-share -d 'the same as -O0'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l no-padding -d 'end every function where its FDE ends'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l whole-functions -d 'leave a function out when the version cannot express one of its rows'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -l section-address -x -d 'the address that the section will have'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from verify' -s v -l verbose -d 'print how much was compared'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l sframe-version -x -a '1 2 3' -d 'the version to write'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l errata -x -a '0 1 2' -d 'the errata of version 2 that readers know'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l from -x -a 'eh_frame debug_frame gopclntab' -d 'the only CFI to read'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -s O -x -a '0 1 2 s' -d '-O0'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l no-share -d 'the same as -O0'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l no-padding -d 'end every function where its FDE ends'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l whole-functions -d 'leave a function out when the version cannot express one of its rows'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l section-address -x -d 'the address that the section will have'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l return-addresses -d 'look up the return address of every call, too, as readers do that do not look'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from coverage' -l json -d 'print JSON'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l compare -r -d 'two files, or two trees matched by name'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l format -x -a 'table json csv markdown html' -d 'default'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -s o -l output -r -d 'where to write the report'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l functions -x -d 'list the N costliest functions, and the N that exceed their FDE most'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l sort -x -a 'sframe gnu ratio cfi file functions left-out larger name' -d 'the order of the files'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l top -x -d 'list only N files'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l sframe-version -x -a '1 2 3' -d 'the version for the order, the functions and the changes'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -s j -l jobs -x -d 'processes'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l executor -x -d 'measure on an executor of concurrent.futures that this factory makes'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from size' -l color -x -a 'auto always never' -d 'default'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -s h -l help -d 'show this help message and exit'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l pid -x -d 'trace a live process instead'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l executable -r -d 'the program that dumped CORE, if it is not at its own path'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l sysroot -r -d 'where the traced system\'s files are'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l thread -x -d 'one thread, by its id, or all'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l limit -x -d 'the most frames of a thread'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l sframe-version -x -a '1 2 3' -d 'the version that CFI is converted to'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l with-cfi-registers -d 'if a row needs a register that SFrame does not track, find in the CFI of the'
-complete -c cfi2sframe -n '__fish_seen_subcommand_from trace' -l json -d 'print JSON'
+# AUTOMATICALLY GENERATED by https://github.com/tqdm/shtab
+# Usage:
+# 1) Copy this to ~/.config/fish/completions/cfi2sframe.fish
+# 2) Ensure a binary named cfi2sframe is in your PATH
+# See also: https://fishshell.com/docs/current/completions.html#where-to-put-completions
+
+
+# Parse current commandline:
+# - _shtab_cfi2sframe_cmdpath=(sub)command path seen so far
+# - _shtab_cfi2sframe_npos=number of positional arguments given after it
+# - options are skipped based on _shtab_cfi2sframe_opts_with_value & _shtab_cfi2sframe_commands lists
+function _shtab_cfi2sframe_scan
+  set -g _shtab_cfi2sframe_cmdpath ''
+  set -g _shtab_cfi2sframe_npos 0
+  set -l tokens (commandline -opc)
+  set -e tokens[1]
+  set -l expect_value 0
+  for t in $tokens
+    if test $expect_value -eq 1
+      set expect_value 0
+      continue
+    end
+    switch "$t"
+      case '--*=*'
+        continue
+      case '-*'
+        if contains -- $t $_shtab_cfi2sframe_opts_with_value
+          set expect_value 1
+        end
+        continue
+      case '*'
+        if test $_shtab_cfi2sframe_npos -eq 0
+          set -l candidate $t
+          if test -n "$_shtab_cfi2sframe_cmdpath"
+            set candidate "$_shtab_cfi2sframe_cmdpath $t"
+          end
+          if contains -- $candidate $_shtab_cfi2sframe_commands
+            set -g _shtab_cfi2sframe_cmdpath $candidate
+            continue
+          end
+        end
+        set -g _shtab_cfi2sframe_npos (math $_shtab_cfi2sframe_npos + 1)
+    end
+  end
+end
+
+# Condition helper: true if the current (sub)command path equals the given one.
+function _shtab_cfi2sframe_using
+  _shtab_cfi2sframe_scan
+  test "$_shtab_cfi2sframe_cmdpath" = "$argv"
+end
+
+set -g _shtab_cfi2sframe_commands convert remove dump verify coverage size trace
+set -g _shtab_cfi2sframe_opts_with_value --color --compare --emit --errata --executable --executor --files-from --format --from --functions --header-table --jobs --limit --min-coverage --output --pid --reader --report --section-address --section-type --sframe-version --sort --stamp --sysroot --thread --top -O -j -o
+
+complete -c cfi2sframe -e
+complete -c cfi2sframe -f
+
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l version -d 'print the version'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -s r -l recursive -d 'take the ELF files in folders'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -s j -l jobs -x -d 'processes for several files'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l in-place -d 'rewrite each FILE itself, keeping mode, owner and times where permitted'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l check -d 'write nothing'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l emit -xka "raw elf" -d 'raw bytes of the section, or a copy of IN with the section in it'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l replace -d 'replace a different .sframe section that the file already has'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -s v -l verbose -d 'print a summary on standard error'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l sframe-version -xka "1 2 3" -d 'the version to write'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to read'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -s O -xka "0 1 2 s" -d -O0
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-share -d 'the same as -O0'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-padding -d 'end every function where its FDE ends'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l whole-functions -d 'leave a function out when the version cannot express one of its rows'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l section-address -x -d 'the address that the section will have'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l frame-pointer -d 'set SFRAME_F_FRAME_POINTER'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l section-type -xka "gnu progbits" -d 'SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l header-table -xka "start end" -d end
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-verify -d 'do not read the written file back and check it before renaming it'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l strict -d fail
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l min-coverage -x -d fail
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write the account of the conversion'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l skip-non-elf -d 'skip files with nothing to convert'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l stamp -xka "(__fish_complete_path (commandline -ct))" -d 'record in FILE which files are right, and do not read them next time'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l executor -x -d 'run on an executor of concurrent.futures that this factory makes'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a convert -d 'Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s r -l recursive -d 'take the ELF files in folders'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s j -l jobs -x -d 'processes for several files'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l in-place -d 'rewrite each FILE itself, keeping mode, owner and times where permitted'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l check -d 'write nothing'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l emit -xka "raw elf" -d 'raw bytes of the section, or a copy of IN with the section in it'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l replace -d 'replace a different .sframe section that the file already has'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s v -l verbose -d 'print a summary on standard error'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l sframe-version -xka "1 2 3" -d 'the version to write'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to read'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s O -xka "0 1 2 s" -d -O0
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-share -d 'the same as -O0'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-padding -d 'end every function where its FDE ends'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l whole-functions -d 'leave a function out when the version cannot express one of its rows'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l section-address -x -d 'the address that the section will have'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l frame-pointer -d 'set SFRAME_F_FRAME_POINTER'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l section-type -xka "gnu progbits" -d 'SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l header-table -xka "start end" -d end
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-verify -d 'do not read the written file back and check it before renaming it'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l strict -d fail
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l min-coverage -x -d fail
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write the account of the conversion'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l skip-non-elf -d 'skip files with nothing to convert'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l stamp -xka "(__fish_complete_path (commandline -ct))" -d 'record in FILE which files are right, and do not read them next time'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l executor -x -d 'run on an executor of concurrent.futures that this factory makes'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF object, executable or library'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a remove -d 'Write a copy of IN without its .sframe section; what was moved to make room for it is moved back.'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l in-place -d 'rewrite IN itself'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove' -l no-verify -d 'do not read the file back and compare it with IN'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using remove; and test $_shtab_cfi2sframe_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF object, executable or library'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a dump -d 'Print the .sframe section of an ELF file, or raw section bytes, in the form of readelf --sframe.'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l raw -d 'FILE holds a section'"'"'s bytes, not an ELF file'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l section-address -x -d 'the address of the raw section'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l json -d 'print JSON'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump; and test $_shtab_cfi2sframe_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the file'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a verify -d 'Compare an SFrame section with the CFI of IN at every row boundary of either side: CFA, RA, FP, RA signing,'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l existing -d 'check the .sframe section of IN'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l reader -xka "kernel glibc libsframe gnu-ld" -d 'what would this reader do with the section? kernel'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l sframe-version -xka "1 2 3" -d 'the version to write'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to read'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -s O -xka "0 1 2 s" -d -O0
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l no-share -d 'the same as -O0'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l no-padding -d 'end every function where its FDE ends'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l whole-functions -d 'leave a function out when the version cannot express one of its rows'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l section-address -x -d 'the address that the section will have'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -s v -l verbose -d 'print how much was compared'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify; and test $_shtab_cfi2sframe_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF object, executable or library'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a coverage -d 'List per file which functions and executable bytes the SFrame section describes, which FDEs are left out and'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l sframe-version -xka "1 2 3" -d 'the version to write'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to read'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -s O -xka "0 1 2 s" -d -O0
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l no-share -d 'the same as -O0'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l no-padding -d 'end every function where its FDE ends'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l whole-functions -d 'leave a function out when the version cannot express one of its rows'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l section-address -x -d 'the address that the section will have'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l return-addresses -d 'look up the return address of every call, too, as readers do that do not look'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l json -d 'print JSON'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'ELF objects, executables or libraries'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a size -d 'Measure what SFrame costs or would cost: per file and in total, in every version, as this program writes it'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l compare -xka "(__fish_complete_path (commandline -ct))" -d 'two files, or two trees matched by name'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l format -xka "table json csv markdown html" -d default
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where to write the report'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l functions -x -d 'list the N costliest functions, and the N that exceed their FDE most'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l sort -xka "sframe gnu ratio cfi file functions left-out larger name" -d 'the order of the files'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l top -x -d 'list only N files'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l sframe-version -xka "1 2 3" -d 'the version for the order, the functions and the changes'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s j -l jobs -x -d processes
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l executor -x -d 'measure on an executor of concurrent.futures that this factory makes'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l color -xka "auto always never" -d default
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a trace -d 'Print the stacks of a core file, or of a live process, unwound by SFrame rows: those of each mapped file'"'"'s'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l pid -x -d 'trace a live process instead'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l executable -xka "(__fish_complete_path (commandline -ct))" -d 'the program that dumped CORE, if it is not at its own path'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sysroot -xka "(__fish_complete_path (commandline -ct))" -d 'where the traced system'"'"'s files are'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l thread -x -d 'one thread, by its id, or all'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l limit -x -d 'the most frames of a thread'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sframe-version -xka "1 2 3" -d 'the version that CFI is converted to'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l with-cfi-registers -d 'if a row needs a register that SFrame does not track, find in the CFI of the'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l json -d 'print JSON'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace; and test $_shtab_cfi2sframe_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the core file'
