@@ -22,7 +22,7 @@ def remove(job: Job, image: ElfImage, file: InputFile | None) -> Written:
     writing raises.
     """
     if job.settings.is_in_tree and not image.has_sframe:
-        return Written("unchanged", state=job.state)
+        return Written("unchanged", reason="no .sframe section", state=job.state)
     section = image.sframe_section
     size = 0 if section is None else section.size
     content = emit.remove(image)

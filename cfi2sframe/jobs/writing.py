@@ -26,6 +26,7 @@ class Written(NamedTuple):
     warnings: tuple[str, ...] = ()
     state: FileState | None = None
     section_size: int = 0
+    reason: str = ""
 
 
 def leave(job: Job, image: ElfImage, file: InputFile | None) -> Written:
