@@ -82,7 +82,7 @@ def command(folder: Path, *words: str) -> float:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     started = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", str(folder), *words],
+        [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", "--objects", str(folder), *words],
         check=True,
         env=environment,
         stderr=subprocess.DEVNULL,
@@ -146,7 +146,7 @@ def measure_layer(original: Path, folder: Path, count: int) -> tuple[float, floa
         clock = _Clock()
         with _without_the_rest(clock):
             started = time.process_time()
-            outcomes = list(jobs.run(jobs.work_list([str(copy)], recurse=True)))
+            outcomes = list(jobs.run(jobs.work_list([str(copy)], jobs.Settings(takes_objects=True), recurse=True)))
             total = time.process_time() - started
         if any(outcome.status == "failed" for outcome in outcomes):
             sys.exit("batch: a conversion failed")

@@ -158,6 +158,10 @@ class UnfitError(ElfError):
     kind = ErrorKind.UNFIT
 
 
+class ForeignError(UnfitError):
+    """An ELF file of a class, type or machine that SFrame is not defined for."""
+
+
 class NotElfError(UnfitError):
     """The file is no ELF file at all."""
 
@@ -192,6 +196,10 @@ class EmbedError(Cfi2SFrameError):
     """A section cannot be put into this file without risk; nothing is written."""
 
     kind = ErrorKind.REFUSED
+
+
+class InterpreterError(EmbedError):
+    """A program interpreter (ld.so) without room: a new segment would keep older kernels from starting programs."""
 
 
 class VerificationError(Cfi2SFrameError):

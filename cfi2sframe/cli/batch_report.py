@@ -1,20 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of files converted in place: lines of JSON for programs, sentences for people."""
+"""The report of files rewritten in place: lines of JSON for programs, sentences for people."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cfi2sframe.jobs.records import Outcome, Status
 
 #: Incremented when a field of the report changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
-_STATUS_ORDER: Final[tuple[Status, ...]] = ("converted", "would convert", "unchanged", "skipped", "failed")
+_STATUS_ORDER: Final[tuple[Status, ...]] = (
+    "converted",
+    "would convert",
+    "removed",
+    "would remove",
+    "unchanged",
+    "skipped",
+    "failed",
+)
+#: How the sum tells of the kinds: of one file, and of several.
+_KIND_TEXTS: Final = {
+    SkipKind.OBJECT: ("1 relocatable object", "{:,} relocatable objects"),
+    SkipKind.MODULE: ("1 kernel module", "{:,} kernel modules"),
+    SkipKind.NO_CFI: ("1 without CFI", "{:,} without CFI"),
+    SkipKind.FOREIGN: ("1 of another machine", "{:,} of other machines"),
+    SkipKind.INTERPRETER: ("1 program interpreter", "{:,} program interpreters"),
+    SkipKind.DEBUG_FILE: ("1 separate debug file", "{:,} separate debug files"),
+    SkipKind.KERNEL: ("1 kernel image", "{:,} kernel images"),
+    SkipKind.NOT_ELF: ("1 no ELF file", "{:,} no ELF files"),
+}
+_MAX_MOUNT_POINTS: Final = 5
 
 
 def json_line(outcome: Outcome, exit_status: int) -> str:
@@ -27,6 +49,7 @@ def json_line(outcome: Outcome, exit_status: int) -> str:
         "other_names": list(outcome.other_names),
         "status": outcome.status,
         "exit_status": exit_status,
+        "kind": "" if outcome.skip_kind is None else outcome.skip_kind.value,
         "reason": outcome.reason,
         "warnings": list(outcome.warnings),
         "section_size": outcome.section_size,
@@ -49,9 +72,10 @@ def check_line(outcome: Outcome) -> str:
 
 
 class Tally(NamedTuple):
-    """The sums of a run."""
+    """The sums of a run; `kinds` counts what the skipped files are."""
 
-    counts: dict[Status, int]
+    counts: Mapping[Status, int]
+    kinds: Mapping[SkipKind, int]
     function_count: int
     left_out_count: int
     in_parts_count: int
@@ -66,6 +90,7 @@ def tally(outcomes: Sequence[Outcome]) -> Tally:
     good = [outcome for outcome in outcomes if outcome.status != "failed"]
     return Tally(
         counts,
+        Counter(outcome.skip_kind for outcome in outcomes if outcome.skip_kind is not None),
         sum(outcome.function_count for outcome in good),
         sum(outcome.left_out_count for outcome in good),
         sum(outcome.in_parts_count for outcome in good),
@@ -74,14 +99,59 @@ def tally(outcomes: Sequence[Outcome]) -> Tally:
 
 
 def summary_line(total: Tally, known_count: int, seconds: float) -> str:
-    """Return the one sentence about a run; `known_count` files were not looked into."""
-    count = sum(total.counts.values())
-    parts = [f"{number:,} {status}" for status, number in total.counts.items() if number]
+    """Return the one sentence about a run that converts; `known_count` files were not looked into."""
+    parts = [_with_kinds(f"{number:,} {status}", status, total) for status, number in total.counts.items() if number]
     if known_count:
         parts = [f"{part} ({known_count:,} by the stamp)" if "unchanged" in part else part for part in parts]
     in_part = f", {total.in_parts_count:,} in part" if total.in_parts_count else ""
     return (
-        f"{count:,} file{'' if count == 1 else 's'}: {', '.join(parts) or 'none'}; "
+        f"{_files(total)}: {', '.join(parts) or 'none'}; "
         f"{total.function_count:,} functions described, {total.left_out_count:,} left out{in_part}, "
         f"{total.section_size:,} bytes of .sframe; {seconds:.1f} s"
     )
+
+
+#: What becomes of the files of a run that takes sections out.
+_REMOVAL_TEXTS: Final[dict[Status, str]] = {
+    "removed": "section removed from {:,}",
+    "would remove": "section would be removed from {:,}",
+    "unchanged": "{:,} without one",
+    "skipped": "{:,} skipped",
+    "failed": "{:,} failed",
+}
+
+
+def removal_line(total: Tally, seconds: float) -> str:
+    """Return the one sentence about a run that takes sections out."""
+    parts = [
+        _with_kinds(_REMOVAL_TEXTS[status].format(number), status, total)
+        for status, number in total.counts.items()
+        if number
+    ]
+    return f"{_files(total)}: {', '.join(parts) or 'none'}; {total.section_size:,} bytes of .sframe; {seconds:.1f} s"
+
+
+def mount_point_line(paths: Sequence[str], *, one_file_system: bool) -> str:
+    """Return the sentence about the mount points that were not entered."""
+    shown = ", ".join(paths[:_MAX_MOUNT_POINTS])
+    more = f" and {len(paths) - _MAX_MOUNT_POINTS:,} more" if len(paths) > _MAX_MOUNT_POINTS else ""
+    count = "1 mount point" if len(paths) == 1 else f"{len(paths):,} mount points"
+    remedy = " (--no-one-file-system enters all but the kernel's own)" if one_file_system else ""
+    return f"{count} not entered: {shown}{more}{remedy}"
+
+
+def _files(total: Tally) -> str:
+    count = sum(total.counts.values())
+    return f"{count:,} file{'' if count == 1 else 's'}"
+
+
+def _with_kinds(text: str, status: Status, total: Tally) -> str:
+    """Add to the number of skipped files what they are."""
+    if status != "skipped" or not total.kinds:
+        return text
+    kinds = [
+        one if total.kinds[kind] == 1 else several.format(total.kinds[kind])
+        for kind, (one, several) in _KIND_TEXTS.items()
+        if kind in total.kinds
+    ]
+    return f"{text} ({', '.join(kinds)})"

@@ -1,32 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `convert`: one file to an output, or files in place; messages in the order of the files, failures last."""
+"""The verb `convert`: one file to an output, or files in place."""
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
+from cfi2sframe.cli.batch import (
+    check_apart,
+    check_folder,
+    exit_status,
+    is_single,
+    run_batch,
+    run_here,
+    say_end,
+    write_report,
+)
+from cfi2sframe.cli.common import fail, fail_early, worst
 from cfi2sframe.cli.convert_options import check, configure, output_job, settings_of
-from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
-from cfi2sframe.cli.options import process_count
-from cfi2sframe.errors import InputError, OutputError, RequestError
-from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Outcome
+from cfi2sframe.cli.inputs import names_of
+from cfi2sframe.errors import InputError, RequestError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-    from cfi2sframe.jobs.records import Job, Settings
+    from cfi2sframe.jobs.records import Settings
     from cfi2sframe.jobs.stamp import Stamp
 
 __all__ = ["configure", "execute"]
-
-#: Smaller inputs (bytes, in all) are done before processes would pay off.
-_POOL_SIZE: Final = 1 << 20
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -35,17 +35,17 @@ def execute(arguments: argparse.Namespace) -> int:
         return _convert_in_place(arguments)
     try:
         check(arguments)
-        _check_folder(arguments.report)
+        check_folder(arguments.report)
         job = output_job(arguments, settings_of(arguments, wants_account=bool(arguments.report or arguments.verbose)))
-        _check_apart(arguments, [job])
+        check_apart(arguments, [job])
     except RequestError as error:
         return fail_early(error, arguments.inputs)
     except OSError as error:
         return fail(error, arguments.report)
-    outcome = _run_here(job)
-    _say_end(arguments, outcome)
+    outcome = run_here(job)
+    say_end(arguments, outcome)
     report = f"{_indented(outcome.account)}\n" if arguments.report and outcome.account else None
-    return worst((_exit_status(outcome), _write_report(arguments, report)))
+    return worst((exit_status(outcome), write_report(arguments, report)))
 
 
 def _indented(account: str) -> str:
@@ -56,82 +56,21 @@ def _indented(account: str) -> str:
 
 def _convert_in_place(arguments: argparse.Namespace) -> int:
     """Convert files in place, or check what that would do."""
-    from cfi2sframe.jobs.listing import work_list
-
-    started = time.monotonic()
     read = arguments.files_from
     try:
         check(arguments)
-        names = [*arguments.inputs, *_listed(read)]
-        is_single = len(names) == 1 and not arguments.recursive
-        settings = settings_of(arguments, wants_account=bool(arguments.report or (arguments.verbose and is_single)))
+        names = names_of(arguments)
+        wants_account = bool(arguments.report or (arguments.verbose and is_single(arguments, names)))
+        settings = settings_of(arguments, wants_account=wants_account)
         read = arguments.stamp
         stamp = _stamp_of(read, settings)
         for read in (arguments.stamp, arguments.report):
-            _check_folder(read)
+            check_folder(read)
     except RequestError as error:
         return fail_early(error, arguments.inputs)
     except (InputError, OSError) as error:
         return fail(error, read)
-    jobs = work_list(names, settings, recurse=arguments.recursive)
-    try:
-        _check_apart(arguments, jobs)
-    except RequestError as error:
-        return fail(error, "")
-    known = [stamp is not None and stamp.knows(job) for job in jobs]
-    runs_here = is_single and not known[0] and not arguments.executor
-    try:
-        outcomes = [_run_here(jobs[0])] if runs_here else _several(arguments, jobs, known)
-    except RequestError as error:
-        return fail_early(error, arguments.inputs)
-    if is_single and not known[0]:
-        _say_end(arguments, outcomes[0])
-    else:
-        _say_failures(arguments, outcomes)
-        if arguments.verbose:
-            from cfi2sframe.cli.batch_report import summary_line, tally
-
-            say("info", summary_line(tally(outcomes), sum(known), time.monotonic() - started))
-    statuses = list(map(_exit_status, outcomes))
-    report = None
-    if arguments.report:
-        from cfi2sframe.cli.batch_report import json_line
-
-        report = "".join(f"{json_line(outcome, _exit_status(outcome))}\n" for outcome in outcomes)
-    written = _write_report(arguments, report) or _write_stamp(arguments, outcomes, stamp)
-    return worst((*statuses, written))
-
-
-# Before the run
-
-
-def _check_folder(path: str | None) -> None:
-    """Raise `OSError` when a file to be written after a long run has no folder."""
-    if path is not None and path != "-":
-        os.stat(os.path.dirname(os.path.realpath(path)))
-
-
-def _check_apart(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
-    """Raise `RequestError` when the report or the stamp would replace an input or the output."""
-    used = {target for job in jobs for target in job.targets}
-    if arguments.output is not None:
-        used = {os.path.realpath(path) for path in (*used, arguments.output) if not _is_special(path)}
-    for option in ("report", "stamp"):
-        path = getattr(arguments, option)
-        if path is not None and path != "-" and os.path.realpath(path) in used:
-            raise RequestError(f"--{option} {path} would overwrite an input or the output")
-
-
-def _is_special(path: str) -> bool:
-    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
-
-
-def _listed(path: str | None) -> list[str]:
-    if path is None:
-        return []
-    from cfi2sframe.files.words import names_from
-
-    return names_from(path)
+    return run_batch(arguments, names, settings, stamp)
 
 
 def _stamp_of(path: str | None, settings: Settings) -> Stamp | None:
@@ -140,107 +79,3 @@ def _stamp_of(path: str | None, settings: Settings) -> Stamp | None:
     from cfi2sframe.jobs.stamp import Stamp
 
     return Stamp(path, settings)
-
-
-# The run
-
-
-def _run_here(job: Job) -> Outcome:
-    """Run one job in this process, and keep what it made to the end of the process."""
-    outcome = run_job(job, KEPT)
-    _say_outcome(outcome, only_checks=job.settings.only_checks)
-    return outcome
-
-
-def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence[bool]) -> list[Outcome]:
-    """Run the jobs that the stamp does not know to be done; report each, in their order."""
-    from cfi2sframe.cli.progress import ProgressLine
-    from cfi2sframe.jobs.runner import running, size_of
-    from cfi2sframe.pool import named_executor
-
-    to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
-    size = sum(map(size_of, to_do))
-    count = process_count(arguments)
-    outcomes: list[Outcome] = []
-    with (
-        named_executor(arguments.executor, count) as executor,
-        ProgressLine(len(to_do), size) as line,
-        running(
-            to_do,
-            count=1 if size < _POOL_SIZE else count,
-            executor=executor,
-            on_done=lambda job, _: line.add(size_of(job)),
-        ) as done,
-    ):
-        for job, is_known in zip(jobs, known, strict=True):
-            outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state) if is_known else next(done)
-            if outcome.warnings or arguments.check:
-                line.clear()
-            _say_outcome(outcome, only_checks=arguments.check)
-            outcomes.append(outcome)
-    return outcomes
-
-
-# After the run
-
-
-def _exit_status(outcome: Outcome) -> int:
-    if outcome.kind is not None:
-        return exit_status_of(outcome.kind)
-    return EXIT_DIFFERENCE if outcome.status == "would convert" else EXIT_SUCCESS
-
-
-def _say_outcome(outcome: Outcome, *, only_checks: bool) -> None:
-    for warning in outcome.warnings:
-        say("warning", warning, outcome.name)
-    if only_checks:
-        from cfi2sframe.cli.batch_report import check_line
-
-        sys.stdout.write(f"{check_line(outcome)}\n")
-
-
-def _say_failures(arguments: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.status == "failed" and not arguments.check:
-            is_folder = arguments.in_place and not arguments.recursive and os.path.isdir(outcome.name)
-            hint = "; -r converts the ELF files in it" if is_folder else ""
-            say("error", f"{outcome.reason}{hint}", outcome.name)
-
-
-def _say_end(arguments: argparse.Namespace, outcome: Outcome) -> None:
-    """Report the failure of the only file, or with `-v` what became of it."""
-    _say_failures(arguments, [outcome])
-    if not arguments.verbose or outcome.status == "failed":
-        return
-    if outcome.summary:
-        say("info", outcome.summary, outcome.name)
-    if outcome.placement:
-        say("info", outcome.placement, outcome.name)
-    elif outcome.status == "skipped":
-        say("info", f"skipped: {outcome.reason}", outcome.name)
-    elif outcome.status == "unchanged" and outcome.section_size:
-        say("info", "unchanged: the section is there already", outcome.name)
-
-
-def _write_report(arguments: argparse.Namespace, text: str | None) -> int:
-    """Write the report, if there is one; return an exit status."""
-    if text is None:
-        return EXIT_SUCCESS
-    from cfi2sframe.files.write import write_output
-
-    try:
-        write_output(arguments.report, text.encode())
-    except OutputError as error:
-        return fail(error, "")
-    return EXIT_SUCCESS
-
-
-def _write_stamp(arguments: argparse.Namespace, outcomes: Sequence[Outcome], stamp: Stamp | None) -> int:
-    """Write the stamp, if there is one; return an exit status."""
-    if stamp is None or arguments.check:
-        return EXIT_SUCCESS
-    try:
-        stamp.write(outcomes)
-    except OSError as error:
-        return fail(error, arguments.stamp)
-    return EXIT_SUCCESS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.exit_status import PROGRAM
-from cfi2sframe.cli.inputs import add_inputs
+from cfi2sframe.cli.inputs import add_inputs, check_folders_options
 from cfi2sframe.cli.options import (
     ADDRESS_BELONGS_TO_RAW,
     add_conversion_options,
@@ -158,6 +158,7 @@ def check(arguments: argparse.Namespace) -> None:
         raise RequestError(ADDRESS_BELONGS_TO_RAW)
     elif "-" in arguments.inputs:
         raise RequestError("standard input cannot be rewritten in place")
+    check_folders_options(arguments)
 
 
 def settings_of(arguments: argparse.Namespace, *, wants_account: bool) -> Settings:
@@ -175,6 +176,7 @@ def settings_of(arguments: argparse.Namespace, *, wants_account: bool) -> Settin
         skips_unfit=arguments.skip_non_elf,
         only_checks=arguments.check,
         wants_account=wants_account,
+        takes_objects=arguments.objects,
     )
 
 

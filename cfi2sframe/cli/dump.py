@@ -64,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Dump the sections of all files; return the worst file's exit status."""
     try:
-        found = sources_of(arguments)
+        found = list(sources_of(arguments))
         if arguments.section_address is not None and not all(_is_raw(item) for item in found):
             raise RequestError("--section-address belongs to raw bytes; an ELF file has its section's address")
     except RequestError as error:

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.cli.options import count_from_one
-from cfi2sframe.errors import RequestError
+from cfi2sframe.errors import ErrorKind, RequestError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
+    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.files import Source, Unusable
+    from cfi2sframe.files.walk import Walk
 
 
 def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool) -> None:
@@ -22,7 +25,39 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool) 
         "-r",
         "--recursive",
         action="store_true",
-        help="take the ELF files in folders" if is_writing else "no difference: folders are entered without it",
+        help="take the ELF files in folders; what is not for this program is skipped: files of other machines and "
+        "without CFI, separate debug files, kernels, program interpreters (ld.so) without room"
+        if is_writing
+        else "no difference: folders are entered without it",
+    )
+    if is_writing:
+        group.add_argument(
+            "--objects",
+            action="store_true",
+            help="in folders, also take relocatable objects and kernel modules (default: only what is linked, because "
+            "GNU ld before 2.46 cannot read crt1.o with version 3)",
+        )
+    group.add_argument(
+        "--exclude",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="in folders, leave out what this shell pattern matches, and do not enter a folder that it matches: "
+        "without a slash each name below the folder, with a slash the path below it, or with a slash at the start the "
+        "absolute path; * matches slashes, too; may be repeated",
+    )
+    group.add_argument(
+        "--one-file-system",
+        dest="one_file_system",
+        action="store_true",
+        default=True,
+        help="in folders, do not enter mount points (default)",
+    )
+    group.add_argument(
+        "--no-one-file-system",
+        dest="one_file_system",
+        action="store_false",
+        help="enter mount points, but those of the kernel's own file systems (/proc, /sys, /dev) only when named",
     )
     group.add_argument(
         "--files-from",
@@ -38,23 +73,66 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool) 
     )
 
 
+def check_folders_options(arguments: argparse.Namespace) -> None:
+    """Raise `RequestError` when a verb that writes is told what to leave out of folders, but not to enter them."""
+    if arguments.exclude and not arguments.recursive:
+        raise RequestError("--exclude belongs to -r: a file that is named is never left out")
+
+
 def names_of(arguments: argparse.Namespace) -> list[str]:
-    """Return what the user has named, on the command line and in a list.
+    """Return all that is named: by words, and by the list of `--files-from`. Raises `InputError` and `OSError`."""
+    if arguments.files_from is None:
+        return list(arguments.inputs)
+    from cfi2sframe.files.words import names_from
 
-    Raises `RequestError` when that is nothing, `OSError` when the list cannot be read.
+    return [*arguments.inputs, *names_from(arguments.files_from)]
+
+
+def walk_of(arguments: argparse.Namespace) -> Walk:
+    """Return what is left out of folders."""
+    from cfi2sframe.files.walk import Walk
+
+    return Walk(tuple(arguments.exclude), arguments.one_file_system)
+
+
+def sources_of(arguments: argparse.Namespace) -> Iterator[Source | Unusable]:
+    """Yield what a verb that reads works on: files, and the ELF files in folders.
+
+    `-` is standard input. Raises `RequestError` when nothing is named, and as `names_of` does.
     """
-    names = list(arguments.inputs)
-    if arguments.files_from is not None:
-        from cfi2sframe.files.words import names_from
-
-        names += names_from(arguments.files_from)
-    elif not names:
-        raise RequestError("no input: name a file")
-    return names
-
-
-def sources_of(arguments: argparse.Namespace) -> list[Source | Unusable]:
-    """Return what a verb that only reads has to open. Raises as `names_of` does."""
     from cfi2sframe.files import find_sources
 
-    return list(find_sources(names_of(arguments)))
+    if not arguments.inputs and arguments.files_from is None:
+        raise RequestError("no input: name a file")
+    return find_sources(names_of(arguments), walk_of(arguments))
+
+
+class Given(NamedTuple):
+    """An ELF file that was named, found in a folder or is a member of what was named; or why it cannot be read.
+
+    `is_in_folder`: it was found; then a kind of `ErrorKind.UNFIT` means that it is to be skipped.
+    """
+
+    image: ElfImage | Unusable
+    is_in_folder: bool
+
+
+def images_of(arguments: argparse.Namespace) -> Iterator[Given]:
+    """Yield the images of all that is named, one open at a time, and show the progress of the run.
+
+    The caller may print while it has one, and must be done with it before it asks for the next. Raises what
+    `sources_of` raises, `OSError` when standard input cannot be read.
+    """
+    from cfi2sframe.cli.progress import with_progress
+    from cfi2sframe.files import Source, open_source
+
+    def size_of(item: Source | Unusable) -> int:
+        return item.size if isinstance(item, Source) else 0
+
+    found = list(sources_of(arguments))
+    for item in with_progress(found, size_of, len(found), sum(map(size_of, found)), is_printing=True):
+        if isinstance(item, Source):
+            for image in open_source(item):
+                yield Given(image, item.is_in_folder)
+        else:
+            yield Given(item, item.kind is ErrorKind.UNFIT)

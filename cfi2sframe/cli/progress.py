@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
-    from cfi2sframe.report.size.sources import Measured
+Item = TypeVar("Item")
 
 _INTERVAL_SECONDS: Final = 0.1
 _BAR_WIDTH: Final = 24
@@ -85,9 +85,23 @@ class ProgressLine:
         self.clear()
 
 
-def with_progress(results: Iterable[Measured], file_count: int, byte_count: int) -> Iterator[Measured]:
-    """Yield the results, and show the progress of the run."""
+def with_progress(
+    results: Iterable[Item],
+    size_of: Callable[[Item], int],
+    file_count: int,
+    byte_count: int,
+    *,
+    is_printing: bool = False,
+) -> Iterator[Item]:
+    """Yield the results, and show the progress of the run, of `file_count` files with `byte_count` bytes.
+
+    `size_of` returns the bytes of a result's file. `is_printing`: the caller prints while it has a result, so the line
+    makes way for that on a terminal.
+    """
+    makes_way = is_printing and sys.stdout.isatty()
     with ProgressLine(file_count, byte_count) as line:
         for result in results:
-            line.add(result.source.size)
+            line.add(size_of(result))
+            if makes_way:
+                line.clear()
             yield result

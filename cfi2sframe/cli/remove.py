@@ -1,76 +1,98 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `remove`: take the SFrame section out of a file."""
+"""The verb `remove`: take the SFrame section out of one file, to an output, or of files in place."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.common import fail, say
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.batch import check_folder, exit_status, run_batch, run_here, say_end
+from cfi2sframe.cli.common import fail, fail_early
+from cfi2sframe.cli.exit_status import PROGRAM
+from cfi2sframe.cli.inputs import add_inputs, check_folders_options, names_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.jobs.records import Job, Output, Settings
 
 if TYPE_CHECKING:
     import argparse
 
-    from cfi2sframe.elf.contents import FileData
+#: Options that have no meaning for a single output, by their names in the namespace.
+_BATCH_OPTIONS = ("recursive", "files_from", "report")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} remove IN (-o OUT | --in-place) [--no-verify]",
-        "Write a copy of IN without its .sframe section; what was moved to make room for it is moved back.",
-        f"examples:\n  {PROGRAM} remove --in-place program\n  {PROGRAM} remove lib.so -o plain.so\n",
+        f"{PROGRAM} remove IN -o OUT [OPTION]...\n       {PROGRAM} remove (--in-place | --check) FILE... [OPTION]...",
+        "Write a copy of IN without its .sframe section, or take the section out of each FILE; what was moved to make\n"
+        "room for it is moved back.",
+        "examples:\n"
+        f"  {PROGRAM} remove --in-place program\n"
+        f"  {PROGRAM} remove lib.so -o plain.so\n"
+        f"  {PROGRAM} remove --in-place -r -v debian/tmp   all ELF files of a tree\n"
+        f"  {PROGRAM} remove --check -r debian/tmp         what that would do\n",
     )
-    parser.add_argument("input", metavar="IN", help="an ELF object, executable or library")
-    parser.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
-    parser.add_argument("--in-place", action="store_true", help="rewrite IN itself")
-    parser.add_argument("--no-verify", action="store_true", help="do not read the file back and compare it with IN")
+    add_inputs(parser, "an ELF object, executable or library; with -o, - is standard input", is_writing=True)
+    group = parser.add_argument_group("output")
+    group.add_argument("-o", "--output", metavar="OUT", help="the file to write; - is standard output")
+    group.add_argument(
+        "--in-place",
+        action="store_true",
+        help="rewrite each FILE itself, keeping mode, owner and times where permitted",
+    )
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="write nothing; print what --in-place would do to each FILE, and exit with 1 if it would change any",
+    )
+    group.add_argument("--no-verify", action="store_true", help="do not read the file back and compare it with IN")
+    group.add_argument("--report", metavar="FILE", help="with --in-place or --check: write a line of JSON per file")
+    group.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
+    parser.set_defaults(stamp=None, executor=None)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Take the section out of one file."""
-    from cfi2sframe.elf.load import image_of
-    from cfi2sframe.emit import check_removal, remove
-    from cfi2sframe.files.descriptors import open_named
-    from cfi2sframe.files.write import write_output
-
+    """Take the section out of what the arguments name; return the worst file's exit status."""
+    settings = Settings(
+        removes=True,
+        verifies=not arguments.no_verify,
+        only_checks=arguments.check,
+        takes_objects=arguments.objects,
+    )
+    read = arguments.files_from
     try:
-        output = _output_of(arguments)
-        name = "<stdin>" if arguments.input == "-" else arguments.input
-        with open_named(arguments.input) as (data, source):
-            image = image_of(data, name)
-
-            def check_content(content: FileData) -> None:
-                check_removal(image, image_of(content, name))
-
-            warnings = write_output(
-                output,
-                remove(image),
-                source=source,
-                is_copy=True,
-                in_place=arguments.in_place,
-                check=None if arguments.no_verify else check_content,
-            )
-            for warning in warnings:
-                say("warning", warning, name)
-    except BrokenPipeError:
-        raise
-    except (Cfi2SFrameError, OSError) as error:
-        return fail(error, arguments.input)
-    return EXIT_SUCCESS
-
-
-def _output_of(arguments: argparse.Namespace) -> str:
-    """Return the file to write. Raises `RequestError` unless it is given by one of `-o` and `--in-place`."""
-    if arguments.in_place:
-        if arguments.output is not None:
-            raise RequestError("-o and --in-place exclude one another")
-        if arguments.input == "-":
-            raise RequestError("standard input cannot be rewritten in place")
-        return str(arguments.input)
+        _check(arguments)
+        names = names_of(arguments)
+        read = arguments.report
+        check_folder(read)
+    except RequestError as error:
+        return fail_early(error, arguments.inputs)
+    except (InputError, OSError) as error:
+        return fail(error, read)
     if arguments.output is None:
-        raise RequestError("no output: -o OUT or --in-place is needed")
-    return str(arguments.output)
+        return run_batch(arguments, names, settings)
+    source = names[0]
+    name = "<stdin>" if source == "-" else source
+    outcome = run_here(Job(name, (source,), (), None, settings, Output(arguments.output)))
+    say_end(arguments, outcome)
+    return exit_status(outcome)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise `RequestError` when the options contradict one another."""
+    if not arguments.inputs and not arguments.files_from:
+        raise RequestError("no input: name a file")
+    if not (arguments.in_place or arguments.check):
+        if len(arguments.inputs) > 1:
+            raise RequestError("several inputs: --in-place rewrites each of them, -o OUT takes one")
+        for name in _BATCH_OPTIONS:
+            if getattr(arguments, name):
+                raise RequestError(f"--{name.replace('_', '-')} belongs to --in-place or --check")
+        if arguments.output is None:
+            raise RequestError("no output: -o OUT or --in-place is needed")
+    elif arguments.output is not None:
+        raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} exclude one another")
+    elif "-" in arguments.inputs:
+        raise RequestError("standard input cannot be rewritten in place")
+    check_folders_options(arguments)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.files import Source, Unusable
     from cfi2sframe.report.size.records import SizeComparison, SizeReport
+    from cfi2sframe.report.size.sources import Measured
     from cfi2sframe.report.size.totals import Result
 
 _HTML_FUNCTION_COUNT = 20
@@ -151,9 +152,13 @@ def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) 
     with named_executor(arguments.executor, count) as executor:
         measured = measure_all(sources, request, count, executor)
         with closing(measured):
-            for _, parts in with_progress(measured, len(sources), sum(source.size for source in sources)):
+            for _, parts in with_progress(measured, _size_of, len(sources), sum(source.size for source in sources)):
                 results += parts
     return results
+
+
+def _size_of(measured: Measured) -> int:
+    return measured.source.size
 
 
 def _write(report: SizeReport | SizeComparison, arguments: argparse.Namespace) -> None:

@@ -83,7 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
             raise RequestError("--section-address belongs to SECTION or --would-be; a file has its section's address")
         readers = tuple(dict.fromkeys(arguments.reader))
         request = Request(conversion_options(arguments), section, read or "", arguments.would_be, readers)
-        found = sources_of(arguments)
+        found = list(sources_of(arguments))
     except RequestError as error:
         return fail_early(error, arguments.inputs)
     except OSError as error:

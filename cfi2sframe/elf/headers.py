@@ -23,7 +23,7 @@ from cfi2sframe.elf.constants import (
     SHT_PROGBITS,
 )
 from cfi2sframe.elf.ranges import Span
-from cfi2sframe.errors import ElfError, NotElfError, UnfitError
+from cfi2sframe.errors import ElfError, ForeignError, NotElfError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,7 +156,7 @@ class Headers(NamedTuple):
 def parse_file_header(data: Sliceable) -> FileHeader:
     """Parse the ELF64 file header at the start of `data`.
 
-    Raises `NotElfError` when it is not ELF, `UnfitError` when it is not 64 bits wide, `ElfError` when it is truncated
+    Raises `NotElfError` when it is not ELF, `ForeignError` when it is not 64 bits wide, `ElfError` when it is truncated
     or of an unknown byte order.
     """
     head = bytes(data[:FILE_HEADER_SIZE])
@@ -165,7 +165,7 @@ def parse_file_header(data: Sliceable) -> FileHeader:
     if len(head) < FILE_HEADER_SIZE:
         raise ElfError(f"truncated: the ELF header needs {FILE_HEADER_SIZE} bytes, the file has {len(head)}")
     if head[4] != ELFCLASS64:
-        raise UnfitError("not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only")
+        raise ForeignError("not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only")
     if head[5] not in (ELFDATA2LSB, ELFDATA2MSB):
         raise ElfError(f"unknown byte order {head[5]} in the ELF header")
     order = "<" if head[5] == ELFDATA2LSB else ">"

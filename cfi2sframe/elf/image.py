@@ -28,7 +28,7 @@ from cfi2sframe.elf.headers import (
 )
 from cfi2sframe.elf.sections import CodeRange, ElfSection, assigned_vaddrs, code_ranges, named_section
 from cfi2sframe.elf.strings import StringTable
-from cfi2sframe.errors import ElfError, UnfitError
+from cfi2sframe.errors import ElfError, ForeignError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ class ElfImage:
 
     `name` is the file's name for messages, `data` its bytes (in memory, or read on demand). Sections and segments are
     tuples in the order of their tables. `budget` bounds what is computed from the file; by default it is in proportion
-    to the file's size. Raises `UnfitError` when SFrame is not defined for the file, `ElfError` when its headers are
+    to the file's size. Raises `ForeignError` when SFrame is not defined for the file, `ElfError` when its headers are
     damaged. Methods that read bytes of a large file raise `ChangedError` when it was truncated meanwhile.
     """
 
@@ -74,7 +74,7 @@ class ElfImage:
         self.byte_order = self.header.byte_order
         self.arch: Arch = self._find_arch()
         if self.header.type not in (c.ET_REL, c.ET_EXEC, c.ET_DYN):
-            raise UnfitError(f"ELF type {self.header.type} is neither an object, an executable nor a library")
+            raise ForeignError(f"ELF type {self.header.type} is neither an object, an executable nor a library")
         self.is_relocatable = self.header.type == c.ET_REL
         self.headers: Headers = parse_headers(data, self.header)
         self.segments: tuple[ProgramHeader, ...] = self.headers.segments
@@ -101,7 +101,7 @@ class ElfImage:
     def _find_arch(self) -> Arch:
         arch = arch_of_elf(self.header.machine, self.byte_order)
         if arch is None:
-            raise UnfitError(f"SFrame is not defined for {machine_name(self.header.machine, self.byte_order)}")
+            raise ForeignError(f"SFrame is not defined for {machine_name(self.header.machine, self.byte_order)}")
         return arch
 
     def _read_sections(self) -> tuple[ElfSection, ...]:

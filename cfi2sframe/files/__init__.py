@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from cfi2sframe.files.containers import member_name, open_source
     from cfi2sframe.files.find import find_relative, find_sources
     from cfi2sframe.files.records import Source, SourceKind, Unusable
+    from cfi2sframe.files.walk import Walk
 
-__all__ = ["Source", "SourceKind", "Unusable", "find_relative", "find_sources", "member_name", "open_source"]
+__all__ = ["Source", "SourceKind", "Unusable", "Walk", "find_relative", "find_sources", "member_name", "open_source"]
 
 _HOMES = {
     "Source": "records",
     "SourceKind": "records",
     "Unusable": "records",
+    "Walk": "walk",
     "find_relative": "find",
     "find_sources": "find",
     "member_name": "containers",

@@ -17,7 +17,7 @@ from cfi2sframe.elf.load import image_of, open_unfollowed, read_file, read_open,
 from cfi2sframe.errors import ChangedError, InputError
 from cfi2sframe.files.ar import members_of
 from cfi2sframe.files.deb import payload_of_deb, tar_entries
-from cfi2sframe.files.records import ELF_MAGIC, Unusable
+from cfi2sframe.files.records import ELF_MAGIC, STANDARD_INPUT, Unusable
 from cfi2sframe.files.rpm import cpio_entries, payload_of_rpm
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
     """
     try:
         if source.kind == "elf":
-            image = image_of(_bytes_of(source), source.name)
+            image = image_of(_read(source), source.name)
             try:
                 yield image
             finally:
@@ -55,13 +55,13 @@ def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
                 if not isinstance(data, Buffer):
                     data.close()
     except InputError as error:
-        yield Unusable(source.name, str(error), error.kind)
+        yield Unusable(source.name, error.detail, error.kind)
 
 
-def _bytes_of(source: Source) -> FileData:
-    if source.path == "-":
-        return read_stream(sys.stdin.buffer)
-    return _read_unfollowed(source.path) if source.is_in_folder else read_file(source.path)
+def _read(source: Source) -> FileData:
+    if source.is_in_folder:
+        return _read_unfollowed(source.path)
+    return read_stream(sys.stdin.buffer) if source.path == STANDARD_INPUT else read_file(source.path)
 
 
 def _read_unfollowed(path: str) -> FileData:
@@ -124,7 +124,7 @@ def _image(name: str, data: FileData, budget: Budget) -> ElfImage | Unusable:
     try:
         return ElfImage(data, name, budget)
     except InputError as error:
-        return Unusable(name, str(error), error.kind)
+        return Unusable(name, error.detail, error.kind)
 
 
 def _cfi_size(image: ElfImage) -> int:

@@ -14,6 +14,8 @@ ELF_MAGIC: Final = b"\x7fELF"
 AR_MAGIC: Final = b"!<arch>\n"
 THIN_MAGIC: Final = b"!<thin>\n"
 RPM_MAGIC: Final = b"\xed\xab\xee\xdb"
+#: The path that stands for standard input; a file of this name is `./-`.
+STANDARD_INPUT: Final = "-"
 #: No file has a longer name (bytes): PATH_MAX, with the terminating NUL byte.
 MAX_NAME_SIZE: Final = 4096
 

@@ -2,14 +2,15 @@
 """An input becomes an output, or a reason: the one flow of a single file and of each of many.
 
 A file is loaded, converted, compared with the section that it holds, and written unless it already is what would be
-written. In place that means the file is left alone; an output is then a copy of it.
+written. In place that means the file is left alone; an output is then a copy of it. Taking the section out is the same
+flow, with `removal` in place of the conversion.
 """
 
 from __future__ import annotations
 
 import gc
-import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.load import image_of
 from cfi2sframe.errors import (
@@ -17,23 +18,25 @@ from cfi2sframe.errors import (
     ChangedError,
     EmbedError,
     ErrorKind,
+    ForeignError,
     InputError,
+    InterpreterError,
     OutputError,
     kind_of,
     reason_of,
 )
 from cfi2sframe.files.descriptors import open_named, open_resolved
-from cfi2sframe.files.write import write_file, write_output
+from cfi2sframe.files.kinds import LeftAlone, SkipKind, skip_of
+from cfi2sframe.files.write import write_output
 from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.jobs.records import Outcome
+from cfi2sframe.jobs.writing import Written, leave, write_elf
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.emit import Emitted
-    from cfi2sframe.files.descriptors import FileState, InputFile
-    from cfi2sframe.jobs.records import Job, Output, Status
+    from cfi2sframe.files.descriptors import InputFile
+    from cfi2sframe.jobs.records import Job, Output
     from cfi2sframe.report.coverage import Coverage
 
 #: How often a file in place is converted in all, if others change it in the meantime.
@@ -42,11 +45,11 @@ _UNFIT: Final = (ErrorKind.UNFIT, ErrorKind.NOT_ELF)
 
 
 def run_job(job: Job, kept: list[object] | None = None) -> Outcome:
-    """Convert one file, unless it already is what would be written.
+    """Convert one file, or take its section out, unless it already is what would be written.
 
     Raises nothing but interrupts, and `BrokenPipeError` when the reader of a job's output has closed it, unless the job
-    has failures raised. `kept`: the
-    conversion is appended there, so that a process that is about to end need not free it first.
+    has failures raised. `kept`: the conversion is appended there, so that a process that is about to end need not free
+    it first.
     """
     kept = [] if kept is None else kept
     attempts_left = 1 if job.output else _ATTEMPT_COUNT
@@ -66,8 +69,9 @@ def _failed(job: Job, error: Exception) -> Outcome:
     if job.raises:
         raise error
     kind = kind_of(error)
-    if kind in _UNFIT and job.settings.skips_unfit:
-        return Outcome(job.name, job.other_names, "skipped", reason=reason_of(error), state=job.state)
+    skip = _skip_by(job, error)
+    if skip is not None:
+        return _skipped(job, skip)
     # Whatever failed may have used up the memory that the next file needs.
     gc.collect()
     if isinstance(error, OutputError):
@@ -75,15 +79,45 @@ def _failed(job: Job, error: Exception) -> Outcome:
     return Outcome(job.name, job.other_names, "failed", kind, reason_of(error))
 
 
+def _skip_by(job: Job, error: Exception) -> LeftAlone | None:
+    """Return why a file is skipped instead of failing, None if it is not."""
+    settings = job.settings
+    if isinstance(error, InterpreterError):
+        return LeftAlone(SkipKind.INTERPRETER, reason_of(error)) if settings.is_in_tree else None
+    kind = kind_of(error)
+    if kind not in _UNFIT or not settings.skips_unfit:
+        return None
+    if kind is ErrorKind.NOT_ELF:
+        return LeftAlone(SkipKind.NOT_ELF, reason_of(error))
+    return LeftAlone(SkipKind.FOREIGN if isinstance(error, ForeignError) else SkipKind.NO_CFI, reason_of(error))
+
+
+def _skipped(job: Job, skip: LeftAlone) -> Outcome:
+    return Outcome(job.name, job.other_names, "skipped", reason=skip.reason, state=job.state, skip_kind=skip.kind)
+
+
 def _run(job: Job, kept: list[object]) -> Outcome:
-    opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0])
+    opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0], job.within)
     with opened as (data, file):
         image = image_of(data, job.name)
         try:
-            return _convert(job, image, file, kept)
+            return _work_on(job, image, file, kept)
         finally:
             # `kept` may keep the image to the end of the process, but the file need not stay open.
             image.close()
+
+
+def _work_on(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:
+    settings = job.settings
+    skip = skip_of(image, takes_objects=settings.takes_objects) if settings.is_in_tree else None
+    if skip is not None:
+        return _skipped(job, skip)
+    if not settings.removes:
+        return _convert(job, image, file, kept)
+    from cfi2sframe.jobs.removal import remove
+
+    kept.append(image)
+    return Outcome(job.name, job.other_names, **remove(job, image, file)._asdict())
 
 
 def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:
@@ -109,16 +143,7 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
     return _with_account(outcome, conversion, coverage, wants_account=settings.wants_account)
 
 
-class _Written(NamedTuple):
-    """What became of a conversion; the fields are those of `Outcome`."""
-
-    status: Status
-    placement: str = ""
-    warnings: tuple[str, ...] = ()
-    state: FileState | None = None
-
-
-def _write(job: Job, conversion: Conversion, file: InputFile | None) -> _Written:
+def _write(job: Job, conversion: Conversion, file: InputFile | None) -> Written:
     """Write what the job asks for, if that makes a difference."""
     if job.output and job.output.is_raw:
         return _write_raw(job.output, conversion, file)
@@ -127,29 +152,29 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None) -> _Written
 
     if not conversion.data:
         warning = f"{_none_described(conversion)}; the file gets no .sframe section"
-        return _leave(job, conversion.image, file)._replace(warnings=(warning,))
+        return leave(job, conversion.image, file)._replace(warnings=(warning,))
     image, settings = conversion.image, job.settings
     exists = image.has_sframe
     emitted = emit.emit(
         conversion, replace=exists, section_type=settings.section_type, may_move_table=settings.may_move_table
     )
     if exists and is_same(image, emitted):
-        return _leave(job, image, file)
+        return leave(job, image, file)
     if exists and not settings.replaces:
         raise EmbedError("the file already has a different .sframe section (use --replace)")
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
     placement = f".sframe{where}: {emitted.placement}"
     if settings.only_checks:
-        return _Written("would convert", placement, emitted.warnings, job.state)
-    state, warnings = _write_elf(job, emitted, file)
-    return _Written("converted", placement, (*emitted.warnings, *warnings), state)
+        return Written("would convert", placement, emitted.warnings, job.state)
+    state, warnings = write_elf(job, emitted.chunks, file, partial(emit.check, emitted))
+    return Written("converted", placement, (*emitted.warnings, *warnings), state)
 
 
 def _none_described(conversion: Conversion) -> str:
     return f"SFrame version {conversion.target.version} can describe none of the functions"
 
 
-def _write_raw(output: Output, conversion: Conversion, file: InputFile | None) -> _Written:
+def _write_raw(output: Output, conversion: Conversion, file: InputFile | None) -> Written:
     if not conversion.data:
         raise InputError(f"{_none_described(conversion)}; there is no section")
     from cfi2sframe.emit import reader_warnings
@@ -157,47 +182,7 @@ def _write_raw(output: Output, conversion: Conversion, file: InputFile | None) -
     warnings = (*reader_warnings(conversion), *write_output(output.path, conversion.data, source=file))
     is_linked = not conversion.image.is_relocatable
     placement = f"starts are relative to .sframe at 0x{conversion.section_vaddr:x}" if is_linked else ""
-    return _Written("converted", placement, warnings)
-
-
-def _leave(job: Job, image: ElfImage, file: InputFile | None) -> _Written:
-    """Leave the input as it is; an output becomes a copy of it."""
-    if job.output is None:
-        return _Written("unchanged", state=job.state)
-    is_input = file is not None and _names(job.output.path, file)
-    warnings = () if is_input else write_output(job.output.path, image.data, source=file, is_copy=True)
-    return _Written("unchanged", warnings=warnings)
-
-
-def _names(path: str, file: InputFile) -> bool:
-    """Whether a path leads to a file."""
-    try:
-        return os.path.samestat(os.stat(path), file.status)
-    except OSError:
-        return False
-
-
-def _write_elf(job: Job, emitted: Emitted, file: InputFile | None) -> tuple[FileState | None, tuple[str, ...]]:
-    """Write the rewritten file, in place under all of its given names; return its state, and warnings."""
-    from cfi2sframe import emit
-
-    def check_content(content: FileData) -> None:
-        emit.check(emitted, image_of(content, job.name))
-
-    check = check_content if job.settings.verifies else None
-    if job.output:
-        return None, write_output(job.output.path, emitted.chunks, source=file, is_copy=True, check=check)
-    state, warnings = write_file(job.targets, emitted.chunks, source=file, in_place=True, check=check)
-    link_count = 0 if file is None else file.status.st_nlink - len(job.targets)
-    return state, (*warnings, *_hard_links_left(link_count))
-
-
-def _hard_links_left(count: int) -> tuple[str, ...]:
-    if count <= 0:
-        return ()
-    if count == 1:
-        return ("1 hard link to it that was not named keeps the old file",)
-    return (f"{count} hard links to it that were not named keep the old file",)
+    return Written("converted", placement, warnings)
 
 
 def _with_account(

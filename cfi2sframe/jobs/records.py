@@ -12,17 +12,19 @@ from cfi2sframe.printable import counted
 if TYPE_CHECKING:
     from cfi2sframe.errors import ErrorKind
     from cfi2sframe.files.descriptors import FileState
+    from cfi2sframe.files.kinds import SkipKind
 
-Status = Literal["converted", "would convert", "unchanged", "skipped", "failed"]
+Status = Literal["converted", "would convert", "removed", "would remove", "unchanged", "skipped", "failed"]
 
 
 class Settings(NamedTuple):
-    """How to convert files.
+    """How to convert files, or with `removes` how to take the section out of them; then only some of these count.
 
     `replaces`: a different `.sframe` section is replaced. `verifies`: the written file is read back before the rename.
     `is_strict` and `min_coverage` (percent of the functions) forbid functions that are left out. `skips_unfit`: files
     with nothing to convert are skipped. `only_checks`: nothing is written. `wants_account`: outcomes have the account.
-    `may_move_table`: see `cfi2sframe.emit.emit`.
+    `may_move_table`: see `cfi2sframe.emit.emit`. `is_in_tree`: the file was found in a folder, so that what is not for
+    this program (`files.kinds.SkipKind`) is skipped; `takes_objects`: there, too, relocatable objects are not.
     """
 
     options: Options = Options()
@@ -35,12 +37,15 @@ class Settings(NamedTuple):
     skips_unfit: bool = False
     only_checks: bool = False
     wants_account: bool = False
+    is_in_tree: bool = False
+    takes_objects: bool = False
+    removes: bool = False
 
 
 class Output(NamedTuple):
     """Where a job writes instead of to its input: a path, or `-` for standard output.
 
-    `is_raw`: the bytes of the section; otherwise a copy of the input with the section in it.
+    `is_raw`: the bytes of the section; otherwise a copy of the input with the section in it, or without it.
     """
 
     path: str
@@ -53,7 +58,7 @@ class Job(NamedTuple):
     `name` is used in messages. In place, `targets` are the absolute resolved paths of all names that were given for the
     file: the first is read, and all are the new file afterwards; with an output, the one target is the path as it was
     given, `-` for standard input. `other_names` are the given names other than `name`. `state` is None if it could not
-    be determined.
+    be determined. `within` is the folder that the file was found in, if it has to be on the same mount; else empty.
     """
 
     name: str
@@ -63,16 +68,18 @@ class Job(NamedTuple):
     settings: Settings
     output: Output | None = None
     raises: bool = False
+    within: str = ""
 
 
 class Outcome(NamedTuple):
     """What became of a file, or with `only_checks` would.
 
-    `reason` tells why it was skipped or failed; `kind` is that of the failure, None without one. `section_size` (bytes)
-    and `function_count` are those of the `.sframe` section, `left_out_count` counts functions without an SFrame FDE,
-    and `in_parts_count` those that are described in part.
-    `placement` tells where the section was put. `account` is JSON text as `coverage --json` prints it, `summary` a
-    sentence; both are empty unless asked for. `state` is the file's after a job in place, None when that failed.
+    `reason` tells why it was skipped or failed, or has no section to remove; `kind` is that of the failure, `skip_kind`
+    what a skipped file is, None without one. `section_size` (bytes) and `function_count` are those of the `.sframe`
+    section, or of the one removed; `left_out_count` counts functions without an SFrame FDE, and `in_parts_count` those
+    that are described in part. `placement` tells where the section was put. `account` is JSON text as `coverage --json`
+    prints it, `summary` a sentence; both are empty unless asked for. `state` is the file's after a job in place, None
+    when that failed.
     """
 
     name: str
@@ -89,6 +96,7 @@ class Outcome(NamedTuple):
     summary: str = ""
     account: str = ""
     state: FileState | None = None
+    skip_kind: SkipKind | None = None
 
     def __repr__(self) -> str:
         words: list[str] = [self.status]

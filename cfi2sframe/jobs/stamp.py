@@ -38,7 +38,9 @@ class Stamp:
         self._path = path
         self._made_ns = time.time_ns()
         # These settings do not affect which bytes are right.
-        kept = settings._replace(only_checks=False, wants_account=False, skips_unfit=False)
+        kept = settings._replace(
+            only_checks=False, wants_account=False, skips_unfit=False, is_in_tree=False, takes_objects=False
+        )
         self._head = f"cfi2sframe stamp 1, version {__version__}, {kept!r}"
         self._known = frozenset(self._read())
 

@@ -22,7 +22,7 @@ from cfi2sframe.elf.constants import (
 )
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
 from cfi2sframe.elf.strings import shown_name
-from cfi2sframe.errors import EmbedError
+from cfi2sframe.errors import EmbedError, InterpreterError
 from cfi2sframe.rewrite.following_segments import FollowingSegments
 from cfi2sframe.rewrite.header_room import FIRST_PAGE_SIZE, HeadRegion, Repacking, head_region, repack
 from cfi2sframe.rewrite.interpreter import reason_against_tail
@@ -109,7 +109,7 @@ def last_draft(file: LinkedFile, section_size: int, *, may_move_table: bool) -> 
     Raises `EmbedError` with the reason when there is none.
     """
     if against_tail := reason_against_tail(file):
-        raise EmbedError(f"there is no room without a new last segment, and {against_tail}")
+        raise InterpreterError(f"there is no room without a new last segment, and {against_tail}")
     if may_move_table:
         return _with_table_at_end(file, head_region(file), section_size)
     raise EmbedError(

@@ -25,7 +25,12 @@ SIGPIPE_STATUS: Final = 128 + signal.SIGPIPE
 PRINTS: Final = (
     *("--version", "GOOD -o -", "GOOD -o - --emit elf", "dump RAW"),
     *("dump RAW --json", "coverage GOOD", "coverage GOOD --json", "verify GOOD OTHER", "remove OLD -o -"),
-    *("--check -r TREE -j 1", "--check -r TREE -j 2", "--in-place -r TREE --report - -j 2", "size TREE -j 1"),
+    *(
+        "--check -r --objects TREE -j 1",
+        "--check -r --objects TREE -j 2",
+        "--in-place -r --objects TREE --report - -j 2",
+        "size TREE -j 1",
+    ),
     *("size TREE -j 2", "size TREE --format json", "size TREE --format html", "trace CORE", "trace CORE --json"),
     "size --compare TREE TREE --format csv",
 )
@@ -33,7 +38,7 @@ PRINTS: Final = (
 SAYS: Final = (
     *("BAD -o -", "GOOD", "coverage BAD BAD", "--in-place BAD", "dump GOOD"),
     *("coverage BAD", "coverage BAD GOOD", "verify -v --would-be GOOD", "verify BAD", "remove GOOD -o -", "trace BAD"),
-    *("size BAD", "size TREE BAD -j 2", "--in-place -v -r TREE -j 2", "--in-place TREE/0.o -v"),
+    *("size BAD", "size TREE BAD -j 2", "--in-place -v -r --objects TREE -j 2", "--in-place TREE/0.o -v"),
 )
 
 

@@ -57,7 +57,7 @@ def test_several_files(folder: Path) -> None:
     assert all(has_section(path.read_bytes()) for path in paths)
     before = tree(folder)
     assert run("--in-place", *paths, "-j", "1") == (0, b"", ())
-    assert run("--in-place", "-r", folder, "--replace") == (0, b"", ())
+    assert run("--in-place", "-r", "--objects", folder, "--replace") == (0, b"", ())
     assert tree(folder) == before
 
 
@@ -200,14 +200,14 @@ def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
     results = []
     for root, jobs in ((folder, "1"), (copy, "2")):
         report = tmp_path / f"report{jobs}"
-        done = run_process("--in-place", "-r", root, "-j", jobs, "--report", report)
+        done = run_process("--in-place", "-r", "--objects", root, "-j", jobs, "--report", report)
         said = (done.returncode, done.stdout, done.stderr, report.read_text())
         results.append([text.replace(str(root), "") if isinstance(text, str) else text for text in said])
     assert results[0] == results[1]
     assert results[0][0] == 3
     assert {n: f.data for n, f in tree(folder).items()} == {n: f.data for n, f in tree(copy).items()}
     before = tree(copy)
-    assert run_process("--in-place", "-r", copy, "-j", "2").returncode == 3
+    assert run_process("--in-place", "-r", "--objects", copy, "-j", "2").returncode == 3
     assert tree(copy) == before
 
 
@@ -258,7 +258,7 @@ def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path, w
     missing = folder / "missing" / "file"
     before = tree(folder)
     message = (f"cfi2sframe: {missing}: error: No such file or directory",)
-    assert run("--in-place", "-r", folder, word, missing) == (3, b"", message)
+    assert run("--in-place", "-r", "--objects", folder, word, missing) == (3, b"", message)
     assert tree(folder) == before
 
 
@@ -287,7 +287,7 @@ def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
     terminal, end = os.openpty()
     with os.fdopen(end, "wb") as stream:
         subprocess.run(
-            [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", str(folder)],
+            [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", "--objects", str(folder)],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stderr=stream,
             check=True,
@@ -303,9 +303,9 @@ def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
 
 
 def test_a_folder_needs_a_word(folder: Path) -> None:
-    message = f"cfi2sframe: {folder}: error: Is a directory; -r converts the ELF files in it"
+    message = f"cfi2sframe: {folder}: error: Is a directory; -r takes the ELF files in it"
     assert run("--in-place", folder) == (3, b"", (message,))
-    assert run("--in-place", "-r", folder) == (0, b"", ())
+    assert run("--in-place", "-r", "--objects", folder) == (0, b"", ())
 
 
 def test_verbose_about_one_file(folder: Path) -> None:
@@ -323,7 +323,7 @@ def test_verbose_about_one_file(folder: Path) -> None:
 def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stamp = tmp_path / "stamp"
     age(folder)
-    assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
+    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
     assert len(stamp.read_text().splitlines()) == 6
     looked_at: list[str] = []
 
@@ -332,12 +332,12 @@ def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytes
         raise OSError(name)
 
     monkeypatch.setattr("cfi2sframe.jobs.job.image_of", note)
-    assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
+    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
     assert looked_at == []
-    assert "5 unchanged (5 by the stamp)" in run("--in-place", "-r", folder, "--stamp", stamp, "-v").err[0]
+    assert "5 unchanged (5 by the stamp)" in run("--in-place", "-r", "--objects", folder, "--stamp", stamp, "-v").err[0]
     # Any change of a file, or of what is asked for, and the stamp knows nothing of it.
     age(folder)
-    assert run("--in-place", "-r", folder, "--stamp", stamp).status == 3
+    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp).status == 3
     assert len(looked_at) == 5
 
 
@@ -345,8 +345,8 @@ def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytes
 def test_a_stamp_is_about_one_way_to_convert(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     stamp = tmp_path / "stamp"
     age(folder)
-    run("--in-place", "-r", folder, "--stamp", stamp)
-    assert "by the stamp" not in run("--in-place", "-r", folder, "--stamp", stamp, *words, "-v").err[0]
+    run("--in-place", "-r", "--objects", folder, "--stamp", stamp)
+    assert "by the stamp" not in run("--in-place", "-r", "--objects", folder, "--stamp", stamp, *words, "-v").err[0]
 
 
 def test_a_stamp_does_not_trust_what_was_written_a_moment_ago(folder: Path, tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_a_stamp_does_not_trust_what_was_written_a_moment_ago(folder: Path, tmp_
     now = time.time_ns() + 1_000_000_000
     for path in folder.iterdir():
         os.utime(path, ns=(now, now))
-    assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
+    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
     assert len(stamp.read_text().splitlines()) == 1
 
 
@@ -364,7 +364,7 @@ def test_a_stamp_forgets_what_failed(folder: Path, tmp_path: Path) -> None:
     (folder / "0.o").write_bytes(TRUNCATED)
     age(folder)
     for _ in range(2):
-        status, _, err = run("--in-place", "-r", folder, "--stamp", stamp)
+        status, _, err = run("--in-place", "-r", "--objects", folder, "--stamp", stamp)
         assert (status, len(err)) == (3, 1)
         assert len(stamp.read_text().splitlines()) == 5
 
@@ -373,7 +373,7 @@ def test_a_stamp_forgets_what_failed(folder: Path, tmp_path: Path) -> None:
 def test_other_contents_of_a_stamp_list_no_files(folder: Path, tmp_path: Path, content: bytes) -> None:
     stamp = tmp_path / "stamp"
     stamp.write_bytes(content)
-    assert run("--in-place", "-r", folder, "--stamp", stamp) == (0, b"", ())
+    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
     assert stamp.read_text().startswith("cfi2sframe stamp 1, ")
     assert run("--in-place", folder / "0.o", "--stamp", folder) == (
         3,
@@ -384,7 +384,7 @@ def test_other_contents_of_a_stamp_list_no_files(folder: Path, tmp_path: Path, c
 
 def test_checking_writes_no_stamp(folder: Path, tmp_path: Path) -> None:
     stamp = tmp_path / "stamp"
-    assert run("--check", "-r", folder, "--stamp", stamp).status == 1
+    assert run("--check", "-r", "--objects", folder, "--stamp", stamp).status == 1
     assert not stamp.exists()
 
 
@@ -392,7 +392,7 @@ def test_checking_writes_no_stamp(folder: Path, tmp_path: Path) -> None:
 
 
 def test_any_executor(folder: Path) -> None:
-    words = ("--in-place", "-r", folder, "-j", "2", "--executor", "concurrent.futures:ThreadPoolExecutor")
+    words = ("--in-place", "-r", "--objects", folder, "-j", "2", "--executor", "concurrent.futures:ThreadPoolExecutor")
     assert run(*words) == (0, b"", ())
     assert all(has_section(path.read_bytes()) for path in folder.iterdir())
     before = tree(folder)
@@ -401,6 +401,6 @@ def test_any_executor(folder: Path) -> None:
 
 
 def test_a_factory_that_fails(folder: Path) -> None:
-    status, _, err = run("--in-place", "-r", folder, "--executor", "builtins:len")
+    status, _, err = run("--in-place", "-r", "--objects", folder, "--executor", "builtins:len")
     assert (status, len(err)) == (2, 1)
     assert err[0].startswith("cfi2sframe: error: executor 'builtins:len': ") or "executor 'builtins:len': " in err[0]

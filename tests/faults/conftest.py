@@ -6,12 +6,14 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.support import Faults
+from tests.support.mounts import mounting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,22 +70,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """`mounted("size=16k")`: an empty file system in memory."""
-    made: list[Path] = []
+    points = (tmp_path / f"mounted{number}" for number in count())
+    with mounting() as mount:
 
-    def mount(options: str) -> Path:
-        point = tmp_path / f"mounted{len(made)}"
-        point.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(point)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-        made.append(point)
-        return point
+        def mount_memory(options: str) -> Path:
+            point = next(points)
+            mount(point, "-t", "tmpfs", "-o", options, "tmpfs")
+            return point
 
-    try:
-        if shutil.which("mount") is None:
-            pytest.skip("no mount")
-        yield mount
-    finally:
-        for point in made:
-            subprocess.run(["umount", point], check=True)
+        yield mount_memory

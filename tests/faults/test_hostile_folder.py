@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.cli.convert import _POOL_SIZE
+from cfi2sframe.cli.batch import POOL_SIZE
 from tests.contrib.conftest import programs
 from tests.contrib.support import CONTRIB, ROOT, Result, attempt, copy_recipe, environment, install_programs, need
 from tests.contrib.test_debhelper import debian, staged
@@ -115,7 +115,7 @@ def trap(tmp_path: Path) -> Trap:
 
 #: Each verb, with processes where it has them, and the exit statuses that it may end with.
 RUNS: Final = {
-    "check": (("--check", "-r", ".", "-j", "2"), {1}),
+    "check": (("--check", "-r", "--objects", ".", "-j", "2"), {1}),
     "convert": (("ls0", "-o", "out"), {0}),
     "coverage": (("coverage", "--json", "ls0", "object1.o"), {0}),
     "verify": (("verify", "--would-be", "-v", "ls0"), {0}),
@@ -124,7 +124,7 @@ RUNS: Final = {
     "size": (("size", ".", "x.deb", "x.rpm", "-j", "2", "--format", "html", "-o", "out"), {0}),
     "compare": (("size", "--compare", "ls0", "ls1", "-j", "2"), {0}),
     "trace": (("trace", "core", "--json"), {0}),
-    "in place": (("--in-place", "-r", ".", "-j", "2", "--report", "report", "--stamp", "stamp"), {0}),
+    "in place": (("--in-place", "-r", "--objects", ".", "-j", "2", "--report", "report", "--stamp", "stamp"), {0}),
 }
 #: The file takes some time to start.
 ZIPAPP_RUNS: Final = ("check", "convert", "size", "trace", "in place")
@@ -148,7 +148,7 @@ def programs_of(kind: str, folder: Path) -> tuple[tuple[str | Path, ...], dict[s
 
 @pytest.mark.parametrize("kind", ["script", "module", "zipapp"])
 def test_verbs(trap: Trap, tmp_path: Path, kind: str) -> None:
-    assert sum((trap.folder / name).stat().st_size for name in OBJECTS) >= _POOL_SIZE
+    assert sum((trap.folder / name).stat().st_size for name in OBJECTS) >= POOL_SIZE
     command, env = programs_of(kind, tmp_path)
     for name, (words, statuses) in RUNS.items():
         if kind == "zipapp" and name not in ZIPAPP_RUNS:

@@ -32,7 +32,7 @@ COUNT = 40
 def convert(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join((str(ROOT), str(ROOT / "contrib/dask")))
     return subprocess.run(
-        [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", str(folder), "-j", "2", *words],
+        [sys.executable, "-m", "cfi2sframe", "--in-place", "-r", "--objects", str(folder), "-j", "2", *words],
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,

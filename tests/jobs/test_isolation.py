@@ -171,7 +171,7 @@ def test_limits_are_in_proportion(tmp_path: Path) -> None:
     (tmp_path / "bad-large").write_bytes(object_of(1) + bytes(2 * MIB))
     for memory_limit in (None, 512 * MIB):
         path.unlink(missing_ok=True)
-        run(action, "--check", "-r", str(tmp_path), "-j", "2", memory_limit=memory_limit)
+        run(action, "--check", "-r", "--objects", str(tmp_path), "-j", "2", memory_limit=memory_limit)
         small, large = sorted([int(word) for word in line.split()] for line in path.read_text().splitlines())
         assert 8 <= small[0] <= 10
         assert 88 <= large[0] <= 90
@@ -211,7 +211,7 @@ def test_a_worker_that_keeps_memory_is_replaced(tmp_path: Path) -> None:
     for number in range(12):
         (tmp_path / f"bad{number}").write_bytes(object_of(number) + PADDING)
     action = "sys.modules.setdefault('kept', []).append(bytearray(280 << 20))"
-    done = run(action, "--check", "-r", str(tmp_path), "-j", "2")
+    done = run(action, "--check", "-r", "--objects", str(tmp_path), "-j", "2")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.count("would convert") == 12
 

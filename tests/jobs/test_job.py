@@ -283,7 +283,7 @@ def test_a_folder_that_has_become_a_link_leads_nowhere(tmp_path: Path, *, recurs
     for folder in (tree / "d", outside):
         folder.mkdir(parents=True)
         (folder / "in.o").write_bytes(OBJECT)
-    (job,) = work_list([str(tree if recurse else tree / "d" / "in.o")], recurse=recurse)
+    (job,) = work_list([str(tree if recurse else tree / "d" / "in.o")], Settings(takes_objects=True), recurse=recurse)
     (tree / "d").rename(tree / "moved")
     (tree / "d").symlink_to(outside)
     outcome = run_job(job)

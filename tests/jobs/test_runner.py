@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import pytest
 
 from cfi2sframe.errors import ErrorKind, RequestError
-from cfi2sframe.jobs import Job, run, run_job, work_list
+from cfi2sframe.jobs import Job, Settings, run, run_job, work_list
 from cfi2sframe.jobs.runner import running, size_of
 from cfi2sframe.pool import load_factory, run_task, tasks_of
 from tests.support.jobs import TRUNCATED, object_of, object_with_gap, tree
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def jobs_of(folder: Path) -> list[Job]:
-    return work_list([str(folder)], recurse=True)
+    return work_list([str(folder)], Settings(takes_objects=True), recurse=True)
 
 
 def summary(outcomes: list[Outcome], folder: Path) -> list[Outcome]:

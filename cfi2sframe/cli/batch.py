@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files rewritten in place, or looked at as if: what convert and remove share once they know the settings.
+
+Messages come in the order of the files, failures last.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
+from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
+from cfi2sframe.cli.options import process_count
+from cfi2sframe.errors import OutputError, RequestError
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.records import Outcome
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from cfi2sframe.jobs.records import Job, Settings
+    from cfi2sframe.jobs.stamp import Stamp
+
+#: Smaller inputs (bytes, in all) are done before processes would pay off.
+POOL_SIZE: Final = 1 << 20
+
+
+def is_single(arguments: argparse.Namespace, names: Sequence[str]) -> bool:
+    """Whether the names are one file, of which `-v` tells more than of many."""
+    return len(names) == 1 and not arguments.recursive
+
+
+def run_batch(
+    arguments: argparse.Namespace, names: Sequence[str], settings: Settings, stamp: Stamp | None = None
+) -> int:
+    """Do to each file what the settings say; return the worst file's exit status."""
+    from cfi2sframe.cli.inputs import walk_of
+    from cfi2sframe.jobs.listing import list_work
+
+    started = time.monotonic()
+    jobs, mount_points = list_work(names, settings, recurse=arguments.recursive, walk=walk_of(arguments))
+    try:
+        check_apart(arguments, jobs)
+    except RequestError as error:
+        return fail(error, "")
+    known = [stamp is not None and stamp.knows(job) for job in jobs]
+    is_alone = is_single(arguments, names) and not known[0]
+    try:
+        here = is_alone and not arguments.executor
+        outcomes = [run_here(jobs[0])] if here else _several(arguments, jobs, known)
+    except RequestError as error:
+        return fail_early(error, arguments.inputs)
+    if is_alone:
+        say_end(arguments, outcomes[0])
+    else:
+        _say_failures(arguments, outcomes)
+        if arguments.verbose:
+            from cfi2sframe.cli.batch_report import mount_point_line, removal_line, summary_line, tally
+
+            if mount_points:
+                say("info", mount_point_line(mount_points, one_file_system=arguments.one_file_system))
+            seconds = time.monotonic() - started
+            total = tally(outcomes)
+            say("info", removal_line(total, seconds) if settings.removes else summary_line(total, sum(known), seconds))
+    statuses = list(map(exit_status, outcomes))
+    report = None
+    if arguments.report:
+        from cfi2sframe.cli.batch_report import json_line
+
+        report = "".join(f"{json_line(outcome, exit_status(outcome))}\n" for outcome in outcomes)
+    written = write_report(arguments, report) or _write_stamp(arguments, outcomes, stamp)
+    return worst((*statuses, written))
+
+
+# Before the run
+
+
+def check_folder(path: str | None) -> None:
+    """Raise `OSError` when a file to be written after a long run has no folder."""
+    if path is not None and path != "-":
+        os.stat(os.path.dirname(os.path.realpath(path)))
+
+
+def check_apart(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
+    """Raise `RequestError` when the report or the stamp would replace an input or the output."""
+    used = {target for job in jobs for target in job.targets}
+    if arguments.output is not None:
+        used = {os.path.realpath(path) for path in (*used, arguments.output) if not _is_special(path)}
+    for option in ("report", "stamp"):
+        path = getattr(arguments, option)
+        if path is not None and path != "-" and os.path.realpath(path) in used:
+            raise RequestError(f"--{option} {path} would overwrite an input or the output")
+
+
+def _is_special(path: str) -> bool:
+    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
+
+
+# The run
+
+
+def run_here(job: Job) -> Outcome:
+    """Run one job in this process, and keep what it made to the end of the process."""
+    outcome = run_job(job, KEPT)
+    _say_outcome(outcome, only_checks=job.settings.only_checks)
+    return outcome
+
+
+def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence[bool]) -> list[Outcome]:
+    """Run the jobs that the stamp does not know to be done; report each, in their order."""
+    from cfi2sframe.cli.progress import ProgressLine
+    from cfi2sframe.jobs.runner import running, size_of
+    from cfi2sframe.pool import named_executor
+
+    to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
+    size = sum(map(size_of, to_do))
+    count = process_count(arguments)
+    outcomes: list[Outcome] = []
+    with (
+        named_executor(arguments.executor, count) as executor,
+        ProgressLine(len(to_do), size) as line,
+        running(
+            to_do,
+            count=1 if size < POOL_SIZE else count,
+            executor=executor,
+            on_done=lambda job, _: line.add(size_of(job)),
+        ) as done,
+    ):
+        for job, is_known in zip(jobs, known, strict=True):
+            outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state) if is_known else next(done)
+            if outcome.warnings or arguments.check:
+                line.clear()
+            _say_outcome(outcome, only_checks=arguments.check)
+            outcomes.append(outcome)
+    return outcomes
+
+
+# After the run
+
+
+def exit_status(outcome: Outcome) -> int:
+    """Return the exit status for a file alone."""
+    if outcome.kind is not None:
+        return exit_status_of(outcome.kind)
+    return EXIT_DIFFERENCE if outcome.status in ("would convert", "would remove") else EXIT_SUCCESS
+
+
+def _say_outcome(outcome: Outcome, *, only_checks: bool) -> None:
+    for warning in outcome.warnings:
+        say("warning", warning, outcome.name)
+    if only_checks:
+        from cfi2sframe.cli.batch_report import check_line
+
+        sys.stdout.write(f"{check_line(outcome)}\n")
+
+
+def _say_failures(arguments: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.status == "failed" and not arguments.check:
+            is_folder = arguments.in_place and not arguments.recursive and os.path.isdir(outcome.name)
+            hint = "; -r takes the ELF files in it" if is_folder else ""
+            say("error", f"{outcome.reason}{hint}", outcome.name)
+
+
+def say_end(arguments: argparse.Namespace, outcome: Outcome) -> None:
+    """Report the failure of the only file, or with `-v` what became of it."""
+    _say_failures(arguments, [outcome])
+    if not arguments.verbose or outcome.status == "failed":
+        return
+    if outcome.summary:
+        say("info", outcome.summary, outcome.name)
+    if outcome.status == "removed":
+        say("info", f".sframe of {outcome.section_size:,} bytes removed", outcome.name)
+    elif outcome.placement:
+        say("info", outcome.placement, outcome.name)
+    elif outcome.status == "skipped":
+        say("info", f"skipped: {outcome.reason}", outcome.name)
+    elif outcome.status == "unchanged" and outcome.section_size:
+        say("info", "unchanged: the section is there already", outcome.name)
+
+
+def write_report(arguments: argparse.Namespace, text: str | None) -> int:
+    """Write the report, if there is one; return an exit status."""
+    if text is None:
+        return EXIT_SUCCESS
+    from cfi2sframe.files.write import write_output
+
+    try:
+        write_output(arguments.report, text.encode())
+    except OutputError as error:
+        return fail(error, "")
+    return EXIT_SUCCESS
+
+
+def _write_stamp(arguments: argparse.Namespace, outcomes: Sequence[Outcome], stamp: Stamp | None) -> int:
+    """Write the stamp, if there is one; return an exit status."""
+    if stamp is None or arguments.check:
+        return EXIT_SUCCESS
+    try:
+        stamp.write(outcomes)
+    except OSError as error:
+        return fail(error, arguments.stamp)
+    return EXIT_SUCCESS

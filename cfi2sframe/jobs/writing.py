@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write what a job makes of a file, under all of the names that were given for it, or leave the file as it is."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.elf.load import image_of
+from cfi2sframe.files.write import write_file, write_output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.files.descriptors import FileState, InputFile
+    from cfi2sframe.jobs.records import Job, Status
+
+
+class Written(NamedTuple):
+    """What became of a file; the fields are those of `Outcome`."""
+
+    status: Status
+    placement: str = ""
+    warnings: tuple[str, ...] = ()
+    state: FileState | None = None
+    section_size: int = 0
+    reason: str = ""
+
+
+def leave(job: Job, image: ElfImage, file: InputFile | None) -> Written:
+    """Leave the input as it is; an output becomes a copy of it. Raises what `files.write.write_output` raises."""
+    if job.output is None:
+        return Written("unchanged", state=job.state)
+    is_input = file is not None and _names(job.output.path, file)
+    warnings = () if is_input else write_output(job.output.path, image.data, source=file, is_copy=True)
+    return Written("unchanged", warnings=warnings)
+
+
+def _names(path: str, file: InputFile) -> bool:
+    """Whether a path leads to a file."""
+    try:
+        return os.path.samestat(os.stat(path), file.status)
+    except OSError:
+        return False
+
+
+def write_elf(
+    job: Job, content: FileData, file: InputFile | None, check: Callable[[ElfImage], None]
+) -> tuple[FileState | None, tuple[str, ...]]:
+    """Write a rewritten file, in place under all of its given names; return its state, and warnings.
+
+    `check` gets the written file and may raise; it is not called where the settings forbid that.
+    """
+
+    def check_content(data: FileData) -> None:
+        check(image_of(data, job.name))
+
+    wanted = check_content if job.settings.verifies else None
+    if job.output:
+        return None, write_output(job.output.path, content, source=file, is_copy=True, check=wanted)
+    state, warnings = write_file(job.targets, content, source=file, in_place=True, check=wanted)
+    link_count = 0 if file is None else file.status.st_nlink - len(job.targets)
+    return state, (*warnings, *_hard_links_left(link_count))
+
+
+def _hard_links_left(count: int) -> tuple[str, ...]:
+    if count <= 0:
+        return ()
+    if count == 1:
+        return ("1 hard link to it that was not named keeps the old file",)
+    return (f"{count} hard links to it that were not named keep the old file",)

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders as users see them: what is taken, what is left alone, and what is said about that."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe.cli.inputs import Given, add_inputs, images_of
+from cfi2sframe.elf.image import ElfImage
+from cfi2sframe.errors import ErrorKind
+from cfi2sframe.files import Unusable
+from tests.support.cli import ROOT, run
+from tests.support.jobs import OBJECT, TRUNCATED, WITHOUT_CFI, object_of, tree
+from tests.support.mounts import mounting
+from tests.support.sizes import library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+OF_32_BITS = b"\x7fELF\x01\x01\x01" + bytes(100)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A small system: a program, a start file of the linker, a separate debug file, a file of another machine."""
+    path = tmp_path / "root"
+    for folder in ("bin", "lib/debug", "proc"):
+        (path / folder).mkdir(parents=True)
+    shutil.copy("/bin/true", path / "bin" / "true")
+    for name, data in (("crt1.o", OBJECT), ("Scrt1.o", object_of(1)), ("lib32.so", OF_32_BITS)):
+        (path / "lib" / name).write_bytes(data)
+    (path / "lib" / "debug" / "true.debug").write_bytes(library(1))
+    return path
+
+
+@pytest.fixture
+def mount() -> Iterator[Callable[..., None]]:
+    with mounting() as function:
+        yield function
+
+
+def sum_of(err: tuple[str, ...]) -> str:
+    """The sum of a run, without the time."""
+    return re.sub(r"; \d+\.\d s$", "", err[-1].removeprefix("cfi2sframe: info: "))
+
+
+def changed(root: Path, words: tuple[str, ...]) -> set[str]:
+    """Run in place on a tree without a message; return the files that are not what they were."""
+    before = tree(root)
+    assert run(*words, root) == (0, b"", ())
+    after = tree(root)
+    assert before.keys() == after.keys()
+    return {name for name, file in after.items() if file != before[name]}
+
+
+# The mistakes
+
+
+def test_what_linkers_start_programs_with_is_left_alone(root: Path) -> None:
+    """GNU ld before 2.46 cannot read them with version 3, and every link would print an error."""
+    assert changed(root, ("--in-place", "-r")) == {"bin/true"}
+    assert changed(root, ("--in-place", "-r", "--objects")) == {"lib/crt1.o", "lib/Scrt1.o"}
+    assert changed(root, ("remove", "--in-place", "-r")) == {"bin/true"}
+    assert changed(root, ("remove", "--in-place", "-r", "--objects")) == {"lib/crt1.o", "lib/Scrt1.o"}
+
+
+def test_an_object_that_is_named_is_taken(root: Path) -> None:
+    assert run("--in-place", root / "lib" / "crt1.o", root, "-r") == (0, b"", ())
+    assert b".rela.sframe\0" in (root / "lib" / "crt1.o").read_bytes()
+    assert (root / "lib" / "Scrt1.o").read_bytes() == object_of(1)
+
+
+def test_the_sum_tells_what_was_left_alone(root: Path) -> None:
+    (root / "lib" / "no.so").write_bytes(WITHOUT_CFI)
+    skipped = "5 skipped (3 relocatable objects, 1 of another machine, 1 separate debug file)"
+    _, _, err = run("--in-place", "-r", "-v", root)
+    assert re.fullmatch(rf"6 files: 1 converted, {re.escape(skipped)}; .* bytes of \.sframe", sum_of(err))
+    status, _, err = run("--in-place", "-r", "-v", "--objects", root)
+    assert status == 0
+    assert "2 converted, 1 unchanged, 3 skipped (1 without CFI, 1 of another machine, 1 separate debug" in sum_of(err)
+
+
+def test_removal_from_a_tree(root: Path) -> None:
+    before = tree(root)
+    run("--in-place", "-r", root)
+    size = json.loads(run("remove", "--check", "-r", root, "--report", "-").out.splitlines()[-5])["section_size"]
+    status, out, err = run("remove", "--check", "-r", root / "bin", "-v")
+    assert (status, out.decode()) == (1, f"{root}/bin/true: would remove: .sframe of {size:,} bytes\n")
+    assert sum_of(err) == f"1 file: section would be removed from 1; {size:,} bytes of .sframe"
+    status, out, err = run("remove", "--in-place", "-r", "-v", "-j", "2", root)
+    assert (status, out) == (0, b"")
+    kinds = "(2 relocatable objects, 1 of another machine, 1 separate debug file)"
+    assert sum_of(err) == f"5 files: section removed from 1, 4 skipped {kinds}; {size:,} bytes of .sframe"
+    assert {name: file.data for name, file in tree(root).items()} == {n: file.data for n, file in before.items()}
+    assert "1 without one" in sum_of(run("remove", "--in-place", "-r", "-v", root).err)
+    assert run("remove", "--check", "-r", root / "bin") == (
+        0,
+        f"{root}/bin/true: already right: no .sframe section\n".encode(),
+        (),
+    )
+
+
+def test_removal_from_several_files(root: Path, tmp_path: Path) -> None:
+    files = [root / "lib" / "crt1.o", root / "bin" / "true"]
+    run("--in-place", *files)
+    listed, report = tmp_path / "list", tmp_path / "report"
+    listed.write_bytes(os.fsencode(files[1]) + b"\0")
+    assert run("remove", "--in-place", files[0], "--files-from", listed, "--report", report) == (0, b"", ())
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [(line["file"], line["status"]) for line in lines] == [(str(file), "removed") for file in files]
+    status, out, err = run("remove", "--in-place", *files)
+    assert (status, out) == (3, b"")
+    assert err == (
+        f"cfi2sframe: {files[0]}: error: no .sframe section",
+        f"cfi2sframe: {files[1]}: error: the file has no .sframe section",
+    )
+
+
+def test_removal_warns_of_names_that_keep_the_section(root: Path) -> None:
+    path = root / "bin" / "true"
+    run("--in-place", path)
+    os.link(path, root / "bin" / "other")
+    message = f"cfi2sframe: {path}: warning: 1 hard link to it that was not named keeps the old file"
+    assert run("remove", "--in-place", path) == (0, b"", (message,))
+
+
+def test_verbose_removal_of_one(root: Path) -> None:
+    path = root / "lib" / "crt1.o"
+    run("--in-place", path)
+    (message,) = run("remove", "--in-place", "-v", path).err
+    assert re.fullmatch(rf"cfi2sframe: {re.escape(str(path))}: info: \.sframe of \d+ bytes removed", message)
+
+
+@pytest.mark.parametrize("words", [("--in-place", "-r"), ("remove", "--check", "-r")])
+def test_the_report_has_the_kind(root: Path, words: tuple[str, ...]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "batch-report.schema.json").read_text()))
+    (root / "lib" / "bad.so").write_bytes(TRUNCATED)
+    run("--in-place", root / "bin" / "true")
+    status, out, _ = run(*words, root, "--report", "-")
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith(b"{")]
+    for line in lines:
+        validator.validate(line)
+        with pytest.raises(jsonschema.ValidationError):
+            validator.validate({**line, "kind": "" if line["kind"] else "no CFI"})
+    assert status == 3
+    assert {os.path.basename(line["file"]): (line["status"], line["kind"]) for line in lines} == {
+        "true": ("would remove" if words[0] == "remove" else "unchanged", ""),
+        "crt1.o": ("skipped", "relocatable object"),
+        "Scrt1.o": ("skipped", "relocatable object"),
+        "true.debug": ("skipped", "separate debug file"),
+        "lib32.so": ("skipped", "other machine"),
+        "bad.so": ("failed", ""),
+    }
+
+
+# What is left out
+
+
+@pytest.mark.parametrize("words", [("--in-place",), ("remove", "--in-place")])
+def test_excluded(root: Path, words: tuple[str, ...]) -> None:
+    (root / "usr" / "bin").mkdir(parents=True)
+    shutil.copy("/bin/true", root / "usr" / "bin" / "other")
+    if words[0] == "remove":
+        run("--in-place", "-r", root)
+    rest = (*words, "-r")
+    assert changed(root, (*rest, "--exclude", "tru?", "--exclude", "usr/bin")) == set()
+    assert changed(root, (*rest, "--exclude", "usr")) == {"bin/true"}
+    assert changed(root, (*rest, "--exclude", "/usr")) == {"usr/bin/other"}
+
+
+def test_mount_points(root: Path, mount: Callable[..., None]) -> None:
+    mount(root / "proc", "-t", "proc", "proc")
+    mount(root / "data", "-t", "tmpfs", "tmpfs")
+    shutil.copy("/bin/true", root / "data" / "true")
+    words = ("--check", "-r", "-v", root, "--exclude", "lib")
+    _, out, err = run(*words)
+    assert [line.split(b":")[0] for line in out.splitlines()] == [os.fsencode(root / "bin" / "true")]
+    assert err[0] == (
+        f"cfi2sframe: info: 2 mount points not entered: {root}/data, {root}/proc "
+        "(--no-one-file-system enters all but the kernel's own)"
+    )
+    _, out, err = run(*words, "--no-one-file-system")
+    assert len(out.splitlines()) == 2
+    assert err[0] == f"cfi2sframe: info: 1 mount point not entered: {root}/proc"
+    assert len(run(*words, "--no-one-file-system", "--one-file-system").out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--in-place", "IN", "--exclude", "x"), "--exclude belongs to -r: a file that is named is never left out"),
+        (("remove", "--in-place", "IN", "--exclude", "x"), "--exclude belongs to -r: a file that is named is never"),
+        (("remove", "IN", "IN", "-o", "x"), "several inputs: --in-place rewrites each of them, -o OUT takes one"),
+        (("remove", "IN", "-r", "-o", "x"), "--recursive belongs to --in-place or --check"),
+        (("remove", "IN", "-o", "x", "--report", "y"), "--report belongs to --in-place or --check"),
+        (("remove", "IN", "-o", "x", "--in-place"), "-o and --in-place exclude one another"),
+        (("remove", "IN"), "no output: -o OUT or --in-place is needed"),
+        (("remove", "--in-place"), "no input: name a file"),
+        (("remove", "--in-place", "-"), "standard input cannot be rewritten in place"),
+        (("remove", "--in-place", "IN", "--report", "IN"), "would overwrite an input or the output"),
+    ],
+)
+def test_contradictions(root: Path, words: tuple[str, ...], message: str) -> None:
+    before = tree(root)
+    status, out, err = run(*(root / "bin" / "true" if word == "IN" else word for word in words))
+    assert (status, out) == (2, b"")
+    assert message in err[-1]
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("words", [("--in-place",), ("remove", "--in-place")])
+def test_a_folder_needs_a_word(root: Path, words: tuple[str, ...]) -> None:
+    message = f"cfi2sframe: {root}: error: Is a directory; -r takes the ELF files in it"
+    assert run(*words, root) == (3, b"", (message,))
+
+
+# Verbs that read
+
+
+def given(*words: str | Path) -> Iterator[Given]:
+    parser = argparse.ArgumentParser()
+    add_inputs(parser, "", is_writing=False)
+    return images_of(parser.parse_args([str(word) for word in words]))
+
+
+def test_images(root: Path, tmp_path: Path, mount: Callable[..., None]) -> None:
+    mount(root / "data", "-t", "tmpfs", "tmpfs")
+    listed = tmp_path / "list"
+    listed.write_bytes(os.fsencode(root / "lib" / "crt1.o") + b"\0")
+    found = []
+    for image, is_in_folder in given(root, "missing", "--exclude", "debug", "--files-from", listed):
+        kind = image.kind if isinstance(image, Unusable) else None
+        assert isinstance(image, Unusable | ElfImage)
+        found.append((image.name.removeprefix(f"{root}/"), kind, is_in_folder))
+    assert found == [
+        ("bin/true", None, True),
+        ("data", ErrorKind.UNFIT, True),
+        ("lib/Scrt1.o", None, True),
+        ("lib/crt1.o", None, True),
+        ("lib/lib32.so", ErrorKind.UNFIT, True),
+        ("missing", ErrorKind.UNUSABLE, False),
+        ("lib/crt1.o", None, False),
+    ]
+
+
+def test_progress_makes_way_for_what_is_printed(root: Path) -> None:
+    """On a terminal that shows both, no line of the output stands behind the progress."""
+    script = (
+        "import argparse, sys\n"
+        "from cfi2sframe.cli.inputs import add_inputs, images_of\n"
+        "parser = argparse.ArgumentParser()\n"
+        "add_inputs(parser, '', is_writing=False)\n"
+        "for given in images_of(parser.parse_args(sys.argv[1:])):\n"
+        "    print(given.image.name, flush=True)\n"
+    )
+    terminal, end = os.openpty()
+    with os.fdopen(end, "wb") as stream:
+        command = [sys.executable, "-c", script, str(root / "lib")]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run(command, env=env, stdout=stream, stderr=stream, check=True, timeout=60)
+        shown = os.read(terminal, 1 << 16).decode()
+        printed = subprocess.run(command, env=env, capture_output=True, check=True, timeout=60)
+    os.close(terminal)
+    assert "1 of 4 files" in shown
+    assert printed.stderr == b""
+    for name in printed.stdout.decode().split():
+        assert f"\r\x1b[K{name}\r\n" in shown
+
+
+def test_standard_input_is_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    with os.fdopen(write, "wb") as pipe:
+        pipe.write(OBJECT)
+    with os.fdopen(read) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        (found,) = given("-")
+    assert (found.image.name, found.is_in_folder) == ("<stdin>", False)

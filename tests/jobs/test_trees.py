@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a folder has that is not for this program is skipped, and told by kind; what is named is not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.errors import ErrorKind
+from cfi2sframe.files.kinds import SkipKind
+from cfi2sframe.jobs import Outcome, Settings, run_job, work_list
+from tests.support import cfi_asm as asm
+from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one, has_section
+from tests.support.samples import TEXT_VADDR, linked_file, object_file, push_fp
+
+ET_DYN, ET_CORE = 3, 4
+LDSO = Path("/lib64/ld-linux-x86-64.so.2")
+DEFAULT = Settings()
+CODE = asm.Section(".text", b"\xc3" * 16, 1, 6, TEXT_VADDR)
+
+
+def module() -> bytes:
+    fde = push_fp(AMD64, 0)
+    return object_file(AMD64, {".text": (fde,), ".modinfo": (), ".init.text": (fde,)})
+
+
+class Case(NamedTuple):
+    """Bytes, what they are in a folder, and how they fail when they are named (None: they do not)."""
+
+    data: bytes
+    kind: SkipKind
+    reason: str
+    named: ErrorKind | None = None
+
+
+CASES = {
+    "object": Case(OBJECT, SkipKind.OBJECT, "a relocatable object; --objects takes those in folders, too"),
+    "module": Case(module(), SkipKind.MODULE, "a kernel module; --objects takes those in folders, too"),
+    "debug file": Case(
+        linked_file(AMD64, (push_fp(AMD64),)),
+        SkipKind.DEBUG_FILE,
+        "a separate debug file: its code is in another file",
+        ErrorKind.REFUSED,
+    ),
+    "kernel": Case(
+        asm.elf_file(
+            62,
+            (CODE._replace(addr=0xFFFF_FFFF_8100_0000),),
+            file_type=2,
+            segments=(asm.Segment(1, 5, (".text",)),),
+        ),
+        SkipKind.KERNEL,
+        "a kernel image",
+        ErrorKind.UNFIT,
+    ),
+    "no CFI": Case(
+        asm.elf_file(62, (CODE,), file_type=ET_DYN, segments=(asm.Segment(1, 5, (".text",)),)),
+        SkipKind.NO_CFI,
+        "no call frame information: neither .eh_frame nor .debug_frame",
+        ErrorKind.UNFIT,
+    ),
+    "32 bits": Case(
+        OF_32_BITS,
+        SkipKind.FOREIGN,
+        "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only",
+        ErrorKind.UNFIT,
+    ),
+    "other machine": Case(
+        asm.elf_file(243, (CODE,)),
+        SkipKind.FOREIGN,
+        "SFrame is not defined for EM_RISCV (little-endian)",
+        ErrorKind.UNFIT,
+    ),
+    "core": Case(
+        asm.elf_file(62, (CODE,), file_type=ET_CORE),
+        SkipKind.FOREIGN,
+        "ELF type 4 is neither an object, an executable nor a library",
+        ErrorKind.UNFIT,
+    ),
+}
+
+
+def in_folder(folder: Path, data: bytes, settings: Settings = DEFAULT) -> Outcome:
+    path = folder / "file"
+    path.write_bytes(data)
+    (job,) = work_list([str(folder)], settings, recurse=True)
+    outcome = run_job(job)
+    assert (path.read_bytes() == data) == (outcome.status in ("skipped", "unchanged", "failed"))
+    return outcome
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_skipped_in_a_folder(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    outcome = in_folder(tmp_path, case.data)
+    assert (outcome.status, outcome.kind) == ("skipped", None)
+    assert (outcome.skip_kind, outcome.reason) == (case.kind, case.reason)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_not_skipped_when_named(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    path = tmp_path / "file"
+    path.write_bytes(case.data)
+    outcome = convert_one(path, Settings())
+    assert (outcome.status, outcome.kind) == ("converted" if case.named is None else "failed", case.named)
+    assert outcome.skip_kind is None
+
+
+@pytest.mark.parametrize("name", ["object", "module"])
+def test_objects_are_taken_on_request(tmp_path: Path, name: str) -> None:
+    outcome = in_folder(tmp_path, CASES[name].data, Settings(takes_objects=True))
+    assert outcome.status == "converted"
+
+
+@pytest.mark.parametrize("takes_objects", [True, False])
+def test_an_object_without_cfi_is_an_object_first(tmp_path: Path, *, takes_objects: bool) -> None:
+    outcome = in_folder(tmp_path, WITHOUT_CFI, Settings(takes_objects=takes_objects))
+    assert outcome.skip_kind is (SkipKind.NO_CFI if takes_objects else SkipKind.OBJECT)
+
+
+def test_what_is_damaged_fails_in_a_folder_too(tmp_path: Path) -> None:
+    assert in_folder(tmp_path, TRUNCATED).kind is ErrorKind.DAMAGED
+
+
+def test_a_program_interpreter(tmp_path: Path) -> None:
+    if not LDSO.exists():
+        pytest.skip(f"no {LDSO}")
+    outcome = in_folder(tmp_path, LDSO.read_bytes())
+    if outcome.status == "converted":
+        pytest.skip("this one has room for the section")
+    assert (outcome.status, outcome.skip_kind) == ("skipped", SkipKind.INTERPRETER)
+    named = convert_one(tmp_path / "file", Settings())
+    assert (named.status, named.kind, named.reason) == ("failed", ErrorKind.REFUSED, outcome.reason)
+    assert "this looks like a program interpreter (ld.so)" in named.reason
+
+
+# Removal
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A program with a section and one without, and an object with a section."""
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("with", "without"):
+        shutil.copy("/bin/true", root / name)
+    assert convert_one(root / "with", Settings()).status == "converted"
+    (root / "object.o").write_bytes(OBJECT)
+    assert convert_one(root / "object.o", Settings()).status == "converted"
+    return root
+
+
+def test_removal(tree: Path) -> None:
+    size = convert_one(tree / "with", Settings()).section_size
+    jobs = work_list([str(tree)], Settings(removes=True), recurse=True)
+    outcomes = {Path(job.name).name: run_job(job) for job in jobs}
+    assert {name: outcome.status for name, outcome in outcomes.items()} == {
+        "object.o": "skipped",
+        "with": "removed",
+        "without": "unchanged",
+    }
+    assert outcomes["with"].section_size == size
+    assert outcomes["without"].reason == "no .sframe section"
+    assert (tree / "with").read_bytes() == (tree / "without").read_bytes()
+    assert has_section((tree / "object.o").read_bytes())
+    assert {run_job(job).status for job in jobs} == {"skipped", "unchanged"}
+
+
+def test_removal_from_objects(tree: Path) -> None:
+    settings = Settings(removes=True, takes_objects=True)
+    jobs = work_list([str(tree)], settings, recurse=True)
+    assert [run_job(job).status for job in jobs] == ["removed", "removed", "unchanged"]
+    assert not load(str(tree / "object.o")).has_sframe
+
+
+def test_a_named_file_without_a_section_fails(tree: Path) -> None:
+    (job,) = work_list([str(tree / "without")], Settings(removes=True))
+    outcome = run_job(job)
+    assert (outcome.status, outcome.kind, outcome.reason) == (
+        "failed",
+        ErrorKind.REFUSED,
+        "the file has no .sframe section",
+    )
+
+
+def test_removal_is_only_looked_at(tree: Path) -> None:
+    before = (tree / "with").read_bytes()
+    (job,) = work_list([str(tree / "with")], Settings(removes=True, only_checks=True))
+    outcome = run_job(job)
+    assert outcome.status == "would remove"
+    assert outcome.placement == f".sframe of {outcome.section_size:,} bytes"
+    assert (tree / "with").read_bytes() == before
