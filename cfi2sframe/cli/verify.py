@@ -16,7 +16,7 @@ from cfi2sframe.cli.options import add_conversion_options, conversion_options, p
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError
 from cfi2sframe.files import Source, Unusable
-from cfi2sframe.jobs.checks import Checked, Request, check
+from cfi2sframe.jobs.checks import Checked, CheckRequest, check
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def execute(arguments: argparse.Namespace) -> int:
         elif arguments.section_address is not None and not arguments.would_be:
             raise RequestError("--section-address belongs to SECTION or --would-be; a file has its section's address")
         readers = tuple(dict.fromkeys(arguments.reader))
-        request = Request(conversion_options(arguments), section, read or "", arguments.would_be, readers)
+        request = CheckRequest(conversion_options(arguments), section, read or "", arguments.would_be, readers)
         found = list(sources_of(arguments))
     except RequestError as error:
         return fail_early(error, arguments.inputs)
@@ -116,7 +116,9 @@ def _outcome(source: Source | Unusable, result: Checked | Unusable) -> _Outcome:
     return _Outcome(result, "failed", exit_status_of(result.kind))
 
 
-def _checked(found: Sequence[Source | Unusable], request: Request, arguments: argparse.Namespace) -> Iterator[_Outcome]:
+def _checked(
+    found: Sequence[Source | Unusable], request: CheckRequest, arguments: argparse.Namespace
+) -> Iterator[_Outcome]:
     """Yield what becomes of each file in the sources, in their order; those that cannot be opened come first."""
     from cfi2sframe.cli.progress import ProgressLine
     from cfi2sframe.readings import read_all

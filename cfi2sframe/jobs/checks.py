@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cfi2sframe.verification.readers import Verdict
 
 
-class Request(NamedTuple):
+class CheckRequest(NamedTuple):
     """What to check: the section that a file has, the bytes of another one, or the one that `convert` would make.
 
     `section_name` is the name of the file with the bytes. `readers` are those whose demands the section is held to;
@@ -60,7 +60,7 @@ class Checked(NamedTuple):
         return self.is_read and not self.findings
 
 
-def check(image: ElfImage, request: Request) -> Checked:
+def check(image: ElfImage, request: CheckRequest) -> Checked:
     """Check the section of a file.
 
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
@@ -91,7 +91,7 @@ def check(image: ElfImage, request: Request) -> Checked:
     )
 
 
-def _section(image: ElfImage, request: Request) -> DecodedSection:
+def _section(image: ElfImage, request: CheckRequest) -> DecodedSection:
     from cfi2sframe import api
 
     if request.is_conversion:

@@ -126,7 +126,7 @@ def test_what_each_reader_says(library: Path, tmp_path: Path) -> None:
 
 def test_bad_requests(library: Path, tmp_path: Path) -> None:
     assert run("verify", library, "--reader", "perf").status == 2
-    assert run("verify", library, "--existing", "--reader", "kernel").err == (
+    assert run("verify", library, "--reader", "kernel").err == (
         f"cfi2sframe: {library}: error: no .sframe section; --would-be checks the one that convert would write",
     )
     raw = tmp_path / "raw.sframe"
