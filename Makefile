@@ -164,13 +164,13 @@ size-table-installations: venv installations ## the same for whole installations
 	$(BIN)/python tools/size_table.py amd64=build/installations/amd64 arm64=build/installations/arm64 \
 	  s390x=build/installations/s390x
 
-producers-table: venv producers ## measure those of `make producers` as they are and as of commit BEFORE -> docs/producers.md; takes hours
+producers-table: venv producers ## measure those of `make producers` as they are and as of commit BEFORE -> docs/lab/producers.md; takes hours
 	$(BIN)/python tools/producers.py measure --commit $(BEFORE) -o build/producers-$(BEFORE).jsonl
 	$(BIN)/python tools/producers.py measure -o build/producers-now.jsonl
-	$(BIN)/python tools/producers.py table --before build/producers-$(BEFORE).jsonl --write docs/producers.md build/producers-now.jsonl
+	$(BIN)/python tools/producers.py table --before build/producers-$(BEFORE).jsonl --write docs/lab/producers.md build/producers-now.jsonl
 
-size-curve: venv ## measure size against rows walked for a look-up, and draw it -> docs/size-and-lookup.svg
-	$(BIN)/python tools/size_curve.py --svg docs/size-and-lookup.svg
+size-curve: venv ## measure size against rows walked for a look-up, and draw it -> docs/lab/size-and-lookup.svg
+	$(BIN)/python tools/size_curve.py --svg docs/lab/size-and-lookup.svg
 
 demo: venv ## show a conversion from start to end
 	$(BIN)/python tools/demo.py

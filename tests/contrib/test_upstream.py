@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/upstream.md: the faults of other tools that it shows are still there, in the words that it prints.
+"""docs/lab/upstream.md: the faults of other tools that it shows are still there, in the words that it prints.
 
 A block `asm NAME`, `c NAME` or `python NAME` is a file; a block `console TOOLS VERSION` is a session with the tools of
 that release: each line that starts with `$ ` is run, and the lines after it are what it prints. A tool that was mended,
@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the page's programs are for AMD64"),
 ]
 
-PAGE = ROOT / "docs" / "upstream.md"
+PAGE = ROOT / "docs" / "lab" / "upstream.md"
 TIMEOUT_SECONDS = 60
 #: GNU ld names itself by the path that it was started with.
 LINKER_NAME = re.compile(r"^/\S*/\S*ld\S*:", re.MULTILINE)
