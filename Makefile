@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-lookup bench-before clean
+.PHONY: docs docs-links lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-lookup bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,7 @@ lock: ## look for newer versions of what development needs, and write them with 
 	build/lock/bin/$(PIP_INSTALL) requirements/lock.txt
 	$(LOCK) --extra test --extra lint --output-file requirements/dev.txt
 	$(LOCK) --extra compiled --constraint requirements/dev.txt --output-file requirements/compiled.txt
+	$(LOCK) --extra docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(LOCK) --extra fuzz --constraint requirements/dev.txt --output-file requirements/fuzz.txt
 	$(LOCK) --extra lock --constraint requirements/dev.txt --output-file requirements/lock.txt
 	$(PYTHON) tools/lowest.py > build/lock/lowest.in
@@ -83,12 +84,23 @@ lint: venv ## check style and formatting
 
 types: venv ## check the types
 	$(BIN)/mypy
-	for script in $(wildcard tools/*.py bench/*.py); do $(BIN)/mypy "$$script" || exit 1; done
+	for script in $(wildcard tools/*.py bench/*.py docs/*.py); do $(BIN)/mypy "$$script" || exit 1; done
 
 check: lint types test ## all of the above
 
 generated: venv ## write the man page and the shells' completions again, from the parsers -> data/share
 	$(BIN)/python tools/generate.py
+
+SITE   := build/site
+SPHINX  = $(BIN)/python -m sphinx --conf-dir docs --jobs 2 --fail-on-warning --keep-going --nitpicky --quiet .
+
+docs: venv ## make a site of the documents, with the reference of the command line and of the library -> build/site
+	$(BIN)/$(PIP_INSTALL) requirements/docs.txt
+	$(SPHINX) $(SITE)
+
+docs-links: venv ## look whether the pages outside that the documents link to are there
+	$(BIN)/$(PIP_INSTALL) requirements/docs.txt
+	$(SPHINX) --builder linkcheck $(SITE)-links
 
 dist: venv ## build sdist, wheel and bill of materials, the same bytes for the same sources -> dist
 	$(BIN)/python tools/dist.py dist
