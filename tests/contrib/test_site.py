@@ -78,6 +78,6 @@ def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:
     for name in ("sphinx", "myst_parser", "furo"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not here: make docs")
-    words = ["--conf-dir", DOCS, "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet"]
+    words = ["--conf-dir", str(DOCS), "--fail-on-warning", "--keep-going", "--nitpicky", "--quiet"]
     run(sys.executable, "-m", "sphinx", *words, "-d", tmp_path / "trees", ROOT, tmp_path / "site")
     assert (tmp_path / "site" / "docs" / "index.html").exists()
