@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: docs docs-links lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-lookup bench-before clean
+.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-lookup bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +91,7 @@ check: lint types test ## all of the above
 generated: venv ## write the man page and the shells' completions again, from the parsers -> data/share
 	$(BIN)/python tools/generate.py
 
+.PHONY: docs docs-links
 SITE   := build/site
 SPHINX  = $(BIN)/python -m sphinx --conf-dir docs --jobs 2 --fail-on-warning --keep-going --nitpicky --quiet .
 
@@ -168,7 +169,7 @@ tree: venv ## convert a copy of 200 programs and their libraries, and see whethe
 standard-systems: ## fetch the ELF files of the standard Debian system for three architectures -> build/standard
 	tools/fetch-corpus --standard build/standard
 
-size-table: venv standard-systems ## measure the standard system of three architectures, for the README
+size-table: venv standard-systems ## measure the standard system of three architectures, for docs/lab/measurements.md
 	$(BIN)/python tools/size_table.py --split amd64=build/standard/amd64 arm64=build/standard/arm64 \
 	  s390x=build/standard/s390x
 
