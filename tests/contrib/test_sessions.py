@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import platform
-import shutil
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,6 +69,16 @@ def test_the_pages_for_new_users_are_sessions() -> None:
     assert {"README.md", "docs/tutorial/first-program.md"} <= set(SESSIONS)
 
 
+def test_the_tutorial_has_no_commands_that_are_not_run() -> None:
+    for page in (ROOT / "docs" / "tutorial").glob("*.md"):
+        blocks = blocks_of(page.read_text())
+        assert {block.language for block in blocks} == {"c", "console"}
+        # Code is in blocks, and every block is one of these.
+        prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        assert page.read_text().count("\n```") == 2 * len(blocks)
+        assert not re.search(r"^ {4}", prose, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("shown", "printed", "expected"),
     [
@@ -94,4 +104,3 @@ def test_a_shell_keeps_its_folder_and_jobs(tmp_path: Path) -> None:
         ["mkdir in; cd in", "sleep 100 &", "kill $!; basename $PWD", "nothing-such 2>/dev/null; echo $?"], tmp_path, env
     )
     assert heard == [[], [], ["in"], ["127"]]
-    assert shutil.which("sleep") is not None
