@@ -25,6 +25,7 @@ SCHEMAS = ROOT / "cfi2sframe" / "schemas"
 NOTES = DOCS / "reference" / "format-notes.md"
 LIBRARY = DOCS / "how-to" / "library.md"
 REPORTS = DOCS / "reference" / "reading-reports.md"
+SCHEMA_PAGE = DOCS / "reference" / "schemas.md"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "contrib").rglob("*.md")])
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -185,7 +186,7 @@ def test_schema_of_batch_reports(tmp_path: Path) -> None:
 
 
 def test_every_schema_is_tried_and_linked() -> None:
-    page = REPORTS.read_text()
+    page = SCHEMA_PAGE.read_text()
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     schemas = [path.name for path in SCHEMAS.glob("*.schema.json")]
     assert len(schemas) >= 5
