@@ -38,6 +38,7 @@ lock: ## look for newer versions of what development needs, and write them with 
 	build/lock/bin/$(PIP_INSTALL) requirements/lock.txt
 	$(LOCK) --extra test --extra lint --output-file requirements/dev.txt
 	$(LOCK) --extra compiled --constraint requirements/dev.txt --output-file requirements/compiled.txt
+	$(LOCK) --extra docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(LOCK) --extra fuzz --constraint requirements/dev.txt --output-file requirements/fuzz.txt
 	$(LOCK) --extra lock --constraint requirements/dev.txt --output-file requirements/lock.txt
 	$(PYTHON) tools/lowest.py > build/lock/lowest.in
@@ -83,12 +84,24 @@ lint: venv ## check style and formatting
 
 types: venv ## check the types
 	$(BIN)/mypy
-	for script in $(wildcard tools/*.py bench/*.py); do $(BIN)/mypy "$$script" || exit 1; done
+	for script in $(wildcard tools/*.py bench/*.py docs/*.py); do $(BIN)/mypy "$$script" || exit 1; done
 
 check: lint types test ## all of the above
 
 generated: venv ## write the man page and the shells' completions again, from the parsers -> data/share
 	$(BIN)/python tools/generate.py
+
+.PHONY: docs docs-links
+SITE   := build/site
+SPHINX  = $(BIN)/python -m sphinx --conf-dir docs --jobs 2 --fail-on-warning --keep-going --nitpicky --quiet .
+
+docs: venv ## make a site of the documents, with the reference of the command line and of the library -> build/site
+	$(BIN)/$(PIP_INSTALL) requirements/docs.txt
+	$(SPHINX) $(SITE)
+
+docs-links: venv ## look whether the pages outside that the documents link to are there
+	$(BIN)/$(PIP_INSTALL) requirements/docs.txt
+	$(SPHINX) --builder linkcheck $(SITE)-links
 
 dist: venv ## build sdist, wheel and bill of materials, the same bytes for the same sources -> dist
 	$(BIN)/python tools/dist.py dist
@@ -156,7 +169,7 @@ tree: venv ## convert a copy of 200 programs and their libraries, and see whethe
 standard-systems: ## fetch the ELF files of the standard Debian system for three architectures -> build/standard
 	tools/fetch-corpus --standard build/standard
 
-size-table: venv standard-systems ## measure the standard system of three architectures, for the README
+size-table: venv standard-systems ## measure the standard system of three architectures, for docs/lab/measurements.md
 	$(BIN)/python tools/size_table.py --split amd64=build/standard/amd64 arm64=build/standard/arm64 \
 	  s390x=build/standard/s390x
 
@@ -164,13 +177,13 @@ size-table-installations: venv installations ## the same for whole installations
 	$(BIN)/python tools/size_table.py amd64=build/installations/amd64 arm64=build/installations/arm64 \
 	  s390x=build/installations/s390x
 
-producers-table: venv producers ## measure those of `make producers` as they are and as of commit BEFORE -> docs/producers.md; takes hours
+producers-table: venv producers ## measure those of `make producers` as they are and as of commit BEFORE -> docs/lab/producers.md; takes hours
 	$(BIN)/python tools/producers.py measure --commit $(BEFORE) -o build/producers-$(BEFORE).jsonl
 	$(BIN)/python tools/producers.py measure -o build/producers-now.jsonl
-	$(BIN)/python tools/producers.py table --before build/producers-$(BEFORE).jsonl --write docs/producers.md build/producers-now.jsonl
+	$(BIN)/python tools/producers.py table --before build/producers-$(BEFORE).jsonl --write docs/lab/producers.md build/producers-now.jsonl
 
-size-curve: venv ## measure size against rows walked for a look-up, and draw it -> docs/size-and-lookup.svg
-	$(BIN)/python tools/size_curve.py --svg docs/size-and-lookup.svg
+size-curve: venv ## measure size against rows walked for a look-up, and draw it -> docs/lab/size-and-lookup.svg
+	$(BIN)/python tools/size_curve.py --svg docs/lab/size-and-lookup.svg
 
 demo: venv ## show a conversion from start to end
 	$(BIN)/python tools/demo.py

@@ -5,8 +5,8 @@
 return_addresses.py [--version {1,2,3}] [FILE...]
 
 Readers like the kernel's and glibc's look them up so. Each file is converted without its padding and with it; the
-table, in Markdown, is that of docs/size-and-speed.md. Without files: programs and libraries of this machine and of the
-corpora of other architectures (`make corpus-files`), those of `NAMES` that are there.
+table, in Markdown, is that of docs/lab/size-and-speed.md. Without files: programs and libraries of this machine and of
+the corpora of other architectures (`make corpus-files`), those of `NAMES` that are there.
 """
 
 from __future__ import annotations

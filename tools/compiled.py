@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 #: What is compiled: the way from a file's bytes to a section's, and back. Chosen by measured CPU time ("Compiled" in
-#: docs/size-and-speed.md). A new module in one of these folders is compiled too, unless `KEPT` names it.
+#: docs/lab/size-and-speed.md). A new module in one of these folders is compiled too, unless `KEPT` names it.
 COMPILED: Final = (
     "*.py",
     "dwarf/*.py",

@@ -2,8 +2,8 @@
 """Change one thing at a time in the code that sections and rewritten files depend on, and see whether its tests notice.
 
 A change (a mutant) is compiled in memory in a process of its own, which runs the tests of that module; no file is
-changed. A mutant that no test notices has survived: `docs/mutants.md` explains each known survivor, and any other is a
-gap in the tests.
+changed. A mutant that no test notices has survived: `docs/lab/mutants.md` explains each known survivor, and any other
+is a gap in the tests.
 
     tools/mutants.py [--module lower.py] [--share 1/20] [--report FILE] [--list]
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = "cfi2sframe"
-EXPLAINED: Final = ROOT / "docs" / "mutants.md"
+EXPLAINED: Final = ROOT / "docs" / "lab" / "mutants.md"
 #: What every module that decides a section's rows is tested with, the tests that end soonest first.
 _ROWS: Final = ("golden", "test_edges.py", "dwarf/test_row_machine.py")
 _ENCODING: Final = (

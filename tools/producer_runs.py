@@ -219,7 +219,7 @@ def _code_size(path: str) -> int:
 
 
 def digest_of(account: dict[str, Any]) -> dict[str, Any]:
-    """Return what the tables need of an account (docs/coverage.schema.json); older ones lack some fields."""
+    """Return what the tables need of an account (schemas/coverage.schema.json); older ones lack some fields."""
     sizes: Counter[str] = Counter()
     for item in account["left_out"]:
         sizes[item["message"]] += item["size"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/producers.md, from the records of two states of the sources; for tools/producers.py."""
+"""The tables of docs/lab/producers.md, from the records of two states of the sources; for tools/producers.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SOURCES: Final = (".eh_frame", ".debug_frame", ".gopclntab")
 ARCHES: Final = ("amd64", "arm64", "s390x")
-#: The parts of the name of each file whose goals docs/producers.md states: the package and the file.
+#: The parts of the name of each file whose goals docs/lab/producers.md states: the package and the file.
 PROGRAMS: Final = (
     "docker.io/usr/sbin/dockerd",
     "containerd/usr/bin/containerd",

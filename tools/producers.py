@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the files of many producers of machine code, before and after a change, for docs/producers.md.
+"""Measure the files of many producers of machine code, before and after a change, for docs/lab/producers.md.
 
 producers.py measure [--commit COMMIT | --resume] [--producer NAME]... [--arch ARCH]... [--jobs N] -o FILE [FOLDER]
 producers.py table [--before FILE] [--write PAGE] FILE

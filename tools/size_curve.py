@@ -170,7 +170,7 @@ _PLAIN_COLOURS: Final = (
 )
 _DESCRIPTION: Final = (
     "For each file a curve: the more rows a range may have, the smaller the section is, and the more rows are walked. "
-    "Marks are the sections of GNU's layout, -O1, -O2 and -Os. The figures are in a table of docs/size-and-speed.md."
+    "Marks are the sections of GNU's layout, -O1, -O2 and -Os. The figures are in a table of size-and-speed.md."
 )
 
 

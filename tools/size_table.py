@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure whole installations and print their sums side by side, as in the README's table of sizes.
+"""Measure whole installations and print their sums side by side, as in the table of docs/lab/measurements.md.
 
 size_table.py [--jobs N] [--split] [--json FILE] NAME=PATH[,PATH...]...
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Size reports as data for JSON, which `docs/size-report.schema.json` describes."""
+"""Size reports as data for JSON, which `cfi2sframe/schemas/size-report.schema.json` describes."""
 
 from __future__ import annotations
 

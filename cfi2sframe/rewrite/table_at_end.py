@@ -2,7 +2,7 @@
 """The last resort: move the program headers to the new segment at the end of the loaded part, before `.sframe`.
 
 This works for nearly every file, since nothing else has to move. Users have to request it, since some tools damage
-such files (docs/embedding.md lists those that were tried). The old table stays where it was, unused.
+such files (docs/explanation/embedding.md lists those that were tried). The old table stays where it was, unused.
 
 The new segment is as far from the first one in the file as in memory: kernels before 5.18 compute AT_PHDR as the load
 address plus the table's file offset, wherever the table is mapped.

@@ -168,7 +168,10 @@ def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
 @pytest.mark.parametrize("words", [("--in-place",), ("--check",), ("--in-place", "--strict", "--skip-non-elf")])
 def test_the_schema_of_reports(folder: Path, words: tuple[str, ...]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    schemas = [json.loads((ROOT / "docs" / f"{name}.schema.json").read_text()) for name in ("batch-report", "coverage")]
+    schemas = [
+        json.loads((ROOT / "cfi2sframe" / "schemas" / f"{name}.schema.json").read_text())
+        for name in ("batch-report", "coverage")
+    ]
     jsonschema.Draft202012Validator.check_schema(schemas[0])
     validators = [jsonschema.Draft202012Validator(schema) for schema in schemas]
     (folder / "1.o").write_bytes(object_with_gap())

@@ -23,7 +23,12 @@ from tests.support.cli import run as run_cli
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file
 
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "contrib").rglob("*.md")])
+SCHEMAS = ROOT / "cfi2sframe" / "schemas"
+NOTES = DOCS / "reference" / "format-notes.md"
+LIBRARY = DOCS / "how-to" / "library.md"
+REPORTS = DOCS / "reference" / "reading-reports.md"
+SCHEMA_PAGE = DOCS / "reference" / "schemas.md"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "contrib").rglob("*.md")])
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
@@ -56,7 +61,7 @@ def names_of_tests(path: Path) -> set[str]:
 
 
 def rows_of_format_notes() -> list[list[str]]:
-    lines = [line for line in (DOCS / "format-notes.md").read_text().splitlines() if line.startswith("| ")]
+    lines = [line for line in NOTES.read_text().splitlines() if line.startswith("| ")]
     return [re.split(r"(?<!\\) \| ", line.strip("| ")) for line in lines if not line.startswith("| sentence or gap")]
 
 
@@ -106,7 +111,7 @@ def test_the_library_page(tmp_path: Path) -> None:
     conversion = convert(str(program))
     lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
     pcs = (pc for function in lookup.functions for pc in range(function.start_vaddr, function.end_vaddr))
-    text = (DOCS / "library.md").read_text()
+    text = LIBRARY.read_text()
     names = {
         "program": str(program),
         "target": str(tmp_path / "target"),
@@ -117,7 +122,7 @@ def test_the_library_page(tmp_path: Path) -> None:
     with subprocess.Popen([program, "600"], stdout=subprocess.DEVNULL) as process:
         try:
             names |= {"pid": process.pid, **sampled(process.pid)}
-            test = doctest.DocTestParser().get_doctest(text, names, "library.md", str(DOCS / "library.md"), 0)
+            test = doctest.DocTestParser().get_doctest(text, names, "library.md", str(LIBRARY), 0)
             assert len(test.examples) > 15
             flags = doctest.FAIL_FAST | doctest.ELLIPSIS
             results = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
@@ -129,14 +134,14 @@ def test_the_library_page(tmp_path: Path) -> None:
 def test_the_library_page_names_all_that_is_public() -> None:
     import cfi2sframe
 
-    text = (DOCS / "library.md").read_text()
+    text = LIBRARY.read_text()
     missing = [name for name in cfi2sframe.__all__ if not re.search(rf"\b{name}\b", text)]
     assert missing == ["__version__"]
 
 
 def validate(name: str, data: Any) -> None:  # noqa: ANN401 - JSON
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((DOCS / name).read_text())
+    schema = json.loads((SCHEMAS / name).read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(data)
 
@@ -215,11 +220,11 @@ def test_schema_of_batch_reports(tmp_path: Path) -> None:
 
 
 def test_every_schema_is_tried_and_linked() -> None:
-    page = (DOCS / "reading-reports.md").read_text()
+    page = SCHEMA_PAGE.read_text()
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    schemas = [path.name for path in DOCS.glob("*.schema.json")]
+    schemas = [path.name for path in SCHEMAS.glob("*.schema.json")]
     assert len(schemas) >= 5
-    assert [name for name in schemas if f"]({name})" not in page or name not in tests] == []
+    assert [name for name in schemas if f"/schemas/{name})" not in page or name not in tests] == []
 
 
 def test_schemas_refuse_what_is_not_described() -> None:
@@ -234,7 +239,7 @@ def test_reasons_of_the_report_page_are_those_of_the_program() -> None:
     """Each row of the page's table begins with words of the reasons' own."""
     from cfi2sframe.reasons import SkipReason
 
-    text = (DOCS / "reading-reports.md").read_text()
+    text = REPORTS.read_text()
     table = text.partition("| reason |")[2].partition("\n\n")[0]
     firsts = [line.split(" | ")[0].strip("| ") for line in table.splitlines()[2:]]
     reasons = {reason.value for reason in SkipReason}

@@ -153,7 +153,7 @@ def test_the_sdist_is_whole(archives: tuple[Path, Path, Path]) -> None:
     assert {
         *wanted,
         "contrib/cmake/CFI2SFrame.cmake",
-        "docs/format-notes.md",
+        "docs/reference/format-notes.md",
         "data/share/man/man1/cfi2sframe.1",
     } <= names
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
@@ -170,9 +170,8 @@ def test_templates_are_packaged(archives: tuple[Path, Path, Path]) -> None:
 
 def data_files() -> list[Path]:
     """Return the files of the package that are no modules."""
-    paths = (ROOT / "cfi2sframe" / "render").iterdir()
-    found = [path for path in paths if path.suffix in (".css", ".html")]
-    assert len(found) == 2
+    found = [path for path in (ROOT / "cfi2sframe").rglob("*.*") if path.suffix in (".css", ".html", ".json")]
+    assert len(found) >= 7
     return found
 
 
@@ -221,6 +220,7 @@ def requirements(name: str) -> dict[str, list[str]]:
     [
         ("dev.txt", ("test", "lint")),
         ("compiled.txt", ("compiled",)),
+        ("docs.txt", ("docs",)),
         ("fuzz.txt", ("fuzz",)),
         ("lock.txt", ("lock",)),
         ("lowest.txt", ("test",)),
@@ -249,7 +249,7 @@ def test_what_development_needs_is_locked(name: str, extras: tuple[str, ...]) ->
 
 def test_the_lock_files_agree() -> None:
     """Packages of one environment have one version each."""
-    first, *others = (requirements(name) for name in ("dev.txt", "compiled.txt", "fuzz.txt"))
+    first, *others = (requirements(name) for name in ("dev.txt", "compiled.txt", "docs.txt", "fuzz.txt"))
     for other in others:
         assert {name: versions for name, versions in other.items() if first.get(name, versions) != versions} == {}
 

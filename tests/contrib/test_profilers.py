@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/profilers.md: its C code is that of the walker that the tests compile and run."""
+"""docs/how-to/profilers.md: its C code is that of the walker that the tests compile and run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from tests.contrib.support import ROOT
 
-PAGE = ROOT / "docs" / "profilers.md"
+PAGE = ROOT / "docs" / "how-to" / "profilers.md"
 #: A line that names a file, and the block under it.
 EXCERPT = re.compile(r"^`(tests/support/consumer/[\w.]+)`:\n\n```c\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

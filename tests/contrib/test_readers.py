@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/readers.md: the tools that print sections print those that the page says, and no others."""
+"""docs/reference/readers.md: the tools that print sections print those that the page says, and no others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the page's programs are for AMD64"),
 ]
 
-PAGE = ROOT / "docs" / "readers.md"
+PAGE = ROOT / "docs" / "reference" / "readers.md"
 #: The columns of the page's table, and how to convert for them.
 OPTIONS: Final = {
     "version 1": ("--sframe-version", "1"),

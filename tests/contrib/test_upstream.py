@@ -1,49 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/upstream.md: the faults of other tools that it shows are still there, in the words that it prints.
+"""docs/lab/upstream.md: the faults of other tools that it shows are still there, in the words that it prints.
 
-A block `asm NAME`, `c NAME` or `python NAME` is a file; a block `console TOOLS VERSION` is a session with the tools of
-that release: each line that starts with `$ ` is run, and the lines after it are what it prints. A tool that was mended,
-or a page that has grown old, turns the run red.
+A block `console TOOLS VERSION` is a session with the tools of that release, as `sessions.py` explains. A tool that was
+mended, or a page that has grown old, turns the run red.
 """
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
-import subprocess
-import sys
-from importlib.metadata import version as version_of_package
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.contrib.support import ROOT, environment
-from tests.support.oracle.tools import ToolMissingError, find_binutils, oracles_directory, tool_version
+from tests.contrib.sessions import Block, blocks_of, commands_of, play, release_of, variables_of
+from tests.contrib.support import ROOT
+from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.oracle,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the page's programs are for AMD64"),
 ]
 
-PAGE = ROOT / "docs" / "upstream.md"
-TIMEOUT_SECONDS = 60
+PAGE = ROOT / "docs" / "lab" / "upstream.md"
 #: GNU ld names itself by the path that it was started with.
 LINKER_NAME = re.compile(r"^/\S*/\S*ld\S*:", re.MULTILINE)
-BLOCK = re.compile(r"^```(\w+) ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-class Block(NamedTuple):
-    """A fenced block: its language, the rest of its first line, and its text."""
-
-    language: str
-    label: str
-    text: str
 
 
 class Fault(NamedTuple):
@@ -60,92 +45,8 @@ class Fault(NamedTuple):
 def faults(text: str) -> list[Fault]:
     """Return the sections of a page that have blocks."""
     parts = re.split(r"^#{2,3} (.+)$", text, flags=re.MULTILINE)
-    found = [
-        Fault(title, [Block(*block) for block in BLOCK.findall(body)])
-        for title, body in zip(parts[1::2], parts[2::2], strict=True)
-    ]
+    found = [Fault(title, blocks_of(body)) for title, body in zip(parts[1::2], parts[2::2], strict=True)]
     return [fault for fault in found if fault.blocks]
-
-
-def commands_of(session: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each command of a session with the lines that it prints."""
-    command, printed = "", list[str]()
-    for line in session.splitlines():
-        if line.startswith("$ "):
-            if command:
-                yield command, printed
-            command, printed = line[2:], []
-        else:
-            printed.append(line)
-    yield command, printed
-
-
-def output_of(command: str, folder: Path, variables: Mapping[str, str]) -> list[str]:
-    """Return the lines that a command prints in a folder, with the linker's path cut off."""
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        env=dict(variables),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_SECONDS,
-    )
-    return [line.rstrip() for line in LINKER_NAME.sub("ld:", done.stdout).splitlines()]
-
-
-class Release(NamedTuple):
-    """The tools of a release: the version that they print, and where they are, None for the machine's own."""
-
-    version: str
-    suite: Path | None
-
-
-def release_of(label: str) -> Release:
-    """Find the tools that a label names, `binutils 2.44`; raise ToolMissingError where they are not."""
-    name, _, wanted = label.partition(" ")
-    sid = oracles_directory() / "sid"
-    if name == "binutils" and wanted == "2.40":
-        return Release(find_binutils("2.40").version, None)
-    if name == "binutils":
-        tools = find_binutils("2.44" if wanted == "2.44" else "newest")
-        return Release(tools.version, tools.directory.parent)
-    if name == "llvm":
-        if not (sid / ".done").exists():
-            message = "LLVM's newest tools are not here; fetch them with: make oracles"
-            raise ToolMissingError(message)
-        return Release(tool_version(str(sid / "bin" / "llvm-dwarfdump")), sid)
-    if name == "pyelftools":
-        return Release(version_of_package("pyelftools"), None)
-    path = shutil.which(name)
-    found = tool_version(path) if path else ""
-    if not (found + ".").startswith(wanted + "."):
-        message = f"the machine's own {name} is not {wanted}"
-        raise ToolMissingError(message)
-    return Release(found, None)
-
-
-def variables_of(release: Release, programs: Path, folder: Path) -> dict[str, str]:
-    """Return the environment of a session: the release's tools first in PATH, its libsframe for the compiler."""
-    variables = environment(programs, LC_ALL="C")
-    variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), variables["PATH"]])
-    if release.suite is None:
-        return variables
-    variables["PATH"] = os.pathsep.join([str(release.suite / "bin"), variables["PATH"]])
-    usr = release.suite / "root" / "usr"
-    # Beside it in its own folder is a libc of the same suite, which is not to be met.
-    for library in sorted(usr.glob("lib/*/libsframe.so.?")):
-        (folder / "lib").mkdir(exist_ok=True)
-        shutil.copy2(library, folder / "lib" / library.name)
-        (folder / "lib" / "libsframe.so").symlink_to(library.name)
-    searched = str(folder / "lib")
-    return variables | {
-        "C_INCLUDE_PATH": str(usr / "include"),
-        "LIBRARY_PATH": searched,
-        "LD_LIBRARY_PATH": searched,
-    }
 
 
 SHOWN = [(fault, session) for fault in faults(PAGE.read_text()) for session in fault.sessions]
@@ -172,8 +73,10 @@ def test_the_fault_is_still_there(fault: Fault, session: Block, programs: Path, 
         if block.language != "console":
             (tmp_path / block.label).write_text(block.text)
     variables = variables_of(release, programs, tmp_path)
-    for command, printed in commands_of(session.text):
-        assert output_of(command, tmp_path, variables) == printed, command
+    commands = list(commands_of(session.text))
+    heard = play([command for command, _ in commands], tmp_path, variables)
+    for (command, shown), printed in zip(commands, heard, strict=True):
+        assert [LINKER_NAME.sub("ld:", line) for line in printed] == shown, command
 
 
 def test_every_block_is_a_file_or_a_session() -> None:

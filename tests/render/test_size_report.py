@@ -26,7 +26,7 @@ from cfi2sframe.report.size.tables import comparison_tables, report_tables
 from cfi2sframe.report.size.totals import build_comparison, build_report
 from tests.support.sizes import check_report, library, measured, sample_comparison, sample_files
 
-SCHEMA = Path(__file__).resolve().parents[2] / "docs/size-report.schema.json"
+SCHEMA = Path(__file__).resolve().parents[2] / "cfi2sframe/schemas/size-report.schema.json"
 
 
 @pytest.fixture(name="report", scope="module")

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents as a site: `make docs`.
+
+The source folder is the root of the project, so that pages of docs/ and contrib/ link to one another, and to the
+sources, by the same paths wherever they are read.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import generated  # noqa: E402 - it is beside this file
+
+from cfi2sframe import __version__  # noqa: E402
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "cfi2sframe"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "contrib/README.md", "contrib/*/README.md", "tests/support/consumer/README.md", "*.md"]
+# README.md is the first page of the sources, docs/index.md that of the site. Folders without pages are not searched.
+exclude_patterns = [".*", "README.md", "build", "dist", "testdata", "tests/[!s]*"]
+templates_path = ["templates"]
+html_theme = "furo"
+html_title = f"cfi2sframe {__version__}"
+html_show_copyright = False
+html_show_sourcelink = False
+# The site's first page is in docs/; this one, at the top, leads to it.
+html_additional_pages = {"index": "to-the-first-page.html"}
+
+myst_heading_anchors = 4
+# Two hyphens are two hyphens.
+smartquotes = False
+# The lexers of C and of shells know less than all of what the pages show.
+suppress_warnings = ["misc.highlighting_failure"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+# Docstrings have code in single backquotes.
+default_role = "code"
+# Types of the inside, which no page describes.
+nitpick_ignore_regex = [("py:.*", r"(?!cfi2sframe\.\w+$).*")]
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what the pages have from the program."""
+    app.connect("source-read", lambda _app, page, source: generated.fill_in(ROOT, page, source))
+    app.connect(
+        "autodoc-skip-member",
+        lambda _app, _what, _name, member, _skip, _options: True if generated.is_field(member) else None,
+    )
