@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
 from cfi2sframe.cli.options import process_count
-from cfi2sframe.errors import OutputError, RequestError
+from cfi2sframe.errors import ErrorKind, OutputError, RequestError
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Outcome
 
@@ -161,9 +161,21 @@ def _say_outcome(outcome: Outcome, *, only_checks: bool) -> None:
 def _say_failures(arguments: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.status == "failed" and not arguments.check:
-            is_folder = arguments.in_place and not arguments.recursive and os.path.isdir(outcome.name)
-            hint = "; -r takes the ELF files in it" if is_folder else ""
-            say("error", f"{outcome.reason}{hint}", outcome.name)
+            say("error", f"{outcome.reason}{_hint(arguments, outcome)}", outcome.name)
+
+
+def _hint(arguments: argparse.Namespace, outcome: Outcome) -> str:
+    """Return what to do with something that is no ELF file, as the end of a message."""
+    if not arguments.recursive and os.path.isdir(outcome.name):
+        return "; -r takes the ELF files in it" if arguments.in_place else "; --in-place -r takes the ELF files in it"
+    if outcome.kind is not ErrorKind.NOT_ELF:
+        return ""
+    from cfi2sframe.files import kind_of_container
+
+    container = kind_of_container(outcome.name)
+    if container == "archive":
+        return " but a static archive; convert the objects before ar puts them in"
+    return " but a package; convert its files before they are packed" if container else ""
 
 
 def say_end(arguments: argparse.Namespace, outcome: Outcome) -> None:

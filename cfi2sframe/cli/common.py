@@ -46,7 +46,7 @@ def run_words(words: list[str]) -> int:
         return _answer(words)
     if words[0] in VERBS:
         return _run_verb(words[0], words[1:])
-    return _refused_first_word(words[0]) or _run_verb(DEFAULT_VERB, words)
+    return _refused(words[0]) or _run_verb(DEFAULT_VERB, words, may_be_verb=True)
 
 
 def _answer(words: list[str]) -> int:
@@ -63,16 +63,19 @@ def _answer(words: list[str]) -> int:
     return EXIT_SUCCESS
 
 
-def _refused_first_word(word: str) -> int:
+def _refused(word: str) -> int:
     """Report a first word that is no verb, no option and no file; return 0 if it is one of those.
 
     Otherwise it would be convert's input, and the mistake be found after the files that follow it were rewritten.
     """
     if word.startswith(("-", "@")) or os.path.lexists(word):
         return EXIT_SUCCESS
+    if word in VERBS:
+        say("error", f"a verb is the first word: {PROGRAM} {word} ...")
+        return EXIT_USAGE
     from difflib import get_close_matches
 
-    near = get_close_matches(word, VERBS, 1)
+    near = get_close_matches(word.lower(), VERBS, 1)
     if near:
         say("error", f"no verb and no file is called '{word}'; did you mean '{near[0]}'?")
         return EXIT_USAGE
@@ -80,8 +83,11 @@ def _refused_first_word(word: str) -> int:
     return EXIT_UNUSABLE
 
 
-def _run_verb(verb: str, arguments: list[str]) -> int:
-    """Run a verb; turn every expected failure into one line and an exit status."""
+def _run_verb(verb: str, arguments: list[str], *, may_be_verb: bool = False) -> int:
+    """Run a verb; turn every expected failure into one line and an exit status.
+
+    `may_be_verb`: no verb was named, and the first file may be one that was misspelled, or stands after an option.
+    """
     # A run makes millions of small tuples and no cycles: the collector would only cost time.
     gc.disable()
     _write_any_text()
@@ -91,6 +97,8 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
     try:
         try:
             options = _parse(parser, _expand(arguments))
+            if may_be_verb and options.inputs and (refused := _refused(options.inputs[0])):
+                return refused
             with _ended_by_signals():
                 status: int = module.execute(options)
             sys.stdout.flush()

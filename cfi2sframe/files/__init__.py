@@ -15,11 +15,21 @@ from cfi2sframe.lazy import importer
 
 if TYPE_CHECKING:
     from cfi2sframe.files.containers import member_name, open_source
-    from cfi2sframe.files.find import find_relative, find_sources
+    from cfi2sframe.files.find import find_relative, find_sources, kind_of_container
     from cfi2sframe.files.records import Source, SourceKind, Unusable
     from cfi2sframe.files.walk import Walk
 
-__all__ = ["Source", "SourceKind", "Unusable", "Walk", "find_relative", "find_sources", "member_name", "open_source"]
+__all__ = [
+    "Source",
+    "SourceKind",
+    "Unusable",
+    "Walk",
+    "find_relative",
+    "find_sources",
+    "kind_of_container",
+    "member_name",
+    "open_source",
+]
 
 _HOMES = {
     "Source": "records",
@@ -28,6 +38,7 @@ _HOMES = {
     "Walk": "walk",
     "find_relative": "find",
     "find_sources": "find",
+    "kind_of_container": "find",
     "member_name": "containers",
     "open_source": "containers",
 }

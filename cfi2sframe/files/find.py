@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.records import AR_MAGIC, RPM_MAGIC, STANDARD_INPUT, THIN_MAGIC, Source, Unusable
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cfi2sframe.files.records import SourceKind
+
+
+#: Enough of a file (bytes) to tell archives and packages apart.
+_START_SIZE: Final = len(AR_MAGIC) + 16
 
 
 def find_sources(paths: Iterable[str], walk: Walk = Walk()) -> Iterator[Source | Unusable]:
@@ -61,14 +65,26 @@ def _named(path: str, name: str) -> Source | Unusable:
             # The bytes of a pipe can be read only once, so its kind stays unknown until then.
             return Source(path, name, "elf", 0)
         with open(path, "rb") as file:
-            start = file.read(len(AR_MAGIC) + 16)
+            start = file.read(_START_SIZE)
     except OSError as error:
         return Unusable(name, error.strerror or str(error))
-    kind: SourceKind = "elf"
     if start.startswith(THIN_MAGIC):
         return Unusable(name, "a thin archive holds no members; name the objects themselves")
-    if start.startswith(AR_MAGIC):
-        kind = "deb" if start[len(AR_MAGIC) :].startswith(b"debian-binary") else "archive"
-    elif start.startswith(RPM_MAGIC):
-        kind = "rpm"
-    return Source(path, name, kind, status.st_size)
+    return Source(path, name, _kind_by(start) or "elf", status.st_size)
+
+
+def kind_of_container(path: str) -> SourceKind | None:
+    """Return what kind of archive or package a regular file is; None for anything else."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return None
+        with open(path, "rb") as file:
+            return _kind_by(file.read(_START_SIZE))
+    except OSError:
+        return None
+
+
+def _kind_by(start: bytes) -> SourceKind | None:
+    if start.startswith((AR_MAGIC, THIN_MAGIC)):
+        return "deb" if start[len(AR_MAGIC) :].startswith(b"debian-binary") else "archive"
+    return "rpm" if start.startswith(RPM_MAGIC) else None
