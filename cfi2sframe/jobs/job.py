@@ -141,6 +141,8 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
             raise
         except (Cfi2SFrameError, OSError) as error:
             outcome = _failed(job, error)
+            if outcome.status == "skipped":
+                return outcome
         else:
             outcome = Outcome(job.name, job.other_names, **written._asdict())
     return _with_account(outcome, conversion, coverage, wants_account=settings.wants_account)
