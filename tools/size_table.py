@@ -159,7 +159,8 @@ def measure_installation(roots: list[str], jobs: int, *, with_split: bool) -> In
             tasks.append(task)
             yield task.measured
 
-    shown = with_progress(measured(), len(sources), sum(source.size for source in sources))
+    byte_count = sum(source.size for source in sources)
+    shown = with_progress(measured(), lambda done: done.source.size, len(sources), byte_count)
     results = [result for _, results in shown for result in results]
     cost = Cost(
         time.monotonic() - start,

@@ -42,9 +42,9 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool) 
         metavar="GLOB",
         action="append",
         default=[],
-        help="in folders, leave out what this shell pattern matches, and do not enter a folder that it matches: "
-        "without a slash each name below the folder, with a slash the path below it, or with a slash at the start the "
-        "absolute path; * matches slashes, too; may be repeated",
+        help="in folders, leave out the files that match this shell pattern, and do not enter the folders that do: "
+        "without a slash it is matched against each name below the folder, with a slash against the path below it, "
+        "with a slash at its start against the absolute path; * matches slashes, too; may be repeated",
     )
     group.add_argument(
         "--one-file-system",

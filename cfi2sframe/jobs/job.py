@@ -26,7 +26,6 @@ from cfi2sframe.errors import (
     reason_of,
 )
 from cfi2sframe.files.descriptors import open_named, open_resolved
-from cfi2sframe.files.kinds import LeftAlone, SkipKind, skip_of
 from cfi2sframe.files.write import write_output
 from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.jobs.records import Outcome
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.files.descriptors import InputFile
+    from cfi2sframe.files.kinds import LeftAlone
     from cfi2sframe.jobs.records import Job, Output
     from cfi2sframe.report.coverage import Coverage
 
@@ -82,11 +82,14 @@ def _failed(job: Job, error: Exception) -> Outcome:
 def _skip_by(job: Job, error: Exception) -> LeftAlone | None:
     """Return why a file is skipped instead of failing, None if it is not."""
     settings = job.settings
-    if isinstance(error, InterpreterError):
-        return LeftAlone(SkipKind.INTERPRETER, reason_of(error)) if settings.is_in_tree else None
     kind = kind_of(error)
-    if kind not in _UNFIT or not settings.skips_unfit:
+    is_interpreter = isinstance(error, InterpreterError) and settings.is_in_tree
+    if not is_interpreter and (kind not in _UNFIT or not settings.skips_unfit):
         return None
+    from cfi2sframe.files.kinds import LeftAlone, SkipKind
+
+    if is_interpreter:
+        return LeftAlone(SkipKind.INTERPRETER, reason_of(error))
     if kind is ErrorKind.NOT_ELF:
         return LeftAlone(SkipKind.NOT_ELF, reason_of(error))
     return LeftAlone(SkipKind.FOREIGN if isinstance(error, ForeignError) else SkipKind.NO_CFI, reason_of(error))
@@ -109,9 +112,12 @@ def _run(job: Job, kept: list[object]) -> Outcome:
 
 def _work_on(job: Job, image: ElfImage, file: InputFile | None, kept: list[object]) -> Outcome:
     settings = job.settings
-    skip = skip_of(image, takes_objects=settings.takes_objects) if settings.is_in_tree else None
-    if skip is not None:
-        return _skipped(job, skip)
+    if settings.is_in_tree:
+        from cfi2sframe.files.kinds import skip_of
+
+        skip = skip_of(image, takes_objects=settings.takes_objects)
+        if skip is not None:
+            return _skipped(job, skip)
     if not settings.removes:
         return _convert(job, image, file, kept)
     from cfi2sframe.jobs.removal import remove
@@ -138,6 +144,8 @@ def _convert(job: Job, image: ElfImage, file: InputFile | None, kept: list[objec
             raise
         except (Cfi2SFrameError, OSError) as error:
             outcome = _failed(job, error)
+            if outcome.status == "skipped":
+                return outcome
         else:
             outcome = Outcome(job.name, job.other_names, **written._asdict())
     return _with_account(outcome, conversion, coverage, wants_account=settings.wants_account)

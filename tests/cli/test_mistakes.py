@@ -27,9 +27,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A program, with CFI and without a section."""
     need("cc")
     path = tmp_path_factory.mktemp("program") / "prog"
-    compile_program(
-        "cc", "-O2", "-o", str(path), str(ROOT / "contrib/project/main.c"), str(ROOT / "contrib/project/words.c")
-    )
+    sources = [ROOT / "contrib/project" / name for name in ("main.c", "words.c")]
+    compile_program("cc", "-O2", "-o", path, *sources)
     return path.read_bytes()
 
 

@@ -144,7 +144,9 @@ def test_verbose_removal_of_one(root: Path) -> None:
 @pytest.mark.parametrize("words", [("--in-place", "-r"), ("remove", "--check", "-r")])
 def test_the_report_has_the_kind(root: Path, words: tuple[str, ...]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    validator = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "batch-report.schema.json").read_text()))
+    validator = jsonschema.Draft202012Validator(
+        json.loads((ROOT / "cfi2sframe" / "schemas" / "batch-report.schema.json").read_text())
+    )
     (root / "lib" / "bad.so").write_bytes(TRUNCATED)
     run("--in-place", root / "bin" / "true")
     status, out, _ = run(*words, root, "--report", "-")

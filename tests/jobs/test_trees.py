@@ -135,6 +135,8 @@ def test_a_program_interpreter(tmp_path: Path) -> None:
     if outcome.status == "converted":
         pytest.skip("this one has room for the section")
     assert (outcome.status, outcome.skip_kind) == ("skipped", SkipKind.INTERPRETER)
+    # Sums count what is in the files.
+    assert (outcome.section_size, outcome.function_count, outcome.warnings) == (0, 0, ())
     named = convert_one(tmp_path / "file", Settings())
     assert (named.status, named.kind, named.reason) == ("failed", ErrorKind.REFUSED, outcome.reason)
     assert "this looks like a program interpreter (ld.so)" in named.reason
