@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree demo bench bench-lookup bench-before clean
+.PHONY: lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree root demo bench bench-lookup bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -165,6 +165,10 @@ house: venv ## count lines by room, and what a small conversion enters, as they 
 
 tree: venv ## convert a copy of 200 programs and their libraries, and see whether all still run
 	$(BIN)/python tools/tree.py
+
+root: venv ## convert a whole root of this machine's Debian release, use it, and compare it after the removal (needs root)
+	tools/fetch-root build/root
+	$(BIN)/python tools/root_trial.py --directory build/root
 
 standard-systems: ## fetch the ELF files of the standard Debian system for three architectures -> build/standard
 	tools/fetch-corpus --standard build/standard

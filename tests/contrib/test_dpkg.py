@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dpkg trigger: a system with a dpkg database of its own stays converted, until the sections are taken out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.contrib.support import CONTRIB, ROOT, Result, attempt, check_section, environment, has_section, need, run
+
+RECIPE = CONTRIB / "dpkg"
+PACKAGE = "cfi2sframe-trigger"
+#: What the system's dpkg knows at first. It would not run the trigger of a package that misses something.
+PYTHON = """\
+Package: python3
+Status: install ok installed
+Architecture: all
+Version: 3.11.2-1
+Maintainer: A <a@example.invalid>
+Description: an interpreter
+
+"""
+
+
+class System(NamedTuple):
+    """A folder with a dpkg database, and the environment of the dpkg that writes to it."""
+
+    root: Path
+    env: dict[str, str]
+
+    def command(self, *words: str | Path) -> tuple[str | Path, ...]:
+        """Return a command of dpkg on the system, with the maintainer scripts outside of it."""
+        return ("dpkg", f"--root={self.root}", "--force-script-chrootless", *words)
+
+    def dpkg(self, *words: str | Path) -> Result:
+        """Run dpkg on the system."""
+        return run(*self.command(*words), env=self.env)
+
+    def deb(self, name: str, version: str, files: dict[str, Path]) -> Path:
+        """Build a package of files, by their names in the system."""
+        folder = self.root.parent / "packages" / f"{name}_{version}"
+        (folder / "DEBIAN").mkdir(parents=True)
+        control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: A <a@example.invalid>\n"
+        (folder / "DEBIAN" / "control").write_text(f"{control}Description: files of a test\n")
+        for place, source in files.items():
+            target = folder / place.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+        return build(folder, self.root.parent)
+
+    def path(self, place: str) -> Path:
+        """Return where a file of the system is."""
+        return self.root / place.lstrip("/")
+
+
+def build(folder: Path, target: Path) -> Path:
+    deb = target / f"{folder.name}.deb"
+    run("dpkg-deb", "--root-owner-group", "--build", folder, deb)
+    return deb
+
+
+@pytest.fixture
+def system(tmp_path: Path, programs: Path) -> System:
+    """A system with one program, which dpkg does not know, and the trigger."""
+    need("dpkg", "dpkg-deb", "env", "true")
+    if os.geteuid() != 0:
+        pytest.skip("dpkg installs for root only")
+    root = tmp_path / "root"
+    (root / "var" / "lib" / "dpkg" / "updates").mkdir(parents=True)
+    (root / "var" / "lib" / "dpkg" / "info").mkdir()
+    (root / "var" / "lib" / "dpkg" / "status").write_text(PYTHON)
+    (root / "usr" / "bin").mkdir(parents=True)
+    (root / "bin").symlink_to("usr/bin")
+    shutil.copy("/usr/bin/true", root / "usr" / "bin" / "old")
+    return System(root, environment(programs))
+
+
+def installed(system: System) -> str:
+    return system.dpkg("--install", build(RECIPE / PACKAGE, system.root.parent)).err
+
+
+def state_of(system: System) -> str:
+    words = ("dpkg-query", f"--admindir={system.root}/var/lib/dpkg", "-W", "-f", "${db:Status-Abbrev}", PACKAGE)
+    return run(*words).out
+
+
+def tools(system: System) -> Path:
+    """Return a package of one program, /usr/bin/new."""
+    return system.deb("tools", "1", {"/usr/bin/new": Path("/usr/bin/env")})
+
+
+def test_what_is_there_is_converted(system: System) -> None:
+    assert "1 file: 1 converted" in installed(system)
+    check_section(system.path("/usr/bin/old"), more_functions_than=0)
+    assert state_of(system).strip() == "ii"
+
+
+def test_what_a_package_brings_is_converted_and_nothing_else_is_read(system: System) -> None:
+    installed(system)
+    deb = system.deb("tools", "1", {"/usr/bin/new": Path("/usr/bin/env"), "/usr/bin/words": ROOT / "LICENSE"})
+    err = system.dpkg("--install", deb).err
+    assert "2 files: 1 converted, 1 unchanged (1 by the stamp)" in err
+    check_section(system.path("/usr/bin/new"), more_functions_than=0)
+    err = system.dpkg("--install", system.deb("tools", "2", {"/usr/bin/new": Path("/usr/bin/true")})).err
+    assert "2 files: 1 converted, 1 unchanged (1 by the stamp)" in err
+
+
+def test_names_of_before_the_merge_are_seen(system: System) -> None:
+    installed(system)
+    assert "1 converted" in system.dpkg("--install", system.deb("tools", "1", {"/bin/new": Path("/usr/bin/env")})).err
+    assert has_section(system.path("/usr/bin/new"))
+
+
+def test_a_package_without_programs_or_libraries_calls_nothing(system: System) -> None:
+    installed(system)
+    err = system.dpkg("--install", system.deb("words", "1", {"/usr/share/words/LICENSE": ROOT / "LICENSE"})).err
+    assert "cfi2sframe" not in err
+
+
+def test_the_trigger_waits_for_python(system: System) -> None:
+    installed(system)
+    status = system.path("/var/lib/dpkg/status")
+    sound = "Package: python3\nStatus: install ok installed\n"
+    assert sound in status.read_text()
+    status.write_text(status.read_text().replace(sound, sound.replace("ok installed", "ok unpacked")))
+    err = attempt(*system.command("--install", tools(system)), env=system.env).err
+    assert "converted" not in err
+    status.write_text(status.read_text().replace(sound.replace("ok installed", "ok unpacked"), sound))
+    assert "1 converted" in system.dpkg("--triggers-only", "--pending").err
+
+
+def test_a_converter_that_fails_does_not_stop_dpkg(system: System, tmp_path: Path) -> None:
+    installed(system)
+    (tmp_path / "broken").mkdir()
+    broken = tmp_path / "broken" / "cfi2sframe"
+    broken.write_text("#!/bin/sh\necho no python >&2\nexit 3\n")
+    broken.chmod(0o755)
+    sound = system.env["PATH"]
+    system.env["PATH"] = f"{broken.parent}{os.pathsep}{sound}"
+    err = system.dpkg("--install", tools(system)).err
+    assert "no python" in err
+    assert f"{PACKAGE}: warning: not every file got its SFrame section" in err
+    assert state_of(system).strip() == "ii"
+    assert not has_section(system.path("/usr/bin/new"))
+    # The next package makes up for it.
+    system.env["PATH"] = sound
+    assert "2 converted" in system.dpkg("--install", system.deb("more", "1", {"/usr/bin/x": Path("/usr/bin/env")})).err
+
+
+def test_the_converter_is_found_where_apt_does_not_look(system: System, programs: Path) -> None:
+    installed(system)
+    conf = system.path("/etc/cfi2sframe/system.conf")
+    conf.write_text(conf.read_text().replace("PATH=$PATH:/usr/local/bin", f"PATH=$PATH:{programs}"))
+    system.env["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"  # apt's DPkg::Path
+    assert "1 converted" in system.dpkg("--install", system.deb("tools", "1", {"/usr/bin/x": Path("/usr/bin/env")})).err
+
+
+@pytest.mark.skipif(Path("/usr/local/bin/cfi2sframe").exists(), reason="this system has the converter")
+def test_a_system_without_the_converter(system: System) -> None:
+    folders = [entry for entry in system.env["PATH"].split(os.pathsep) if not Path(entry, "cfi2sframe").exists()]
+    system.env["PATH"] = os.pathsep.join(folders)
+    err = installed(system)
+    assert "cfi2sframe: not found" in err
+    assert f"{PACKAGE}: warning: not every file got its SFrame section" in err
+
+
+def test_options_are_those_of_the_configuration(system: System) -> None:
+    from cfi2sframe import decode_existing, load
+
+    installed(system)
+    conf = system.path("/etc/cfi2sframe/system.conf")
+    conf.write_text(conf.read_text().replace("options=''", "options='--sframe-version 2 --replace'"))
+    system.dpkg("--install", tools(system))
+    for name in ("old", "new"):
+        assert decode_existing(load(str(system.path("/usr/bin") / name))).header.version == 2
+
+
+def test_dpkg_names_converted_files_until_the_sections_are_taken_out(system: System) -> None:
+    installed(system)
+    system.dpkg("--install", tools(system))
+    assert system.dpkg("--verify", "tools").out.split() == ["??5??????", "/usr/bin/new"]
+    run("sh", system.path("/usr/sbin/cfi2sframe-system"), "remove", env={**system.env, "DPKG_ROOT": str(system.root)})
+    assert system.dpkg("--verify", "tools").out == ""
+    assert system.path("/usr/bin/old").read_bytes() == Path("/usr/bin/true").read_bytes()
+
+
+def test_nothing_is_left_after_a_purge(system: System) -> None:
+    installed(system)
+    system.dpkg("--purge", PACKAGE)
+    for place in ("/var/lib/cfi2sframe", "/etc/cfi2sframe", "/usr/sbin/cfi2sframe-system"):
+        assert not system.path(place).exists()
+
+
+def test_scripts_are_sound() -> None:
+    need("shellcheck")
+    scripts = [path for path in (RECIPE / PACKAGE).rglob("*") if path.is_file() and path.read_bytes()[:2] == b"#!"]
+    assert sorted(path.name for path in scripts) == ["cfi2sframe-system", "postinst", "postrm"]
+    run("shellcheck", *scripts)
+    assert all(stat.S_IMODE(path.stat().st_mode) & 0o111 for path in scripts)
+
+
+def test_usage(tmp_path: Path) -> None:
+    (tmp_path / "etc" / "cfi2sframe").mkdir(parents=True)
+    shutil.copy(RECIPE / PACKAGE / "etc" / "cfi2sframe" / "system.conf", tmp_path / "etc" / "cfi2sframe")
+    env = {**os.environ, "DPKG_ROOT": str(tmp_path)}
+    result = attempt("sh", RECIPE / PACKAGE / "usr" / "sbin" / "cfi2sframe-system", "undo", env=env)
+    assert (result.status, result.err) == (2, "usage: cfi2sframe-system [remove]\n")
