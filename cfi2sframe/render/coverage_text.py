@@ -6,6 +6,7 @@ Counts of zero are left out, except in tables.
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +60,8 @@ def share(part: int, whole: int) -> str:
 
 def coverage_lines(coverage: Coverage, *, top: int = DEFAULT_TOP, details: bool = False) -> Iterator[str]:
     """Yield the lines of an account. Lists name the `top` largest functions; with `details` all, and there is more."""
+    if details:
+        top = sys.maxsize
     yield f"{printable(coverage.file)}: {headline(coverage.version, coverage.bytes, coverage.functions)}"
     yield f"  for {coverage.arch}, from {coverage.source_names or 'no CFI'}"
     yield ""
@@ -69,14 +72,14 @@ def coverage_lines(coverage: Coverage, *, top: int = DEFAULT_TOP, details: bool 
     yield from _return_address_lines(coverage)
     if details:
         yield from _section_lines(coverage)
-    yield from _without_cfi_lines(coverage, len(coverage.without_cfi) if details else top)
-    yield from _left_out_lines(coverage, len(coverage.left_out) if details else top)
+    yield from _without_cfi_lines(coverage, top)
+    yield from _left_out_lines(coverage, top)
     if details:
         yield from _hole_lines(coverage)
     else:
         yield from _in_part_lines(coverage, top)
-    yield from _stub_lines(coverage)
-    yield from _damaged_lines(coverage)
+    yield from _stub_lines(coverage, top)
+    yield from _damaged_lines(coverage, top)
 
 
 # How much there is
@@ -289,15 +292,17 @@ def _hole_lines(coverage: Coverage) -> Iterator[str]:
             yield f"    {hole.size:>16,}  {hole.reason.value}{_where(item, hole.address, hole.detail)}"
 
 
-def _stub_lines(coverage: Coverage) -> Iterator[str]:
+def _stub_lines(coverage: Coverage, top: int) -> Iterator[str]:
     if coverage.stubs_left_out:
         yield ""
         yield "  PLT stubs left out"
-        yield from (f"    {describe_stub(stub)}" for stub in coverage.stubs_left_out)
+        yield from (f"    {describe_stub(stub)}" for stub in coverage.stubs_left_out[:top])
+        yield from _more(len(coverage.stubs_left_out) - top)
 
 
-def _damaged_lines(coverage: Coverage) -> Iterator[str]:
+def _damaged_lines(coverage: Coverage, top: int) -> Iterator[str]:
     if coverage.damaged:
         yield ""
         yield "  damaged FDEs"
-        yield from (f"    {printable(item.where)}+0x{item.offset:x}: {item.reason}" for item in coverage.damaged)
+        yield from (f"    {printable(item.where)}+0x{item.offset:x}: {item.reason}" for item in coverage.damaged[:top])
+        yield from _more(len(coverage.damaged) - top)

@@ -262,14 +262,15 @@ def test_coverage_names_the_largest(tmp_path: Path) -> None:
         asm.Fde(cie_of(AMD64), start + 0x20, 30 - number, (asm.advance(4), asm.def_cfa_expression(b"\x30")))
         for number, start in enumerate(starts)
     ]
-    path.write_bytes(linked_file(AMD64, [*whole, *partly]))
+    broken = [asm.Fde(cie_of(AMD64), 0x400 + start, 16, (b"\x3f",)) for start in starts]
+    path.write_bytes(linked_file(AMD64, [*whole, *partly, *broken]))
     lines = run("coverage", path).out.decode().splitlines()
     assert sum("0x20" in line and line.endswith(": CFA is an expression (lit0)") for line in lines) == 10
-    assert lines.count("             ...  2 more; --details lists them") == 2
+    assert lines.count("             ...  2 more; --details lists them") == 3
     assert "              19  0x202c0-0x202d3 in .text: CFA is an expression (lit0)" in lines
     assert "              26  0x20020-0x2003e in .text: CFA is an expression at 0x20024 (lit0)" in lines
     lines = run("coverage", "--top", "1", path).out.decode().splitlines()
-    assert lines.count("             ...  11 more; --details lists them") == 2
+    assert lines.count("             ...  11 more; --details lists them") == 3
     detailed = run("coverage", "--details", path).out.decode()
     assert "more; " not in detailed
     assert detailed.count(" in .text, except\n") == 12
