@@ -17,6 +17,8 @@ from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
+from tests.test_demangle import conversions, substitutions
+from tests.test_rust_names import doubling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +32,13 @@ CIE: Final = cie_of(AMD64)
 NOP: Final = b"\x96"
 PLT_VADDR: Final = 0x1000000
 CODE_SIZE: Final = 1 << 24
-VERBS: Final = (("coverage",), ("coverage", "--json"), ("verify", "--would-be"), ("convert", "-O2"), ("convert", "-Os"))
+VERBS: Final = (
+    ("coverage", "--details"),
+    ("coverage", "--json"),
+    ("verify", "--would-be"),
+    ("convert", "-O2"),
+    ("convert", "-Os"),
+)
 
 
 def run(data: bytes, tmp_path: Path, *arguments: str) -> BoundedRun:
@@ -82,7 +90,7 @@ def test_many_holes_of_a_function_that_many_others_cut(arguments: tuple[str, ...
 def test_a_damaged_cie_of_many_functions(tmp_path: Path) -> None:
     cie = cie_of(AMD64)._replace(instructions=(bytes(25_000) + b"\x17",))
     fdes = [asm.Fde(cie, TEXT_VADDR + 64 * n, 64, (fp_saved_at(n + 2),)) for n in range(1_500)]
-    result = run(file_of(asm.Fde(CIE, TEXT_VADDR + (1 << 20), 64), *fdes), tmp_path, "coverage")
+    result = run(file_of(asm.Fde(CIE, TEXT_VADDR + (1 << 20), 64), *fdes), tmp_path, "coverage", "--details")
     assert result.status == 0
     assert result.out.count("in its CIE: unknown call frame instruction 0x17") == 1_500
 
@@ -133,13 +141,28 @@ def test_the_expression_of_stubs_at_each_of_their_bytes(tmp_path: Path) -> None:
     assert result.err.endswith(message)
 
 
+def test_names_of_functions_that_are_left_out(tmp_path: Path) -> None:
+    """Mangled names that would take years to read stay as they are, and so do those that many long texts would be."""
+    cie = cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
+    names = [*(substitutions(35).replace("_Z1f", f"_Z2f{n}") for n in range(9)), conversions(40), doubling(40)]
+    names += [doubling(12)] * 200
+    fdes = [asm.Fde(cie, TEXT_VADDR + 64 * n, 64) for n in range(len(names))]
+    symbols = [asm.Symbol(name, TEXT_VADDR + 64 * n, 64) for n, name in enumerate(names)]
+    data = linked_file(
+        AMD64, (asm.Fde(CIE, TEXT_VADDR + (1 << 20), 64), *fdes), codes=(Code(size=CODE_SIZE),), symbols=(*symbols,)
+    )
+    result = run(data, tmp_path, "coverage", "--details")
+    assert result.status == 0
+    assert all(f"in .text  {name}: CFA" in result.out for name in names)
+
+
 @pytest.mark.parametrize("code", [b"\x90", b"\x50"], ids=["nop", "push"])
 def test_stubs_that_are_none(code: bytes, tmp_path: Path) -> None:
     """They are left out with the reason, and other functions are converted as without them."""
     result = run(file_of(asm.Fde(CIE, TEXT_VADDR, 64), more=(plt(code * 150_001),)), tmp_path, "coverage")
     assert result.status == 0
     assert "150,001 bytes of PLT stubs at 0x1000000 in .plt: no block of one size repeats" in result.out
-    assert "default rows                 1" in result.out
+    assert ", and the only function with CFI\n" in result.out
 
 
 def test_sections_of_stubs_that_share_their_bytes(tmp_path: Path) -> None:

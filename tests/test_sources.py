@@ -22,8 +22,8 @@ from cfi2sframe.emit import emit
 from cfi2sframe.errors import BudgetError, CfiError
 from cfi2sframe.jobs.policy import refusal_of, warnings_of
 from cfi2sframe.reasons import DropReason, SkipReason, UnreadSource
-from cfi2sframe.render.text import coverage_lines
-from cfi2sframe.report.coverage import coverage_data
+from cfi2sframe.render.coverage_json import coverage_data
+from cfi2sframe.render.coverage_text import coverage_lines
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.verification import verify_section
@@ -134,8 +134,10 @@ def test_counts_of_each_source() -> None:
     assert [item.where for item in coverage.damaged] == [".debug_frame"]
     text = "\n".join(coverage_lines(coverage))
     assert ".eh_frame + .debug_frame" in text
-    assert re.search(r"^  \.debug_frame +5 +2 +0 +1 +0 +1 +1 +1$", text, re.MULTILINE)
-    assert "16 bytes of .text by .debug_frame: " in text
+    # Neither source has functions that are described in part, nor stubs.
+    heading = r"^  FDEs by source +FDEs +described +left out +dropped +damaged +contradicting$"
+    assert re.search(heading, text, re.MULTILINE)
+    assert re.search(r"^  \.debug_frame +5 +2 +1 +1 +1 +1$", text, re.MULTILINE)
     data = json.loads(json.dumps(coverage_data(coverage)))
     assert [source["name"] for source in data["sources"]] == [".eh_frame", ".debug_frame"]
     assert data["left_out"][0]["source"] == ".debug_frame"

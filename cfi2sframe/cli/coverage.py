@@ -1,69 +1,183 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `coverage`: which functions of each file SFrame can describe."""
+"""The verb `coverage`: how much of each file SFrame can describe, and what is missing."""
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cfi2sframe.cli.common import fail, read_image
+from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
+from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.options import add_conversion_options, conversion_options
+from cfi2sframe.cli.inputs import add_inputs, sources_of
+from cfi2sframe.cli.options import add_conversion_options, conversion_options, count_from_one
+from cfi2sframe.cli.outputs import add_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
+from cfi2sframe.errors import OutputError, RequestError
+from cfi2sframe.files import Unusable
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+    from typing import TextIO
+
+    from cfi2sframe.conversion import Options
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.files import Source
+    from cfi2sframe.render.coverage_table import FileCoverage
+    from cfi2sframe.report.coverage import Coverage
+
+#: How many functions each list of the text names, unless someone asks for more; as in `render.coverage_text`, which is
+#: not imported before it is needed.
+_DEFAULT_TOP = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} coverage IN... [OPTION]...",
-        "List per file which functions and executable bytes the SFrame section describes, which FDEs are left out and\n"
-        "why, which are dropped, and which bytes no CFI covers. No file is changed.",
-        f"examples:\n  {PROGRAM} coverage /bin/ls\n  {PROGRAM} coverage --json --sframe-version 2 *.so\n",
+        f"{PROGRAM} coverage FILE... [OPTION]...",
+        "Say how much of the code the SFrame section describes, in bytes and in functions; what it leaves out, and\n"
+        "why; and which code no CFI covers, the largest functions first. Several files are a table, with their\n"
+        "sum. No file is changed.",
+        f"examples:\n  {PROGRAM} coverage /bin/ls\n  {PROGRAM} coverage --details --top 50 /usr/lib/*/libcrypto.so.3\n"
+        f"  {PROGRAM} coverage /usr/lib/python3 -o coverage.json\n"
+        f"  {PROGRAM} coverage --json --sframe-version 2 *.so\n",
     )
-    parser.add_argument("inputs", metavar="IN", nargs="+", help="ELF objects, executables or libraries")
-    add_conversion_options(parser)
-    parser.add_argument(
+    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    group = add_output(parser, ("text", "json"))
+    group.add_argument(
+        "--top",
+        type=count_from_one,
+        default=_DEFAULT_TOP,
+        metavar="N",
+        help=f"name the N largest functions of each kind that is missing (default {_DEFAULT_TOP}; code without CFI: "
+        "1,000 at most)",
+    )
+    group.add_argument(
+        "--details",
+        action="store_true",
+        help="name all of them, with every hole of functions that are described in part, and count the bytes of each "
+        "section; of several files, each by itself before the table",
+    )
+    group.add_argument(
         "--return-addresses",
         action="store_true",
         help="look up the return address of every call, too, as readers do that do not look up the call itself; takes "
         "about a second for 2 MB of code",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON: one account, or a list of them")
+    add_conversion_options(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Account for every file; one that cannot be read does not stop the others."""
+    try:
+        options = conversion_options(arguments)
+        found = list(sources_of(arguments))
+    except RequestError as error:
+        return fail_early(error, arguments.inputs)
+    except OSError as error:
+        return fail(error, arguments.files_from)
+    try:
+        with output_of(arguments) as out:
+            return _cover(found, options, arguments, out)
+    except OutputError as error:
+        return fail(error, "")
+
+
+def _cover(found: Sequence[Source | Unusable], options: Options, arguments: argparse.Namespace, out: TextIO) -> int:
+    """Print the accounts of all files; return the worst one's exit status."""
+    printer_type = _JsonPrinter if format_of(arguments) == "json" else _TextPrinter
+    printer = printer_type(arguments, out, is_single=is_one_file(found))
+    statuses = [EXIT_SUCCESS]
+    question = partial(_account, options=options, with_returns=arguments.return_addresses)
+    for source, result in answers_of(found, question, arguments):
+        if not isinstance(result, Unusable):
+            try:
+                printer.prepare(result)
+            except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
+                statuses.append(fail(error, result.file))
+            else:
+                # What fails here is the output.
+                printer.add(result)
+        elif not is_skipped(source, result):
+            say("error", result.reason, result.name)
+            statuses.append(exit_status_of(result.kind))
+    printer.end()
+    return worst(statuses)
+
+
+def _account(image: ElfImage, options: Options, *, with_returns: bool) -> Coverage:
     from cfi2sframe.conversion import convert_image
-    from cfi2sframe.render.text import coverage_lines
-    from cfi2sframe.report.coverage import account, coverage_data
+    from cfi2sframe.report.coverage import account
 
-    status = EXIT_SUCCESS
-    accounts: list[dict[str, Any]] = []
-    for path in arguments.inputs:
-        try:
-            conversion = convert_image(read_image(path), conversion_options(arguments))
-            coverage = account(conversion)
-            if arguments.return_addresses:
-                from cfi2sframe.report.return_addresses import count_return_addresses
+    conversion = convert_image(image, options)
+    coverage = account(conversion)
+    if not with_returns:
+        return coverage
+    from cfi2sframe.report.return_addresses import count_return_addresses
 
-                coverage = coverage._replace(return_addresses=count_return_addresses(conversion))
-            data = coverage_data(coverage) if arguments.json else {}
-        except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
-            status = max(status, fail(error, path))
-            continue
-        if arguments.json:
-            accounts.append(data)
-        else:
-            # Line by line: the text may be many times the size of the account.
-            sys.stdout.writelines(f"{line}\n" for line in coverage_lines(coverage))
-            sys.stdout.write("\n")
-    if arguments.json:
+    return coverage._replace(return_addresses=count_return_addresses(conversion))
+
+
+class _TextPrinter:
+    """Prints an account as text, or a table of several."""
+
+    def __init__(self, arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:
+        self._out = out
+        self._is_single = is_single
+        self._top: int = arguments.top
+        self._details: bool = arguments.details
+        self._files: list[FileCoverage] = []
+
+    def prepare(self, coverage: Coverage) -> None:
+        """Keep what the table needs of an account. Raises what is the file's fault."""
+        if not self._is_single:
+            from cfi2sframe.render.coverage_table import FileCoverage
+
+            self._files.append(FileCoverage.of(coverage))
+
+    def add(self, coverage: Coverage) -> None:
+        """Print an account, unless the table is all that is wanted."""
+        if not self._is_single and not self._details:
+            return
+        from cfi2sframe.render.coverage_text import coverage_lines
+
+        # Line by line: the text may be many times the size of the account.
+        lines = coverage_lines(coverage, top=self._top, details=self._details)
+        self._out.writelines(f"{line}\n" for line in lines)
+        if not self._is_single:
+            self._out.write("\n")
+
+    def end(self) -> None:
+        """Print the table, if there is one."""
+        if self._files:
+            from cfi2sframe.render.coverage_table import table_lines
+
+            self._out.writelines(f"{line}\n" for line in table_lines(self._files))
+
+
+class _JsonPrinter:
+    """Prints an account as JSON, or a list of several."""
+
+    def __init__(self, _arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:
+        self._out = out
+        self._is_single = is_single
+        self._accounts: list[dict[str, Any]] = []
+
+    def prepare(self, coverage: Coverage) -> None:
+        """Keep the data of an account. Raises what is the file's fault."""
+        from cfi2sframe.render.coverage_json import coverage_data
+
+        self._accounts.append(coverage_data(coverage))
+
+    def add(self, coverage: Coverage) -> None:
+        """Print nothing yet: the text is one list."""
+
+    def end(self) -> None:
+        """Print the accounts."""
         import json
 
-        json.dump(accounts[0] if len(arguments.inputs) == 1 and accounts else accounts, sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    return status
+        data = self._accounts[0] if self._is_single and self._accounts else self._accounts
+        json.dump(data, self._out, indent=2)
+        self._out.write("\n")

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, read_section, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
-from cfi2sframe.cli.options import add_conversion_options, conversion_options, process_count
+from cfi2sframe.cli.options import add_conversion_options, conversion_options
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import ErrorKind, OutputError, RequestError
-from cfi2sframe.files import Source, Unusable
+from cfi2sframe.errors import OutputError, RequestError
+from cfi2sframe.files import Unusable
 from cfi2sframe.jobs.checks import Checked, CheckRequest, check
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
+
+    from cfi2sframe.files import Source
 
 #: The readers that `api.judge` knows; not asked for here, so that `--help` loads no more than it needs.
 READER_NAMES: Final = ("kernel", "glibc", "libsframe", "gnu-ld")
@@ -88,8 +90,9 @@ def execute(arguments: argparse.Namespace) -> int:
         return fail_early(error, arguments.inputs)
     except OSError as error:
         return fail(error, read)
-    is_single = len(found) == 1 and not (isinstance(found[0], Source) and found[0].is_in_folder)
-    outcomes = list(_said(_checked(found, request, arguments), arguments, is_single=is_single))
+    is_single = is_one_file(found)
+    answers = answers_of(found, partial(check, request=request), arguments)
+    outcomes = list(_said((_outcome(source, result) for source, result in answers), arguments, is_single=is_single))
     if arguments.verbose and not is_single:
         say("info", _sum_of(outcomes))
     status = worst(outcome.exit_status for outcome in outcomes)
@@ -111,31 +114,9 @@ def _outcome(source: Source | Unusable, result: Checked | Unusable) -> _Outcome:
             if result.is_good
             else _Outcome(result, "different", EXIT_DIFFERENCE)
         )
-    if result.kind is ErrorKind.UNFIT and isinstance(source, Source) and (source.is_in_folder or source.kind != "elf"):
+    if is_skipped(source, result):
         return _Outcome(result, "skipped", EXIT_SUCCESS)
     return _Outcome(result, "failed", exit_status_of(result.kind))
-
-
-def _checked(
-    found: Sequence[Source | Unusable], request: CheckRequest, arguments: argparse.Namespace
-) -> Iterator[_Outcome]:
-    """Yield what becomes of each file in the sources, in their order; those that cannot be opened come first."""
-    from cfi2sframe.cli.progress import ProgressLine
-    from cfi2sframe.readings import read_all
-
-    yield from (_outcome(item, item) for item in found if isinstance(item, Unusable))
-    sources = [item for item in found if isinstance(item, Source)]
-    with ProgressLine(len(sources), sum(source.size for source in sources)) as line:
-        done = read_all(
-            sources,
-            partial(check, request=request),
-            count=process_count(arguments),
-            on_done=lambda source: line.add(source.size),
-        )
-        with closing(done):
-            for source, results in done:
-                line.clear()
-                yield from (_outcome(source, result) for result in results)
 
 
 def _said(outcomes: Iterable[_Outcome], arguments: argparse.Namespace, *, is_single: bool) -> Iterator[_Outcome]:

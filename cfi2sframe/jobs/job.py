@@ -200,8 +200,8 @@ def _with_account(
     if coverage is not None and wants_account:
         import json
 
+        from cfi2sframe.render.coverage_json import coverage_data
         from cfi2sframe.render.text import summary as sentence
-        from cfi2sframe.report.coverage import coverage_data
 
         summary, account = sentence(coverage), json.dumps(coverage_data(coverage))
     return outcome._replace(

@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The account of one conversion: which functions and bytes the section describes, which it does not, and why.
 
-Every FDE and every executable byte is counted exactly once; the sums are those of `FunctionCounts` and `ByteCounts`.
+Every FDE and every executable byte is counted exactly once; the sums are those of `FunctionCounts` and `ByteCounts`
+(`code_bytes.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.ranges import Span, without
-from cfi2sframe.lower import InParts, Part, Skip
-from cfi2sframe.padding import fill_size
+from cfi2sframe.demangle import readable_names
+from cfi2sframe.lower import InParts, Skip
+from cfi2sframe.report.code_bytes import ByteCounts, count_bytes
 from cfi2sframe.report.holes import count_holes, functions_in_parts
 from cfi2sframe.report.sources import SourceCounts, count_sources
+from cfi2sframe.report.without_cfi import largest_without_cfi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.stub_reasons import StubReason
     from cfi2sframe.reasons import SkipReason, UnreadSource
-    from cfi2sframe.report.holes import HoleCounts, HoleInPart, InPart
+    from cfi2sframe.report.code_bytes import SectionBytes
+    from cfi2sframe.report.holes import HoleCounts, InPart
     from cfi2sframe.report.return_addresses import ReturnAddresses
+    from cfi2sframe.report.without_cfi import WithoutCfi
     from cfi2sframe.sframe.lookup_cost import LookupCost
-    from cfi2sframe.sframe.model import FunctionBody
 
-SCHEMA_VERSION: Final = 1
 #: Characters of names that one step of the budget, about a microsecond, can render.
 _TEXT_PER_STEP: Final = 8
 
@@ -35,11 +34,13 @@ _TEXT_PER_STEP: Final = 8
 class LeftOut(NamedTuple):
     """A function that the SFrame version cannot express; `source` is the CFI section that describes it.
 
-    `row_address` is that of the first row that it cannot express. It and `address` are absolute; in an object, both are
-    offsets in `section`. `size` counts bytes; `detail` is the rule in question.
+    `demangled` is the name in readable form. `row_address` is that of the first row that it cannot express. It and
+    `address` are absolute; in an object, both are offsets in `section`. `size` counts bytes; `detail` is the rule in
+    question.
     """
 
     name: str
+    demangled: str
     section: str
     address: int
     size: int
@@ -65,36 +66,6 @@ class Damaged(NamedTuple):
     where: str
     offset: int
     reason: str
-
-
-class ByteCounts(NamedTuple):
-    """Executable bytes by what describes them. `total` is the sum of the others.
-
-    `left_out` are the bytes of functions that are left out, and of holes in functions that are described in part.
-    Described functions reach over `padding`. No CFI covers `other_padding`, where instructions that do nothing follow
-    code that is not described, and `uncovered`.
-    """
-
-    total: int = 0
-    default: int = 0
-    flexible: int = 0
-    stubs: int = 0
-    padding: int = 0
-    left_out: int = 0
-    other_padding: int = 0
-    uncovered: int = 0
-
-    @property
-    def described(self) -> int:
-        """The bytes that the section describes."""
-        return self.default + self.flexible + self.stubs + self.padding
-
-
-class SectionBytes(NamedTuple):
-    """The byte counts of one executable section (or segment, where there are no sections)."""
-
-    name: str
-    counts: ByteCounts
 
 
 class FunctionCounts(NamedTuple):
@@ -125,10 +96,14 @@ class FunctionCounts(NamedTuple):
         return self.default + self.flexible
 
     @property
+    def wanted(self) -> int:
+        """The FDEs with code of their own: those that a section should describe."""
+        return self.described + self.in_parts + self.left_out + self.damaged
+
+    @property
     def percent(self) -> float:
         """The share of FDEs with code of their own that are described from start to end; 100 without such FDEs."""
-        wanted = self.described + self.in_parts + self.left_out + self.damaged
-        return 100.0 * self.described / wanted if wanted else 100.0
+        return 100.0 * self.described / self.wanted if self.wanted else 100.0
 
 
 class Sizes(NamedTuple):
@@ -151,7 +126,8 @@ class Coverage(NamedTuple):
     `source` names the CFI section that was read, the best one of several; `sources` has all of them, and `unread` those
     that could not be read. `section_vaddr` is the address that the section was made for, `errata` is None except in
     version 2. `reasons`, `holes` and `dropped` count functions that are left out, holes in functions that are described
-    in part (`in_parts`), and FDEs by reason, as sentences.
+    in part (`in_parts`), and FDEs by reason, as sentences. `without_cfi` has the largest stretches of code that no CFI
+    covers, at most 1,000 of them, the largest first.
     `lookup_cost` is what a look-up costs a reader. `return_addresses` is None unless `count_return_addresses` was asked
     for them.
     """
@@ -174,6 +150,7 @@ class Coverage(NamedTuple):
     sections: tuple[SectionBytes, ...]
     left_out: tuple[LeftOut, ...]
     in_parts: tuple[InPart, ...]
+    without_cfi: tuple[WithoutCfi, ...]
     stubs_left_out: tuple[StubLeftOut, ...]
     damaged: tuple[Damaged, ...]
     sources: tuple[SourceCounts, ...]
@@ -187,21 +164,25 @@ class Coverage(NamedTuple):
 
 
 def account(conversion: Conversion) -> Coverage:
-    """Return the account of a conversion.
+    """Return the account of a conversion. Mangled names are read in a forked process, if there are any.
 
     Raises `BudgetError` when its text is out of proportion to the file: thousands of functions may share one long name.
     """
     image, target = conversion.image, conversion.target
     dropped = Counter(reason.value for reason in conversion.code_map.dropped.values())
+    sections, uncovered = count_bytes(conversion)
     left_out = _left_out(conversion)
     in_parts = functions_in_parts(conversion)
-    sections = _count_bytes(conversion)
+    without_cfi = largest_without_cfi(image, uncovered)
     stubs_left_out = conversion.code_map.stubs.left_out
-    text_size = sum(len(item.name) + len(item.section) + len(item.detail) for item in left_out)
-    text_size += sum(len(item.name) + len(item.section) + sum(len(h.detail) for h in item.holes) for item in in_parts)
+    named: list[LeftOut | InPart | WithoutCfi] = [*left_out, *in_parts, *without_cfi]
+    text_size = sum(2 * len(item.name) + len(item.section) for item in named)
+    text_size += sum(len(item.detail) for item in left_out)
+    text_size += sum(len(hole.detail) for item in in_parts for hole in item.holes)
     text_size += sum(len(skip.section_name) + len(skip.detail) for skip in stubs_left_out)
     text_size += sum(len(section.name) for section in sections)
     image.budget.spend(text_size // _TEXT_PER_STEP, "the names in the account")
+    readable = readable_names(item.name for item in named)
     return Coverage(
         file=image.name,
         is_object=image.is_relocatable,
@@ -223,8 +204,9 @@ def account(conversion: Conversion) -> Coverage:
         holes=count_holes(conversion),
         dropped=dict(sorted(dropped.items())),
         sections=sections,
-        left_out=left_out,
-        in_parts=in_parts,
+        left_out=tuple(item._replace(demangled=readable.get(item.name, item.name)) for item in left_out),
+        in_parts=tuple(item._replace(demangled=readable.get(item.name, item.name)) for item in in_parts),
+        without_cfi=tuple(item._replace(demangled=readable.get(item.name, item.name)) for item in without_cfi),
         stubs_left_out=tuple(
             StubLeftOut(skip.section_name, skip.start_vaddr, skip.size, skip.reason, skip.detail)
             for skip in stubs_left_out
@@ -266,71 +248,6 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
     )
 
 
-def _count_bytes(conversion: Conversion) -> tuple[SectionBytes, ...]:
-    """Count the bytes of every executable range by what describes them."""
-    image = conversion.image
-    totals = [code.end_vaddr - code.start_vaddr for code in image.code_ranges]
-    counts = [ByteCounts(total=total)._asdict() for total in totals]
-    held = list(_held_ranges(conversion))
-    for kind, span in held:
-        for index, start, end in _shares(image, span):
-            counts[index][kind] += end - start
-    for gap in without(((code.start_vaddr, code.end_vaddr) for code in image.code_ranges), (span for _, span in held)):
-        for index, start, end in _shares(image, gap):
-            padding = fill_size(image, image.code_ranges[index], start, end)
-            counts[index]["other_padding"] += padding
-            counts[index]["uncovered"] += end - start - padding
-    return tuple(
-        SectionBytes(code.name, ByteCounts(**count)) for code, count in zip(image.code_ranges, counts, strict=True)
-    )
-
-
-def _held_ranges(conversion: Conversion) -> Iterator[tuple[str, Span]]:
-    """Yield the ranges that the CFI or the stub analysis accounts for, each with its kind: a field of `ByteCounts`."""
-    code_map, results = conversion.code_map, conversion.outcomes.results
-    described_ends = set[int]()
-    for number, start, end in zip(*code_map.pieces, strict=True):
-        result = results[number]
-        for kind, span in _spans(result, conversion.cfi.entries.starts[number], Span(start, end)):
-            yield kind, span
-            if kind != "left_out":
-                described_ends.add(span.end)
-    for start, end in code_map.padding.ranges:
-        if start in described_ends:
-            yield "padding", Span(start, end)
-    for stub in code_map.stubs.functions:
-        yield "stubs", Span(stub.start_vaddr, stub.start_vaddr + stub.size)
-    for skip in code_map.stubs.left_out:
-        # The bytes of other stubs that are left out count as their FDEs do, or as uncovered.
-        if skip.overrides_cfi:
-            yield "left_out", Span(skip.start_vaddr, skip.start_vaddr + skip.size)
-
-
-def _spans(result: FunctionBody | InParts | Skip, vaddr: int, piece: Span) -> Iterator[tuple[str, Span]]:
-    """Yield the ranges of a piece of the FDE at `vaddr`, each with its kind."""
-    if isinstance(result, InParts):
-        for start, end, which in result.within(piece.start - vaddr, piece.end - vaddr):
-            yield _kind_of(which.body) if isinstance(which, Part) else "left_out", Span(vaddr + start, vaddr + end)
-    else:
-        yield "left_out" if isinstance(result, Skip) else _kind_of(result), piece
-
-
-def _kind_of(body: FunctionBody) -> str:
-    return "flexible" if body.is_flexible else "default"
-
-
-def _shares(image: ElfImage, span: Span) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of a range that are executable, as (index of the executable range, start, end)."""
-    index = image.code_index_of(span.start)
-    while index < len(image.code_ranges):
-        code = image.code_ranges[index]
-        start, end = max(span.start, code.start_vaddr), min(span.end, code.end_vaddr)
-        if start >= end:
-            return
-        yield index, start, end
-        index += 1
-
-
 def _left_out(conversion: Conversion) -> tuple[LeftOut, ...]:
     image = conversion.image
     skipped = conversion.left_out
@@ -344,6 +261,7 @@ def _left_out(conversion: Conversion) -> tuple[LeftOut, ...]:
         result.append(
             LeftOut(
                 names.get(begin, ""),
+                "",
                 place.section_name,
                 place.offset,
                 entry.fde.pc_range,
@@ -354,44 +272,3 @@ def _left_out(conversion: Conversion) -> tuple[LeftOut, ...]:
             )
         )
     return tuple(result)
-
-
-def coverage_data(coverage: Coverage) -> dict[str, Any]:
-    """Return the account as JSON-ready data, schema version `SCHEMA_VERSION`."""
-    functions, returns = coverage.functions, coverage.return_addresses
-    data = {
-        "schema": SCHEMA_VERSION,
-        "file": coverage.file,
-        "arch": coverage.arch,
-        "sframe_version": coverage.version,
-        "errata": coverage.errata,
-        "source": coverage.source,
-        "section_address": coverage.section_vaddr,
-        "functions": {**functions._asdict(), "described": functions.described, "percent": functions.percent},
-        "bytes": coverage.bytes._asdict(),
-        "sizes": {**coverage.sizes._asdict(), "ratio": coverage.sizes.ratio},
-        "rows": coverage.row_count,
-        "lookup": {**coverage.lookup_cost._asdict(), "mean_rows": coverage.lookup_cost.mean_rows},
-        "reasons": coverage.reasons,
-        "holes": {reason: counts._asdict() for reason, counts in coverage.holes.items()},
-        "dropped": coverage.dropped,
-        "sections": [{"name": name, **counts._asdict()} for name, counts in coverage.sections],
-        "left_out": list(map(_with_reason, coverage.left_out)),
-        "in_parts": [{**item._asdict(), "holes": list(map(_with_reason, item.holes))} for item in coverage.in_parts],
-        "stubs_left_out": list(map(_with_reason, coverage.stubs_left_out)),
-        "damaged": [item._asdict() for item in coverage.damaged],
-        "sources": [item._asdict() for item in coverage.sources],
-        "unread": [item._asdict() for item in coverage.unread],
-    }
-    if returns is not None:
-        data["return_addresses"] = {
-            **returns._asdict(),
-            "described": returns.described,
-            "percent": returns.percent,
-            "mean_rows": returns.mean_rows,
-        }
-    return data
-
-
-def _with_reason(item: LeftOut | HoleInPart | StubLeftOut) -> dict[str, Any]:
-    return {**item._asdict(), "reason": item.reason.name, "message": item.reason.value}

@@ -27,12 +27,13 @@ class HoleInPart(NamedTuple):
 
 
 class InPart(NamedTuple):
-    """A function that is described except for its holes.
+    """A function that is described except for its holes. `demangled` is its name in readable form.
 
     `address` is absolute; in an object, it is an offset in `section`. `size` counts bytes.
     """
 
     name: str
+    demangled: str
     section: str
     address: int
     size: int
@@ -64,7 +65,7 @@ def functions_in_parts(conversion: Conversion) -> tuple[InPart, ...]:
             if isinstance(which, Hole)
         )
         name = names.get(fde.pc_begin_vaddr, "")
-        result.append(InPart(name, place.section_name, place.offset, fde.pc_range, holes))
+        result.append(InPart(name, "", place.section_name, place.offset, fde.pc_range, holes))
     return tuple(result)
 
 

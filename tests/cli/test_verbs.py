@@ -11,6 +11,7 @@ import pytest
 from cfi2sframe.arch import AMD64
 from tests.support import cfi_asm as asm
 from tests.support.cli import run
+from tests.support.demangling import needs_demangling
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, object_file, push_fp
 
@@ -208,26 +209,108 @@ def test_coverage_as_text(tmp_path: Path) -> None:
     status, out, err = run("coverage", path)
     assert (status, err) == (0, ())
     lines = [" ".join(line.split()) for line in out.decode().splitlines()]
-    for line in (
-        f"{path}: AMD64, .eh_frame, SFrame version 3",
-        "functions 5",
-        "default rows 1",
-        "flexible rows 1",
-        "left out 1",
-        "dropped 1 (1 repeats another FDE)",
-        "damaged 1",
-        "executable bytes 4,096",
+    assert lines == [
+        f"{path}: SFrame version 3 describes 1.17 % of 4,096 bytes of code, and 2 of 4 functions with CFI",
+        "for AMD64, from .eh_frame",
+        "",
+        "bytes of code 4,096",
+        "described 48 1.17 %",
         "default rows 32 0.78 %",
         "flexible rows 16 0.39 %",
         "left out 16 0.39 %",
         "without CFI 4,032 98.44 %",
-        "section address 0x30000",
-        ".text 4,096 48 16 0 4,032",
-        "0x20040 f, 16 bytes of .text: CFA is an expression at 0x20040 (lit0)",
+        "functions with CFI 4",
+        "described 2 50.00 %",
+        "default rows 1 25.00 %",
+        "flexible rows 1 25.00 %",
+        "left out 1 25.00 %",
+        "damaged 1 25.00 %",
+        "FDEs dropped 1 repeats another FDE",
+        lines[16],
+        "rows a look-up walks 2.1 on average over the code, 3 at most; 2 steps in the function table",
+        "",
+        "code without CFI: bytes, and where; the largest first",
+        "3,984 0x20070-0x21000 in .text",
+        "32 0x20020-0x20040 in .text",
+        "16 0x20050-0x20060 in .text",
+        "",
+        "functions left out, because SFrame version 3 cannot express a row of them",
         "1 CFA is an expression",
+        "their bytes, where, and why; the largest first",
+        "16 0x20040-0x20050 in .text f: CFA is an expression (lit0)",
+        "",
+        "damaged FDEs",
+        lines[-1],
+    ]
+    assert lines[16].startswith("bytes of .sframe ")
+    assert lines[-1].endswith(": unknown call frame instruction 0x3f")
+    _, out, _ = run("coverage", "--details", path)
+    detailed = [" ".join(line.split()) for line in out.decode().splitlines()]
+    assert {*detailed} - {*lines} == {
+        "address of .sframe 0x30000",
+        "bytes by section code described left out without CFI",
+        ".text 4,096 48 16 4,032",
+    }
+
+
+def test_coverage_names_the_largest(tmp_path: Path) -> None:
+    """Of the functions that are left out, and those that are described in part; `--details` names all of them."""
+    path = tmp_path / "in"
+    starts = range(TEXT_VADDR, TEXT_VADDR + 12 * 0x40, 0x40)
+    unsayable = cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
+    whole = [asm.Fde(unsayable, start, 8 + number) for number, start in enumerate(starts)]
+    partly = [
+        asm.Fde(cie_of(AMD64), start + 0x20, 30 - number, (asm.advance(4), asm.def_cfa_expression(b"\x30")))
+        for number, start in enumerate(starts)
+    ]
+    broken = [asm.Fde(cie_of(AMD64), 0x400 + start, 16, (b"\x3f",)) for start in starts]
+    path.write_bytes(linked_file(AMD64, [*whole, *partly, *broken]))
+    lines = run("coverage", path).out.decode().splitlines()
+    assert sum("0x20" in line and line.endswith(": CFA is an expression (lit0)") for line in lines) == 10
+    assert lines.count("             ...  2 more; --details lists them") == 3
+    assert "              19  0x202c0-0x202d3 in .text: CFA is an expression (lit0)" in lines
+    assert "              26  0x20020-0x2003e in .text: CFA is an expression at 0x20024 (lit0)" in lines
+    lines = run("coverage", "--top", "1", path).out.decode().splitlines()
+    assert lines.count("             ...  11 more; --details lists them") == 3
+    detailed = run("coverage", "--details", path).out.decode()
+    assert "more; " not in detailed
+    assert detailed.count(" in .text, except\n") == 12
+    status, _, err = run("coverage", "--top", "0", path)
+    assert (status, err[-1]) == (2, "cfi2sframe coverage: error: argument --top: not a count from 1: '0'")
+
+
+def test_coverage_demangles(tmp_path: Path) -> None:
+    """In text and warnings; JSON has both forms."""
+    needs_demangling()
+    path = tmp_path / "in"
+    expression = asm.def_cfa_expression(b"\x30")
+    fdes = (
+        push_fp(AMD64),
+        asm.Fde(cie_of(AMD64, expression), TEXT_VADDR + 0x40, 16),
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x60, 16, (asm.advance(4), expression)),
+    )
+    names = {0x40: ("_ZN6second1fEv", "second::f()"), 0x60: ("_RNvC1a1g", "a::g"), 0x80: ("_Z1hi", "h(int)")}
+    symbols = [asm.Symbol(mangled, TEXT_VADDR + offset, 16) for offset, (mangled, _) in names.items()]
+    path.write_bytes(linked_file(AMD64, fdes, symbols=(*symbols, asm.Symbol("_Zx", TEXT_VADDR + 0xA0, 16))))
+    text = run("coverage", path).out.decode()
+    for line in (
+        "16  0x20040-0x20050 in .text  second::f(): CFA is an expression (lit0)\n",
+        "12  0x20060-0x20070 in .text  a::g: CFA is an expression at 0x20064 (lit0)\n",
+        "16  0x20080-0x20090 in .text  h(int)\n",
+        "16  0x200a0-0x200b0 in .text  _Zx\n",
     ):
-        assert line in lines
-    assert any(line.endswith(": unknown call frame instruction 0x3f") for line in lines)
+        assert line in text
+    data = json.loads(run("coverage", "--json", path).out)
+    named = [*data["left_out"], *data["in_parts"]]
+    assert [(item["name"], item["demangled"]) for item in named] == [names[0x40], names[0x60]]
+    assert {(item["name"], item["demangled"]) for item in data["without_cfi"]} == {
+        *(("", ""), names[0x80], ("_Zx", "_Zx")),
+    }
+    status, _, err = run(path, "-o", tmp_path / "out.sframe")
+    assert status == 0
+    first = "'second::f()' at 0x20040: no SFrame FDE: CFA is an expression (lit0)"
+    second = "'a::g' at 0x20060: 12 of 16 bytes are left out: CFA is an expression (lit0) at 0x20064"
+    assert err == tuple(f"cfi2sframe: {path}: warning: {warning}" for warning in (first, second))
 
 
 def test_coverage_as_json(good: Path, raw: Path) -> None:
@@ -250,11 +333,34 @@ def test_coverage_of_several_files(good: Path, raw: Path) -> None:
     """One that cannot be read does not stop the others."""
     status, out, err = run("coverage", raw, good)
     assert (status, err) == (3, (f"cfi2sframe: {raw}: error: not an ELF file",))
-    assert out.startswith(f"{good}: AMD64".encode())
+    assert out.startswith(b"1 file: SFrame version 3 describes 0.78 % of 4,096 bytes of code, and the only function")
     status, out, err = run("coverage", "--json", good, raw, good)
     assert (status, len(err)) == (3, 1)
     assert [account["file"] for account in json.loads(out)] == [str(good)] * 2
     assert run("coverage", "--json", raw) == (3, b"[]\n", err)
+
+
+def test_coverage_as_a_table(good: Path, tmp_path: Path) -> None:
+    """The answer for all files, a line for each, and the sum; with `--details` the account of each comes first."""
+    other = tmp_path / "other\nfile"
+    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR + 0x40, 16)
+    other.write_bytes(linked_file(AMD64, (push_fp(AMD64), push_fp(AMD64, TEXT_VADDR + 0x80), unsayable)))
+    status, out, err = run("coverage", good, other)
+    assert (status, err) == (0, ())
+    table = [
+        "2 files: SFrame version 3 describes 1.17 % of 8,192 bytes of code, and 3 of 4 functions with CFI",
+        "",
+        "  described  bytes of code  without CFI  left out  functions  not in full  file",
+        f"     0.78 %          4,096        4,064         0          1            0  {good}",
+        f"     1.56 %          4,096        4,016        16          3            1  {tmp_path}/other\\nfile",
+        "     1.17 %          8,192        8,080        16          4            1  total",
+    ]
+    assert out.decode().splitlines() == table
+    lines = run("coverage", "--details", good, other).out.decode().splitlines()
+    assert lines[-7:] == ["", *table]
+    assert (
+        lines[0] == f"{good}: SFrame version 3 describes 0.78 % of 4,096 bytes of code, and the only function with CFI"
+    )
 
 
 def test_verbs_parse_their_arguments(good: Path) -> None:

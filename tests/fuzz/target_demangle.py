@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzz target: any bytes as a C++ name, or as a list of the grammar's words (what does not begin with `_Z`)."""
+"""Fuzz target: any bytes as a C++ or Rust name, or as a list of the former's words (what begins with no prefix)."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.trace.demangle import CPU_SECONDS, Demangler
+from cfi2sframe.demangle import CPU_SECONDS, Demangler
 from tests.fuzz.harness import expect
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MAX_TEXT_SIZE: Final = 1 << 16
 
 def name_of(data: bytes) -> str:
     """Return the name that an input stands for."""
-    if data.startswith(b"_Z"):
+    if data.startswith((b"_Z", b"_R")):
         return data.decode("utf-8", "surrogateescape")
     return "_Z" + "".join(WORDS[byte % len(WORDS)] for byte in data)
 
@@ -46,7 +46,7 @@ def run(data: bytes) -> None:
 
 def seeds() -> Iterator[tuple[str, bytes]]:
     """Yield names of each kind, and those that are known to double with each level."""
-    from tests.trace.test_demangle import HOSTILE, conversions, packs, substitutions
+    from tests.test_demangle import HOSTILE, conversions, packs, substitutions
 
     for kind, name in HOSTILE.items():
         yield kind.replace(" ", "-"), name.encode()
@@ -64,4 +64,11 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         )
     ):
         yield f"name-{number}", name.encode()
+    from tests.test_rust_names import HOSTILE as RUST_HOSTILE
+    from tests.test_rust_names import NAMES as RUST_NAMES
+
+    for number, name in enumerate(RUST_NAMES):
+        yield f"rust-{number}", name.encode()
+    for kind, name in RUST_HOSTILE.items():
+        yield f"rust-{kind}", name.encode()
     yield "words", bytes(range(len(WORDS)))

@@ -9,8 +9,11 @@ import pytest
 
 from cfi2sframe import account, convert, load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.render.text import coverage_lines, summary
-from cfi2sframe.report.coverage import ByteCounts, FunctionCounts, Sizes, coverage_data
+from cfi2sframe.render.coverage_json import coverage_data
+from cfi2sframe.render.coverage_text import coverage_lines
+from cfi2sframe.render.text import summary
+from cfi2sframe.report.code_bytes import ByteCounts
+from cfi2sframe.report.coverage import FunctionCounts, Sizes
 from cfi2sframe.sframe.lookup_cost import LookupCost
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
@@ -76,7 +79,7 @@ def test_data_repeats_the_record() -> None:
     assert data["reasons"] == {"FP is undefined": 1}
     (item,) = data["left_out"]
     assert (item["reason"], item["message"], item["address"]) == ("FP_UNDEFINED", "FP is undefined", TEXT_VADDR + 0x40)
-    assert data["bytes"] == coverage.bytes._asdict()
+    assert data["bytes"] == {**coverage.bytes._asdict(), "described": 32, "percent": 100 * 32 / 4096}
     assert data["functions"]["percent"] == 50
     assert data["rows"] == coverage.row_count == 3
     assert data["lookup"] == {**coverage.lookup_cost._asdict(), "mean_rows": (4 * 1 + 4 * 2 + 24 * 3) / 32}

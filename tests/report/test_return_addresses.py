@@ -12,8 +12,9 @@ import pytest
 from cfi2sframe import Options, convert, load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import BudgetError
-from cfi2sframe.render.text import coverage_lines
-from cfi2sframe.report.coverage import account, coverage_data
+from cfi2sframe.render.coverage_json import coverage_data
+from cfi2sframe.render.coverage_text import coverage_lines
+from cfi2sframe.report.coverage import account
 from cfi2sframe.report.return_addresses import ReturnAddresses, count_return_addresses
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound

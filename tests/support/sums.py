@@ -6,7 +6,7 @@ from __future__ import annotations
 from cfi2sframe import Conversion, Options, account, convert
 from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.plt.stub_reasons import StubReason
-from cfi2sframe.report.coverage import ByteCounts, Coverage
+from cfi2sframe.report.code_bytes import ByteCounts
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE
 
 TYPE_CHECKING = False
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.report.coverage import Coverage
     from cfi2sframe.sframe.lookup_cost import LookupCost
 
 
@@ -82,6 +83,9 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     columns = list(zip(*(section.counts for section in coverage.sections), strict=True))
     assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts())
     image = conversion.image
+    named = [item.size for item in coverage.without_cfi]
+    assert named == sorted(named, reverse=True)
+    assert sum(named) == coverage.bytes.uncovered or len(named) == 1000
     assert coverage.bytes.total == sum(code.end_vaddr - code.start_vaddr for code in image.code_ranges)
     # Counted the other way round, from ranges instead of outcomes. A range may continue after its section inside an
     # executable segment; those bytes are in no section's count.

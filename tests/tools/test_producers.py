@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cfi2sframe import convert, load
-from cfi2sframe.report.coverage import account, coverage_data
+from cfi2sframe.render.coverage_json import coverage_data
+from cfi2sframe.report.coverage import account
 from tests.support.samples import TEXT_VADDR
 from tests.support.sizes import library, s390x_library, unsayable
 

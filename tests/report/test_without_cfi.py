@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code that no CFI covers: its functions by name, stretches without one, and the padding between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.render.coverage_text import coverage_lines
+from cfi2sframe.report.code_bytes import ByteCounts
+from cfi2sframe.report.without_cfi import NAMED_COUNT
+from tests.support import cfi_asm as asm
+from tests.support.samples import CODE, FRAME_VADDR, PT_LOAD, SHF_ALLOC, TEXT_VADDR, object_file, push_fp
+from tests.support.sums import check_sums, convert_checked
+
+if TYPE_CHECKING:
+    from cfi2sframe.report.coverage import Coverage
+
+STT_NOTYPE: Final = 0x10
+STT_GNU_IFUNC: Final = 0x1A
+STT_OBJECT: Final = 0x11
+#: `ret`, and what fills the space before the next function.
+RET: Final = b"\xc3"
+NOP: Final = b"\x90"
+INT3: Final = b"\xcc"
+
+
+def covered(code: bytes, *symbols: asm.Symbol) -> Coverage:
+    """Return the account of a library: 32 bytes with CFI, and then this code without."""
+    frame = asm.EhFrame((push_fp(AMD64), asm.Terminator()), FRAME_VADDR).assemble()
+    data = asm.elf_file(
+        AMD64.elf_machine,
+        (
+            asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),
+            asm.Section(".text", 31 * b"\x55" + RET + code, 1, CODE, TEXT_VADDR),
+        ),
+        file_type=3,
+        segments=(asm.Segment(PT_LOAD, 4, (".eh_frame",)), asm.Segment(PT_LOAD, 5, (".text",))),
+        symbols=symbols,
+    )
+    return check_sums(convert_checked(load(data, "in")))
+
+
+def at(offset: int, size: int, name: str, info: int = 0x12) -> asm.Symbol:
+    """Return a symbol of the code without CFI."""
+    return asm.Symbol(name, TEXT_VADDR + 32 + offset, size, info)
+
+
+def found(coverage: Coverage) -> list[tuple[str, int, int]]:
+    """Return names, offsets in the code without CFI, and sizes."""
+    return [(item.name, item.address - TEXT_VADDR - 32, item.size) for item in coverage.without_cfi]
+
+
+A: Final = 10 * b"\x55"
+
+
+@pytest.mark.parametrize(
+    ("code", "symbols", "expected", "padding"),
+    [
+        (A, (), [("", 0, 10)], 0),
+        (A, (at(0, 10, "f"),), [("f", 0, 10)], 0),
+        # The end of a function of unknown size is unknown, too.
+        (A + 6 * NOP, (at(0, 0, "f"),), [("f", 0, 16)], 0),
+        (A + 6 * NOP, (at(0, 10, "f"),), [("f", 0, 10)], 6),
+        (A + 6 * INT3 + A, (at(0, 10, "f"), at(16, 10, "g")), [("f", 0, 10), ("g", 16, 10)], 6),
+        (A + 6 * NOP + A, (at(0, 10, "f"),), [("f", 0, 10), ("", 16, 10)], 6),
+        (A + 6 * NOP + A, (at(16, 0, "g"),), [("", 0, 16), ("g", 16, 10)], 0),
+        # Room that a function keeps for patches is no padding.
+        (6 * NOP + A, (at(0, 16, "f"),), [("f", 0, 16)], 0),
+        (70 * NOP + A, (), [("", 70, 10)], 70),
+        (2 * A + 12 * NOP, (at(0, 10, "f"), at(10, 10, "g")), [("f", 0, 10), ("g", 10, 10)], 12),
+        # Labels inside a function, and other names of it.
+        (A, (at(0, 10, "f"), at(4, 0, "inner"), at(6, 2, "other")), [("f", 0, 10)], 0),
+        (A, (at(0, 10, "label", STT_NOTYPE), at(0, 10, "f")), [("f", 0, 10)], 0),
+        (A, (at(0, 0, "short"), at(0, 10, "f")), [("f", 0, 10)], 0),
+        (A, (at(0, 10, "label", STT_NOTYPE),), [("label", 0, 10)], 0),
+        (A, (at(0, 0, "label", STT_NOTYPE), at(0, 10, "data", STT_OBJECT)), [("", 0, 10)], 0),
+        (A, (at(0, 10, "f", STT_GNU_IFUNC),), [("f", 0, 10)], 0),
+        # A size that is too large reaches to the end of the code.
+        (A, (at(0, 1 << 60, "f"),), [("f", 0, 10)], 0),
+        # The largest first; of equal ones, the first.
+        (3 * A, (at(0, 10, "f"), at(10, 20, "g")), [("g", 10, 20), ("f", 0, 10)], 0),
+        (2 * A, (at(0, 10, "f"), at(10, 10, "g")), [("f", 0, 10), ("g", 10, 10)], 0),
+    ],
+)
+def test_stretches(
+    code: bytes, symbols: tuple[asm.Symbol, ...], expected: list[tuple[str, int, int]], padding: int
+) -> None:
+    coverage = covered(code, *symbols)
+    assert found(coverage) == expected
+    assert (coverage.bytes.other_padding, coverage.bytes.uncovered) == (padding, len(code) - padding)
+
+
+def test_of_an_object() -> None:
+    """Addresses are offsets in the section, as those of functions that are left out."""
+    symbols = (asm.Symbol("f", 0x40, 0x20), asm.Symbol("g", 0x20, 8, section=".text.b"))
+    image = load(object_file(AMD64, {".text": (push_fp(AMD64, 0),), ".text.b": (push_fp(AMD64, 0),)}, symbols=symbols))
+    coverage = check_sums(convert_checked(image))
+    assert [(item.name, item.section, item.address, item.size) for item in coverage.without_cfi] == [
+        ("", ".text.b", 0x28, 0xD8),
+        ("", ".text", 0x60, 0xA0),
+        ("", ".text", 0x20, 0x20),
+        ("f", ".text", 0x40, 0x20),
+        ("g", ".text.b", 0x20, 8),
+    ]
+
+
+def test_many_stretches() -> None:
+    """The account names the largest; the text, as many as it is asked for, and says how much there is elsewhere."""
+    count = NAMED_COUNT + 10
+    symbols = tuple(at(16 * number, 10 + number % 3, f"f{number}") for number in range(count))
+    coverage = covered(count * (A + 6 * NOP), *symbols)
+    assert len(coverage.without_cfi) == NAMED_COUNT
+    assert coverage.without_cfi[0][0] == "f2"
+    text = list(coverage_lines(coverage, top=2))
+    shown = text[text.index("  code without CFI: bytes, and where; the largest first") + 1 :]
+    assert [" ".join(line.split()) for line in shown] == [
+        "12 0x20040-0x2004c in .text f2",
+        "12 0x20070-0x2007c in .text f5",
+        f"{coverage.bytes.uncovered - 24:,} elsewhere",
+    ]
+    assert len(list(coverage_lines(coverage, details=True))) > NAMED_COUNT
+
+
+def test_share_of_the_code() -> None:
+    """Padding that no CFI covers is no code."""
+    assert ByteCounts().percent == 100
+    assert ByteCounts(total=10, other_padding=10).percent == 100
+    assert ByteCounts(total=100, default=40, padding=5, other_padding=10, uncovered=45).percent == 50
+    assert covered(16 * NOP + 32 * b"\x55").bytes.code == 64
