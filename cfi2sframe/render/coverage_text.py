@@ -139,9 +139,8 @@ def _function_lines(coverage: Coverage) -> Iterator[str]:
 
 def _section_size_lines(coverage: Coverage, *, details: bool) -> Iterator[str]:
     sizes, cost = coverage.sizes, coverage.lookup_cost
-    ratio = (
-        "" if sizes.ratio is None else f"; {sizes.ratio:.2f} of the bytes of {coverage.source_names} + .eh_frame_hdr"
-    )
+    cfi = coverage.source_names + (" + .eh_frame_hdr" if sizes.eh_frame_hdr else "")
+    ratio = "" if sizes.ratio is None else f"; {sizes.ratio:.2f} of the bytes of {cfi}"
     yield from _count(2, "bytes of .sframe", sizes.sframe, f"{coverage.row_count:,} rows{ratio}")
     if details:
         yield f"  {'address of .sframe':<{_LABEL_WIDTH - 2}}{coverage.section_vaddr:>#{_COUNT_WIDTH}x}"
