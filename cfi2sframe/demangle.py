@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make names readable that compilers have mangled: C++ by its run-time library, Rust by `rust_names`.
+"""Make mangled names readable, for every report: C++ names, by the C++ run-time library.
 
 The library's function is `__cxa_demangle` (Itanium C++ ABI). A name of 100 characters can keep it busy practically for
 ever: each level of nested substitutions, packs or conversion operators doubles the text. No limit on the length of a
@@ -37,9 +37,7 @@ _WAIT_SECONDS: Final = 10.0
 _LIBRARIES: Final = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
 _SIZE: Final = struct.Struct("I")
 #: What mangled names begin with.
-_PREFIXES: Final = ("_Z", "_R")
-#: Steps, each about a microsecond, that all Rust names together may take.
-_RUST_STEPS: Final = 500_000
+_PREFIX: Final = "_Z"
 #: Characters that all readable names of one report may have together.
 _REPORT_SIZE: Final = 4 << 20
 
@@ -50,7 +48,7 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
     Names are missing that are not mangled, that cannot be read, or for which there is no room: readable names may be
     many times as long. Without a mangled name this costs nothing.
     """
-    counts = Counter(name for name in names if name.startswith(_PREFIXES))
+    counts = Counter(name for name in names if name.startswith(_PREFIX))
     readable = dict[str, str]()
     if not counts:
         return readable
@@ -70,7 +68,6 @@ class Demangler:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
         self._processes_left = MAX_PROCESSES
-        self._rust_steps_left = _RUST_STEPS
         self._process = 0
         self._questions = self._answers = -1
 
@@ -83,26 +80,15 @@ class Demangler:
         self.close()
 
     def readable(self, name: str) -> str:
-        """Return a C++ or Rust name demangled; unchanged when it is no mangled name, or too expensive."""
-        if not name.startswith(_PREFIXES) or not name.isascii() or "\0" in name or len(name) > _MAX_NAME_SIZE:
+        """Return a C++ name demangled; unchanged when it is no mangled name, or too expensive."""
+        if not name.startswith(_PREFIX) or not name.isascii() or "\0" in name or len(name) > _MAX_NAME_SIZE:
             return name
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = self._rust(name) or self._ask(name) or name
+            known = self._known[name] = self._ask(name) or name
         return known
 
-    def _rust(self, name: str) -> str | None:
-        if self._rust_steps_left <= 0:
-            return None
-        from cfi2sframe.rust_names import rust_name
-
-        text, steps = rust_name(name)
-        self._rust_steps_left -= steps
-        return text
-
     def _ask(self, name: str) -> str | None:
-        if not name.startswith("_Z"):
-            return None
         try:
             if not self._process and not self._start():
                 return None

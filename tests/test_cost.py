@@ -18,7 +18,6 @@ from tests.support.bounds import run_within_bound
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file
 from tests.test_demangle import conversions, substitutions
-from tests.test_rust_names import doubling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,8 +143,7 @@ def test_the_expression_of_stubs_at_each_of_their_bytes(tmp_path: Path) -> None:
 def test_names_of_functions_that_are_left_out(tmp_path: Path) -> None:
     """Mangled names that would take years to read stay as they are, and so do those that many long texts would be."""
     cie = cie_of(AMD64, asm.def_cfa_expression(b"\x30"))
-    names = [*(substitutions(35).replace("_Z1f", f"_Z2f{n}") for n in range(9)), conversions(40), doubling(40)]
-    names += [doubling(12)] * 200
+    names = [*(substitutions(35).replace("_Z1f", f"_Z2f{n}") for n in range(9)), conversions(40)]
     fdes = [asm.Fde(cie, TEXT_VADDR + 64 * n, 64) for n in range(len(names))]
     symbols = [asm.Symbol(name, TEXT_VADDR + 64 * n, 64) for n, name in enumerate(names)]
     data = linked_file(

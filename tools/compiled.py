@@ -61,7 +61,6 @@ KEPT: Final = {
     "printable.py": "runs once for each line that is printed",
     "processes.py": "runs once for each file of a pool",
     "reasons.py": "nothing to run",
-    "rust_names.py": "runs once for each name that is shown",
     "sframe/dump.py": "prints",
 }
 PACKAGE: Final = "cfi2sframe"

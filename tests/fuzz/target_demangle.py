@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzz target: any bytes as a C++ or Rust name, or as a list of the former's words (what begins with no prefix)."""
+"""Fuzz target: any bytes as a C++ name, or as a list of the grammar's words (what does not begin with `_Z`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_TEXT_SIZE: Final = 1 << 16
 
 def name_of(data: bytes) -> str:
     """Return the name that an input stands for."""
-    if data.startswith((b"_Z", b"_R")):
+    if data.startswith(b"_Z"):
         return data.decode("utf-8", "surrogateescape")
     return "_Z" + "".join(WORDS[byte % len(WORDS)] for byte in data)
 
@@ -64,11 +64,4 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         )
     ):
         yield f"name-{number}", name.encode()
-    from tests.test_rust_names import HOSTILE as RUST_HOSTILE
-    from tests.test_rust_names import NAMES as RUST_NAMES
-
-    for number, name in enumerate(RUST_NAMES):
-        yield f"rust-{number}", name.encode()
-    for kind, name in RUST_HOSTILE.items():
-        yield f"rust-{kind}", name.encode()
     yield "words", bytes(range(len(WORDS)))
