@@ -64,7 +64,7 @@ def test_names() -> None:
         for name, readable in (
             ("_ZN6second1fEv", "second::f()"),
             ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
-            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
+            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt::h0123456789abcdef"),
             (substitutions(1), "f(A<int, int>, A<A<int, int>, A<int, int> >)"),
             *[
                 (name, name)
