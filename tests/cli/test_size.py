@@ -48,10 +48,12 @@ def test_json_has_what_was_asked_for(tree: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_file_that_cannot_be_read_is_a_line(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree / "readme"), str(tree), str(tree / "none")]) == EXIT_UNUSABLE
-    out = capsys.readouterr().out
-    assert "not an ELF file" in out
-    assert "No such file or directory" in out
-    assert "2 files" in out
+    out, err = capsys.readouterr()
+    assert "\nNot measured: 2 files.\n" in out
+    assert f"cfi2sframe: {tree}/readme: error: not an ELF file\n" in err
+    assert f"cfi2sframe: {tree}/none: error: No such file or directory\n" in err
+    assert main(["size", str(tree / "readme"), str(tree), "--details"]) == EXIT_UNUSABLE
+    assert "not an ELF file" in capsys.readouterr().out
 
 
 def test_nothing_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +180,7 @@ class _Losing:
 
 def test_an_executor_that_loses_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--executor", f"{__name__}:_Losing"]) == EXIT_UNUSABLE
-    assert "the executor lost it (OSError: no route)" in capsys.readouterr().out
+    assert "the executor lost it (OSError: no route)" in capsys.readouterr().err
 
 
 class _Broken(_Losing):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.report.size.measure import measure
+from cfi2sframe.report.size.measure import Request, measure
 from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes, SizeReport
 from cfi2sframe.report.size.totals import add_up, build_comparison
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE
@@ -50,7 +50,7 @@ FAILURES = [Failure("bad.so", "truncated"), Failure("script.o", "no call frame i
 
 def measured(name: str, data: bytes) -> FileSizes:
     """The sizes of a file with these bytes, with three functions in each list."""
-    return measure(load(data, name), function_count=3)
+    return measure(load(data, name), Request(function_count=3))
 
 
 def sample_files() -> list[FileSizes | Failure]:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.report.size.records import MAKERS, ROWS_CLASSES, Change, by_count, quotient
+from cfi2sframe.report.size.records import MAKERS, Change, by_count, quotient
+from cfi2sframe.report.size.row_classes import ROWS_CLASSES
 from cfi2sframe.report.size.totals import ratio_bins
 from cfi2sframe.sframe.constants import VERSIONS
 
