@@ -221,7 +221,10 @@ def _groups(measured: list[Measured], arguments: argparse.Namespace) -> Mapping[
             if arguments.by == "package":
                 raise
             packages = {}
-        if arguments.by == "package" or any(package != NO_PACKAGE for package in packages.values()):
+        has_packages = any(package != NO_PACKAGE for package in packages.values())
+        if arguments.by == "package" and packages and not has_packages:
+            say("warning", "no package has any of these files; --by folder adds them up by where they are")
+        if arguments.by == "package" or has_packages:
             groups["package"] = packages
     if is_page or arguments.by == "folder":
         groups["folder"] = folders_of(measured)

@@ -142,11 +142,16 @@ def _lines(path: str) -> list[str]:
         descriptor = open_unfollowed(path)
     except OSError:
         return []
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_LIST_SIZE:
             return []
-        return os.fsdecode(file.read(_MAX_LIST_SIZE)).split("\n")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return os.fsdecode(file.read(_MAX_LIST_SIZE)).split("\n")
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
 
 
 # rpm
@@ -168,10 +173,17 @@ def _rpm_owners(database: Database, wanted: Iterable[str]) -> Iterator[tuple[str
             timeout=_RPM_SECONDS,
             env={**os.environ, "LC_ALL": "C"},
         ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error).partition(" '[")[0]
-        raise RequestError(f"rpm cannot list the packages of {database.folder}: {reason}; use --by folder") from None
+    except OSError as error:
+        raise _cannot_list(database, error.strerror or str(error)) from None
+    except subprocess.TimeoutExpired:
+        raise _cannot_list(database, f"it takes more than {_RPM_SECONDS} seconds") from None
+    except subprocess.CalledProcessError as error:
+        raise _cannot_list(database, f"it ends with status {error.returncode}") from None
     for line in sorted(os.fsdecode(listing).splitlines()):
         package, _, path = line.partition("\t")
         if path in spellings:
             yield spellings[path], package
+
+
+def _cannot_list(database: Database, reason: str) -> RequestError:
+    return RequestError(f"rpm cannot list the packages of {database.folder}: {reason}; use --by folder")

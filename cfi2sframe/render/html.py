@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.printable import printable
 from cfi2sframe.render.headline import headline, human, remarks, sentence
-from cfi2sframe.render.html_charts import changes_section, distribution_section, top_section, versions_section
+from cfi2sframe.render.html_charts import (
+    changes_section,
+    distribution_section,
+    has_groups,
+    top_section,
+    versions_section,
+)
 from cfi2sframe.render.html_tables import table_section
 from cfi2sframe.report.size import tables
 from cfi2sframe.report.size.answers import (
@@ -54,8 +60,7 @@ def _report_sections(report: SizeReport) -> Iterator[str]:
         yield from top_section(report)
         for kind in GROUP_KINDS:
             for grouping in report.groupings:
-                # One folder has no more to say than all files.
-                if grouping.by == kind and (kind == "package" or len(grouping.groups) > 1):
+                if grouping.by == kind and has_groups(grouping):
                     yield from table_section(f"{kind}s", wide_table(report, grouping), "")
         if report.code_sections is not None:
             yield from table_section("code-sections", wide_sections_table(report.code_sections), "")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         CfiSizes,
         FileGroup,
         FileSizes,
+        Grouping,
         Pair,
         SectionSizes,
         SizeComparison,
@@ -88,7 +89,8 @@ def _segments(section: SectionSizes) -> tuple[Segment, ...]:
 
 def top_section(report: SizeReport) -> Iterator[str]:
     """Yield bars for the five lines of the first table that come first."""
-    grouping = next((grouping for grouping in report.groupings if grouping.by == "package"), None)
+    packages = (grouping for grouping in report.groupings if grouping.by == "package")
+    grouping = next(filter(has_groups, packages), None)
     items: Sequence[FileSizes | FileGroup] = report.files if grouping is None else grouping.groups
     shown = items[:TOP_COUNT]
     noun = plural("file" if grouping is None else "package", len(shown))
@@ -104,6 +106,11 @@ def top_section(report: SizeReport) -> Iterator[str]:
         [_group(item.name[skipped:], figures_of(item, number), number) for item in shown],
     )
     yield "</section>\n"
+
+
+def has_groups(grouping: Grouping) -> bool:
+    """Whether there are several groups; a single one says no more than all files."""
+    return len(grouping.groups) + grouping.omitted_count > 1
 
 
 def _by_us(version: int) -> str:

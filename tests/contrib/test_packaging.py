@@ -171,8 +171,8 @@ def test_templates_are_packaged(archives: tuple[Path, Path, Path]) -> None:
 def data_files() -> list[Path]:
     """Return the files of the package that are no modules."""
     paths = (ROOT / "cfi2sframe" / "render").iterdir()
-    found = [path for path in paths if path.suffix in (".css", ".html")]
-    assert len(found) == 2
+    found = [path for path in paths if path.suffix in (".css", ".html", ".js")]
+    assert len(found) == 3
     return found
 
 
