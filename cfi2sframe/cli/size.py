@@ -215,12 +215,8 @@ def _groups(measured: list[Measured], arguments: argparse.Namespace) -> Mapping[
     groups: dict[GroupKind, Mapping[str, str]] = {}
     is_page = arguments.format == "html"
     if is_page or arguments.by == "package":
-        try:
-            packages = packages_of(measured)
-        except RequestError:
-            if arguments.by == "package":
-                raise
-            packages = {}
+        # A program is run only for who asked for packages: the database may be that of a root of anyone's.
+        packages = packages_of(measured, may_ask_rpm=arguments.by == "package")
         has_packages = any(package != NO_PACKAGE for package in packages.values())
         if arguments.by == "package" and packages and not has_packages:
             say("warning", "no package has any of these files; --by folder adds them up by where they are")

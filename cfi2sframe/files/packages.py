@@ -35,9 +35,13 @@ class Database(NamedTuple):
 
 
 class PackageFinder:
-    """Finds the databases of folders, and the packages of their files."""
+    """Finds the databases of folders, and the packages of their files.
 
-    def __init__(self) -> None:
+    `may_ask_rpm`: also the packages of databases that rpm has to read.
+    """
+
+    def __init__(self, *, may_ask_rpm: bool = True) -> None:
+        self._may_ask_rpm = may_ask_rpm
         self._known: dict[str, Database | None] = {}
 
     def database_of(self, path: str) -> Database | None:
@@ -60,7 +64,7 @@ class PackageFinder:
             # What a link leads to is the file that was measured.
             real = os.path.realpath(path) if os.path.islink(path) else os.path.join(folder, os.path.basename(path))
             database = self.database_of(folder)
-            if database is not None:
+            if database is not None and (self._may_ask_rpm or database.kind != "rpm"):
                 inside = os.path.join("/", os.path.relpath(real, database.root))
                 wanted[database].setdefault(inside, []).append(path)
         result: dict[str, str] = {}

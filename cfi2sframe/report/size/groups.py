@@ -31,13 +31,13 @@ def _folder(source: Source, name: str) -> str:
     return f"{source.name}({inside})"
 
 
-def packages_of(measured: Sequence[Measured]) -> dict[str, str]:
+def packages_of(measured: Sequence[Measured], *, may_ask_rpm: bool = True) -> dict[str, str]:
     """Return the package of each file: the package file that it came from, or that of the database that lists it.
 
-    Raises `RequestError` when a database cannot be read.
+    `may_ask_rpm`: rpm is run to read its databases. Raises `RequestError` when it cannot.
     """
     in_trees = {each.source.path for each in measured if each.source.kind not in ("deb", "rpm")}
-    owners = PackageFinder().owners(in_trees)
+    owners = PackageFinder(may_ask_rpm=may_ask_rpm).owners(in_trees)
     packages = {
         each.source: each.source.name
         if each.source.kind in ("deb", "rpm")
