@@ -30,7 +30,7 @@ for (const frame of document.querySelectorAll(".scroll")) {
     });
   });
 
-  if (rows.length <= 10) continue;
+  if (rows.length <= 15) continue;
   const name = table.caption.textContent.toLowerCase();
   const filter = document.createElement("input");
   filter.type = "search";

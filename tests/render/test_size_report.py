@@ -165,6 +165,19 @@ def test_headlines_of_nothing() -> None:
     assert [line.split() for line in render_tables([answer_table(report, "file")])][1] == ["s390x.so"]
 
 
+def test_files_that_stay_the_same_are_counted() -> None:
+    old = [measured(name, library(2)) for name in "abcd"]
+    new = [measured("a", library(5)), *old[1:]]
+    table = comparison_answer(build_comparison(old, new, version=3))
+    assert ([row[-1] for row in table.rows], table.note) == (["a"], "3 files stay the same.")
+    table = comparison_answer(build_comparison(old, new, version=3, top=2))
+    assert ([row[-1] for row in table.rows], table.note) == (["a"], "3 files stay the same.")
+    table = comparison_answer(build_comparison(old, new, version=3, top=1))
+    assert table.note == "3 more files are in the total (--top all lists them)."
+    assert table.total is not None
+    assert table.total[-1] == "4 files"
+
+
 @pytest.mark.parametrize(
     ("counts", "text"),
     [

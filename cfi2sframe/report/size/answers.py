@@ -205,11 +205,19 @@ def _section_cells(section: CodeSection) -> tuple[Cell, ...]:
 
 
 def comparison_answer(comparison: SizeComparison) -> Table:
-    """Return the files that changed, the largest change first, and the sum of all."""
+    """Return the files whose section changed, the largest change first, and the sum of all."""
     version = comparison.version
+    changed = [pair for pair in comparison.pairs if pair.verdict(version) != "same"]
+    # Those that stay the same come last: when some are listed, so are all that changed.
+    same_count = len(comparison.pairs) - len(changed)
+    if same_count:
+        same_count += comparison.omitted_count
+        note = f"{counted(same_count, 'file')} {'stays' if same_count == 1 else 'stay'} the same."
+    else:
+        note = _omitted(comparison.omitted_count, "file").strip()
     sizes = comparison.section_change(version, "cfi2sframe")
     count = len(comparison.pairs) + comparison.omitted_count
-    folder = common_folder([pair.name for pair in comparison.pairs])
+    folder = common_folder([pair.name for pair in changed])
     return Table(
         "",
         (
@@ -218,7 +226,7 @@ def comparison_answer(comparison: SizeComparison) -> Table:
             Column("old"),
             Column("new"),
             Column("CFI + hdr", "change"),
-            Column("", "text"),
+            Column("verdict", "text"),
             Column(f"file, in {folder}" if folder else "file", "text"),
         ),
         tuple(
@@ -231,12 +239,12 @@ def comparison_answer(comparison: SizeComparison) -> Table:
                 pair.verdict(version),
                 pair.name[len(folder) :],
             )
-            for pair in comparison.pairs
+            for pair in changed
         ),
         (sizes.difference, sizes.percent, sizes.old, sizes.new, comparison.base.difference, "", counted(count, "file"))
         if count != 1
         else None,
-        _omitted(comparison.omitted_count, "file").strip(),
+        note,
     )
 
 
