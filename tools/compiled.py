@@ -51,6 +51,7 @@ KEPT: Final = {
     "__main__.py": "runs as a script",
     "*/__init__.py": "nothing to run",
     "api.py": "strings calls together",
+    "demangle.py": "runs once for each name that is shown",
     "elf/contents.py": "reads ranges of files",
     "elf/load.py": "opens files",
     "errors.py": "nothing to run",
@@ -60,6 +61,7 @@ KEPT: Final = {
     "printable.py": "runs once for each line that is printed",
     "processes.py": "runs once for each file of a pool",
     "reasons.py": "nothing to run",
+    "rust_names.py": "runs once for each name that is shown",
     "sframe/dump.py": "prints",
 }
 PACKAGE: Final = "cfi2sframe"

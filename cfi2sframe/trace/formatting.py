@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cfi2sframe.demangle import Demangler
 from cfi2sframe.errors import BudgetError
 from cfi2sframe.printable import printable
-from cfi2sframe.trace.demangle import Demangler
 from cfi2sframe.trace.frame import Ending
 
 if TYPE_CHECKING:

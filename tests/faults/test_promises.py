@@ -23,10 +23,10 @@ FORBIDDEN = {
 }
 #: `ctypes` is how a live process is held still, and how the C++ library makes its names readable; `pickle` is between
 #: copies of one process.
-ALLOWED = {("trace/ptrace.py", "ctypes"), ("trace/demangle.py", "ctypes"), ("processes.py", "pickle")}
+ALLOWED = {("trace/ptrace.py", "ctypes"), ("demangle.py", "ctypes"), ("processes.py", "pickle")}
 STARTERS = re.compile(r"^(system|popen|fork|forkpty|exec[lv].*|spawn.*|posix_spawn.*|startfile)$")
 #: Copies of this process start no program.
-MAY_START = {"cli/linker.py": {"fork", "posix_spawn"}, "processes.py": {"fork"}, "trace/demangle.py": {"fork"}}
+MAY_START = {"cli/linker.py": {"fork", "posix_spawn"}, "processes.py": {"fork"}, "demangle.py": {"fork"}}
 
 
 def test_the_tests_that_are_named_are_there() -> None:

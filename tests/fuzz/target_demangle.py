@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.trace.demangle import CPU_SECONDS, Demangler
+from cfi2sframe.demangle import CPU_SECONDS, Demangler
 from tests.fuzz.harness import expect
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(data: bytes) -> None:
 
 def seeds() -> Iterator[tuple[str, bytes]]:
     """Yield names of each kind, and those that are known to double with each level."""
-    from tests.trace.test_demangle import HOSTILE, conversions, packs, substitutions
+    from tests.test_demangle import HOSTILE, conversions, packs, substitutions
 
     for kind, name in HOSTILE.items():
         yield kind.replace(" ", "-"), name.encode()

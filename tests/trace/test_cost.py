@@ -30,7 +30,7 @@ from tests.support.trace.core_files import (
     status,
 )
 from tests.support.trace.stacks import STACK, raw_section, words_row
-from tests.trace.test_demangle import HOSTILE
+from tests.test_demangle import HOSTILE
 
 if TYPE_CHECKING:
     from pathlib import Path

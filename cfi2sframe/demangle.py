@@ -1,24 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demangle C++ names with the C++ run-time library (Itanium C++ ABI, `__cxa_demangle`).
+"""Make names readable that compilers have mangled: C++ by its run-time library, Rust by `rust_names`.
 
-A name of 100 characters can keep it busy practically for ever: each level of nested substitutions, packs or conversion
-operators doubles the text. No limit on the length of a name or its references is both safe and useful, so a
-forked process does the work, with limits on CPU time and memory that the kernel enforces. No program is executed.
+The library's function is `__cxa_demangle` (Itanium C++ ABI). A name of 100 characters can keep it busy practically for
+ever: each level of nested substitutions, packs or conversion operators doubles the text. No limit on the length of a
+name or its references is both safe and useful, so a forked process does the work, with limits on CPU time and memory
+that the kernel enforces. No program is executed.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import select
 import signal
 import struct
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -35,6 +36,32 @@ _WAIT_SECONDS: Final = 10.0
 #: The sonames of GCC's and LLVM's libraries.
 _LIBRARIES: Final = ("libstdc++.so.6", "libc++abi.so.1", "libc++.so.1")
 _SIZE: Final = struct.Struct("I")
+#: What mangled names begin with.
+_PREFIXES: Final = ("_Z", "_R")
+#: Steps, each about a microsecond, that all Rust names together may take.
+_RUST_STEPS: Final = 500_000
+#: Characters that all readable names of one report may have together.
+_REPORT_SIZE: Final = 4 << 20
+
+
+def readable_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the readable form of the mangled names among those that a report shows, each as often as it is given here.
+
+    Names are missing that are not mangled, that cannot be read, or for which there is no room: readable names may be
+    many times as long. Without a mangled name this costs nothing.
+    """
+    counts = Counter(name for name in names if name.startswith(_PREFIXES))
+    readable = dict[str, str]()
+    if not counts:
+        return readable
+    size_left = _REPORT_SIZE
+    with Demangler() as demangler:
+        for name, count in counts.items():
+            text = demangler.readable(name)
+            if text != name and count * len(text) <= size_left:
+                size_left -= count * len(text)
+                readable[name] = text
+    return readable
 
 
 class Demangler:
@@ -43,6 +70,7 @@ class Demangler:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
         self._processes_left = MAX_PROCESSES
+        self._rust_steps_left = _RUST_STEPS
         self._process = 0
         self._questions = self._answers = -1
 
@@ -55,15 +83,26 @@ class Demangler:
         self.close()
 
     def readable(self, name: str) -> str:
-        """Return a C++ (or old Rust) name demangled; unchanged when it is no mangled name, or too expensive."""
-        if not name.startswith("_Z") or not name.isascii() or "\0" in name or len(name) > _MAX_NAME_SIZE:
+        """Return a C++ or Rust name demangled; unchanged when it is no mangled name, or too expensive."""
+        if not name.startswith(_PREFIXES) or not name.isascii() or "\0" in name or len(name) > _MAX_NAME_SIZE:
             return name
         known = self._known.get(name)
         if known is None:
-            known = self._known[name] = self._ask(name) or name
+            known = self._known[name] = self._rust(name) or self._ask(name) or name
         return known
 
+    def _rust(self, name: str) -> str | None:
+        if self._rust_steps_left <= 0:
+            return None
+        from cfi2sframe.rust_names import rust_name
+
+        text, steps = rust_name(name)
+        self._rust_steps_left -= steps
+        return text
+
     def _ask(self, name: str) -> str | None:
+        if not name.startswith("_Z"):
+            return None
         try:
             if not self._process and not self._start():
                 return None
@@ -123,6 +162,8 @@ class Demangler:
 
 def _serve(asked: int, answered: int) -> None:
     """Answer names until the pipe is closed or a limit is exceeded. Runs in the forked process."""
+    import ctypes
+
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     with open("/proc/self/statm", "rb") as file:
@@ -146,6 +187,8 @@ def _serve(asked: int, answered: int) -> None:
 
 def _functions() -> tuple[Callable[..., int | None], Callable[[int | None], object]]:
     """Return `__cxa_demangle` and `free`. Raises `OSError` where there is no library that has the former."""
+    import ctypes
+
     for library in _LIBRARIES:
         try:
             demangle = ctypes.CDLL(library)["__cxa_demangle"]
