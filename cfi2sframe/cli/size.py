@@ -194,10 +194,10 @@ def _say_failures(report: SizeReport | SizeComparison) -> int:
 
 def _measure(arguments: argparse.Namespace) -> SizeReport:
     from cfi2sframe.files import find_sources
-    from cfi2sframe.report.size.totals import build_report
+    from cfi2sframe.report.size.totals import build_report, readable_functions
 
     failures, measured = _results(find_sources(arguments.paths), arguments)
-    return build_report(
+    report = build_report(
         (*failures, *(result for each in measured for result in each.results)),
         version=arguments.sframe_version,
         order=arguments.sort,
@@ -206,6 +206,9 @@ def _measure(arguments: argparse.Namespace) -> SizeReport:
         groups=_groups(measured, arguments),
         level=arguments.level,
     )
+    # Programs have names as they are linked.
+    for_people = arguments.format not in ("json", "csv")
+    return report._replace(functions=readable_functions(report.functions)) if for_people else report
 
 
 def _groups(measured: list[Measured], arguments: argparse.Namespace) -> Mapping[GroupKind, Mapping[str, str]]:

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe.arch import AMD64
 from cfi2sframe.cli import main
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
+from tests.support import cfi_asm as asm
+from tests.support.demangling import needs_demangling
+from tests.support.samples import TEXT_VADDR, linked_file, push_fp
 from tests.support.sizes import library
 
 if TYPE_CHECKING:
@@ -146,6 +150,16 @@ def test_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sizes[0] > sizes[2]
     assert main(["size", str(tmp_path), "-O0"]) == EXIT_SUCCESS
     assert capsys.readouterr().out.startswith("version 3 at -O0 adds ")
+
+
+def test_names_of_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """People read names; programs have those of the linker."""
+    needs_demangling()
+    symbols = (asm.Symbol("_ZN3one3twoEv", TEXT_VADDR, 32, 0x12, ".text"),)
+    (tmp_path / "a.so").write_bytes(linked_file(AMD64, (push_fp(AMD64),), symbols=symbols))
+    for words, name in ((("--format", "text"), "one::two()"), (("--json",), "_ZN3one3twoEv")):
+        assert main(["size", str(tmp_path), "--functions", "1", *words]) == EXIT_SUCCESS
+        assert name in capsys.readouterr().out
 
 
 def test_by_folder_and_section(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,6 +165,18 @@ def merge_functions(parts: Iterable[NamedFunctions], count: int) -> NamedFunctio
     )
 
 
+def readable_functions(functions: NamedFunctions) -> NamedFunctions:
+    """Return the lists with C++ and Rust names demangled, where a C++ library is there and the text is not too long."""
+    from cfi2sframe.demangle import readable_names
+
+    lists = (functions.costliest, functions.larger)
+    names = readable_names([function.name for every in lists for function in every])
+    costliest, larger = (
+        tuple(function._replace(name=names.get(function.name, function.name)) for function in every) for every in lists
+    )
+    return functions._replace(costliest=costliest, larger=larger)
+
+
 def build_comparison(
     old: Iterable[Result], new: Iterable[Result], *, version: int, top: int | None = None, level: Level | None = None
 ) -> SizeComparison:
