@@ -6,10 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cfi2sframe import load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.files import Source
+from cfi2sframe.report.size.answers import common_folder
 from cfi2sframe.report.size.groups import NO_PACKAGE, folders_of, packages_of, without_packages
 from cfi2sframe.report.size.measure import Request, measure
 from cfi2sframe.report.size.records import FileSizes
@@ -109,6 +112,18 @@ def test_functions_belong_to_their_sections() -> None:
     assert (first.fde_count, second.fde_count) == (1, 2)
     # In an object no rows are shared.
     assert (second.sframe_size, second.code_size) == (2 * first.sframe_size, 2 * first.code_size)
+
+
+@pytest.mark.property
+@given(st.lists(st.lists(st.sampled_from(("a", "ab", "b", "")), min_size=1, max_size=4).map("/".join), min_size=1))
+def test_the_common_folder_is_one(names: list[str]) -> None:
+    folder = common_folder(names)
+    assert all(name.startswith(folder) for name in names)
+    assert folder == "" or folder.endswith("/")
+    folders = {name.rpartition("/")[0] for name in names}
+    # It is the longest: the next part of the names differs, or one of them has no more parts.
+    if len(names) > 1 and len(folders) == 1 and "" not in folders:
+        assert folder == f"{folders.pop()}/"
 
 
 @pytest.mark.parametrize("order", SECTION_ORDERS)
