@@ -28,8 +28,9 @@ from cfi2sframe.files import Unusable, find_sources, open_source
 from cfi2sframe.pool import results_of
 from cfi2sframe.processes import Lost
 from cfi2sframe.render.markdown import markdown_table
+from cfi2sframe.report.size.measure import Request
 from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes, quotient
-from cfi2sframe.report.size.sources import Measured, Request, measure_source, split_found
+from cfi2sframe.report.size.sources import Measured, measure_source, split_found
 from cfi2sframe.report.size.tables import MAKER_NAMES, Column, Table
 from cfi2sframe.report.size.totals import build_report
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS

@@ -48,7 +48,7 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
     group.add_argument(
         "-O",
         dest="level",
-        type=_level,
+        type=level_of,
         choices=(0, 1, 2, "s"),
         metavar="{0,1,2,s}",
         help="-O0: every function has its own rows; -O1: functions with equal rows share them; -O2: functions are "
@@ -90,7 +90,7 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
     return group
 
 
-def _level(text: str) -> int | str:
+def level_of(text: str) -> int | str:
     """Parse a level: a number, or a letter. The parser's choices say which there are."""
     return int(text) if text.isdecimal() else text
 

@@ -7,71 +7,112 @@ import argparse
 import os
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.common import fail, say
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.cli.options import count_from_one, process_count
+from cfi2sframe.cli.inputs import add_inputs, sources_of, walk_of
+from cfi2sframe.cli.options import level_of, process_count
+from cfi2sframe.cli.outputs import add_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import TextIO
 
     from cfi2sframe.files import Source, Unusable
-    from cfi2sframe.report.size.records import SizeComparison, SizeReport
+    from cfi2sframe.render.origin import Origin
+    from cfi2sframe.report.size.records import GroupKind, SizeComparison, SizeReport
     from cfi2sframe.report.size.sources import Measured
     from cfi2sframe.report.size.totals import Result
 
-_HTML_FUNCTION_COUNT = 20
-_ORDERS = ("sframe", "gnu", "ratio", "cfi", "file", "functions", "left-out", "larger", "name")
+#: What pages list when the command line does not say: functions of each kind.
+_HTML_FUNCTION_COUNT: Final = 20
+#: The lines of a table for people; files for programs, and pages, list all.
+_TEXT_LINE_COUNT: Final = 25
+_FORMATS: Final = ("text", "json", "csv", "markdown", "html")
+_ORDERS: Final = (
+    *("sframe", "gnu", "ratio", "growth", "rows", "cfi", "file", "functions", "left-out", "larger", "name"),
+)
+#: Those that executable sections have.
+_SECTION_ORDERS: Final = ("sframe", "ratio", "cfi", "functions", "name")
+#: `--top all`, as a number of lines.
+_ALL: Final = sys.maxsize
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's arguments to its parser."""
     describe(
         parser,
-        f"{PROGRAM} size PATH... [OPTION]...\n       {PROGRAM} size --compare OLD NEW [OPTION]...",
-        "Measure what SFrame costs or would cost: per file and in total, in every version, as this program writes it\n"
-        "and as GNU as and ld would lay it out; what the bytes are used for, and what is left out. No file is\n"
-        "changed.\n\n"
-        "PATH is an ELF file, a folder (its ELF files, recursively), a static archive, a .deb or an .rpm.",
-        f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/lib -j 4 --top 20 --format html -o report.html\n"
+        f"{PROGRAM} size FILE... [OPTION]...\n       {PROGRAM} size --compare OLD NEW [OPTION]...",
+        "Measure what SFrame costs or would cost, as this program writes it and as GNU as and ld would lay it out: in\n"
+        "one sentence, and for each file, folder, package or section. No file is changed.",
+        f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/bin --by package --top 10\n"
+        f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
     )
-    parser.add_argument("paths", metavar="PATH", nargs="*", help="what to measure")
-    parser.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="two files, or two trees matched by name")
-    parser.add_argument(
-        "--format", choices=("table", "json", "csv", "markdown", "html"), default="table", help="default: table"
+    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    _add_measured(parser)
+    _add_lines(parser)
+
+
+def _add_measured(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is measured")
+    group.add_argument("--compare", nargs=2, metavar=("OLD", "NEW"), help="two files, or two trees matched by name")
+    group.add_argument(
+        "--sframe-version",
+        type=int,
+        choices=(1, 2, 3),
+        default=3,
+        metavar="{1,2,3}",
+        help="the version for the headline, the order, the functions and the changes (default 3)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="where to write the report (default: -)")
-    parser.add_argument(
+    group.add_argument(
+        "-O",
+        dest="level",
+        type=level_of,
+        choices=(0, 1, 2, "s"),
+        metavar="{0,1,2,s}",
+        help="how far sections are made small, as convert's -O (default 2; objects are always at 0)",
+    )
+    group.add_argument(
+        "--executor",
+        metavar="MODULE:CALLABLE",
+        help="measure on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
+    )
+
+
+def _add_lines(parser: argparse.ArgumentParser) -> None:
+    group = add_output(parser, _FORMATS)
+    group.add_argument(
+        "--by",
+        choices=("file", "folder", "package", "section"),
+        default="file",
+        help="what a line is about: a file; the files of a folder; those of a package (by the database of dpkg or rpm "
+        "in the tree or above it, or the package files named); or all executable sections of one name (default: file)",
+    )
+    group.add_argument(
+        "--details",
+        action="store_true",
+        help="add the other tables: every version, where the bytes go, look-ups, rows, what is left out and why",
+    )
+    group.add_argument("--sort", choices=_ORDERS, default="sframe", help="the order of the lines (default: sframe)")
+    group.add_argument(
+        "--top",
+        type=_top,
+        metavar="N",
+        help=f"list only N lines, or all of them (default: {_TEXT_LINE_COUNT} in text and markdown, else all); totals "
+        "count all",
+    )
+    group.add_argument(
         "--functions",
         type=_count,
         metavar="N",
         help="list the N costliest functions, and the N that exceed their FDE most "
         f"(html: {_HTML_FUNCTION_COUNT}, else 0)",
     )
-    parser.add_argument("--sort", choices=_ORDERS, default="sframe", help="the order of the files (default: sframe)")
-    parser.add_argument("--top", type=_count, metavar="N", help="list only N files; totals count all")
-    parser.add_argument(
-        "--sframe-version",
-        type=int,
-        choices=(1, 2, 3),
-        default=3,
-        metavar="{1,2,3}",
-        help="the version for the order, the functions and the changes (default 3)",
-    )
-    parser.add_argument(
-        "-j", "--jobs", type=count_from_one, metavar="N", help="processes (default: one per processor that may be used)"
-    )
-    parser.add_argument(
-        "--executor",
-        metavar="MODULE:CALLABLE",
-        help="measure on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
-    )
-    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
+    group.add_argument("--color", choices=("auto", "always", "never"), default="auto", help="default: auto")
 
 
 def _count(text: str) -> int:
@@ -84,22 +125,49 @@ def _count(text: str) -> int:
     return value
 
 
+def _top(text: str) -> int:
+    return _ALL if text == "all" else _count(text)
+
+
 def execute(arguments: argparse.Namespace) -> int:
     """Measure and report; a file that cannot be read is a line of the report and does not stop the others."""
-    if bool(arguments.paths) == bool(arguments.compare):
-        say("error", "name what to measure, or two things to compare, and not both")
+    wrong = _contradiction(arguments)
+    if wrong:
+        say("error", wrong)
         return EXIT_USAGE
-    if arguments.functions is None:
-        arguments.functions = _HTML_FUNCTION_COUNT if arguments.format == "html" and not arguments.compare else 0
+    _fill_defaults(arguments)
     try:
         report = _compare(arguments) if arguments.compare else _measure(arguments)
     except RequestError as error:
         return fail(error, "")
+    except OSError as error:
+        return fail(error, arguments.files_from)
     try:
-        _write(report, arguments)
+        with output_of(arguments) as out:
+            _render(report, arguments, out)
     except OutputError as error:
         return fail(error, "")
     return _say_failures(report)
+
+
+def _contradiction(arguments: argparse.Namespace) -> str:
+    """Return what is wrong with the options; nothing when they go together."""
+    if arguments.compare and (arguments.inputs or arguments.files_from):
+        return "--compare OLD NEW takes no other files"
+    if arguments.compare and arguments.by != "file":
+        return f"--compare goes by file, not by {arguments.by}"
+    if arguments.by == "section" and arguments.sort not in _SECTION_ORDERS:
+        return f"sections cannot be sorted by {arguments.sort}, but by {', '.join(_SECTION_ORDERS)}"
+    return ""
+
+
+def _fill_defaults(arguments: argparse.Namespace) -> None:
+    """Fill in the format, and what follows from it."""
+    arguments.format = format_of(arguments)
+    if arguments.functions is None:
+        arguments.functions = _HTML_FUNCTION_COUNT if arguments.format == "html" and not arguments.compare else 0
+    if arguments.top is None and arguments.format in ("text", "markdown"):
+        arguments.top = _TEXT_LINE_COUNT
 
 
 def _say_failures(report: SizeReport | SizeComparison) -> int:
@@ -120,58 +188,92 @@ def _say_failures(report: SizeReport | SizeComparison) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> SizeReport:
-    from cfi2sframe.files import find_sources
-    from cfi2sframe.report.size.totals import build_report
+    from cfi2sframe.report.size.totals import build_report, readable_functions
 
-    return build_report(
-        _results(find_sources(arguments.paths), arguments),
+    failures, measured = _results(sources_of(arguments), arguments)
+    report = build_report(
+        (*failures, *(result for each in measured for result in each.results)),
         version=arguments.sframe_version,
         order=arguments.sort,
         top=arguments.top,
         function_count=arguments.functions,
+        groups=_groups(measured, arguments),
+        level=arguments.level,
     )
+    # Programs have names as they are linked.
+    for_people = arguments.format not in ("json", "csv")
+    return report._replace(functions=readable_functions(report.functions)) if for_people else report
+
+
+def _groups(measured: list[Measured], arguments: argparse.Namespace) -> Mapping[GroupKind, Mapping[str, str]]:
+    """Return the groups that the report shows: those asked for; on pages, all that there are."""
+    from cfi2sframe.report.size.groups import NO_PACKAGE, folders_of, packages_of
+
+    groups: dict[GroupKind, Mapping[str, str]] = {}
+    is_page = arguments.format == "html"
+    if is_page or arguments.by == "package":
+        # A program is run only for who asked for packages: the database may be that of a root of anyone's.
+        packages = packages_of(measured, may_ask_rpm=arguments.by == "package")
+        has_packages = any(package != NO_PACKAGE for package in packages.values())
+        if arguments.by == "package" and packages and not has_packages:
+            say("warning", "no package has any of these files; --by folder adds them up by where they are")
+        if arguments.by == "package" or has_packages:
+            groups["package"] = packages
+    if is_page or arguments.by == "folder":
+        groups["folder"] = folders_of(measured)
+    return groups
 
 
 def _compare(arguments: argparse.Namespace) -> SizeComparison:
     from cfi2sframe.files import find_relative
     from cfi2sframe.report.size.totals import build_comparison
 
-    old, new = (_results(find_relative(root), arguments) for root in arguments.compare)
-    return build_comparison(old, new, version=arguments.sframe_version, top=arguments.top)
+    sides: list[list[Result]] = []
+    for root in arguments.compare:
+        failures, measured = _results(find_relative(root, walk_of(arguments)), arguments)
+        sides.append([*failures, *(result for each in measured for result in each.results)])
+    old, new = sides
+    version, top, level = arguments.sframe_version, arguments.top, arguments.level
+    return build_comparison(old, new, version=version, top=top, level=level)
 
 
-def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> list[Result]:
+def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> tuple[list[Result], list[Measured]]:
+    """Return what cannot be opened, and what was measured. Raises `RequestError` when nothing can have a package."""
     from cfi2sframe.cli.progress import with_progress
     from cfi2sframe.pool import named_executor
-    from cfi2sframe.report.size.sources import Request, measure_all, split_found
+    from cfi2sframe.report.size.groups import without_packages
+    from cfi2sframe.report.size.measure import Request
+    from cfi2sframe.report.size.sources import measure_all, split_found
 
     sources, failures = split_found(found)
-    request = Request(arguments.functions, arguments.sframe_version)
-    results: list[Result] = list(failures)
+    if arguments.by == "package" and (lost := without_packages(sources)):
+        # Before the files are measured, which takes a while.
+        more = f" (nor for {len(lost) - 1:,} more)" if len(lost) > 1 else ""
+        raise RequestError(f"there is no package database for {lost[0]}{more}: use --by folder, or name package files")
+    request = Request(
+        arguments.functions,
+        arguments.sframe_version,
+        versions=_versions(arguments),
+        level=arguments.level,
+        has_code_sections=arguments.by == "section",
+    )
     count = process_count(arguments)
+    measured: list[Measured] = []
     with named_executor(arguments.executor, count) as executor:
-        measured = measure_all(sources, request, count, executor)
-        with closing(measured):
-            for _, parts in with_progress(measured, _size_of, len(sources), sum(source.size for source in sources)):
-                results += parts
-    return results
+        results = measure_all(sources, request, count, executor)
+        with closing(results):
+            measured += with_progress(results, _size_of, len(sources), sum(source.size for source in sources))
+    return list(failures), measured
 
 
 def _size_of(measured: Measured) -> int:
     return measured.source.size
 
 
-def _write(report: SizeReport | SizeComparison, arguments: argparse.Namespace) -> None:
-    if arguments.output == "-":
-        _render(report, arguments, sys.stdout)
-        return
-    import io
-
-    from cfi2sframe.files.write import write_output
-
-    text = io.StringIO()
-    _render(report, arguments, text)
-    write_output(arguments.output, text.getvalue().encode("utf-8", "backslashreplace"))
+def _versions(arguments: argparse.Namespace) -> tuple[int, ...]:
+    """Return the versions that the report shows: a headline and its table are about one."""
+    is_short = arguments.format in ("text", "markdown") and not arguments.details
+    return (arguments.sframe_version,) if is_short else (1, 2, 3)
 
 
 def _render(report: SizeReport | SizeComparison, arguments: argparse.Namespace, out: TextIO) -> None:
@@ -187,29 +289,72 @@ def _render(report: SizeReport | SizeComparison, arguments: argparse.Namespace, 
         json.dump(data, out, indent=1)
         out.write("\n")
     elif arguments.format == "csv":
-        from cfi2sframe.render.csv import write_comparison, write_report
-
-        if isinstance(report, SizeReport):
-            write_report(report, out)
-        else:
-            write_comparison(report, out)
+        _write_csv(report, arguments, out)
     elif arguments.format == "html":
         from cfi2sframe.render.html import comparison_page, report_page
 
-        out.write(report_page(report) if isinstance(report, SizeReport) else comparison_page(report))
+        origin = _origin(arguments)
+        out.write(report_page(report, origin) if isinstance(report, SizeReport) else comparison_page(report, origin))
     else:
-        from cfi2sframe.report.size.tables import comparison_tables, report_tables
+        _write_text(report, arguments, out)
 
-        tables = report_tables(report) if isinstance(report, SizeReport) else comparison_tables(report)
-        if arguments.format == "markdown":
-            from cfi2sframe.render.markdown import render_markdown
 
-            lines = render_markdown(tables)
+def _write_csv(report: SizeReport | SizeComparison, arguments: argparse.Namespace, out: TextIO) -> None:
+    from cfi2sframe.render import csv
+    from cfi2sframe.report.size.records import SizeReport
+
+    if not isinstance(report, SizeReport):
+        csv.write_comparison(report, out)
+    elif report.code_sections is not None:
+        csv.write_sections(report.code_sections, out)
+    elif arguments.by == "file":
+        csv.write_report(report, out)
+    else:
+        for grouping in report.groupings:
+            csv.write_groups(grouping, out)
+
+
+def _write_text(report: SizeReport | SizeComparison, arguments: argparse.Namespace, out: TextIO) -> None:
+    """Write the headline and its table, and with --details the other tables."""
+    from cfi2sframe.render import markdown, table
+    from cfi2sframe.render.headline import headline, remarks, sentence
+    from cfi2sframe.report.size.records import SizeReport
+    from cfi2sframe.report.size.tables import comparison_tables, named_functions_tables, report_tables
+
+    tables = []
+    if isinstance(report, SizeReport):
+        from cfi2sframe.report.size.answers import answer_table
+
+        if report.totals.file_count:
+            tables.append(answer_table(report, arguments.by))
+        if arguments.details:
+            tables += report_tables(report)
         else:
-            from cfi2sframe.render.table import render_tables
+            tables += [each for each in named_functions_tables(report) if each.rows]
+    else:
+        from cfi2sframe.report.size.answers import comparison_answer
 
-            lines = render_tables(tables, colour=_wants_colour(arguments.color, out))
-        out.writelines(f"{line}\n" for line in lines)
+        tables.append(comparison_answer(report))
+        if arguments.details:
+            tables += comparison_tables(report)
+    first = headline(report)
+    if arguments.format == "markdown":
+        lines = markdown.render_report(sentence(first), tables, remarks(report))
+    else:
+        lines = table.render_report(first, tables, remarks(report), colour=_wants_colour(arguments.color, out))
+    out.writelines(f"{line}\n" for line in lines)
+
+
+def _origin(arguments: argparse.Namespace) -> Origin:
+    """Return where a page was made, of what and how."""
+    from cfi2sframe import __version__
+    from cfi2sframe.render.origin import origin_of
+
+    level = "2" if arguments.level is None else str(arguments.level)
+    options = [f"--sframe-version {arguments.sframe_version}", f"-O{level}"]
+    options += [f"--top {arguments.top}"] if arguments.top not in (None, _ALL) else []
+    options += [f"--sort {arguments.sort}"] if arguments.sort != "sframe" else []
+    return origin_of(f"{PROGRAM} {__version__}", arguments.compare or arguments.inputs, options)
 
 
 def _wants_colour(choice: str, out: TextIO) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 #: The length of the longest bar in percent of the width; its label follows it.
-_BAR_REACH: Final = 70.0
+_BAR_REACH: Final = 62.0
 _BAR_HEIGHT: Final = 14
 _BAR_STEP: Final = 18
 _NAME_HEIGHT: Final = 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coverage accounts as JSON-ready data; docs/coverage.schema.json describes it."""
+"""Coverage accounts as JSON-ready data; cfi2sframe/schemas/coverage.schema.json describes it."""
 
 from __future__ import annotations
 

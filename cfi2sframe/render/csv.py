@@ -16,7 +16,14 @@ from cfi2sframe.sframe.constants import VERSIONS
 if TYPE_CHECKING:
     from typing import Protocol
 
-    from cfi2sframe.report.size.records import FileSizes, SectionSizes, SizeComparison, SizeReport
+    from cfi2sframe.report.size.records import (
+        FileSizes,
+        Grouping,
+        SectionList,
+        SectionSizes,
+        SizeComparison,
+        SizeReport,
+    )
 
     class Writer(Protocol):
         """A text stream."""
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
 
 #: What formulas begin with, in half and full width. Tabs and line breaks, which may come first, are escaped.
 _FORMULA_STARTS: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+#: The sections that a line has the sizes of.
+_SECTION_COUNT: Final = len(VERSIONS) * len(MAKERS)
 _COUNTS = ("functions", "default", "flexible", "pcmask", "left_out", "rows", "stored_rows")
 _COSTS = ("lookup_code_size", "lookup_walked_count", "lookup_mean_rows", "lookup_max_rows", "lookup_search_steps")
 
@@ -40,6 +49,32 @@ def write_report(report: SizeReport, out: Writer) -> None:
     writer.writerows((*_file_row(file), file.functions.larger_count, "") for file in report.files)
     blank = [""] * len(_file_heading())
     writer.writerows((_text(f.name), *blank, _text(f.reason)) for f in report.failures)
+
+
+def write_groups(grouping: Grouping, out: Writer) -> None:
+    """Write folders or packages: a line for each, with the sums of its files."""
+    import csv
+
+    writer = csv.writer(out)
+    section_heading = _file_heading()[-_SECTION_COUNT * len(_section_fields()) :]
+    sizes_heading = [f"{name}_size" for name in CfiSizes._fields]
+    writer.writerow((grouping.by, "files", *sizes_heading, "fdes", *section_heading, "larger_than_fde"))
+    for group in grouping.groups:
+        totals = group.totals
+        cells: list[object] = [_text(group.name), totals.file_count, *totals.sizes, totals.fde_count]
+        for total in totals.versions:
+            for maker in MAKERS:
+                cells += _section_cells(total.section(maker) if total.file_count else None)
+        writer.writerow((*cells, group.larger_count))
+
+
+def write_sections(found: SectionList, out: Writer) -> None:
+    """Write executable sections; what belongs to none comes with an empty name."""
+    import csv
+
+    writer = csv.writer(out)
+    writer.writerow(("section", "fdes", "code_size", "cfi_size", "sframe_size"))
+    writer.writerows((_text(section.name), *section[1:]) for section in found.sections)
 
 
 def write_comparison(comparison: SizeComparison, out: Writer) -> None:
@@ -70,7 +105,6 @@ def _text(text: str) -> str:
 
 def _file_heading() -> tuple[str, ...]:
     prefixes = [f"v{version}_{maker}_" for version in VERSIONS for maker in MAKERS]
-    fields = ("size", *(f"{name}_size" for name in Parts._fields), *_COUNTS, *_COSTS)
     return (
         "file",
         "arch",
@@ -79,8 +113,12 @@ def _file_heading() -> tuple[str, ...]:
         *(f"{name}_size" for name in CfiSizes._fields),
         "sframe_version",
         "fdes",
-        *(prefix + field for prefix in prefixes for field in fields),
+        *(prefix + field for prefix in prefixes for field in _section_fields()),
     )
+
+
+def _section_fields() -> tuple[str, ...]:
+    return ("size", *(f"{name}_size" for name in Parts._fields), *_COUNTS, *_COSTS)
 
 
 def _file_row(file: FileSizes) -> tuple[object, ...]:
@@ -94,7 +132,7 @@ def _file_row(file: FileSizes) -> tuple[object, ...]:
 
 def _section_cells(section: SectionSizes | None) -> list[object]:
     if section is None:
-        return [""] * (1 + len(Parts._fields) + len(_COUNTS) + len(_COSTS))
+        return [""] * len(_section_fields())
     counts = (
         section.function_count,
         section.default_count,

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
         CfiSizes,
         FileSizes,
         FunctionSize,
+        Grouping,
         NamedFunctions,
         Pair,
+        SectionList,
         SectionSizes,
         SizeComparison,
         SizeReport,
@@ -35,6 +37,29 @@ def report_data(report: SizeReport) -> dict[str, Any]:
         "omitted_files": report.omitted_count,
         "functions": _functions(report.functions),
         "failures": [failure._asdict() for failure in report.failures],
+        "level": report.level,
+        "groupings": [_grouping(grouping) for grouping in report.groupings],
+        "code_sections": None if report.code_sections is None else _sections(report.code_sections),
+    }
+
+
+def _grouping(grouping: Grouping) -> dict[str, Any]:
+    return {
+        "by": grouping.by,
+        "groups": [
+            {"name": group.name, "totals": totals_data(group.totals), "larger_than_fde": group.larger_count}
+            for group in grouping.groups
+        ],
+        "omitted_groups": grouping.omitted_count,
+    }
+
+
+def _sections(found: SectionList) -> dict[str, Any]:
+    """Return sections as data; what belongs to none has the name null."""
+    return {
+        "sections": [section._asdict() | {"name": section.name or None} for section in found.sections],
+        "omitted_sections": found.omitted_count,
+        "total": {name: count for name, count in found.total._asdict().items() if name != "name"},
     }
 
 
@@ -49,6 +74,7 @@ def comparison_data(comparison: SizeComparison) -> dict[str, Any]:
         "files": [_pair(pair, comparison.version) for pair in comparison.pairs],
         "omitted_files": comparison.omitted_count,
         "failures": [failure._asdict() for failure in comparison.failures],
+        "level": comparison.level,
     }
 
 

@@ -13,13 +13,26 @@ if TYPE_CHECKING:
     from cfi2sframe.report.size.tables import Table
 
 
+def render_report(headline: str, tables: Iterable[Table], remarks: Iterable[str] = ()) -> Iterator[str]:
+    """Yield the lines of a report: the headline in bold, the first table with the remarks below it, then the others."""
+    yield f"**{escape(headline)}**"
+    for number, table in enumerate(tables):
+        yield ""
+        yield from render_markdown([table])
+        if number == 0:
+            for remark in remarks:
+                yield ""
+                yield escape(remark)
+
+
 def render_markdown(tables: Iterable[Table]) -> Iterator[str]:
     """Yield the lines of all tables, each under a heading."""
     for number, table in enumerate(tables):
         if number:
             yield ""
-        yield f"### {escape(table.title)}"
-        yield ""
+        if table.title:
+            yield f"### {escape(table.title)}"
+            yield ""
         yield from markdown_table(table)
         if table.note:
             yield ""

@@ -18,6 +18,21 @@ _DIM: Final = "\033[2m"
 _TONES: Final = {"better": "\033[32m", "worse": "\033[33m", None: ""}
 _RESET: Final = "\033[0m"
 _GAP: Final = "  "
+#: The width of sentences.
+_WIDTH: Final = 80
+
+
+def render_report(
+    headline: str, tables: Iterable[Table], remarks: Iterable[str] = (), *, colour: bool = False
+) -> Iterator[str]:
+    """Yield the lines of a report: the headline, the first table with the remarks below it, then the others."""
+    yield _paint(headline, _BOLD, colour=colour)
+    for number, table in enumerate(tables):
+        yield ""
+        yield from _render(table, colour=colour)
+        if number == 0:
+            for remark in remarks:
+                yield from _folded(remark)
 
 
 def render_tables(tables: Iterable[Table], *, colour: bool = False) -> Iterator[str]:
@@ -33,7 +48,8 @@ def _render(table: Table, *, colour: bool) -> Iterator[str]:
     body = [_texts(row, columns) for row in (*table.rows, *((table.total,) if table.total else ()))]
     heading = tuple(column.name for column in columns)
     widths = [max(map(_width, texts)) for texts in zip(heading, *body, strict=True)]
-    yield _paint(table.title, _BOLD, colour=colour)
+    if table.title:
+        yield _paint(table.title, _BOLD, colour=colour)
     yield _paint(_line(heading, columns, widths), _DIM, colour=colour)
     for row, texts in zip(table.rows, body, strict=False):
         paints = [_TONES[tone_of(cell, column)] if colour else "" for cell, column in zip(row, columns, strict=True)]
@@ -41,7 +57,15 @@ def _render(table: Table, *, colour: bool) -> Iterator[str]:
     if table.total:
         yield _paint(_line(body[-1], columns, widths), _BOLD, colour=colour)
     if table.note:
-        yield _paint(table.note, _DIM, colour=colour)
+        for line in _folded(table.note):
+            yield _paint(line, _DIM, colour=colour)
+
+
+def _folded(text: str) -> list[str]:
+    """Return the lines of a sentence, as wide as a terminal is at least; long words stay whole."""
+    import textwrap
+
+    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _texts(row: tuple[Cell, ...], columns: tuple[Column, ...]) -> tuple[str, ...]:

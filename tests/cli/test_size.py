@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cfi2sframe.arch import AMD64
 from cfi2sframe.cli import main
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
+from tests.support import cfi_asm as asm
+from tests.support.demangling import needs_demangling
+from tests.support.samples import TEXT_VADDR, linked_file, push_fp
 from tests.support.sizes import library
 
 if TYPE_CHECKING:
@@ -48,10 +52,12 @@ def test_json_has_what_was_asked_for(tree: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_file_that_cannot_be_read_is_a_line(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree / "readme"), str(tree), str(tree / "none")]) == EXIT_UNUSABLE
-    out = capsys.readouterr().out
-    assert "not an ELF file" in out
-    assert "No such file or directory" in out
-    assert "2 files" in out
+    out, err = capsys.readouterr()
+    assert "\nNot measured: 2 files.\n" in out
+    assert f"cfi2sframe: {tree}/readme: error: not an ELF file\n" in err
+    assert f"cfi2sframe: {tree}/none: error: No such file or directory\n" in err
+    assert main(["size", str(tree / "readme"), str(tree), "--details"]) == EXIT_UNUSABLE
+    assert "not an ELF file" in capsys.readouterr().out
 
 
 def test_nothing_to_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,6 +93,118 @@ def test_a_named_file_must_be_an_elf_file(tree: Path, tmp_path: Path, capsys: py
     script.write_text("#!/bin/sh\n")
     assert main(["size", str(tree), str(script)]) == EXIT_UNUSABLE
     assert capsys.readouterr().err == f"cfi2sframe: {script}: error: not an ELF file\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("x.html", "<!DOCTYPE html>"),
+        ("x.HTM", "<!DOCTYPE html>"),
+        ("x.json", "{"),
+        ("x.csv", "file,"),
+        ("x.md", "**Version 3 adds "),
+        ("x.txt", "version 3 adds "),
+        ("x", "version 3 adds "),
+    ],
+)
+def test_the_suffix_decides(name: str, start: str, tree: Path, tmp_path: Path) -> None:
+    assert main(["size", str(tree), "-o", str(tmp_path / name)]) == EXIT_SUCCESS
+    assert (tmp_path / name).read_text().startswith(start)
+    assert main(["size", str(tree), "-o", str(tmp_path / name), "--json"]) == EXIT_SUCCESS
+    assert json.loads((tmp_path / name).read_text())["kind"] == "sizes"
+
+
+def test_the_answer_comes_first(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree)]) == EXIT_SUCCESS
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("version 3 adds ")
+    assert lines[1:3] == ["", f".sframe  ratio  of file  GNU as+ld  rows  file, in {tree}/"]
+    assert [line.split()[-1] for line in lines[3:6]] == ["sub/b.so", "a.so", "files"]
+    assert len(lines) == 8
+    assert main(["size", str(tree), "--details"]) == EXIT_SUCCESS
+    assert "\nWhat a look-up costs\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "count"), [([], 25), (["--top", "3"], 3), (["--top", "0"], 0), (["--top", "all"], 30)]
+)
+def test_lines(words: list[str], count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(30):
+        (tmp_path / f"{number}.so").write_bytes(library(1))
+    assert main(["size", str(tmp_path), "-j", "1", *words]) == EXIT_SUCCESS
+    out = capsys.readouterr().out
+    assert out.count(".so\n") == count
+    assert "  30 files\n" in out
+    assert (f"{30 - count} more files are in the total (--top all lists them)." in out) == (count < 30)
+
+
+def test_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.so").write_bytes(library(30))
+    sizes = []
+    for level in "012s":
+        assert main(["size", str(tmp_path), "--json", "-O", level]) == EXIT_SUCCESS
+        data = json.loads(capsys.readouterr().out)
+        assert str(data["level"]) == level
+        sizes.append(data["totals"]["versions"][2]["cfi2sframe"]["size"])
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] > sizes[2]
+    assert main(["size", str(tmp_path), "-O0"]) == EXIT_SUCCESS
+    assert capsys.readouterr().out.startswith("version 3 at -O0 adds ")
+
+
+def test_names_of_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """People read names; programs have those of the linker."""
+    needs_demangling()
+    symbols = (asm.Symbol("_ZN3one3twoEv", TEXT_VADDR, 32, 0x12, ".text"),)
+    (tmp_path / "a.so").write_bytes(linked_file(AMD64, (push_fp(AMD64),), symbols=symbols))
+    for words, name in ((("--format", "text"), "one::two()"), (("--json",), "_ZN3one3twoEv")):
+        assert main(["size", str(tmp_path), "--functions", "1", *words]) == EXIT_SUCCESS
+        assert name in capsys.readouterr().out
+
+
+def test_by_folder_and_section(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", str(tree), "--by", "folder"]) == EXIT_SUCCESS
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[3:6]] == [
+        f"{tree}/sub",
+        str(tree),
+        "folders",
+    ]
+    assert main(["size", str(tree), "--by", "section", "--format", "csv"]) == EXIT_SUCCESS
+    assert capsys.readouterr().out.startswith("section,fdes,code_size,cfi_size,sframe_size\r\n.text,33,")
+
+
+def test_by_package(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tree / "var/lib/dpkg/info"
+    info.mkdir(parents=True)
+    (info / "tools:amd64.list").write_text("/sub/b.so\n")
+    assert main(["size", str(tree), "--by", "package"]) == EXIT_SUCCESS
+    out, err = capsys.readouterr()
+    assert [line.split(maxsplit=7)[-1] for line in out.splitlines()[3:5]] == ["tools:amd64", "(no package)"]
+    assert err == ""
+    (info / "tools:amd64.list").write_text("/none\n")
+    assert main(["size", str(tree), "--by", "package"]) == EXIT_SUCCESS
+    assert capsys.readouterr().err == (
+        "cfi2sframe: warning: no package has any of these files; --by folder adds them up by where they are\n"
+    )
+    monkeypatch.setattr("cfi2sframe.files.packages._database_in", lambda _: None)
+    assert main(["size", str(tree), "--by", "package"]) == EXIT_USAGE
+    assert capsys.readouterr().err == (
+        f"cfi2sframe: error: there is no package database for {tree}/a.so (nor for 1 more): use --by folder, or name "
+        "package files\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["x", "--by", "section", "--sort", "gnu"], "sections cannot be sorted by gnu, but by sframe, ratio, cfi, "),
+        (["--compare", "x", "y", "--by", "folder"], "--compare goes by file, not by folder"),
+        (["x", "--format", "xml"], "invalid choice: 'xml'"),
+    ],
+)
+def test_what_does_not_go_together(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", *words]) == EXIT_USAGE
+    assert message in capsys.readouterr().err
 
 
 def test_compare(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +296,7 @@ class _Losing:
 
 def test_an_executor_that_loses_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--executor", f"{__name__}:_Losing"]) == EXIT_UNUSABLE
-    assert "the executor lost it (OSError: no route)" in capsys.readouterr().out
+    assert "the executor lost it (OSError: no route)" in capsys.readouterr().err
 
 
 class _Broken(_Losing):

@@ -170,8 +170,9 @@ def test_templates_are_packaged(archives: tuple[Path, Path, Path]) -> None:
 
 def data_files() -> list[Path]:
     """Return the files of the package that are no modules."""
-    found = [path for path in (ROOT / "cfi2sframe").rglob("*.*") if path.suffix in (".css", ".html", ".json")]
-    assert len(found) >= 7
+    suffixes = (".css", ".html", ".js", ".json")
+    found = [path for path in (ROOT / "cfi2sframe").rglob("*.*") if path.suffix in suffixes]
+    assert len(found) >= 8
     return found
 
 

@@ -19,7 +19,8 @@ from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
 from cfi2sframe.emit import emit
 from cfi2sframe.files import Source
 from cfi2sframe.jobs import Settings
-from cfi2sframe.report.size.sources import Request, measure_source
+from cfi2sframe.report.size.measure import Request
+from cfi2sframe.report.size.sources import measure_source
 from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
 from tests.support import cfi_asm as asm
 from tests.support.cli import ROOT

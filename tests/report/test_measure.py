@@ -8,8 +8,9 @@ import pytest
 from cfi2sframe import Options, convert, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import ElfError
-from cfi2sframe.report.size.measure import measure
-from cfi2sframe.report.size.records import MAKERS, ROWS_CLASSES, rows_class
+from cfi2sframe.report.size.measure import Request, measure
+from cfi2sframe.report.size.records import MAKERS
+from cfi2sframe.report.size.row_classes import ROWS_CLASSES, rows_class
 from cfi2sframe.sframe.lookup_cost import LookupCost
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file, push_fp
@@ -120,7 +121,7 @@ def test_functions_by_cost() -> None:
     rows = tuple(step for n in range(20) for step in (asm.advance(1), asm.def_cfa_offset(16 + 8 * (n % 2))))
     long = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x200, FUNCTION_SIZE, rows)
     image = load(library(3, more=(long,)), "name")
-    functions = measure(image, function_count=2, function_version=2).functions
+    functions = measure(image, Request(function_count=2, function_version=2)).functions
     assert functions.described_count == 4
     first, second = functions.costliest
     # 20 bytes of record, 21 rows of three.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.arch import AMD64
-from cfi2sframe.report.size.totals import ORDERS, build_comparison, build_report, ratio_bins
+from cfi2sframe.report.size.totals import ORDERS, build_comparison, build_report, figures_of, ratio_bins
 from tests.support import cfi_asm as asm
 from tests.support.sizes import check_report, library, measured, sample_comparison, sample_files
 
@@ -43,7 +43,7 @@ def test_top_does_not_change_the_sums(report: SizeReport) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_orders(order: str) -> None:
     report = build_report(sample_files(), version=2, order=order)
-    keys = [ORDERS[order](file, 2) for file in report.files]
+    keys = [ORDERS[order](figures_of(file, 2)) for file in report.files]
     assert keys == sorted(keys, reverse=True)
     assert order != "name" or [f.name for f in report.files] == sorted(f.name for f in report.files)
     assert order == "name" or keys[0] > 0
@@ -92,7 +92,8 @@ def test_the_distribution_counts_every_file(report: SizeReport) -> None:
 
 def test_damaged_and_odd_inputs_are_lines(tmp_path: Path) -> None:
     from cfi2sframe.files import find_sources
-    from cfi2sframe.report.size.sources import Request, measure_all, split_found
+    from cfi2sframe.report.size.measure import Request
+    from cfi2sframe.report.size.sources import measure_all, split_found
 
     (tmp_path / "a.so").write_bytes(library(2))
     (tmp_path / "b.so").write_bytes(library(2)[:300])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.report.size.measure import measure
+from cfi2sframe.report.size.measure import Request, measure
 from cfi2sframe.report.size.records import MAKERS, Failure, FileSizes, SizeReport
 from cfi2sframe.report.size.totals import add_up, build_comparison
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE
@@ -50,7 +50,7 @@ FAILURES = [Failure("bad.so", "truncated"), Failure("script.o", "no call frame i
 
 def measured(name: str, data: bytes) -> FileSizes:
     """The sizes of a file with these bytes, with three functions in each list."""
-    return measure(load(data, name), function_count=3)
+    return measure(load(data, name), Request(function_count=3))
 
 
 def sample_files() -> list[FileSizes | Failure]:
@@ -107,6 +107,10 @@ def check_file(file: FileSizes) -> None:
         if version.cfi2sframe is not None:
             assert sum(version.left_out.values()) == version.cfi2sframe.left_out_count
     assert file.sizes.base == file.sizes.cfi + file.sizes.eh_frame_hdr
+    if file.code_sections:
+        sizes = {section.size for version in file.versions if (section := version.cfi2sframe) is not None}
+        assert sum(section.sframe_size for section in file.code_sections) in sizes
+        assert sum(section.cfi_size for section in file.code_sections) == file.sizes.base
 
 
 def check_report(report: SizeReport) -> None:
@@ -121,6 +125,23 @@ def check_report(report: SizeReport) -> None:
     if report.omitted_count:
         return
     assert report.totals == add_up(report.files)
+    for grouping in report.groupings:
+        assert sum(group.larger_count for group in grouping.groups) == report.functions.larger_count
+        for field in range(len(report.totals.sizes)):
+            assert sum(group.totals.sizes[field] for group in grouping.groups) == report.totals.sizes[field]
+        for total in report.totals.versions:
+            parts = [group.totals.version(total.version) for group in grouping.groups]
+            assert sum(part.file_count for part in parts) == total.file_count
+            assert sum(part.cfi2sframe.left_out_count for part in parts) == total.cfi2sframe.left_out_count
+            for maker in MAKERS:
+                assert sum(part.section(maker).size for part in parts) == total.section(maker).size
+    if report.code_sections is not None:
+        found = report.code_sections
+        assert found.total.sframe_size == report.totals.version(report.version).cfi2sframe.size
+        assert found.total.cfi_size == report.totals.sizes.base
+        assert found.omitted_count or found.total[1:] == tuple(
+            sum(column) for column in zip(*(section[1:] for section in found.sections), strict=True)
+        )
     for total in report.totals.versions:
         having = [f for f in report.files if f.section(total.version) is not None]
         assert total.file_count == len(having)

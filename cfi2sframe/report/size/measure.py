@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.errors import RequestError
 from cfi2sframe.gnu.layout import gnu_sections
 from cfi2sframe.intern import distinct
+from cfi2sframe.report.size.code_sections import code_sections_of, fde_size
 from cfi2sframe.report.size.records import (
     CfiSizes,
     FileSizes,
@@ -24,38 +25,59 @@ from cfi2sframe.report.size.records import (
     SectionSizes,
     VersionSizes,
     by_count,
-    in_class_order,
-    rows_class,
 )
+from cfi2sframe.report.size.row_classes import in_class_order, rows_class
 from cfi2sframe.sframe import constants as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.conversion import Conversion
-    from cfi2sframe.dwarf.programs import CfiEntry
+    from cfi2sframe.conversion import Conversion, Level
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
     from cfi2sframe.gnu.layout import GnuSection
+    from cfi2sframe.report.size.records import CodeSection
     from cfi2sframe.sframe.lookup_cost import LookupCost
     from cfi2sframe.sframe.rows import PlannedBody
 
 NO_FUNCTIONS: Final = NamedFunctions(0, 0, (), ())
 
 
-def measure(image: ElfImage, *, function_count: int = 0, function_version: int = s.SFRAME_VERSION_3) -> FileSizes:
-    """Measure a file in every version.
+#: The refusal of a version that was not asked for.
+NOT_ASKED_FOR: Final = "not measured"
 
-    Each list of functions has up to `function_count` names, with their sizes in version `function_version`.
-    Raises `InputError` when the file's CFI cannot be used.
+
+class Request(NamedTuple):
+    """What to measure of each file.
+
+    Each list of functions has up to `function_count` names, with their sizes in version `function_version`; so have the
+    executable sections, with `has_code_sections`. `versions` are those that are measured, at the level `level`.
     """
+
+    function_count: int = 0
+    function_version: int = s.SFRAME_VERSION_3
+    versions: tuple[int, ...] = s.VERSIONS
+    level: Level | None = None
+    has_code_sections: bool = False
+
+
+#: Every version, at the default level.
+ALL_VERSIONS: Final = Request()
+
+
+def measure(image: ElfImage, request: Request = ALL_VERSIONS) -> FileSizes:
+    """Measure a file. Raises `InputError` when the file's CFI cannot be used."""
     versions = []
+    code_sections: tuple[CodeSection, ...] = ()
     source, cfi_size, fde_count, code_padding = "", 0, 0, 0
     functions = NO_FUNCTIONS
     gnu: dict[int, GnuSection] = {}
     for version in s.VERSIONS:
+        if version not in request.versions:
+            versions.append(VersionSizes(version, None, None, {}, 0, NOT_ASKED_FOR))
+            continue
         try:
-            conversion = convert_image(image, Options(version=version))
+            conversion = convert_image(image, Options(version=version, level=request.level))
         except RequestError as error:
             versions.append(VersionSizes(version, None, None, {}, 0, str(error)))
             continue
@@ -73,8 +95,10 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
                 len(conversion.in_parts),
             )
         )
-        if version == function_version:
-            functions = function_sizes(conversion, function_count)
+        if version == request.function_version:
+            functions = function_sizes(conversion, request.function_count)
+            if request.has_code_sections:
+                code_sections = code_sections_of(conversion)
     sframe = image.sframe_section
     return FileSizes(
         name=image.name,
@@ -94,6 +118,7 @@ def measure(image: ElfImage, *, function_count: int = 0, function_version: int =
         fde_count=fde_count,
         versions=tuple(versions),
         functions=functions,
+        code_sections=code_sections,
     )
 
 
@@ -229,16 +254,6 @@ def function_sizes(conversion: Conversion, count: int) -> NamedFunctions:
     return NamedFunctions(
         len(sizes), len(excesses), tuple(map(named.__getitem__, largest)), tuple(map(named.__getitem__, larger))
     )
-
-
-def fde_size(entry: CfiEntry, byte_order: str) -> int:
-    """Return the bytes of an FDE with its length field (DWARF 5, 7.2.2)."""
-    data, offset = entry.section.data, entry.fde.offset
-    length: int = struct.unpack_from(byte_order + "I", data, offset)[0]
-    if length != 0xFFFFFFFF:
-        return 4 + length
-    long_length: int = struct.unpack_from(byte_order + "Q", data, offset + 4)[0]
-    return 12 + long_length
 
 
 def _named(conversion: Conversion, numbers: Iterable[int], sizes: Counter[int]) -> dict[int, FunctionSize]:

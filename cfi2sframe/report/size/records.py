@@ -11,26 +11,17 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cfi2sframe.conversion import Level
     from cfi2sframe.sframe.lookup_cost import LookupCost
 
-_BOUNDS: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-_OPEN_CLASS: Final = "65+"
-#: The classes in which functions are counted by their rows.
-ROWS_CLASSES: Final = ("0", "1", "2", "3", "4", "5-6", "7-8", "9-12", "13-16", "17-32", "33-64", _OPEN_CLASS)
+#: What files are added up by.
+GroupKind = Literal["package", "folder"]
+#: The level that files are measured at by default (see `conversion.Options`).
+DEFAULT_LEVEL: Final[Level] = 2
 
 #: Who lays a section out.
 Maker = Literal["cfi2sframe", "gnu"]
 MAKERS: Final[tuple[Maker, ...]] = ("cfi2sframe", "gnu")
-
-
-def rows_class(row_count: int) -> str:
-    """Return the class of a function with that many rows."""
-    return next((name for name, bound in zip(ROWS_CLASSES, _BOUNDS, strict=False) if row_count <= bound), _OPEN_CLASS)
-
-
-def in_class_order(rows_per_function: Mapping[str, int]) -> dict[str, int]:
-    """Return counts by class of row count, in the order of `ROWS_CLASSES` and without those of 0."""
-    return {name: count for name in ROWS_CLASSES if (count := rows_per_function.get(name))}
 
 
 def by_count(counts: Mapping[str, int]) -> dict[str, int]:
@@ -63,7 +54,7 @@ class SectionSizes(NamedTuple):
 
     It has `default_count` + `flexible_count` + `pcmask_count` functions; `left_out_count` have no record. `row_sizes`
     counts the stored rows by their size in bytes, which add up to `parts.rows`; `rows_per_function` counts functions by
-    the class of their row count (see `ROWS_CLASSES`). `row_count` counts the rows of every function, also those that
+    the class of their row count (see `row_classes`). `row_count` counts the rows of every function, also those that
     functions share. `lookup_cost` is what readers pay for a look-up; that of several sections is as `add_costs` has it.
     """
 
@@ -135,6 +126,8 @@ class CfiSizes(NamedTuple):
 class VersionSizes(NamedTuple):
     """One file in one SFrame version. When the version does not define its ABI, both are None, and `refusal` tells why.
 
+    So it is for a version that was not asked for.
+
     `left_out` counts the functions that cfi2sframe leaves out, by reason; it describes `in_parts_count` in part.
     """
 
@@ -182,10 +175,31 @@ class NamedFunctions(NamedTuple):
     larger: tuple[FunctionSize, ...]
 
 
+class CodeSection(NamedTuple):
+    """What an executable section has of a file's FDEs and of its SFrame section, in one version.
+
+    `cfi_size` counts its FDEs, `sframe_size` its function records and rows; rows that functions share count for the
+    first of them. With the name "" it is the rest: headers, CIEs, the search table. So the sections of a file add up to
+    its CFI with the search table, and to its SFrame section.
+    """
+
+    name: str
+    fde_count: int
+    code_size: int
+    cfi_size: int
+    sframe_size: int
+
+    @property
+    def ratio(self) -> float | None:
+        """What functions have in SFrame to their FDEs; None for the rest."""
+        return quotient(self.sframe_size, self.cfi_size) if self.name else None
+
+
 class FileSizes(NamedTuple):
     """One file: its sections, and what each version would be. `source` names the CFI section that was read.
 
-    `sframe_version` is that of the section that the file already has, None without.
+    `sframe_version` is that of the section that the file already has, None without. `code_sections` are filled when
+    they were asked for.
     """
 
     name: str
@@ -197,6 +211,7 @@ class FileSizes(NamedTuple):
     fde_count: int
     versions: tuple[VersionSizes, ...]
     functions: NamedFunctions
+    code_sections: tuple[CodeSection, ...] = ()
 
     def version(self, number: int) -> VersionSizes:
         """Return one version's sizes."""
@@ -264,11 +279,36 @@ class Totals(NamedTuple):
         return next(v for v in self.versions if v.version == number)
 
 
+class FileGroup(NamedTuple):
+    """The files of a folder or of a package, added up. `larger_count` functions are larger in SFrame than their FDE."""
+
+    name: str
+    totals: Totals
+    larger_count: int
+
+
+class SectionList(NamedTuple):
+    """The executable sections of all files by their names, sorted and cut, and the sum of all of them."""
+
+    sections: tuple[CodeSection, ...]
+    omitted_count: int
+    total: CodeSection
+
+
+class Grouping(NamedTuple):
+    """All files by folder or by package: groups that are sorted and cut, and the number of those that were cut off."""
+
+    by: GroupKind
+    groups: tuple[FileGroup, ...]
+    omitted_count: int = 0
+
+
 class SizeReport(NamedTuple):
     """A whole report.
 
     `files` are sorted and cut to the number that was asked for; `omitted_count` more were measured, which `totals` and
-    `functions` include. `version` is the one that the order of the files and `functions` are about.
+    `functions` include. `version` is the one that the order of the files and `functions` are about. `groupings` and
+    `code_sections` (of all files, the same version) have what was asked for. `level` is that of linked files.
     """
 
     version: int
@@ -277,6 +317,9 @@ class SizeReport(NamedTuple):
     totals: Totals
     functions: NamedFunctions
     failures: tuple[Failure, ...]
+    groupings: tuple[Grouping, ...] = ()
+    code_sections: SectionList | None = None
+    level: Level = DEFAULT_LEVEL
 
 
 class Change(NamedTuple):
@@ -335,6 +378,7 @@ class SizeComparison(NamedTuple):
     omitted_count: int
     totals: tuple[Totals, Totals]
     failures: tuple[Failure, ...]
+    level: Level = DEFAULT_LEVEL
 
     def section_change(self, version: int, maker: Maker) -> Change:
         """Return the size of all sections of a version before and after."""

@@ -11,7 +11,7 @@ from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, reason_of
 from cfi2sframe.files import Source, Unusable, open_source
 from cfi2sframe.pool import results_of
 from cfi2sframe.processes import Lost
-from cfi2sframe.report.size.measure import measure
+from cfi2sframe.report.size.measure import Request, measure
 from cfi2sframe.report.size.records import Failure, FileSizes
 
 if TYPE_CHECKING:
@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 
 #: Sources of this size and more are followed by a collection of reference cycles; after small ones it is not worth it.
 _COLLECT_FROM: Final = 1 << 20
-
-
-class Request(NamedTuple):
-    """What to measure of each file: see `measure`."""
-
-    function_count: int = 0
-    function_version: int = 3
 
 
 class Measured(NamedTuple):
@@ -55,7 +48,7 @@ def _measure(image: ElfImage | Unusable, request: Request) -> FileSizes | Failur
     if isinstance(image, Unusable):
         return _failure(image.name, image.reason, image.kind)
     try:
-        return measure(image, function_count=request.function_count, function_version=request.function_version)
+        return measure(image, request)
     except Cfi2SFrameError as error:
         return _failure(image.name, str(error), error.kind)
     except Exception as error:  # noqa: BLE001 - a member's failure is that member's

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.report.size.records import MAKERS, ROWS_CLASSES, Change, by_count, quotient
+from cfi2sframe.report.size.records import MAKERS, Change, by_count, quotient
+from cfi2sframe.report.size.row_classes import ROWS_CLASSES
 from cfi2sframe.report.size.totals import ratio_bins
 from cfi2sframe.sframe.constants import VERSIONS
 
@@ -366,7 +367,7 @@ def changes_table(comparison: SizeComparison) -> Table:
         ),
     ]
     rows = tuple((label, *_change_cells(change)) for label, change in changes)
-    return Table("Before and after", (Column("", "text"), *_CHANGE_COLUMNS), rows)
+    return Table("Before and after", (Column("what", "text"), *_CHANGE_COLUMNS), rows)
 
 
 _CHANGE_COLUMNS: Final = (Column("old"), Column("new"), Column("change", "change"), Column("change in %", "percent"))
@@ -382,7 +383,7 @@ def pairs_table(comparison: SizeComparison) -> Table:
     note = "" if not comparison.omitted_count else f"{comparison.omitted_count:,} more files count in the total."
     return Table(
         f"Files, version {version}",
-        (*_CHANGE_COLUMNS, Column("CFI + hdr", "change"), Column("", "text"), Column("file", "text")),
+        (*_CHANGE_COLUMNS, Column("CFI + hdr", "change"), Column("verdict", "text"), Column("file", "text")),
         tuple(
             (*_change_cells(pair.sizes(version)), pair.base.difference, pair.verdict(version), pair.name)
             for pair in comparison.pairs

@@ -4,62 +4,117 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cfi2sframe.report.size.records import (
+    DEFAULT_LEVEL,
     MAKERS,
     CfiSizes,
+    CodeSection,
     Failure,
+    FileGroup,
     FileSizes,
+    Grouping,
     NamedFunctions,
     Pair,
     Parts,
+    SectionList,
     SectionSizes,
     SizeComparison,
     SizeReport,
     Totals,
     VersionTotal,
     by_count,
-    in_class_order,
+    quotient,
 )
+from cfi2sframe.report.size.row_classes import in_class_order
 from cfi2sframe.sframe.constants import VERSIONS
 from cfi2sframe.sframe.lookup_cost import add_costs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cfi2sframe.report.size.records import FunctionSize
+    from cfi2sframe.conversion import Level
+    from cfi2sframe.report.size.records import FunctionSize, GroupKind
 
 Key = TypeVar("Key")
+Item = TypeVar("Item", "FileSizes", "FileGroup")
 Result = FileSizes | Failure
 
 #: The last bin of a distribution of ratios, in tenths: it has every ratio from there on.
 _LAST_TENTH: Final = 15
 
-#: What files can be sorted by, in descending order; "name" leaves the order to their names.
-ORDERS: Final[dict[str, Callable[[FileSizes, int], float]]] = {
-    "sframe": lambda file, version: section.size if (section := file.section(version)) else 0,
-    "gnu": lambda file, version: section.size if (section := file.section(version, "gnu")) else 0,
-    "ratio": lambda file, version: file.ratio(version) or 0.0,
-    "cfi": lambda file, _: file.sizes.base,
-    "file": lambda file, _: file.sizes.file,
-    "functions": lambda file, _: file.fde_count,
-    "left-out": lambda file, version: section.left_out_count if (section := file.section(version)) else 0,
-    "larger": lambda file, _: file.functions.larger_count,
-    "name": lambda _file, _version: 0,
+
+class Figures(NamedTuple):
+    """What a line of a report is about, in one version: a file, or files added up. Sections are None without that."""
+
+    sizes: CfiSizes
+    ours: SectionSizes | None
+    gnu: SectionSizes | None
+    fde_count: int
+    larger_count: int
+
+    @property
+    def ratio(self) -> float | None:
+        """The section's size to the CFI with its search table."""
+        return None if self.ours is None else quotient(self.ours.size, self.sizes.base)
+
+    @property
+    def growth_percent(self) -> float | None:
+        """The section's size in percent of the file."""
+        return None if self.ours is None else quotient(self.ours.size, self.sizes.file, 100)
+
+
+def figures_of(item: FileSizes | FileGroup, version: int) -> Figures:
+    """Return the figures of a file or a group."""
+    if isinstance(item, FileSizes):
+        sizes = item.version(version)
+        return Figures(item.sizes, sizes.cfi2sframe, sizes.gnu, item.fde_count, item.functions.larger_count)
+    return figures_of_totals(item.totals, version)._replace(larger_count=item.larger_count)
+
+
+def figures_of_totals(totals: Totals, version: int) -> Figures:
+    """Return the figures of the files that a version defines, or those of all files when it defines none."""
+    total = totals.version(version)
+    if not total.file_count:
+        return Figures(totals.sizes, None, None, totals.fde_count, 0)
+    return Figures(total.sizes, total.cfi2sframe, total.gnu, total.fde_count, 0)
+
+
+#: What files and groups can be sorted by, in descending order; "name" leaves the order to their names.
+ORDERS: Final[dict[str, Callable[[Figures], float]]] = {
+    "sframe": lambda figures: figures.ours.size if figures.ours else 0,
+    "gnu": lambda figures: figures.gnu.size if figures.gnu else 0,
+    "ratio": lambda figures: figures.ratio or 0.0,
+    "growth": lambda figures: figures.growth_percent or 0.0,
+    "rows": lambda figures: figures.ours.lookup_cost.mean_rows if figures.ours else 0.0,
+    "cfi": lambda figures: figures.sizes.base,
+    "file": lambda figures: figures.sizes.file,
+    "functions": lambda figures: figures.fde_count,
+    "left-out": lambda figures: figures.ours.left_out_count if figures.ours else 0,
+    "larger": lambda figures: figures.larger_count,
+    "name": lambda _: 0,
 }
 
 
 def build_report(
-    results: Iterable[Result], *, version: int, order: str = "sframe", top: int | None = None, function_count: int = 0
+    results: Iterable[Result],
+    *,
+    version: int,
+    order: str = "sframe",
+    top: int | None = None,
+    function_count: int = 0,
+    groups: Mapping[GroupKind, Mapping[str, str]] | None = None,
+    level: Level | None = None,
 ) -> SizeReport:
-    """Make a report of measured files. `top` limits the files that it lists; the totals are of all."""
+    """Make a report of measured files. `top` limits the files and groups that it lists; the totals are of all.
+
+    `groups` has the group of each file by its name, for each kind of groups that the report is to have.
+    """
     every = list(results)
     files = [result for result in every if isinstance(result, FileSizes)]
-    key = ORDERS[order]
-    files.sort(key=lambda file: (-key(file, version), file.name))
-    shown = files if top is None else files[:top]
+    shown = _sorted(files, order, version)[:top]
     return SizeReport(
         version,
         tuple(shown),
@@ -67,7 +122,30 @@ def build_report(
         add_up(files),
         merge_functions((file.functions for file in files), function_count),
         _failures(every),
+        tuple(_grouping(files, kind, names, order, version, top) for kind, names in (groups or {}).items()),
+        add_code_sections((file.code_sections for file in files), order, top),
+        DEFAULT_LEVEL if level is None else level,
     )
+
+
+def _sorted(items: Iterable[Item], order: str, version: int) -> list[Item]:
+    key = ORDERS[order]
+    return sorted(items, key=lambda item: (-key(figures_of(item, version)), item.name))
+
+
+def _grouping(
+    files: Iterable[FileSizes], kind: GroupKind, names: Mapping[str, str], order: str, version: int, top: int | None
+) -> Grouping:
+    members: defaultdict[str, list[FileSizes]] = defaultdict(list)
+    for file in files:
+        members[names[file.name]].append(file)
+    groups = [FileGroup(name, add_up(each), _larger_count(each)) for name, each in members.items()]
+    shown = _sorted(groups, order, version)[:top]
+    return Grouping(kind, tuple(shown), len(groups) - len(shown))
+
+
+def _larger_count(files: Iterable[FileSizes]) -> int:
+    return sum(file.functions.larger_count for file in files)
 
 
 def _failures(results: Iterable[Result]) -> tuple[Failure, ...]:
@@ -87,8 +165,20 @@ def merge_functions(parts: Iterable[NamedFunctions], count: int) -> NamedFunctio
     )
 
 
+def readable_functions(functions: NamedFunctions) -> NamedFunctions:
+    """Return the lists with C++ and Rust names demangled, where a C++ library is there and the text is not too long."""
+    from cfi2sframe.demangle import readable_names
+
+    lists = (functions.costliest, functions.larger)
+    names = readable_names([function.name for every in lists for function in every])
+    costliest, larger = (
+        tuple(function._replace(name=names.get(function.name, function.name)) for function in every) for every in lists
+    )
+    return functions._replace(costliest=costliest, larger=larger)
+
+
 def build_comparison(
-    old: Iterable[Result], new: Iterable[Result], *, version: int, top: int | None = None
+    old: Iterable[Result], new: Iterable[Result], *, version: int, top: int | None = None, level: Level | None = None
 ) -> SizeComparison:
     """Pair files of the same name, those that changed most first. `top` limits the pairs that are listed."""
     before, after = list(old), list(new)
@@ -101,7 +191,7 @@ def build_comparison(
         names = sorted(old_files.keys() | new_files.keys())
         pairs = [Pair(name, old_files.get(name), new_files.get(name)) for name in names]
     pairs.sort(key=lambda pair: (-abs(pair.change(version)), pair.name))
-    shown = pairs if top is None else pairs[:top]
+    shown = pairs[:top]
     failures = [failure._replace(name=f"old: {failure.name}") for failure in _failures(before)]
     failures += [failure._replace(name=f"new: {failure.name}") for failure in _failures(after)]
     return SizeComparison(
@@ -110,6 +200,7 @@ def build_comparison(
         len(pairs) - len(shown),
         (add_up(old_files.values()), add_up(new_files.values())),
         tuple(failures),
+        DEFAULT_LEVEL if level is None else level,
     )
 
 
@@ -184,6 +275,38 @@ def add_sizes(sizes: Iterable[CfiSizes]) -> CfiSizes:
     """Add the sizes of files up."""
     columns = list(zip(*sizes, strict=True))
     return CfiSizes(*map(sum, columns)) if columns else CfiSizes()
+
+
+#: How sections can be sorted, in descending order; the other orders of files have no meaning for them.
+SECTION_ORDERS: Final[dict[str, Callable[[CodeSection], float]]] = {
+    "sframe": lambda section: section.sframe_size,
+    "ratio": lambda section: section.ratio or 0.0,
+    "cfi": lambda section: section.cfi_size,
+    "functions": lambda section: section.fde_count,
+    "name": lambda _: 0,
+}
+#: The sum of no sections. A sum has no ratio, since it has what belongs to no function.
+NO_SECTIONS: Final = CodeSection("", 0, 0, 0, 0)
+
+
+def add_code_sections(
+    files: Iterable[tuple[CodeSection, ...]], order: str = "sframe", top: int | None = None
+) -> SectionList | None:
+    """Add the sections of files up by their names, and sort and cut them; None when none were asked for."""
+    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for sections in files:
+        for section in sections:
+            sums = counts[section.name]
+            for position, count in enumerate(section[1:]):
+                sums[position] += count
+    if not counts:
+        return None
+    key = SECTION_ORDERS.get(order, SECTION_ORDERS["sframe"])
+    every = [CodeSection(name, *sums) for name, sums in counts.items()]
+    every.sort(key=lambda section: (-key(section), section.name))
+    total = CodeSection("", *(sum(column) for column in zip(*counts.values(), strict=True)))
+    shown = every[:top]
+    return SectionList(tuple(shown), len(every) - len(shown), total)
 
 
 # Distribution
