@@ -112,7 +112,13 @@ def _add_demands(parser: argparse.ArgumentParser) -> None:
         "--min-coverage",
         type=percentage,
         metavar="PERCENT",
-        help="fail (4) when fewer of the functions are described in full",
+        help="fail (4) when fewer of the functions with CFI are described in full",
+    )
+    group.add_argument(
+        "--min-bytes",
+        type=percentage,
+        metavar="PERCENT",
+        help="fail (4) when fewer of the bytes of code are described; code without CFI counts, padding does not",
     )
     group.add_argument(
         "--report",
@@ -173,6 +179,7 @@ def settings_of(arguments: argparse.Namespace, *, wants_account: bool) -> Settin
         verifies=not arguments.no_verify,
         is_strict=arguments.strict,
         min_coverage=arguments.min_coverage,
+        min_bytes=arguments.min_bytes,
         skips_unfit=arguments.skip_non_elf,
         only_checks=arguments.check,
         wants_account=wants_account,

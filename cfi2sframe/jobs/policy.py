@@ -58,11 +58,17 @@ def warnings_of(coverage: Coverage | None) -> tuple[str, ...]:
 
 
 def refusal_of(
-    conversion: Conversion, coverage: Coverage | None, *, is_strict: bool, min_coverage: float | None
+    conversion: Conversion,
+    coverage: Coverage | None,
+    *,
+    is_strict: bool,
+    min_coverage: float | None = None,
+    min_bytes: float | None = None,
 ) -> Refusal | None:
     """Return why the caller's conditions forbid to write a conversion, or None.
 
-    `min_coverage` is a percentage of the functions, and needs the account.
+    `min_coverage` is a percentage of the functions with CFI, `min_bytes` one of the bytes of code, with CFI or without.
+    Both need the account.
     """
     if is_strict and conversion.cfi.damaged:
         return Refusal(ErrorKind.DAMAGED, "a damaged FDE, and --strict forbids it")
@@ -75,5 +81,10 @@ def refusal_of(
         percent = coverage.functions.percent
         if percent < min_coverage:
             reason = f"{percent:.2f} % of the functions are described in full, less than {min_coverage:g} %"
+            return Refusal(ErrorKind.INCOMPLETE, reason)
+    if coverage is not None and min_bytes is not None:
+        percent = coverage.bytes.percent
+        if percent < min_bytes:
+            reason = f"{percent:.2f} % of the bytes of code are described, less than {min_bytes:g} %"
             return Refusal(ErrorKind.INCOMPLETE, reason)
     return None

@@ -196,6 +196,21 @@ def test_min_coverage(files: Files, percent: str, status: int) -> None:
         assert result.err[1:] == (f"cfi2sframe: {path}: error: {message}",)
 
 
+@pytest.mark.parametrize(
+    ("option", "status"), [("--min-bytes=75", 0), ("--min-bytes=76", 4), ("--min-coverage=100", 0)]
+)
+def test_code_without_cfi_counts_for_bytes(files: Files, option: str, status: int) -> None:
+    """All functions with CFI are described, and these have 96 of 128 bytes of code."""
+    path = files.folder / "in"
+    path.write_bytes(linked_file(AMD64, (push_fp(AMD64, size=96),), codes=(Code(size=128),)))
+    result = run(path, "-o", files.out, option)
+    assert result.status == status
+    assert files.out.exists() == (status == 0)
+    if status:
+        message = "75.00 % of the bytes of code are described, less than 76 %"
+        assert result.err == (f"cfi2sframe: {path}: error: {message}",)
+
+
 def test_no_function_can_be_described(files: Files) -> None:
     path = files.add("in", unsayable(0))
     status, _, err = run(path, "-o", files.out)
@@ -315,7 +330,11 @@ def test_bad_input(files: Files, name: str) -> None:
 def test_input_that_cannot_be_read(files: Files) -> None:
     missing = files.folder / "missing"
     assert run(missing, "-o", files.out) == (3, b"", (f"cfi2sframe: {missing}: error: No such file or directory",))
-    assert run(files.folder, "-o", files.out) == (3, b"", (f"cfi2sframe: {files.folder}: error: Is a directory",))
+    assert run(files.folder, "-o", files.out) == (
+        3,
+        b"",
+        (f"cfi2sframe: {files.folder}: error: Is a directory; --in-place -r takes the ELF files in it",),
+    )
 
 
 def test_standard_input_has_a_name() -> None:

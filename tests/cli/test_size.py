@@ -31,7 +31,7 @@ def _tree(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown", "html"])
+@pytest.mark.parametrize("form", ["text", "json", "csv", "markdown", "html"])
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_formats(form: str, jobs: str, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--format", form, "-j", jobs]) == EXIT_SUCCESS
@@ -74,7 +74,7 @@ def test_failures_are_named_wherever_the_report_goes(
     (tree / "other.so").write_bytes(b"\x7fELF\x01" + bytes(60))
     (tmp_path / "empty").mkdir()
     for output in ("-", str(tmp_path / "report")):
-        for form in ("html", "table"):
+        for form in ("html", "text"):
             words = ["size", str(tree), str(tmp_path / "none"), "--format", form, "-o", output]
             assert main(words) == EXIT_UNUSABLE
             lines = capsys.readouterr().err.splitlines()

@@ -290,13 +290,13 @@ def test_coverage_demangles(tmp_path: Path) -> None:
         asm.Fde(cie_of(AMD64, expression), TEXT_VADDR + 0x40, 16),
         asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x60, 16, (asm.advance(4), expression)),
     )
-    names = {0x40: ("_ZN6second1fEv", "second::f()"), 0x60: ("_RNvC1a1g", "a::g"), 0x80: ("_Z1hi", "h(int)")}
+    names = {0x40: ("_ZN6second1fEv", "second::f()"), 0x60: ("_ZN1a1gEv", "a::g()"), 0x80: ("_Z1hi", "h(int)")}
     symbols = [asm.Symbol(mangled, TEXT_VADDR + offset, 16) for offset, (mangled, _) in names.items()]
     path.write_bytes(linked_file(AMD64, fdes, symbols=(*symbols, asm.Symbol("_Zx", TEXT_VADDR + 0xA0, 16))))
     text = run("coverage", path).out.decode()
     for line in (
         "16  0x20040-0x20050 in .text  second::f(): CFA is an expression (lit0)\n",
-        "12  0x20060-0x20070 in .text  a::g: CFA is an expression at 0x20064 (lit0)\n",
+        "12  0x20060-0x20070 in .text  a::g(): CFA is an expression at 0x20064 (lit0)\n",
         "16  0x20080-0x20090 in .text  h(int)\n",
         "16  0x200a0-0x200b0 in .text  _Zx\n",
     ):
@@ -310,7 +310,7 @@ def test_coverage_demangles(tmp_path: Path) -> None:
     status, _, err = run(path, "-o", tmp_path / "out.sframe")
     assert status == 0
     first = "'second::f()' at 0x20040: no SFrame FDE: CFA is an expression (lit0)"
-    second = "'a::g' at 0x20060: 12 of 16 bytes are left out: CFA is an expression (lit0) at 0x20064"
+    second = "'a::g()' at 0x20060: 12 of 16 bytes are left out: CFA is an expression (lit0) at 0x20064"
     assert err == tuple(f"cfi2sframe: {path}: warning: {warning}" for warning in (first, second))
 
 
