@@ -167,7 +167,7 @@ def _report_cards(report: SizeReport) -> Iterator[tuple[str, str, str]]:
         size = human(version.section(maker).size)
         yield _maker_label(number, maker), size, "" if ratio is None else f"{ratio:.2f} of CFI + hdr"
     ours, gnu = version.cfi2sframe.lookup_cost, version.gnu.lookup_cost
-    more = f"on average, {ours.max_rows:,} at most; GNU: {gnu.mean_rows:.1f}, {gnu.max_rows:,}"
+    more = f"on average, {ours.max_rows:,} at most; by GNU {gnu.mean_rows:.1f}, {gnu.max_rows:,} at most"
     yield "Rows a look-up walks", f"{ours.mean_rows:.1f}", more
     yield "FDEs left out", f"{version.cfi2sframe.left_out_count:,}", f"of {version.fde_count:,}"
 

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 def render_report(headline: str, tables: Iterable[Table], remarks: Iterable[str] = ()) -> Iterator[str]:
     """Yield the lines of a report: the headline in bold, the first table with the remarks below it, then the others."""
     yield f"**{escape(headline)}**"
-    for number, table in enumerate(tables):
+    every = list(tables)
+    for table in every[:1]:
         yield ""
         yield from render_markdown([table])
-        if number == 0:
-            for remark in remarks:
-                yield ""
-                yield escape(remark)
+    for remark in remarks:
+        yield ""
+        yield escape(remark)
+    for table in every[1:]:
+        yield ""
+        yield from render_markdown([table])
 
 
 def render_markdown(tables: Iterable[Table]) -> Iterator[str]:

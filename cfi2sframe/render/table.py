@@ -27,12 +27,15 @@ def render_report(
 ) -> Iterator[str]:
     """Yield the lines of a report: the headline, the first table with the remarks below it, then the others."""
     yield _paint(headline, _BOLD, colour=colour)
-    for number, table in enumerate(tables):
+    every = list(tables)
+    for table in every[:1]:
         yield ""
         yield from _render(table, colour=colour)
-        if number == 0:
-            for remark in remarks:
-                yield from _folded(remark)
+    for remark in remarks:
+        yield from _folded(remark)
+    for table in every[1:]:
+        yield ""
+        yield from _render(table, colour=colour)
 
 
 def render_tables(tables: Iterable[Table], *, colour: bool = False) -> Iterator[str]:
