@@ -166,7 +166,7 @@ def _say_failures(arguments: argparse.Namespace, outcomes: Sequence[Outcome]) ->
 
 def _hint(arguments: argparse.Namespace, outcome: Outcome) -> str:
     """Return what to do with something that is no ELF file, as the end of a message."""
-    if not arguments.recursive and os.path.isdir(outcome.name):
+    if outcome.kind is ErrorKind.UNUSABLE and not arguments.recursive and os.path.isdir(outcome.name):
         return "; -r takes the ELF files in it" if arguments.in_place else "; --in-place -r takes the ELF files in it"
     if outcome.kind is not ErrorKind.NOT_ELF:
         return ""

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Literal
 
 from cfi2sframe.cli.common import fail
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.outputs import add_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import Cfi2SFrameError, RequestError
+from cfi2sframe.errors import Cfi2SFrameError, OutputError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="if a row needs a register that SFrame does not track, find in the CFI of the inner frames where they "
         "saved it; otherwise the trace ends there",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_output(parser, ("text", "json"))
 
 
 def _number(text: str) -> int:
@@ -80,7 +80,11 @@ def execute(arguments: argparse.Namespace) -> int:
         lines = _lines(arguments)
     except (Cfi2SFrameError, OSError) as error:
         return fail(error, arguments.core or ("" if arguments.pid is None else f"process {arguments.pid}"))
-    sys.stdout.writelines(lines)
+    try:
+        with output_of(arguments) as out:
+            out.writelines(lines)
+    except OutputError as error:
+        return fail(error, "")
     return EXIT_SUCCESS
 
 
@@ -89,7 +93,7 @@ def _lines(arguments: argparse.Namespace) -> Iterable[str]:
     from cfi2sframe.trace.formatting import json_lines, trace_data, trace_lines
 
     traced = _trace(arguments)
-    if not arguments.json:
+    if format_of(arguments) == "text":
         return [line + "\n" for line in trace_lines(traced)]
     return json_lines(trace_data(traced, file=arguments.core, pid=arguments.pid))
 

@@ -235,5 +235,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l thread -x -d 'one t
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l limit -x -d 'the most frames of a thread'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sframe-version -xka "1 2 3" -d 'the version that CFI is converted to'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l with-cfi-registers -d 'if a row needs a register that SFrame does not track, find in the CFI of the'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l format -xka "text json" -d default
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l json -d 'print JSON'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace; and test $_shtab_cfi2sframe_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the core file'
