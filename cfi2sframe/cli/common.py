@@ -63,10 +63,11 @@ def _answer(words: list[str]) -> int:
     return EXIT_SUCCESS
 
 
-def _refused(word: str) -> int:
+def _refused(word: str, *, is_first: bool = True) -> int:
     """Report a first word that is no verb, no option and no file; return 0 if it is one of those.
 
-    Otherwise it would be convert's input, and the mistake be found after the files that follow it were rewritten.
+    Otherwise it would be convert's input, and the mistake be found after the files that follow it were rewritten. A file
+    that is missing among those of a list, which is not the first word, is convert's to report.
     """
     if word.startswith(("-", "@")) or os.path.lexists(word):
         return EXIT_SUCCESS
@@ -79,6 +80,8 @@ def _refused(word: str) -> int:
     if near:
         say("error", f"no verb and no file is called '{word}'; did you mean '{near[0]}'?")
         return EXIT_USAGE
+    if not is_first:
+        return EXIT_SUCCESS
     say("error", "No such file or directory", word)
     return EXIT_UNUSABLE
 
@@ -97,7 +100,7 @@ def _run_verb(verb: str, arguments: list[str], *, may_be_verb: bool = False) -> 
     try:
         try:
             options = _parse(parser, _expand(arguments))
-            if may_be_verb and options.inputs and (refused := _refused(options.inputs[0])):
+            if may_be_verb and options.inputs and (refused := _refused(options.inputs[0], is_first=False)):
                 return refused
             with _ended_by_signals():
                 status: int = module.execute(options)

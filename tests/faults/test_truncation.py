@@ -257,7 +257,7 @@ def test_truncated_right_after_loading(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"ChangedError {WHILE_READ}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"ChangedError big.o: {WHILE_READ}\n", "")
 
 
 # Other changes
