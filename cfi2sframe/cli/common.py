@@ -66,8 +66,8 @@ def _answer(words: list[str]) -> int:
 def _refused(word: str, *, is_first: bool = True) -> int:
     """Report a first word that is no verb, no option and no file; return 0 if it is one of those.
 
-    Otherwise it would be convert's input, and the mistake be found after the files that follow it were rewritten. A file
-    that is missing among those of a list, which is not the first word, is convert's to report.
+    Otherwise it would be convert's input, and the mistake be found after the files that follow it were rewritten. Of a
+    list of files after an option, a missing one is convert's to report.
     """
     if word.startswith(("-", "@")) or os.path.lexists(word):
         return EXIT_SUCCESS
