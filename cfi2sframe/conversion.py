@@ -141,6 +141,13 @@ class Conversion(NamedTuple):
         found = [(number, results[number]) for number in self._with_code(self.outcomes.in_parts)]
         return tuple([(self.cfi.entries[number], parts) for number, parts in found if isinstance(parts, InParts)])
 
+    @property
+    def described_count(self) -> int:
+        """How many FDEs with code of their own are described from start to end."""
+        without_code = self.code_map.dropped.keys() | self.code_map.replaced
+        lost = self._with_code(self.outcomes.skipped | self.outcomes.in_parts)
+        return len(self.cfi.entries) - len(without_code) - len(lost)
+
     def _with_code(self, numbers: frozenset[int]) -> list[int]:
         """Return those of some FDEs that describe code of their own, ascending: the loss of others is none."""
         # The stubs describe the code of those that are replaced.

@@ -76,9 +76,10 @@ def _refused(word: str, *, is_first: bool = True) -> int:
         return EXIT_USAGE
     from difflib import get_close_matches
 
-    near = get_close_matches(word.lower(), VERBS, 1)
+    near = get_close_matches(word.lower(), (*VERBS, "help"), 1)
     if near:
-        say("error", f"no verb and no file is called '{word}'; did you mean '{near[0]}'?")
+        meant = near[0] if near[0] in VERBS else "--help"
+        say("error", f"no verb and no file is called '{word}'; did you mean '{meant}'?")
         return EXIT_USAGE
     if not is_first:
         return EXIT_SUCCESS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import add_conversion_options, conversion_options, count_from_one
 from cfi2sframe.cli.outputs import add_output, format_of, output_of
@@ -104,6 +104,9 @@ def _cover(found: Sequence[Source | Unusable], options: Options, arguments: argp
             say("error", result.reason, result.name)
             statuses.append(exit_status_of(result.kind))
     printer.end()
+    if printer.is_empty and statuses == [EXIT_SUCCESS]:
+        say("error", "none of these files has CFI")
+        return EXIT_UNUSABLE
     return worst(statuses)
 
 
@@ -125,6 +128,7 @@ class _TextPrinter:
 
     def __init__(self, arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:
         self._out = out
+        self.is_empty = True
         self._is_single = is_single
         self._top: int = arguments.top
         self._details: bool = arguments.details
@@ -132,6 +136,7 @@ class _TextPrinter:
 
     def prepare(self, coverage: Coverage) -> None:
         """Keep what the table needs of an account. Raises what is the file's fault."""
+        self.is_empty = False
         if not self._is_single:
             from cfi2sframe.render.coverage_table import FileCoverage
 
@@ -162,11 +167,13 @@ class _JsonPrinter:
 
     def __init__(self, _arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:
         self._out = out
+        self.is_empty = True
         self._is_single = is_single
         self._accounts: list[dict[str, Any]] = []
 
     def prepare(self, coverage: Coverage) -> None:
         """Keep the data of an account. Raises what is the file's fault."""
+        self.is_empty = False
         from cfi2sframe.render.coverage_json import coverage_data
 
         self._accounts.append(coverage_data(coverage))

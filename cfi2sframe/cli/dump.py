@@ -6,8 +6,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.cli.answers import is_one_file
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, read_section, say, starts_section, worst
-from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import address
 from cfi2sframe.cli.outputs import add_output, format_of, output_of
@@ -86,7 +87,7 @@ def _is_raw(item: Source | Unusable) -> bool:
 def _dump(found: Sequence[Source | Unusable], arguments: argparse.Namespace, out: TextIO) -> int:
     """Print what is found; a file that cannot be used does not stop the others."""
     is_json = format_of(arguments) == "json"
-    is_list = len(found) > 1 or not isinstance(found[0], Source) or found[0].is_in_folder or found[0].kind != "elf"
+    is_list = not is_one_file(found)
     statuses, count = [EXIT_SUCCESS], 0
     for item in found:
         for opened in _opened(item, arguments.section_address):
@@ -102,6 +103,9 @@ def _dump(found: Sequence[Source | Unusable], arguments: argparse.Namespace, out
             count += 1
     if is_json and is_list:
         out.write("\n]\n" if count else "[]\n")
+    if not count and statuses == [EXIT_SUCCESS]:
+        say("error", "none of these files has an .sframe section")
+        return EXIT_UNUSABLE
     return worst(statuses)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, read_section, say, worst
-from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, PROGRAM
+from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import add_conversion_options, conversion_options
 from cfi2sframe.cli.parsers import describe
@@ -96,6 +96,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.verbose and not is_single:
         say("info", _sum_of(outcomes))
     status = worst(outcome.exit_status for outcome in outcomes)
+    if all(outcome.status == "skipped" for outcome in outcomes):
+        say("error", "none of these files has an .sframe section (--would-be: what convert would write)")
+        status = EXIT_UNUSABLE
     return worst((status, _write_report(arguments, outcomes)))
 
 

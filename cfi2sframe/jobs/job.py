@@ -208,7 +208,7 @@ def _with_account(
     return outcome._replace(
         warnings=(*warnings_of(coverage), *outcome.warnings),
         section_size=len(conversion.data),
-        function_count=len(conversion.section.starts),
+        function_count=conversion.described_count,
         left_out_count=0 if conversion.is_whole else len(conversion.left_out) + len(conversion.cfi.damaged),
         in_parts_count=0 if conversion.is_whole else len(conversion.in_parts),
         summary=summary,

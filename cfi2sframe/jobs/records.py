@@ -76,12 +76,12 @@ class Job(NamedTuple):
 class Outcome(NamedTuple):
     """What became of a file, or with `only_checks` would.
 
-    `reason` tells why it was skipped or failed, or has no section to remove; `kind` is that of the failure, `skip_kind`
-    what a skipped file is, None without one. `section_size` (bytes) and `function_count` are those of the `.sframe`
-    section, or of the one removed; `left_out_count` counts functions without an SFrame FDE, and `in_parts_count` those
-    that are described in part. `placement` tells where the section was put. `account` is JSON text as `coverage --json`
-    prints it, `summary` a sentence; both are empty unless asked for. `state` is the file's after a job in place, None
-    when that failed.
+    `reason` tells why it was skipped or failed, or has no section to remove; `kind` is that of the failure,
+    `skip_kind` what a skipped file is, None without one. `section_size` (bytes) is that of the `.sframe` section,
+    or of the one removed. `function_count` counts the FDEs that are described from start to end, `left_out_count`
+    those without an SFrame FDE, and `in_parts_count` those that are described in part. `placement` tells where the
+    section was put. `account` is JSON text as `coverage --json` prints it, `summary` a sentence; both are empty
+    unless asked for. `state` is the file's after a job in place, None when that failed.
     """
 
     name: str

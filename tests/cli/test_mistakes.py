@@ -74,6 +74,9 @@ def _contents() -> dict[str, bytes]:
             id="a verb in capitals",
         ),
         pytest.param(
+            "help", 2, ["cfi2sframe: error: no verb and no file is called 'help'; did you mean '--help'?"], id="help"
+        ),
+        pytest.param(
             "--in-place dmup prog",
             2,
             ["cfi2sframe: error: no verb and no file is called 'dmup'; did you mean 'dump'?"],
@@ -126,6 +129,15 @@ def _contents() -> dict[str, bytes]:
             2,
             ["cfi2sframe: error: argument --exclude: expected one argument"],
             id="no pattern",
+        ),
+        pytest.param(
+            "verify tree",
+            3,
+            ["cfi2sframe: error: none of these files has an .sframe section (--would-be: what convert would write)"],
+            id="no section in a folder",
+        ),
+        pytest.param(
+            "dump tree", 3, ["cfi2sframe: error: none of these files has an .sframe section"], id="nothing in a folder"
         ),
         pytest.param("verify", 2, ["cfi2sframe: error: no input: name a file"], id="nothing to verify"),
         pytest.param("dump", 2, ["cfi2sframe: error: no input: name a file"], id="nothing to dump"),
