@@ -53,5 +53,5 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
         except (ElfError, CfiError, BudgetError) as error:
             unread.append(UnreadSource.of(f".{each}", error))
     if not sections:
-        raise UnfitError("no call frame information: neither .eh_frame nor .debug_frame")
+        raise UnfitError("no call frame information: no .eh_frame, .debug_frame or .gopclntab")
     return FoundCfi(tuple(sections), tuple(unread))

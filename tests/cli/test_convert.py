@@ -305,7 +305,7 @@ BAD_INPUTS = {
     ),
     "no CFI": (
         asm.elf_file(62, (asm.Section(".text", b"\xc3", 1, 6),)),
-        "no call frame information: neither .eh_frame nor .debug_frame",
+        "no call frame information: no .eh_frame, .debug_frame or .gopclntab",
     ),
     "section headers cut off": (ELF[:-8], ""),
     "header cut off": (ELF[:40], ""),

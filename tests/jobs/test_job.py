@@ -150,7 +150,7 @@ def test_checking_reports_what_would_be_done_and_writes_nothing(source: Path) ->
     [
         (b"#!/bin/sh\n", "not an ELF file", ErrorKind.NOT_ELF),
         (b"", "not an ELF file", ErrorKind.NOT_ELF),
-        (WITHOUT_CFI, "no call frame information: neither .eh_frame nor .debug_frame", ErrorKind.UNFIT),
+        (WITHOUT_CFI, "no call frame information: no .eh_frame, .debug_frame or .gopclntab", ErrorKind.UNFIT),
         (OF_32_BITS, "not a 64-bit ELF file; SFrame is defined for 64-bit ABIs only", ErrorKind.UNFIT),
         (TRUNCATED, "truncated: the ELF header needs 64 bytes, the file has 40", ErrorKind.DAMAGED),
     ],

@@ -61,7 +61,7 @@ CASES = {
     "no CFI": Case(
         asm.elf_file(62, (CODE,), file_type=ET_DYN, segments=(asm.Segment(1, 5, (".text",)),)),
         SkipKind.NO_CFI,
-        "no call frame information: neither .eh_frame nor .debug_frame",
+        "no call frame information: no .eh_frame, .debug_frame or .gopclntab",
         ErrorKind.UNFIT,
     ),
     "32 bits": Case(
