@@ -331,7 +331,7 @@ def _default_saved_limit(
         return None
     if rule.deref or rule.offset:
         return Unlike(expression_reason, describe_frame_rule(rule, arch))
-    if target.version == SFRAME_VERSION_2 and arch.pads_ra:
+    if target.version == SFRAME_VERSION_2 and arch.pads_ra and rule.register < len(arch.registers):
         return None
     return Unlike(register_reason, describe_frame_rule(rule, arch))
 

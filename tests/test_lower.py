@@ -433,6 +433,16 @@ def test_another_return_column() -> None:
                 assert result == Skip(SkipReason.RA_IN_REGISTER, f"{arch.register_name(3)}+0", 0)
 
 
+def test_a_return_column_that_is_no_register() -> None:
+    """Version 2 has words for registers of s390x: those that the ABI has, since readers refuse others."""
+    for number, is_described in ((31, True), (32, False), (142, False)):
+        cie = parsed_cie(S390X, ra_register=number)
+        result = Lowering(Target(S390X, 2)).lower(table_of((CfiRow(0, state(S390X, ra=InRegister(number))),)), cie)
+        assert isinstance(result, Skip) is not is_described
+        if isinstance(result, Skip):
+            assert result == Skip(SkipReason.RA_IN_REGISTER, f"r{number}+0", 0)
+
+
 # What default rows hold
 
 
