@@ -226,7 +226,7 @@ def test_rows_of_many_functions(arguments: tuple[str, ...], tmp_path: Path) -> N
         RawFunction(TEXT_VADDR + 0x10000 * n, 0x10000, b"", row_count, 1, fre_offset=0) for n in range(1, 600)
     ]
     data = RawSection(tuple(functions)).assemble()
-    result = run(data, tmp_path, *arguments, "--raw")
+    result = run(data, tmp_path, *arguments)
     assert (result.status, result.out) == (3, "")
     assert result.err.endswith(f"error: the rows to print take more work than {len(data):,} bytes of input may\n")
 

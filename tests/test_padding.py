@@ -592,7 +592,7 @@ def test_json_tells_padding_from_code(tmp_path: Path) -> None:
     for words, sizes in (((), (SIZE + 16, SIZE)), (("--no-padding",), (SIZE, SIZE))):
         raw, out = tmp_path / "raw.sframe", tmp_path / "out.o"
         assert run_process(*words, path, "-o", raw).returncode == 0
-        printed = json.loads(run_process("dump", "--json", "--raw", raw).stdout)
+        printed = json.loads(run_process("dump", "--json", raw).stdout)
         assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(size, None) for size in sizes]
         out.write_bytes(b"".join(emit(convert(load(path), Options(with_padding=not words))).chunks))
         printed = json.loads(run_process("dump", "--json", out).stdout)

@@ -113,7 +113,7 @@ def measure(
         is_rewritten = has_section and not error
         verified = None
         if verifies and has_section:
-            chosen = [out] if is_rewritten else [file.path, *wanted]
+            chosen = [out] if is_rewritten else ["--would-be", file.path, *wanted]
             verified = run_program(package, "verify", "-v", *chosen)
         rows, problem = compare(out) if compare is not None and is_rewritten else (0, "")
     return Record(

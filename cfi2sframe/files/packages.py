@@ -122,11 +122,11 @@ def _dpkg_owners(database: Database, wanted: Iterable[str]) -> Iterator[tuple[st
     """Yield wanted paths with the packages that list them; a package's name has its architecture as dpkg writes it."""
     spellings = _by_spelling(database.root, wanted)
     diversions = _diversions(database)
-    interesting = {*spellings, *(path for path, _, _ in diversions)}
+    interesting = {os.fsencode(path) for path in (*spellings, *(path for path, _, _ in diversions))}
     info = os.path.join(database.folder, "info")
     for file in sorted(name for name in os.listdir(info) if name.endswith(".list")):
         package = file.removesuffix(".list")
-        names = interesting.intersection(_lines(os.path.join(info, file)))
+        names = {os.fsdecode(line) for line in interesting.intersection(_lines(os.path.join(info, file)))}
         for path, diverted, by in diversions:
             if path in names and package.partition(":")[0] != by:
                 # The package's own file was moved out of the way.
@@ -136,24 +136,25 @@ def _dpkg_owners(database: Database, wanted: Iterable[str]) -> Iterator[tuple[st
 
 def _diversions(database: Database) -> list[tuple[str, str, str]]:
     """Return what dpkg-divert has moved: a path, where its file is now, and the package that has the path instead."""
-    lines = _lines(os.path.join(database.folder, "diversions"))
+    lines = list(map(os.fsdecode, _lines(os.path.join(database.folder, "diversions"))))
     return list(zip(lines[::3], lines[1::3], lines[2::3], strict=False))
 
 
-def _lines(path: str) -> list[str]:
-    """Return the lines of a regular file; none of anything else, and of what cannot be read."""
+def _lines(path: str) -> Iterator[bytes]:
+    """Yield the lines of a regular file; none of anything else, and of what cannot be read."""
     try:
         descriptor = open_unfollowed(path)
     except OSError:
-        return []
+        return
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_LIST_SIZE:
-            return []
+            return
         with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return os.fsdecode(file.read(_MAX_LIST_SIZE)).split("\n")
+            for line in file:
+                yield line.rstrip(b"\n")
     except OSError:
-        return []
+        return
     finally:
         os.close(descriptor)
 

@@ -8,7 +8,7 @@ import re
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.linker_words import is_for_driver, output_of
+from cfi2sframe.cli.wrapper.words import is_for_driver, output_of
 from cfi2sframe.errors import RequestError
 from cfi2sframe.files.words import expand, expand_response_files, names_from
 from tests.fuzz.harness import expect

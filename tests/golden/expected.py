@@ -37,7 +37,7 @@ def lines_of(path: Path) -> Iterator[str]:
         try:
             conversion = convert_checked(image, Options(version))
         except RequestError as error:
-            yield f"error: {error}"
+            yield f"error: {error.detail}"
             continue
         coverage = check_sums(conversion)
         for item in coverage.left_out:

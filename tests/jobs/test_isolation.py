@@ -103,10 +103,10 @@ def check_others(verb: str, names: list[str], out: str) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 2, COUNT - 1])
-@pytest.mark.parametrize(("verb", "jobs"), [*product(("in place", "check", "size"), ("1", "2")), ("coverage", "")])
+@pytest.mark.parametrize(("verb", "jobs"), list(product(("in place", "check", "size", "coverage"), ("1", "2"))))
 def test_an_unexpected_error(tmp_path: Path, verb: str, jobs: str, position: int) -> None:
     names = fill(tmp_path, position)
-    done = run(UNFORESEEN, *VERBS[verb], *names, *(("-j", jobs) if jobs else ()))
+    done = run(UNFORESEEN, *VERBS[verb], *names, "-j", jobs)
     said = f"{names[position]}: {'refuse' if verb == 'check' else 'error'}: internal error: OverflowError: too large"
     assert f"{said} at __main__:8; please report it\n" in done.stdout + done.stderr
     assert done.returncode == 3
@@ -114,7 +114,7 @@ def test_an_unexpected_error(tmp_path: Path, verb: str, jobs: str, position: int
     check_others(verb, names, done.stdout)
 
 
-@pytest.mark.parametrize("verb", ["in place", "size"])
+@pytest.mark.parametrize("verb", ["in place", "size", "coverage"])
 @pytest.mark.parametrize("position", [0, 2, COUNT - 1])
 def test_a_process_that_dies(tmp_path: Path, verb: str, position: int) -> None:
     names = fill(tmp_path, position)
@@ -125,7 +125,7 @@ def test_a_process_that_dies(tmp_path: Path, verb: str, position: int) -> None:
     check_others(verb, names, done.stdout)
 
 
-@pytest.mark.parametrize("verb", ["in place", "size"])
+@pytest.mark.parametrize("verb", ["in place", "size", "coverage"])
 def test_a_process_that_takes_too_long(tmp_path: Path, verb: str) -> None:
     """The grant is made small to keep the test quick."""
     names = fill(tmp_path, 2)
@@ -138,14 +138,13 @@ def test_a_process_that_takes_too_long(tmp_path: Path, verb: str) -> None:
     check_others(verb, names, done.stdout)
 
 
-@pytest.mark.parametrize(("verb", "jobs"), [*product(("in place", "check", "size"), ("1", "2")), ("coverage", "")])
+@pytest.mark.parametrize(("verb", "jobs"), list(product(("in place", "check", "size", "coverage"), ("1", "2"))))
 def test_memory_that_there_is_not(tmp_path: Path, verb: str, jobs: str) -> None:
     """Without a limit of the user's and with one."""
     need_prlimit()
-    words = ("-j", jobs) if jobs else ()
     for memory_limit in (None, 1 << 30):
         names = fill(tmp_path, 2)
-        done = run(OUT_OF_MEMORY, *VERBS[verb], *names, *words, memory_limit=memory_limit)
+        done = run(OUT_OF_MEMORY, *VERBS[verb], *names, "-j", jobs, memory_limit=memory_limit)
         assert done.returncode == 3
         place = f"{names[2]}: refuse: " if verb == "check" else f"cfi2sframe: {names[2]}: error: "
         said = done.stdout if verb == "check" else done.stderr
