@@ -327,7 +327,8 @@ def test_a_walk_that_breaks() -> None:
 
 def test_no_cfi() -> None:
     data = asm.elf_file(62, (asm.Section(".text", b"\xc3", 1, 6, 0x1000),), file_type=3)
-    with pytest.raises(ElfError, match=r"^<bytes>: no call frame information: no \.eh_frame, \.debug_frame or \.gopclntab$"):
+    message = r"^<bytes>: no call frame information: no \.eh_frame, \.debug_frame or \.gopclntab$"
+    with pytest.raises(ElfError, match=message):
         convert_checked(load(data))
 
 
