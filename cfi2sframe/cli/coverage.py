@@ -11,7 +11,7 @@ from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import add_conversion_options, conversion_options, count_from_one
-from cfi2sframe.cli.outputs import add_output, format_of, output_of
+from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
 from cfi2sframe.files import Unusable
@@ -73,6 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Account for every file; one that cannot be read does not stop the others."""
     try:
         options = conversion_options(arguments)
+        check_output(arguments)
         found = list(sources_of(arguments))
     except RequestError as error:
         return fail_early(error, arguments.inputs)

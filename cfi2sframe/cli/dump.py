@@ -11,7 +11,7 @@ from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, 
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import address
-from cfi2sframe.cli.outputs import add_output, format_of, output_of
+from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, OutputError, RequestError, kind_of, reason_of
 from cfi2sframe.files import Source, Unusable, open_source
@@ -65,6 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Dump the sections of all files; return the worst file's exit status."""
     try:
+        check_output(arguments)
         found = list(sources_of(arguments))
         if arguments.section_address is not None and not all(_is_raw(item) for item in found):
             raise RequestError("--section-address belongs to raw bytes; an ELF file has its section's address")

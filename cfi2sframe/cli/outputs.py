@@ -8,6 +8,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.errors import RequestError
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
@@ -44,6 +46,16 @@ def format_of(arguments: argparse.Namespace) -> str:
         return str(arguments.format)
     by_suffix = _BY_SUFFIX.get(os.path.splitext(arguments.output)[1].lower(), "")
     return by_suffix if by_suffix in arguments.formats else str(arguments.formats[0])
+
+
+def check_output(arguments: argparse.Namespace) -> None:
+    """Raise `RequestError` when the output is a regular file that the user has named as an input."""
+    named = [*getattr(arguments, "inputs", ()), *(getattr(arguments, "compare", None) or ())]
+    named += [core] if (core := getattr(arguments, "core", None)) else []
+    if not os.path.isfile(arguments.output):
+        return
+    if any(os.path.exists(name) and os.path.samefile(name, arguments.output) for name in named):
+        raise RequestError(f"-o {arguments.output} would overwrite an input")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from cfi2sframe.cli.common import fail, say
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of, walk_of
 from cfi2sframe.cli.options import level_of, process_count
-from cfi2sframe.cli.outputs import add_output, format_of, output_of
+from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
 
@@ -137,6 +137,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return EXIT_USAGE
     _fill_defaults(arguments)
     try:
+        check_output(arguments)
         report = _compare(arguments) if arguments.compare else _measure(arguments)
     except RequestError as error:
         return fail(error, "")

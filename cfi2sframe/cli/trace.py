@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cfi2sframe.cli.common import fail
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
-from cfi2sframe.cli.outputs import add_output, format_of, output_of
+from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import Cfi2SFrameError, OutputError, RequestError
 
@@ -77,6 +77,7 @@ def _thread(text: str) -> int | Literal["all"]:
 def execute(arguments: argparse.Namespace) -> int:
     """Trace a core or a process."""
     try:
+        check_output(arguments)
         lines = _lines(arguments)
     except (Cfi2SFrameError, OSError) as error:
         return fail(error, arguments.core or ("" if arguments.pid is None else f"process {arguments.pid}"))

@@ -170,6 +170,16 @@ def test_objects_in_trees_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("verb", ["coverage", "size", "dump"])
+def test_a_report_does_not_replace_what_it_is_about(verb: str) -> None:
+    os.symlink("prog", "link")
+    for output in ("prog", "./prog", "link"):
+        status, out, err = run(verb, "prog", "-o", output)
+        assert (status, out) == (2, b"")
+        assert err[0].endswith(f"error: -o {output} would overwrite an input")
+    os.unlink("link")
+
+
+@pytest.mark.parametrize("verb", ["coverage", "size", "dump"])
 def test_failures_are_not_in_the_report(verb: str) -> None:
     """Whatever the output is, they are on standard error."""
     for output in ("-", "report.json"):
