@@ -49,13 +49,15 @@ def format_of(arguments: argparse.Namespace) -> str:
 
 
 def check_output(arguments: argparse.Namespace) -> None:
-    """Raise `RequestError` when the output is a regular file that the user has named as an input."""
+    """Raise `RequestError` when an output is a regular file that the user has named as an input."""
     named = [*getattr(arguments, "inputs", ()), *(getattr(arguments, "compare", None) or ())]
     named += [core] if (core := getattr(arguments, "core", None)) else []
-    if not os.path.isfile(arguments.output):
-        return
-    if any(os.path.exists(name) and os.path.samefile(name, arguments.output) for name in named):
-        raise RequestError(f"-o {arguments.output} would overwrite an input")
+    for option in ("output", "report"):
+        path = getattr(arguments, option, None)
+        if path is None or not os.path.isfile(path):
+            continue
+        if any(os.path.exists(name) and os.path.samefile(name, path) for name in named):
+            raise RequestError(f"--{option} {path} would overwrite an input")
 
 
 @contextmanager

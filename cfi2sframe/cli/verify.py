@@ -13,6 +13,7 @@ from cfi2sframe.cli.common import exit_status_of, fail, fail_early, is_section, 
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import add_conversion_options, conversion_options
+from cfi2sframe.cli.outputs import check_output
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
 from cfi2sframe.files import Unusable
@@ -74,6 +75,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Verify the sections of all files; return the worst file's exit status."""
     read = arguments.files_from
     try:
+        check_output(arguments)
         section = None
         if len(arguments.inputs) == 2 and is_section(arguments.inputs[1]):
             if arguments.would_be:

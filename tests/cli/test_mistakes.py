@@ -169,13 +169,15 @@ def test_objects_in_trees_are_left_alone() -> None:
     assert run("--check", "-r", "--objects", "tree").out.count(b"would convert") == 2
 
 
-@pytest.mark.parametrize("verb", ["coverage", "size", "dump"])
-def test_a_report_does_not_replace_what_it_is_about(verb: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "option"), [("coverage", "--output"), ("size", "--output"), ("dump", "--output"), ("verify", "--report")]
+)
+def test_a_report_does_not_replace_what_it_is_about(verb: str, option: str) -> None:
     os.symlink("prog", "link")
     for output in ("prog", "./prog", "link"):
-        status, out, err = run(verb, "prog", "-o", output)
+        status, out, err = run(verb, "prog", option, output)
         assert (status, out) == (2, b"")
-        assert err[0].endswith(f"error: -o {output} would overwrite an input")
+        assert err[0].endswith(f"error: {option} {output} would overwrite an input")
     os.unlink("link")
 
 
