@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -12,6 +13,8 @@ from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from _typeshed import SupportsWrite
 
 #: The verb that may be left out.
 DEFAULT_VERB: Final = "convert"
@@ -61,6 +64,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(message))
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Print a text; whether argparse itself hides that its reader is gone depends on Python's version."""
+        stream = sys.stderr if file is None else file
+        stream.write(message)
+        sys.stdout.flush()
 
 
 def make_parser(verbs: Iterable[str] = VERBS) -> argparse.ArgumentParser:
