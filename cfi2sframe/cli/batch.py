@@ -79,6 +79,27 @@ def run_batch(
 # Before the run
 
 
+def check_target(arguments: argparse.Namespace, batch_options: Sequence[str]) -> None:
+    """Raise `RequestError` unless the options name files to rewrite, or one input and its output.
+
+    `batch_options` are those without a meaning for a single output, by their names in the namespace.
+    """
+    if not arguments.inputs and not arguments.files_from:
+        raise RequestError("no input: name a file")
+    if not (arguments.in_place or arguments.check):
+        if len(arguments.inputs) > 1:
+            raise RequestError("several inputs: --in-place rewrites each of them, -o OUT takes one")
+        for name in batch_options:
+            if getattr(arguments, name):
+                raise RequestError(f"--{name.replace('_', '-')} belongs to --in-place or --check")
+        if arguments.output is None:
+            raise RequestError("no output: -o OUT or --in-place is needed")
+    elif arguments.output is not None:
+        raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} exclude one another")
+    elif "-" in arguments.inputs:
+        raise RequestError("standard input cannot be rewritten in place")
+
+
 def check_folder(path: str | None) -> None:
     """Raise `OSError` when a file to be written after a long run has no folder."""
     if path is not None and path != "-":

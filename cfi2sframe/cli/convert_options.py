@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.cli.batch import check_target
 from cfi2sframe.cli.exit_status import PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, check_folders_options
 from cfi2sframe.cli.options import (
@@ -146,24 +147,12 @@ def _add_batch(parser: argparse.ArgumentParser) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Raise `RequestError` when the options contradict one another."""
-    if not arguments.inputs and not arguments.files_from:
-        raise RequestError("no input: name a file")
-    if not (arguments.in_place or arguments.check):
-        if len(arguments.inputs) > 1:
-            raise RequestError("several inputs: --in-place rewrites each of them, -o OUT takes one")
-        for name in _BATCH_OPTIONS:
-            if getattr(arguments, name):
-                raise RequestError(f"--{name.replace('_', '-')} belongs to --in-place or --check")
-        if arguments.output is None:
-            raise RequestError("no output: -o OUT or --in-place is needed")
-    elif arguments.output is not None:
-        raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} exclude one another")
-    elif arguments.emit == "raw":
-        raise RequestError("--in-place writes an ELF file; --emit raw needs -o")
-    elif arguments.section_address is not None:
-        raise RequestError(ADDRESS_BELONGS_TO_RAW)
-    elif "-" in arguments.inputs:
-        raise RequestError("standard input cannot be rewritten in place")
+    check_target(arguments, _BATCH_OPTIONS)
+    if arguments.output is None:
+        if arguments.emit == "raw":
+            raise RequestError("--in-place writes an ELF file; --emit raw needs -o")
+        if arguments.section_address is not None:
+            raise RequestError(ADDRESS_BELONGS_TO_RAW)
     check_folders_options(arguments)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.cli.batch import check_folder, exit_status, run_batch, run_here, say_end
+from cfi2sframe.cli.batch import check_folder, check_target, exit_status, run_batch, run_here, say_end
 from cfi2sframe.cli.common import fail, fail_early
 from cfi2sframe.cli.exit_status import PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, check_folders_options, names_of
@@ -62,7 +62,8 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     read = arguments.files_from
     try:
-        _check(arguments)
+        check_target(arguments, _BATCH_OPTIONS)
+        check_folders_options(arguments)
         names = names_of(arguments)
         read = arguments.report
         check_folder(read)
@@ -77,22 +78,3 @@ def execute(arguments: argparse.Namespace) -> int:
     outcome = run_here(Job(name, (source,), (), None, settings, Output(arguments.output)))
     say_end(arguments, outcome)
     return exit_status(outcome)
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Raise `RequestError` when the options contradict one another."""
-    if not arguments.inputs and not arguments.files_from:
-        raise RequestError("no input: name a file")
-    if not (arguments.in_place or arguments.check):
-        if len(arguments.inputs) > 1:
-            raise RequestError("several inputs: --in-place rewrites each of them, -o OUT takes one")
-        for name in _BATCH_OPTIONS:
-            if getattr(arguments, name):
-                raise RequestError(f"--{name.replace('_', '-')} belongs to --in-place or --check")
-        if arguments.output is None:
-            raise RequestError("no output: -o OUT or --in-place is needed")
-    elif arguments.output is not None:
-        raise RequestError(f"-o and --{'in-place' if arguments.in_place else 'check'} exclude one another")
-    elif "-" in arguments.inputs:
-        raise RequestError("standard input cannot be rewritten in place")
-    check_folders_options(arguments)
