@@ -59,6 +59,17 @@ def results_of(
         yield enumerate(_called(function, items, size_of))
 
 
+def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[Result]:
+    """Yield numbered results, which come in any order, in the order of their numbers."""
+    waiting: dict[int, Result] = {}
+    position = 0
+    for number, result in results:
+        waiting[number] = result
+        while position in waiting:
+            yield waiting.pop(position)
+            position += 1
+
+
 def _called(
     function: Callable[[Item], Result], items: Sequence[Item], size_of: Callable[[Item], int]
 ) -> Iterator[Result]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from cfi2sframe.errors import ErrorKind, kind_of, reason_of
 from cfi2sframe.files import Source, Unusable, open_source
-from cfi2sframe.pool import results_of
+from cfi2sframe.pool import in_order, results_of
 from cfi2sframe.processes import Lost
 
 if TYPE_CHECKING:
@@ -71,27 +71,22 @@ def read_all(
     each source as soon as it is read, in any order. Closing the generator ends the processes.
     """
     with results_of(partial(read_source, function=function), sources, _size_of, count=count, executor=executor) as done:
-        yield from _in_order(sources, done, on_done)
+        yield from in_order(_readings(sources, done, on_done))
 
 
-def _in_order(
+def _readings(
     sources: Sequence[Source],
     done: Iterator[tuple[int, Reading[Answer] | Lost]],
     on_done: Callable[[Source], None] | None,
-) -> Iterator[Reading[Answer]]:
-    waiting: dict[int, Reading[Answer]] = {}
-    position = 0
+) -> Iterator[tuple[int, Reading[Answer]]]:
     for number, result in done:
         source = sources[number]
         if on_done is not None:
             on_done(source)
         if isinstance(result, Lost):
-            waiting[number] = Reading(source, (Unusable(source.name, result.reason, ErrorKind.SYSTEM),))
+            yield number, Reading(source, (Unusable(source.name, result.reason, ErrorKind.SYSTEM),))
         else:
-            waiting[number] = result
-        while position in waiting:
-            yield waiting.pop(position)
-            position += 1
+            yield number, result
 
 
 def _size_of(source: Source) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs.job import run_job
 from cfi2sframe.jobs.records import Job, Outcome
-from cfi2sframe.pool import results_of
+from cfi2sframe.pool import in_order, results_of
 from cfi2sframe.processes import Lost
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def running(
     if count > 1:
         _load_what_is_needed()
     with results_of(run_job, jobs, size_of, count=count, executor=executor) as results:
-        yield _in_order(jobs, results, on_done)
+        yield in_order(_outcomes(jobs, results, on_done))
 
 
 def _load_what_is_needed() -> None:
@@ -59,22 +59,17 @@ def _load_what_is_needed() -> None:
     del api, conversion, emit, linked, objects
 
 
-def _in_order(
+def _outcomes(
     jobs: Sequence[Job],
     results: Iterator[tuple[int, Outcome | Lost]],
     on_done: Callable[[Job, Outcome], None] | None,
-) -> Iterator[Outcome]:
-    waiting: dict[int, Outcome] = {}
-    position = 0
+) -> Iterator[tuple[int, Outcome]]:
     for number, result in results:
         job = jobs[number]
         outcome = _lost(job, result.reason) if isinstance(result, Lost) else result
         if on_done is not None:
             on_done(job, outcome)
-        waiting[number] = outcome
-        while position in waiting:
-            yield waiting.pop(position)
-            position += 1
+        yield number, outcome
 
 
 def _lost(job: Job, reason: str) -> Outcome:
