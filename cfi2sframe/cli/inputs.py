@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.options import count_from_one
-from cfi2sframe.errors import ErrorKind, RequestError
+from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.files import Source, Unusable
     from cfi2sframe.files.walk import Walk
 
@@ -105,34 +104,3 @@ def sources_of(arguments: argparse.Namespace) -> Iterator[Source | Unusable]:
     if not arguments.inputs and arguments.files_from is None:
         raise RequestError("no input: name a file")
     return find_sources(names_of(arguments), walk_of(arguments))
-
-
-class Given(NamedTuple):
-    """An ELF file that was named, found in a folder or is a member of what was named; or why it cannot be read.
-
-    `is_in_folder`: it was found; then a kind of `ErrorKind.UNFIT` means that it is to be skipped.
-    """
-
-    image: ElfImage | Unusable
-    is_in_folder: bool
-
-
-def images_of(arguments: argparse.Namespace) -> Iterator[Given]:
-    """Yield the images of all that is named, one open at a time, and show the progress of the run.
-
-    The caller may print while it has one, and must be done with it before it asks for the next. Raises what
-    `sources_of` raises, `OSError` when standard input cannot be read.
-    """
-    from cfi2sframe.cli.progress import with_progress
-    from cfi2sframe.files import Source, open_source
-
-    def size_of(item: Source | Unusable) -> int:
-        return item.size if isinstance(item, Source) else 0
-
-    found = list(sources_of(arguments))
-    for item in with_progress(found, size_of, len(found), sum(map(size_of, found)), is_printing=True):
-        if isinstance(item, Source):
-            for image in open_source(item):
-                yield Given(image, item.is_in_folder)
-        else:
-            yield Given(item, item.kind is ErrorKind.UNFIT)

@@ -90,18 +90,12 @@ def with_progress(
     size_of: Callable[[Item], int],
     file_count: int,
     byte_count: int,
-    *,
-    is_printing: bool = False,
 ) -> Iterator[Item]:
     """Yield the results, and show the progress of the run, of `file_count` files with `byte_count` bytes.
 
-    `size_of` returns the bytes of a result's file. `is_printing`: the caller prints while it has a result, so the line
-    makes way for that on a terminal.
+    `size_of` returns the bytes of a result's file.
     """
-    makes_way = is_printing and sys.stdout.isatty()
     with ProgressLine(file_count, byte_count) as line:
         for result in results:
             line.add(size_of(result))
-            if makes_way:
-                line.clear()
             yield result

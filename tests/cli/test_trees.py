@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.cli.inputs import Given, add_inputs, images_of
+from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files import Unusable
+from cfi2sframe.files import Unusable, open_source
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, TRUNCATED, WITHOUT_CFI, object_of, tree
 from tests.support.mounts import mounting
@@ -230,10 +230,15 @@ def test_a_folder_needs_a_word(root: Path, words: tuple[str, ...]) -> None:
 # Verbs that read
 
 
-def given(*words: str | Path) -> Iterator[Given]:
+def given(*words: str | Path) -> Iterator[tuple[ElfImage | Unusable, bool]]:
+    """Yield what a verb that reads opens, and whether it was found in a folder."""
     parser = argparse.ArgumentParser()
     add_inputs(parser, "", is_writing=False)
-    return images_of(parser.parse_args([str(word) for word in words]))
+    for item in sources_of(parser.parse_args([str(word) for word in words])):
+        if isinstance(item, Unusable):
+            yield item, item.kind is ErrorKind.UNFIT
+        else:
+            yield from ((image, item.is_in_folder) for image in open_source(item))
 
 
 def test_images(root: Path, tmp_path: Path, mount: Callable[..., None]) -> None:
@@ -260,11 +265,13 @@ def test_progress_makes_way_for_what_is_printed(root: Path) -> None:
     """On a terminal that shows both, no line of the output stands behind the progress."""
     script = (
         "import argparse, sys\n"
-        "from cfi2sframe.cli.inputs import add_inputs, images_of\n"
+        "from cfi2sframe.cli.answers import answers_of\n"
+        "from cfi2sframe.cli.inputs import add_inputs, sources_of\n"
         "parser = argparse.ArgumentParser()\n"
         "add_inputs(parser, '', is_writing=False)\n"
-        "for given in images_of(parser.parse_args(sys.argv[1:])):\n"
-        "    print(given.image.name, flush=True)\n"
+        "arguments = parser.parse_args(['-j', '1', *sys.argv[1:]])\n"
+        "for source, _ in answers_of(list(sources_of(arguments)), len, arguments):\n"
+        "    print(source.name, flush=True)\n"
     )
     terminal, end = os.openpty()
     with os.fdopen(end, "wb") as stream:
@@ -287,4 +294,5 @@ def test_standard_input_is_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     with os.fdopen(read) as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         (found,) = given("-")
-    assert (found.image.name, found.is_in_folder) == ("<stdin>", False)
+    image, is_in_folder = found
+    assert (image.name, is_in_folder) == ("<stdin>", False)
