@@ -301,7 +301,7 @@ def asserts_and_broad_handlers(path: Path) -> list[str]:
 
 
 #: Where any exception becomes the failure of one file or thread, or the last line of a process.
-LAST_LINES = ("jobs.job", "cli", "cli.coverage", "readings", "report.size.sources", "trace.failures")
+LAST_LINES = ("jobs.job", "cli", "cli.coverage", "readings", "trace.failures")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=ids)

@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
-import gc
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, reason_of
-from cfi2sframe.files import Source, Unusable, open_source
+from cfi2sframe.errors import ErrorKind
+from cfi2sframe.files import Source, Unusable
 from cfi2sframe.pool import results_of
 from cfi2sframe.processes import Lost
+from cfi2sframe.readings import read_source
 from cfi2sframe.report.size.measure import Request, measure
 from cfi2sframe.report.size.records import Failure, FileSizes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
     from concurrent.futures import Executor
-
-    from cfi2sframe.elf.image import ElfImage
-
-#: Sources of this size and more are followed by a collection of reference cycles; after small ones it is not worth it.
-_COLLECT_FROM: Final = 1 << 20
 
 
 class Measured(NamedTuple):
@@ -33,32 +28,8 @@ class Measured(NamedTuple):
 
 def measure_source(source: Source, request: Request) -> Measured:
     """Measure every file in a source. Raises nothing but interrupts: failures are results."""
-    results: list[FileSizes | Failure] = []
-    try:
-        for image in open_source(source):
-            results.append(_measure(image, request))  # noqa: PERF401 - those before a failure are kept
-    except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
-        results.append(Failure(source.name, _caught(error)))
-    if source.size >= _COLLECT_FROM:
-        gc.collect()
-    return Measured(source, tuple(results))
-
-
-def _measure(image: ElfImage | Unusable, request: Request) -> FileSizes | Failure:
-    if isinstance(image, Unusable):
-        return _failure(image.name, image.reason, image.kind)
-    try:
-        return measure(image, request)
-    except Cfi2SFrameError as error:
-        return _failure(image.name, str(error), error.kind)
-    except Exception as error:  # noqa: BLE001 - a member's failure is that member's
-        return Failure(image.name, _caught(error))
-
-
-def _caught(error: Exception) -> str:
-    """Return the reason of an unexpected error, which may have left the memory full."""
-    gc.collect()
-    return reason_of(error)
+    answers = read_source(source, lambda image: measure(image, request)).answers
+    return Measured(source, tuple([_failure(*each) if isinstance(each, Unusable) else each for each in answers]))
 
 
 def _failure(name: str, reason: str, kind: ErrorKind) -> Failure:
