@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from cfi2sframe.files.walk import Walk
 
 
-def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool) -> None:
-    """Add FILE... and what selects files in folders. A verb that writes enters folders with -r only."""
+def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool, has_processes: bool = True) -> None:
+    """Add FILE... and what selects files in folders. A verb that writes enters folders with -r only.
+
+    `has_processes`: the verb shares several files out among processes.
+    """
     group = parser.add_argument_group("files")
     group.add_argument("inputs", metavar="FILE", nargs="*", help=text)
     group.add_argument(
@@ -63,13 +66,14 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool) 
         metavar="LIST",
         help="also take the files named in LIST, each name terminated by a NUL byte; - is standard input",
     )
-    group.add_argument(
-        "-j",
-        "--jobs",
-        type=count_from_one,
-        metavar="N",
-        help="processes for several files (default: one per processor that may be used)",
-    )
+    if has_processes:
+        group.add_argument(
+            "-j",
+            "--jobs",
+            type=count_from_one,
+            metavar="N",
+            help="processes for several files (default: one per processor that may be used)",
+        )
 
 
 def check_folders_options(arguments: argparse.Namespace) -> None:

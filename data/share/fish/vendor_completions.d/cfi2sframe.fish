@@ -152,7 +152,6 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l exclude -x -d 'in fo
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l one-file-system -d 'in folders, do not enter mount points'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l no-one-file-system -d 'enter mount points, but those of the kernel'"'"'s own file systems'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -s j -l jobs -x -d 'processes for several files'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l section-address -x -d 'the address of the raw bytes of a section'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using dump' -l format -xka "text json" -d default
