@@ -22,6 +22,7 @@ _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
 _MAX_INSTRUCTION_SIZE: Final = 15
+_REGISTER_BITS: Final = 64
 #: Microseconds of work on an instruction, and bytes of memory that it takes.
 _INSTRUCTION_STEPS: Final = 2
 _INSTRUCTION_SIZE: Final = 200
@@ -29,10 +30,11 @@ _WHAT: Final = "the instructions of code without CFI"
 
 
 class Decoded(NamedTuple):
-    """The end of an instruction, and its effect; None where that is not known."""
+    """The end of an instruction, its effect, None where that is not known, and a bit for each register it changes."""
 
     end_vaddr: int
     effect: Effect | None
+    changed: int
 
 
 class Decoder:
@@ -52,7 +54,7 @@ class Decoder:
         self.branch_targets: set[int] = set()
         self.constants: set[int] = set()
         self._starts = [span.start for span in spans]
-        self._effects: dict[tuple[str, str, int], Effect | None] = {}
+        self._effects: dict[tuple[str, str, int], tuple[Effect | None, int]] = {}
         self._found: dict[int, Decoded] = {}
         self._bytes: dict[int, bytes] = {}
         try:
@@ -115,16 +117,16 @@ class Decoder:
                 break
             count += 1
             key = (mnemonic, operands, size)
-            if key in effects:
-                effect = effects[key]
-            else:
+            known = effects.get(key)
+            if known is None:
                 effect = arch.effect_of(address, size, mnemonic, operands)
+                known = effect, _changed(effect)
                 if effect is None or effect.target is None and not arch.depends_on_address(mnemonic, operands):
-                    effects[key] = effect
+                    effects[key] = known
                 else:
                     self._note(effect)
             reached = address + size
-            found[address] = Decoded(reached, effect)
+            found[address] = Decoded(reached, *known)
         self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
@@ -135,3 +137,12 @@ class Decoder:
                 self.branch_targets.add(effect.target)
             return
         self.constants.update([step.offset for step in effect.steps if step.op == Op.CONSTANT])
+
+
+def _changed(effect: Effect | None) -> int:
+    """Return a number with a bit for each register that an instruction changes, of those with numbers below 64."""
+    bits = 0
+    for step in effect.steps if effect is not None else ():
+        if step.register < _REGISTER_BITS and step.op not in (Op.STORE, Op.COMPARE):
+            bits |= 1 << step.register
+    return bits

@@ -18,7 +18,7 @@ from cfi2sframe.code.values import CALLER_FP, CFA, LIMITED, LOADED, RETURN_ADDRE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cfi2sframe.code.decoder import Decoder
+    from cfi2sframe.code.decoder import Decoded, Decoder
     from cfi2sframe.code.effects import CodeArch, Effect
     from cfi2sframe.code.values import State
 
@@ -90,6 +90,9 @@ class FlowAnalysis:
         self._callers: dict[int, set[int]] = {}
         self._returning: set[int] = set()
         self._spoiling_fp: set[int] = set()
+        #: By block, a bit for each register that is changed on some way from there to a return.
+        self._changed: dict[int, int] = {}
+        self._clobbered = sum(1 << register for register in arch.call_clobbered)
         self._entry_sp = Value(CFA, arch.entry_sp_offset)
         self._ra_place = None if arch.ra_slot is None else Value(CFA, arch.ra_slot)
 
@@ -127,7 +130,7 @@ class FlowAnalysis:
         state = self.states[start].copy()
         end = start
         last: Effect | None = None
-        for vaddr, end, effect in self._instructions(start):
+        for vaddr, (end, effect, _) in self._instructions(start):
             look(vaddr, end, state)
             if effect is None:
                 return Block((), _NEUTRAL, vaddr)
@@ -142,15 +145,15 @@ class FlowAnalysis:
 
     # Following
 
-    def _instructions(self, start: int) -> Iterator[tuple[int, int, Effect | None]]:
+    def _instructions(self, start: int) -> Iterator[tuple[int, Decoded]]:
         """Yield the instructions of a block; the last one ends the flow, or another block follows, or nothing does."""
         vaddr = start
         while True:
             decoded = self.decoder.at(vaddr)
             if decoded is None:
                 return
-            end, effect = decoded
-            yield vaddr, end, effect
+            yield vaddr, decoded
+            end, effect, _ = decoded
             if effect is None or effect.flow != Flow.NEXT or self._is_leader(end):
                 return
             vaddr = end
@@ -163,9 +166,12 @@ class FlowAnalysis:
         machine, budget = self.machine, self.decoder.image.budget
         count = 0
         end = start
-        for vaddr, end, effect in self._instructions(start):
+        changed = 0
+        for vaddr, (end, effect, bits) in self._instructions(start):
             count += 1
+            changed |= bits
             if effect is None:
+                changed |= self._clobbered
                 self._mark_returning(start)
                 break
             for step in effect.steps:
@@ -178,6 +184,7 @@ class FlowAnalysis:
                 self._go(start, end, state)
             else:
                 self._mark_returning(start)
+        self._mark_changed(start, changed)
         budget.spend(_BLOCK_STEPS + _STEPS * count, _WHAT)
 
     def _leave(self, start: int, effect: Effect, end: int, state: State, vaddr: int) -> None:
@@ -194,7 +201,7 @@ class FlowAnalysis:
         elif flow == Flow.CALL_INDIRECT:
             value = state.registers.get(JUMP_TARGET)
             if value is None or value.base != LOADED or self.around.import_returns(value.offset):
-                self._come_back(start, end, state, keeps_fp=True)
+                self._come_back(start, end, state)
         elif flow == Flow.RETURN:
             self._mark_returning(start)
             if self._is_at_return(state) and state.registers.get(self.arch.fp_register) != _CALLER_FP:
@@ -204,6 +211,7 @@ class FlowAnalysis:
             if targets is None:
                 value = state.registers.get(JUMP_TARGET)
                 if value is None or value.base != LOADED or self.around.import_returns(value.offset):
+                    self._mark_changed(start, self._clobbered)
                     self._mark_returning(start)
             for each in targets or ():
                 self._go(start, each, state)
@@ -254,24 +262,36 @@ class FlowAnalysis:
             return
         if self.decoder.span_of(target) is None:
             if self.around.returns(target):
-                self._come_back(start, end, state, keeps_fp=True)
+                self._come_back(start, end, state)
             return
         self.enter(target)
         self._callers.setdefault(target, set()).add(start)
-        if target in self._returning or target in self.kept_instructions and target not in self.kept:
-            self._come_back(start, end, state, keeps_fp=target not in self._spoiling_fp)
+        if target in self._returning:
+            changed = self._changed.get(target, 0)
+            self._come_back(start, end, state, changed, keeps_fp=target not in self._spoiling_fp)
+        elif target in self.kept_instructions and target not in self.kept:
+            self._come_back(start, end, state)
 
-    def _come_back(self, start: int, end: int, state: State, *, keeps_fp: bool) -> None:
-        """Continue after a call, unless what is there shows that nothing comes back."""
+    def _come_back(
+        self, start: int, end: int, state: State, changed: int | None = None, *, keeps_fp: bool = True
+    ) -> None:
+        """Continue after a call, unless what is there shows that nothing comes back.
+
+        `changed` has the registers that the function called changes, of those that calls may change; None: all of them.
+        """
+        if changed is None:
+            changed = self._clobbered
+        self._mark_changed(start, changed)
         if self.around.is_start(end):
             return
-        self.machine.after_call(state, keeps_fp=keeps_fp)
+        self.machine.after_call(state, changed, keeps_fp=keeps_fp)
         self._go(start, end, state)
 
     def _go(self, start: int, target: int, state: State) -> None:
         """Let control go from a block to an address."""
         if self.decoder.span_of(target) is None:
             if self.around.returns(target):
+                self._mark_changed(start, self._clobbered)
                 self._mark_returning(start)
             return
         self._before.setdefault(target, set()).add(start)
@@ -279,10 +299,12 @@ class FlowAnalysis:
             self._mark_returning(start)
         if target in self._spoiling_fp:
             self._mark_spoiling_fp(start)
+        self._mark_changed(start, self._changed.get(target, 0))
         if target not in self.kept_instructions:
             self._reach(target, state)
         elif target not in self.kept:
-            # In the midst of a block of an earlier round, which may return for all that is known.
+            # In the midst of a block of an earlier round, which may do anything for all that is known.
+            self._mark_changed(start, self._clobbered)
             self._mark_returning(start)
 
     def _reach(self, vaddr: int, state: State) -> None:
@@ -326,6 +348,20 @@ class FlowAnalysis:
                 if before not in marked:
                     marked.add(before)
                     waiting.append(before)
+
+    def _mark_changed(self, start: int, bits: int) -> None:
+        """Note that registers are changed in a block, and so behind those from which control gets there."""
+        bits &= self._clobbered
+        waiting = [start]
+        while waiting:
+            block = waiting.pop()
+            known = self._changed.get(block, 0)
+            if known | bits == known:
+                continue
+            self._changed[block] = known | bits
+            for caller in self._callers.get(block, ()):
+                self._wait(caller)
+            waiting += self._before.get(block, ())
 
     # Ways out
 
@@ -384,7 +420,7 @@ class FlowAnalysis:
         if index < 0:
             return None
         state = self.states[self._starts[index]].copy()
-        for address, _, effect in self._instructions(self._starts[index]):
+        for address, (_, effect, _) in self._instructions(self._starts[index]):
             if address == vaddr:
                 return state
             for step in effect.steps if effect is not None else ():
