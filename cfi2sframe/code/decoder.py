@@ -55,7 +55,8 @@ class Decoder:
         self.constants: set[int] = set()
         self._starts = [span.start for span in spans]
         self._effects: dict[tuple[str, str, int], tuple[Effect | None, int]] = {}
-        self._found: dict[int, Decoded] = {}
+        self._swept: dict[int, Decoded] = {}
+        self._found = self._swept
         self._bytes: dict[int, bytes] = {}
         try:
             self._disassembler: Any = arch.open_disassembler()
@@ -64,6 +65,8 @@ class Decoder:
             raise InputError(f"{reason}; without --from code, only CFI is read") from None
         for span in spans:
             self._sweep(span)
+        #: What is found between the instructions of the first pass.
+        self._found = {}
 
     def span_of(self, vaddr: int) -> Span | None:
         """Return the span that holds an address."""
@@ -72,7 +75,7 @@ class Decoder:
 
     def at(self, vaddr: int) -> Decoded | None:
         """Return the instruction at an address; None where the spans have none."""
-        found = self._found.get(vaddr)
+        found = self._swept.get(vaddr) or self._found.get(vaddr)
         if found is not None:
             return found
         span = self.span_of(vaddr)
@@ -87,7 +90,8 @@ class Decoder:
         yield from self._disassembler.disasm_lite(data, vaddr)
 
     def __contains__(self, vaddr: object) -> bool:
-        return vaddr in self._found
+        """Whether the first pass has an instruction at an address."""
+        return vaddr in self._swept
 
     def _read(self, span: Span, start: int, end: int) -> bytes:
         data = self._bytes.get(span.start)
@@ -113,7 +117,7 @@ class Decoder:
         reached = 0
         count = 0
         for address, size, mnemonic, operands in instructions:
-            if address >= limit or address in found:
+            if address >= limit or address in found or address in self._swept:
                 break
             count += 1
             key = (mnemonic, operands, size)
