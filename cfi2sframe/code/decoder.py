@@ -22,7 +22,9 @@ _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
 _MAX_INSTRUCTION_SIZE: Final = 15
-_REGISTER_BITS: Final = 64
+_REGISTER_BITS: Final = 63
+#: In `Decoded.changed`, the bit for a store.
+MEMORY_BIT: Final = 1 << 63
 #: Microseconds of work on an instruction, and bytes of memory that it takes.
 _INSTRUCTION_STEPS: Final = 2
 _INSTRUCTION_SIZE: Final = 200
@@ -147,6 +149,8 @@ def _changed(effect: Effect | None) -> int:
     """Return a number with a bit for each register that an instruction changes, of those with numbers below 64."""
     bits = 0
     for step in effect.steps if effect is not None else ():
-        if step.register < _REGISTER_BITS and step.op not in (Op.STORE, Op.COMPARE):
+        if step.op == Op.STORE:
+            bits |= MEMORY_BIT
+        elif step.register < _REGISTER_BITS and step.op != Op.COMPARE:
             bits |= 1 << step.register
     return bits
