@@ -2,7 +2,7 @@
 """What the instructions of AMD64 do to a frame (Intel's manual, volume 2; AMD's, volume 3), from capstone's text.
 
 An instruction that no table here names changes each general register that its text names, outside of an address, and
-those that such instructions change without naming them. SP changes without being named in the tables' instructions only.
+those that such instructions change without naming them. Only instructions of the tables change SP without naming it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,19 @@ _VECTOR: Final = re.compile(r"\b(?:[xyz]?mm\d|k\d|st\b|st\()")
 #: How operands begin where a vector is changed, as most are in such code.
 _VECTOR_TARGETS: Final = frozenset({"xmm", "ymm", "zmm"})
 #: Prefixes that do not change what is said here.
-_PREFIXES: Final = ("rep ", "repe ", "repz ", "repne ", "repnz ", "lock ", "bnd ", "notrack ", "xacquire ", "xrelease ", "data16 ")
+_PREFIXES: Final = (
+    "rep ",
+    "repe ",
+    "repz ",
+    "repne ",
+    "repnz ",
+    "lock ",
+    "bnd ",
+    "notrack ",
+    "xacquire ",
+    "xrelease ",
+    "data16 ",
+)
 #: The size of a call, a jump, a return or a push with an operand size prefix, with which processors differ, or fewer
 #: than 8 bytes are pushed.
 _SHORTENED_SIZES: Final = {"call": (6,), "jmp": (4, 6), "ret": (2, 4), "push": (3, 4)}
@@ -211,12 +223,11 @@ def _loaded(target: int, memory: _Memory | None, *, is_signed: bool = False) -> 
 
 def _extended(text: _Text) -> Effect:
     """Return the effect of a copy that extends its source."""
-    part = text.part(0)
-    assert_memory = text.memory(1)
+    part, memory = text.part(0), text.memory(1)
     if part is None:
         return _writes_first(text)
-    if text.name in ("movsxd", "movsx") and assert_memory is not None and part[1] == _WORD:
-        return Effect((_loaded(part[0], assert_memory, is_signed=True),))
+    if text.name in ("movsxd", "movsx") and memory is not None and part[1] == _WORD:
+        return Effect((_loaded(part[0], memory, is_signed=True),))
     return _short_copy(text, part[0])
 
 

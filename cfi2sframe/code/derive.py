@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import Decoder
-from cfi2sframe.code.entries import find_entries
 from cfi2sframe.code.effects import Op
+from cfi2sframe.code.entries import find_entries
 from cfi2sframe.code.exits import Exits
 from cfi2sframe.code.flow import FlowAnalysis, Surroundings
 from cfi2sframe.code.machines import code_arch_of
@@ -60,9 +60,8 @@ def _code_without(image: ElfImage, covered: Sequence[Span]) -> list[Span]:
     """Return the executable code outside of some ranges, without gaps that only padding fills."""
     found: list[Span] = []
     for code in image.code_ranges:
-        for gap in without([(code.start_vaddr, code.end_vaddr)], covered):
-            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
-                found.append(gap)
+        gaps = without([(code.start_vaddr, code.end_vaddr)], covered)
+        found += [gap for gap in gaps if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start]
     return found
 
 
@@ -80,9 +79,7 @@ class _Derivation:
         self.flow = FlowAnalysis(
             self.decoder,
             arch,
-            Surroundings(
-                around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start
-            ),
+            Surroundings(around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start),
         )
         self.rows = RowMaker(arch)
         self.runs: list[Run] = []

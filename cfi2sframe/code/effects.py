@@ -52,7 +52,7 @@ class Step(NamedTuple):
     source: int = NOTHING
     offset: int = 0
     size: int = 8
-    index: int = NOTHING
+    index: int = NOTHING  # type: ignore[assignment]  # hides tuple.index
     scale: int = 1
     is_signed: bool = False
 
@@ -111,9 +111,10 @@ NO_EFFECT: Final = Effect()
 class CodeArch(NamedTuple):
     """What the analysis needs to know of an ABI. Registers are DWARF's numbers; offsets count bytes from the CFA.
 
-    At a function's entry SP is CFA + `entry_sp_offset`, FP and the RA have the caller's values: the RA in `ra_register`,
-    or on the stack at CFA + `ra_slot` where that is not None. A call leaves none of the `call_clobbered` registers as
-    they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of instructions.
+    At a function's entry SP is CFA + `entry_sp_offset`, FP and the RA have the caller's values: the RA in
+    `ra_register`, or on the stack at CFA + `ra_slot` where that is not None. A call leaves none of the `call_clobbered`
+    registers as they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of
+    instructions.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from the text of its
     disassembly (capstone's), which is the same for equal texts unless `depends_on_address`. It knows every instruction:

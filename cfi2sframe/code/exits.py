@@ -110,7 +110,7 @@ class Exits:
         if not flow.is_kept(target):
             return (target,), _NEUTRAL
         known = self._state_at(target)
-        if known is None or known.copy().join(state):
+        if known is None or known.copy().join(state, flow.machine.addresses):
             return (), Verdict(contradicts=True, detail=f"a jump to 0x{target:x} with another state")
         return (), _CONFIRMS
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow
 from cfi2sframe.code.values import CALLER_FP, CFA, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from cfi2sframe.code.decoder import Decoder
     from cfi2sframe.code.effects import CodeArch, Effect
     from cfi2sframe.code.values import State
+    from cfi2sframe.elf.image import ElfImage
 
 #: Microseconds of work on a block, and on an instruction of it that changes values.
 _BLOCK_STEPS: Final = 8
 _CHANGE_STEPS: Final = 1
+_PAGE_SIZE: Final = 0x1000
 _WHAT: Final = "the paths through code without CFI"
 _CALLER_FP: Final = Value(CALLER_FP, 0)
 _RA: Final = Value(RETURN_ADDRESS, 0)
@@ -57,7 +60,7 @@ class FlowAnalysis:
         self.decoder = decoder
         self.arch = arch
         self.around = around
-        self.machine = Machine(arch)
+        self.machine = Machine(arch, address_range(decoder.image))
         self.blocks = Blocks(decoder)
         self.states: dict[int, State] = {}
         self.entries: set[int] = set()
@@ -244,7 +247,7 @@ class FlowAnalysis:
             if before is not None:
                 # What was followed past this address has to stop here, and join.
                 self._wait(before)
-        elif vaddr in self.kept or not known.join(state):
+        elif vaddr in self.kept or not known.join(state, self.machine.addresses):
             return
         self._wait(vaddr)
 
@@ -310,3 +313,9 @@ def branch_states(arch: CodeArch, effect: Effect, state: State) -> tuple[State, 
         if number >= 0 and (old is None or old.base == LIMITED):
             below.registers[compared.register] = Value(LIMITED, number)
     return taken, other
+
+
+def address_range(image: ElfImage) -> range:
+    """Return the addresses of an image; of one that begins at 0, none of the first page."""
+    first = min((segment.vaddr for segment in image.segments if segment.type == PT_LOAD), default=0)
+    return range(max(first, _PAGE_SIZE), image.end_of_segments())

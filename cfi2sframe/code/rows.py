@@ -135,9 +135,9 @@ class RowMaker:
     def _slot_of(self, state: State, wanted: Value) -> AtCfa | None:
         """Return the slot that holds a value, counted from the CFA: the highest of those not below SP's red zone."""
         sp = state.registers.get(self.arch.sp_register)
-        in_register = state.registers.get(
-            self.arch.fp_register if wanted == _CALLER_FP else self.arch.ra_register
-        ) == wanted
+        in_register = (
+            state.registers.get(self.arch.fp_register if wanted == _CALLER_FP else self.arch.ra_register) == wanted
+        )
         lowest = sp.offset if sp is not None and sp.base == CFA else None
         if lowest is not None and not in_register:
             lowest -= self.arch.red_zone

@@ -103,20 +103,27 @@ class State:
             return frozenset((value.offset,))
         return self.targets.get(register)
 
-    def join(self, other: State) -> bool:
-        """Keep only what another state says, too; return whether that was less than before."""
-        changed = self._join_targets(other) if self.targets or self.registers != other.registers else False
+    def join(self, other: State, addresses: range) -> bool:
+        """Keep only what another state says, too; return whether that was less than before.
+
+        Of constants that differ, those in the range of `addresses` are kept as targets.
+        """
+        changed = bool(self.targets) and self._join_targets(other)
         mine, theirs = self.registers, other.registers
         if mine != theirs:
             for register in [r for r, value in mine.items() if theirs.get(r) != value]:
                 old, new = mine[register], theirs.get(register)
-                if new is not None and new.base == old.base == LIMITED and new.offset < old.offset:
-                    continue
-                changed = True
                 if new is not None and new.base == old.base == LIMITED:
+                    if new.offset < old.offset:
+                        continue
                     mine[register] = new
                 else:
                     del mine[register]
+                    if old.base == CONSTANT and old.offset in addresses:
+                        both = other.targets_of(register)
+                        if both is not None and len(both) < _MAX_TARGETS:
+                            self.targets[register] = both | {old.offset}
+                changed = True
         if self.slots != other.slots:
             for place in [p for p, value in self.slots.items() if other.slots.get(p) != value]:
                 changed = True
@@ -129,12 +136,9 @@ class State:
     def _join_targets(self, other: State) -> bool:
         """Let registers have the targets of both states, where both have some."""
         joined: dict[int, Targets] = {}
-        for register in {*self.targets, *(r for r, v in self.registers.items() if v.base == CONSTANT)}:
-            mine, theirs = self.targets_of(register), other.targets_of(register)
-            if mine is None or theirs is None:
-                continue
-            both = mine | theirs
-            if len(both) <= _MAX_TARGETS and (register in self.targets or len(both) > 1):
+        for register, mine in self.targets.items():
+            theirs = other.targets_of(register)
+            if theirs is not None and len(both := mine | theirs) <= _MAX_TARGETS:
                 joined[register] = both
         changed = joined != self.targets
         self.targets = joined
@@ -142,10 +146,11 @@ class State:
 
 
 class Machine:
-    """Applies the steps of instructions to a state."""
+    """Applies the steps of instructions to states, and joins states; `addresses` are those of code and data."""
 
-    def __init__(self, arch: CodeArch) -> None:
+    def __init__(self, arch: CodeArch, addresses: range) -> None:
         self.arch = arch
+        self.addresses = addresses
         self.sp = arch.sp_register
 
     def entry_state(self, *, has_caller: bool = True) -> State:
