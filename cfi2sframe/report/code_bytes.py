@@ -24,8 +24,8 @@ class ByteCounts(NamedTuple):
     """Executable bytes by what describes them. `total` is the sum of the others.
 
     `left_out` are the bytes of functions that are left out, and of holes in functions that are described in part.
-    Described functions reach over `padding`. No CFI covers `other_padding`, where instructions that do nothing follow
-    code that is not described, and `uncovered`.
+    Described functions reach over `padding`. No CFI covers `from_code`, which is described from its instructions,
+    `other_padding`, where instructions that do nothing follow code that is not described, and `uncovered`.
     """
 
     total: int = 0
@@ -36,11 +36,12 @@ class ByteCounts(NamedTuple):
     left_out: int = 0
     other_padding: int = 0
     uncovered: int = 0
+    from_code: int = 0
 
     @property
     def described(self) -> int:
         """The bytes that the section describes."""
-        return self.default + self.flexible + self.stubs + self.padding
+        return self.default + self.flexible + self.stubs + self.padding + self.from_code
 
     @property
     def code(self) -> int:
@@ -100,11 +101,16 @@ def count_bytes(conversion: Conversion) -> CodeBytes:
 def _held_ranges(conversion: Conversion) -> Iterator[tuple[str, Span]]:
     """Yield the ranges that the CFI or the stub analysis accounts for, each with its kind: a field of `ByteCounts`."""
     code_map, results = conversion.code_map, conversion.outcomes.results
+    derived = conversion.cfi.derived_numbers
     described_ends = set[int]()
     for number, start, end in zip(*code_map.pieces, strict=True):
         result = results[number]
         for kind, span in _spans(result, conversion.cfi.entries.starts[number], Span(start, end)):
-            yield kind, span
+            if number not in derived:
+                yield kind, span
+            elif kind != "left_out":
+                # No CFI covers the rest, which counts as if nothing had been derived.
+                yield "from_code", span
             if kind != "left_out":
                 described_ends.add(span.end)
     for start, end in code_map.padding.ranges:

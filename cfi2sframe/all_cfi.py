@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The call frame information of an image and, where asked for, rows from instructions for code that it does not cover.
+
+What a file says of its code is better than what its instructions say: nothing is derived for an address that an FDE or
+a PLT stub holds, whatever becomes of these. Nor is anything derived for padding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from cfi2sframe.code_map import map_code
+from cfi2sframe.dwarf.programs import Cfi, read_programs
+from cfi2sframe.elf.cfi import SOURCE_NAMES
+from cfi2sframe.elf.ranges import Span, united, without
+from cfi2sframe.errors import BudgetError, CfiError, ElfError, UnfitError
+from cfi2sframe.padding import fill_size
+from cfi2sframe.reasons import UnreadSource
+from cfi2sframe.sframe.constants import SFRAME_VERSION_3
+from cfi2sframe.sources import FoundCfi, find_cfi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.elf.cfi import CfiKind
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import CodeRange
+
+
+def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
+    """Read the image's CFI, of one kind or of all, and with "code" as the kind derive what follows from instructions.
+
+    Raises what `find_cfi` and `read_programs` raise; `UnfitError` when there is neither CFI nor code with rows. Where
+    instructions cannot be analysed, that source is unread, as any other that cannot be read. Raises `InputError` when
+    there is code to be analysed and capstone cannot be loaded.
+    """
+    cfi = read_programs(image, find_cfi(image, kind))
+    return _with_derived(image, cfi) if kind == "code" else cfi
+
+
+def uncovered_code(image: ElfImage, entries: CfiEntries) -> list[Span]:
+    """Return the code in the file that neither FDEs nor PLT stubs nor the padding after them hold; padding is no code.
+
+    Raises what `map_code` raises.
+    """
+    in_file = [code for code in image.code_ranges if image.code_bytes(code, code.start_vaddr, code.start_vaddr + 1)]
+    return without(map(_span_of_code, in_file), _covered(image, entries))
+
+
+def _with_derived(image: ElfImage, cfi: Cfi) -> Cfi:
+    if not cfi.sections:
+        found = _derived(image, cfi)
+        if not found.sections:
+            raise UnfitError(f"no call frame information, and no rows from instructions{_main_reason(found)}")
+        return found
+    try:
+        with image.budget.half():
+            return _derived(image, cfi)
+    except (ElfError, CfiError, BudgetError) as error:
+        return cfi._replace(unread=(*cfi.unread, UnreadSource.of(SOURCE_NAMES["code"], error)))
+
+
+def _main_reason(cfi: Cfi) -> str:
+    """Return why most of the code has no rows, for a message."""
+    sizes = Counter[str]()
+    for start, end, reason, _ in cfi.underived or ():
+        sizes[reason.value] += end - start
+    return f": {sizes.most_common(1)[0][0]}" if sizes else ""
+
+
+def _derived(image: ElfImage, cfi: Cfi) -> Cfi:
+    """Return the CFI with what is derived as one more source, if anything is."""
+    covered = _covered(image, cfi.entries)
+    if not without(map(_span_of_code, image.code_ranges), covered):
+        return cfi._replace(underived=())
+    from cfi2sframe.code.as_cfi import as_cfi, placeable
+    from cfi2sframe.code.derive import derive
+
+    derived = placeable(image, derive(image, covered))
+    if not derived.functions:
+        return cfi._replace(underived=derived.left_out)
+    made = read_programs(image, FoundCfi((as_cfi(image, derived.functions),)))
+    return cfi._replace(
+        sections=cfi.sections + made.sections, entries=cfi.entries.joined(made.entries), underived=derived.left_out
+    )
+
+
+def _covered(image: ElfImage, entries: CfiEntries) -> list[Span]:
+    """Return what is not to be derived: what FDEs or PLT stubs hold, and padding."""
+    # Stubs are what they are, in whatever way the user wants them described.
+    code_map = map_code(image, entries, SFRAME_VERSION_3)
+    stubs = code_map.stubs
+    held = united(
+        (
+            *zip(code_map.pieces.starts, code_map.pieces.ends, strict=True),
+            *code_map.padding.ranges,
+            *((stub.start_vaddr, stub.start_vaddr + stub.size) for stub in stubs.functions),
+            *((skip.start_vaddr, skip.start_vaddr + skip.size) for skip in stubs.left_out),
+        )
+    )
+    return united((*held, *_filled(image, held)))
+
+
+def _filled(image: ElfImage, held: list[Span]) -> Iterator[Span]:
+    """Yield the gaps between what is held that hold nothing but padding."""
+    for code in image.code_ranges:
+        for gap in without([_span_of_code(code)], held):
+            if fill_size(image, code, gap.start, gap.end) == gap.end - gap.start:
+                yield gap
+
+
+def _span_of_code(code: CodeRange) -> Span:
+    return Span(code.start_vaddr, code.end_vaddr)
