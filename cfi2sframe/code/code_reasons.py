@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why code has no rows from its instructions, as named reasons that reports count."""
+"""Why code without CFI gets no rows from its instructions. Apart, because reports need no more of the analysis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from enum import Enum
 
 
 class CodeReason(Enum):
-    """Why code is not described by its instructions. The value is the text that reports print."""
+    """Why no row is derived for some code. The value is the text that reports print."""
 
-    NOT_REACHED = "nothing is known to lead to it"
-    NO_LOCAL_SYMBOL = "its section has no symbol that a linker can relocate by"
+    NOT_REACHED = "no known entry leads there"
+    NOT_CONFIRMED = "no exit confirms the stack depth"
+    CONTRADICTED = "an exit contradicts the stack depth"
+    PATHS_DISAGREE = "paths disagree on the stack depth"
+    SP_UNKNOWN = "SP has an unknown value, and nothing else leads to the CFA"
+    RA_UNKNOWN = "the RA is overwritten"
+    FP_UNKNOWN = "the caller's FP is lost"
+    UNKNOWN_INSTRUCTION = "an instruction whose effect is not known"
+    NOT_IN_FILE = "its bytes are not in the file"
+    NO_LOCAL_SYMBOL = "no local symbol gives a linker its place"

@@ -1,29 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is derived from instructions. Apart from the analysis, which users of these records need not load."""
+"""What the analysis says of code: functions with their rows, and stretches without, each with a reason."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from cfi2sframe.code.code_reasons import CodeReason
-    from cfi2sframe.dwarf.rules import UnwindTable
+from cfi2sframe.code.code_reasons import CodeReason  # noqa: TC001 - part of a NamedTuple's fields
+from cfi2sframe.dwarf.rules import UnwindTable  # noqa: TC001 - part of a NamedTuple's fields
 
 
 class DerivedFunction(NamedTuple):
-    """The rows of the code at the virtual addresses `[start_vaddr, end_vaddr)`.
+    """Code at the virtual addresses `[start_vaddr, end_vaddr)`, a function or a part of one, and its rows.
 
-    `table` begins at `start_vaddr`. `uses_b_key`: the RA is signed with key B (AArch64).
+    `uses_b_key`: where the RA is signed, it is with the B key (AArch64).
     """
 
     start_vaddr: int
     end_vaddr: int
     table: UnwindTable
-    uses_b_key: bool
+    uses_b_key: bool = False
 
 
 class Underived(NamedTuple):
-    """Code at the virtual addresses `[start_vaddr, end_vaddr)` for which there are no rows, and why."""
+    """Code at the virtual addresses `[start_vaddr, end_vaddr)` for which the instructions give no rows, and why."""
 
     start_vaddr: int
     end_vaddr: int
@@ -32,7 +31,7 @@ class Underived(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """The functions with rows, ascending and without overlaps, and the code without any, ascending."""
+    """The functions derived and the code left out, both ascending; together they hold all code that was asked for."""
 
-    functions: tuple[DerivedFunction, ...]
-    left_out: tuple[Underived, ...]
+    functions: tuple[DerivedFunction, ...] = ()
+    left_out: tuple[Underived, ...] = ()

@@ -50,8 +50,8 @@ def read_sleb(data: bytes, offset: int) -> tuple[int, int]:
     raise CfiError("truncated or oversized LEB128 number")
 
 
-def uleb(value: int) -> bytes:
-    """Return a number that is not negative as an unsigned LEB128 number."""
+def encode_uleb(value: int) -> bytes:
+    """Return the shortest encoding of an unsigned number."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -60,8 +60,8 @@ def uleb(value: int) -> bytes:
     return bytes(out)
 
 
-def sleb(value: int) -> bytes:
-    """Return a number as a signed LEB128 number."""
+def encode_sleb(value: int) -> bytes:
+    """Return the shortest encoding of a signed number."""
     out = bytearray()
     while not -0x40 <= value < 0x40:
         out.append(value & 0x7F | 0x80)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.leb128 import sleb, uleb
+from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
 from cfi2sframe.dwarf.rules import (
     AtCfa,
     AtExpression,
@@ -59,7 +59,13 @@ def cie(
     """
     letters = b"S" * is_signal_frame + b"B" * uses_b_key
     body = struct.pack(arch.byte_order + "IB", _CIE_ID, _CIE_VERSION) + b"z" * bool(letters) + letters + b"\0"
-    body += uleb(code_alignment) + sleb(data_alignment) + uleb(arch.ra_register) + b"\0" * bool(letters) + instructions
+    body += (
+        encode_uleb(code_alignment)
+        + encode_sleb(data_alignment)
+        + encode_uleb(arch.ra_register)
+        + b"\0" * bool(letters)
+        + instructions
+    )
     body += bytes(-len(body) % _ENTRY_ALIGNMENT)
     return struct.pack(arch.byte_order + "I", len(body)) + body
 
@@ -82,12 +88,20 @@ def advance(units: int, byte_order: str) -> bytes:
 def row_instructions(table: UnwindTable, arch: Arch) -> bytes:
     """Return the instructions that make a table's rows, after a CIE without rules and with the factors above.
 
-    Equal tables have equal instructions. Every row has to have a rule for the CFA, and no RA may be signed with the PC.
+    Equal tables have equal instructions. No RA may be signed with the PC.
     """
-    parts = list(_changes(None, table.states[0], arch))
+    parts: list[bytes] = []
+    if any(last.cfa is not None and state.cfa is None for last, state in pairwise(table.states)):
+        # No other instruction takes the CFA's rule away.
+        parts.append(bytes((d.DW_CFA_remember_state,)))
+    parts += _changes(None, table.states[0], arch)
     for (start, last), (next_start, state) in pairwise(zip(table.starts, table.states, strict=True)):
         parts.append(advance(next_start - start, arch.byte_order))
-        parts += _changes(last, state, arch)
+        if last.cfa is not None and state.cfa is None:
+            parts.append(bytes((d.DW_CFA_restore_state, d.DW_CFA_remember_state)))
+            parts += _changes(None, state, arch)
+        else:
+            parts += _changes(last, state, arch)
     return b"".join(parts)
 
 
@@ -113,24 +127,24 @@ def _cfa(last: CfaRule | None, cfa: CfaRule) -> bytes:
         return bytes((d.DW_CFA_def_cfa_expression,)) + _block(cfa.expression)
     if isinstance(last, RegisterOffset):
         if last.offset == cfa.offset:
-            return bytes((d.DW_CFA_def_cfa_register,)) + uleb(cfa.register)
+            return bytes((d.DW_CFA_def_cfa_register,)) + encode_uleb(cfa.register)
         if last.register == cfa.register and cfa.offset >= 0:
-            return bytes((d.DW_CFA_def_cfa_offset,)) + uleb(cfa.offset)
+            return bytes((d.DW_CFA_def_cfa_offset,)) + encode_uleb(cfa.offset)
     if cfa.offset >= 0:
-        return bytes((d.DW_CFA_def_cfa,)) + uleb(cfa.register) + uleb(cfa.offset)
-    return bytes((d.DW_CFA_def_cfa_sf,)) + uleb(cfa.register) + sleb(cfa.offset // DATA_ALIGNMENT)
+        return bytes((d.DW_CFA_def_cfa,)) + encode_uleb(cfa.register) + encode_uleb(cfa.offset)
+    return bytes((d.DW_CFA_def_cfa_sf,)) + encode_uleb(cfa.register) + encode_sleb(cfa.offset // DATA_ALIGNMENT)
 
 
 def _register(register: int, rule: RegisterRule) -> bytes:
-    number = uleb(register)
+    number = encode_uleb(register)
     if isinstance(rule, AtCfa):
         if rule.offset <= 0 and register < _PACKED_REGISTERS:
-            return bytes((d.DW_CFA_offset | register,)) + uleb(rule.offset // DATA_ALIGNMENT)
-        return bytes((d.DW_CFA_offset_extended_sf,)) + number + sleb(rule.offset // DATA_ALIGNMENT)
+            return bytes((d.DW_CFA_offset | register,)) + encode_uleb(rule.offset // DATA_ALIGNMENT)
+        return bytes((d.DW_CFA_offset_extended_sf,)) + number + encode_sleb(rule.offset // DATA_ALIGNMENT)
     if isinstance(rule, ValueAtCfa):
-        return bytes((d.DW_CFA_val_offset_sf,)) + number + sleb(rule.offset // DATA_ALIGNMENT)
+        return bytes((d.DW_CFA_val_offset_sf,)) + number + encode_sleb(rule.offset // DATA_ALIGNMENT)
     if isinstance(rule, InRegister):
-        return bytes((d.DW_CFA_register,)) + number + uleb(rule.register)
+        return bytes((d.DW_CFA_register,)) + number + encode_uleb(rule.register)
     if isinstance(rule, AtExpression):
         return bytes((d.DW_CFA_expression,)) + number + _block(rule.expression)
     if isinstance(rule, IsExpression):
@@ -143,4 +157,4 @@ def _register(register: int, rule: RegisterRule) -> bytes:
 
 
 def _block(expression: bytes) -> bytes:
-    return uleb(len(expression)) + expression
+    return encode_uleb(len(expression)) + expression

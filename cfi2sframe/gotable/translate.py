@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.leb128 import read_uleb, uleb
+from cfi2sframe.dwarf.leb128 import encode_uleb, read_uleb
 from cfi2sframe.dwarf.writer import FDE_HEAD_SIZE, advance, cie, fde_head
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.elf.constants import EM_S390, EM_X86_64
@@ -254,9 +254,9 @@ def _cie(arch: Arch, quantum: int, kind: _Kind) -> bytes:
     """Return the CIE of a kind of functions, version 3, with the rules of an empty frame."""
     rules = b""
     if kind is not _Kind.WITHOUT_RULES:
-        rules = bytes((d.DW_CFA_def_cfa, arch.sp_register)) + uleb(_call_size(arch))
+        rules = bytes((d.DW_CFA_def_cfa, arch.sp_register)) + encode_uleb(_call_size(arch))
         if arch.fixed_ra_offset:
-            rules += bytes((d.DW_CFA_offset | arch.ra_register,)) + uleb(arch.fixed_ra_offset // _DATA_ALIGNMENT)
+            rules += bytes((d.DW_CFA_offset | arch.ra_register,)) + encode_uleb(arch.fixed_ra_offset // _DATA_ALIGNMENT)
     return cie(
         arch,
         code_alignment=quantum,
@@ -270,15 +270,15 @@ def _cie(arch: Arch, quantum: int, kind: _Kind) -> bytes:
 def _stack_rules(arch: Arch, depth: int, _last_depth: int, *, is_top: bool) -> bytes:
     """Return the instructions for a depth where calls push the RA."""
     del is_top
-    return bytes((d.DW_CFA_def_cfa_offset,)) + uleb(depth + _call_size(arch))
+    return bytes((d.DW_CFA_def_cfa_offset,)) + encode_uleb(depth + _call_size(arch))
 
 
 def _link_register_rules(arch: Arch, depth: int, last_depth: int, *, is_top: bool) -> bytes:
     """Return the instructions for a depth where calls leave the RA in a register, which is saved at SP."""
     call_size = _call_size(arch)
-    cfa = bytes((d.DW_CFA_def_cfa_offset,)) + uleb(depth + call_size)
+    cfa = bytes((d.DW_CFA_def_cfa_offset,)) + encode_uleb(depth + call_size)
     if is_top:
         return cfa
     if depth:
-        return cfa + bytes((d.DW_CFA_offset | arch.ra_register,)) + uleb((depth + call_size) // -_DATA_ALIGNMENT)
+        return cfa + bytes((d.DW_CFA_offset | arch.ra_register,)) + encode_uleb((depth + call_size) // -_DATA_ALIGNMENT)
     return cfa + bytes((d.DW_CFA_restore | arch.ra_register,)) if last_depth else cfa

@@ -45,7 +45,8 @@ OFFSETS = st.integers(-(1 << 31), 1 << 31)
 #: What the analysis writes, and anything else: the bytes are not looked into.
 EXPRESSIONS = st.sampled_from((b"\x76\x78\x06", b"\x73\x00\x23\x08\x06")) | st.binary(max_size=9)
 REGISTERS = st.integers(0, 200)
-CFA_RULES = st.builds(RegisterOffset, REGISTERS, OFFSETS) | st.builds(CfaExpression, EXPRESSIONS)
+#: None is that of the outermost function.
+CFA_RULES = st.builds(RegisterOffset, REGISTERS, OFFSETS) | st.builds(CfaExpression, EXPRESSIONS) | st.none()
 RULES: st.SearchStrategy[RegisterRule] = (
     st.sampled_from(NoRule)
     | st.builds(AtCfa, OFFSETS)
