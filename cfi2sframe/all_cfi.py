@@ -23,7 +23,7 @@ from cfi2sframe.sources import FoundCfi, find_cfi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.code_map import CodeMap
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import CodeRange
@@ -40,13 +40,13 @@ def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
     return _with_derived(image, cfi) if kind == "code" else cfi
 
 
-def uncovered_code(image: ElfImage, entries: CfiEntries) -> list[Span]:
+def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
     """Return the code in the file that neither FDEs nor PLT stubs nor the padding after them hold; padding is no code.
 
-    Raises what `map_code` raises.
+    Raises `BudgetError` when the padding is out of proportion to the file.
     """
     in_file = [code for code in image.code_ranges if image.code_bytes(code, code.start_vaddr, code.start_vaddr + 1)]
-    return without(map(_span_of_code, in_file), _covered(image, entries))
+    return without(map(_span_of_code, in_file), _covered(image, code_map))
 
 
 def _with_derived(image: ElfImage, cfi: Cfi) -> Cfi:
@@ -72,25 +72,28 @@ def _main_reason(cfi: Cfi) -> str:
 
 def _derived(image: ElfImage, cfi: Cfi) -> Cfi:
     """Return the CFI with what is derived as one more source, if anything is."""
-    covered = _covered(image, cfi.entries)
-    if not without(map(_span_of_code, image.code_ranges), covered):
-        return cfi._replace(underived=())
-    from cfi2sframe.code.as_cfi import as_cfi, placeable
-    from cfi2sframe.code.derive import derive
+    derived = image.derived
+    if derived is None:
+        # Stubs are what they are, in whatever way the user wants them described.
+        covered = _covered(image, map_code(image, cfi.entries, SFRAME_VERSION_3))
+        if not without(map(_span_of_code, image.code_ranges), covered):
+            return cfi._replace(underived=())
+        from cfi2sframe.code.as_cfi import placeable
+        from cfi2sframe.code.derive import derive
 
-    derived = placeable(image, derive(image, covered))
+        derived = image.derived = placeable(image, derive(image, covered))
     if not derived.functions:
         return cfi._replace(underived=derived.left_out)
+    from cfi2sframe.code.as_cfi import as_cfi
+
     made = read_programs(image, FoundCfi((as_cfi(image, derived.functions),)))
     return cfi._replace(
         sections=cfi.sections + made.sections, entries=cfi.entries.joined(made.entries), underived=derived.left_out
     )
 
 
-def _covered(image: ElfImage, entries: CfiEntries) -> list[Span]:
+def _covered(image: ElfImage, code_map: CodeMap) -> list[Span]:
     """Return what is not to be derived: what FDEs or PLT stubs hold, and padding."""
-    # Stubs are what they are, in whatever way the user wants them described.
-    code_map = map_code(image, entries, SFRAME_VERSION_3)
     stubs = code_map.stubs
     held = united(
         (

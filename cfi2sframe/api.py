@@ -15,10 +15,10 @@ from cfi2sframe.conversion import Conversion, Options, check_options, convert_im
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
+from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import InputError, RequestError, UnfitError, naming
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
-from cfi2sframe.padding import PaddingCount
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
 from cfi2sframe.verification import Truth, Verification, verify_section
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cfi2sframe.assemble import Outcomes
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.verification.readers import Verdict
 
 
@@ -132,18 +133,22 @@ def _verify(image: ElfImage, section: DecodedSection, options: Options) -> Verif
     truth = _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts)
     if options.source is None:
         # It may have functions from instructions, which are compared if the user says so.
-        truth = truth._replace(uncompared=lambda: uncovered_code(image, cfi.entries))
+        truth = truth._replace(uncompared=lambda: uncovered_code(image, map_code(image, cfi.entries, header.version)))
     return verify_section(image, truth, section)
 
 
-def padding_in(image: ElfImage) -> PaddingCount:
-    """Return what counts the padding that functions of a section for this image may reach over.
+def byte_counters(image: ElfImage) -> ByteCounters:
+    """Return what counts the padding that functions of a section for this image reach over, and code without CFI.
 
     Raises `InputError` when the CFI, which says where functions end, cannot be used.
     """
+    from cfi2sframe.sframe.dump import ByteCounters
+
     with naming(image.name):
         cfi = read_cfi(image, None)
-        return PaddingCount(map_code(image, cfi.entries, SFRAME_VERSION_3).padding)
+        code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
+        without_cfi = uncovered_code(image, code_map)
+        return ByteCounters(SpanCount(code_map.padding.ranges).between, SpanCount(without_cfi).between)
 
 
 def truth_of(conversion: Conversion) -> Truth:

@@ -98,6 +98,14 @@ def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch)
     assert pushed_at(image, Options()) == {0: 0, 1: 0, 2: None, 3: None, 4: None, 5: 0, 6: None}
 
 
+def test_one_analysis_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(AMD64, "cccc", (0, 2))
+    asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
+    for version in (1, 2, 3):
+        convert_checked(image, Options(source="code", version=version))
+    assert len(asked.covered) == 1
+
+
 def test_without_the_option_nothing_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
     image = file_of(AMD64, "cccc", (0, 2))
     asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
@@ -266,28 +274,32 @@ def test_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_verify_compares_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "ccccpc", (0, 2), (5, 1))
+    def image() -> ElfImage:
+        return file_of(AMD64, "ccccpc", (0, 2), (5, 1))
+
+    def differences(options: Options = FROM_CODE) -> list[tuple[str, int]]:
+        return [(d.kind, d.vaddr) for d in verify(image(), made, options).differences]
+
     give(monkeypatch, derived(AMD64, at(2), at(4), (0, 0), (16, 16)))
-    made = decode_made(image, FROM_CODE._replace(level=1))
-    found = verify(image, made, FROM_CODE)
+    made = decode_made(image(), FROM_CODE._replace(level=1))
+    found = verify(image(), made, FROM_CODE)
     assert (found.is_clean, found.uncompared_count, found.function_count) == (True, 0, 3)
     # Without the option there is nothing to compare with, which the user is told.
-    found = verify(image, made)
+    found = verify(image(), made)
     assert (found.is_clean, found.uncompared_count, found.uncompared_size, found.function_count) == (True, 1, 48, 2)
     # What somebody limits to one source has no other functions.
-    kinds = [d.kind for d in verify(image, made, Options(source="eh_frame")).differences]
-    assert kinds == ["extra"]
+    assert differences(Options(source="eh_frame")) == [("extra", at(2))]
     # Other rows, other functions, and none.
     give(monkeypatch, derived(AMD64, at(2), at(4), (0, 0), (16, 8)))
-    differences = verify(image, made, FROM_CODE).differences
-    assert [(d.kind, d.vaddr) for d in differences] == [("wrong", at(3))]
+    assert differences() == [("wrong", at(3))]
     give(monkeypatch, derived(AMD64, at(3), at(4), (0, 16)))
-    assert {d.kind for d in verify(image, made, FROM_CODE).differences} == {"extra"}
+    assert differences() == [("extra", at(2))]
     give(monkeypatch)
-    assert {d.kind for d in verify(image, made, FROM_CODE).differences} == {"extra"}
+    assert differences() == [("extra", at(2))]
     # A section that was made without them lacks them.
+    made = decode_made(image())
     give(monkeypatch, derived(AMD64, at(2), at(4)))
-    assert [(d.kind, d.vaddr) for d in verify(image, decode_made(image), FROM_CODE).differences] == [("missing", at(2))]
+    assert differences() == [("missing", at(2))]
 
 
 def test_padding_is_not_compared_as_code(monkeypatch: pytest.MonkeyPatch) -> None:

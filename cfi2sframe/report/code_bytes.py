@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.lower import InParts, Part, Skip
+from cfi2sframe.padding import fill_size
+from cfi2sframe.report.from_code import underivable
 from cfi2sframe.report.without_cfi import UncoveredCode, stretches_of, symbols_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
@@ -77,6 +79,7 @@ def count_bytes(conversion: Conversion) -> CodeBytes:
     totals = [code.end_vaddr - code.start_vaddr for code in image.code_ranges]
     counts = [ByteCounts(total=total)._asdict() for total in totals]
     held = list(_held_ranges(conversion))
+    held += [("other_padding", span) for span in _padding_of_code(conversion, [span for _, span in held])]
     for kind, span in held:
         for index, start, end in _shares(image, span):
             counts[index][kind] += end - start
@@ -122,6 +125,18 @@ def _held_ranges(conversion: Conversion) -> Iterator[tuple[str, Span]]:
         # The bytes of other stubs that are left out count as their FDEs do, or as uncovered.
         if skip.overrides_cfi:
             yield "left_out", Span(skip.start_vaddr, skip.start_vaddr + skip.size)
+
+
+def _padding_of_code(conversion: Conversion, held: Sequence[Span]) -> Iterator[Span]:
+    """Yield the padding that the analysis of instructions has found between the code that nothing describes."""
+    if not conversion.cfi.underived:
+        return
+    image = conversion.image
+    known = [*held, *(Span(item.start_vaddr, item.end_vaddr) for item in underivable(conversion))]
+    for code in image.code_ranges:
+        for gap in without([(code.start_vaddr, code.end_vaddr)], known):
+            if fill_size(image, code, gap.start, gap.end) == gap.end - gap.start:
+                yield gap
 
 
 def _spans(result: FunctionBody | InParts | Skip, vaddr: int, piece: Span) -> Iterator[tuple[str, Span]]:

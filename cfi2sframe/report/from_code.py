@@ -72,7 +72,7 @@ def account_of_code(
     left_out = sum(number in conversion.outcomes.skipped for number in numbers)
     counts: dict[str, StretchCounts] = {}
     main_reasons: dict[int, Underivable] = {}
-    known = list(_disjoint(conversion))
+    known = underivable(conversion)
     place = 0
     for stretch in uncovered:
         while place < len(known) and known[place].end_vaddr <= stretch.start_vaddr:
@@ -90,19 +90,17 @@ def account_of_code(
     return account, main_reasons
 
 
-def _disjoint(conversion: Conversion) -> Iterator[Underivable]:
-    """Yield why code is not described, in ascending order; of two reasons for an address, the first to start."""
+def underivable(conversion: Conversion) -> list[Underivable]:
+    """Return why code without CFI is not described, in ascending order, without overlaps."""
+    found: list[Underivable] = []
     end = 0
-    for item in sorted([*_underived(conversion), *_inexpressible(conversion)], key=_start_of):
+    every = [*(Underivable(*item) for item in conversion.cfi.underived or ()), *_inexpressible(conversion)]
+    for item in sorted(every, key=_start_of):
         start = max(item.start_vaddr, end)
         if start < item.end_vaddr:
-            yield item._replace(start_vaddr=start)
+            found.append(item._replace(start_vaddr=start))
             end = item.end_vaddr
-
-
-def _underived(conversion: Conversion) -> Iterator[Underivable]:
-    for item in conversion.cfi.underived or ():
-        yield Underivable(*item)
+    return found
 
 
 def _inexpressible(conversion: Conversion) -> Iterator[Underivable]:
