@@ -54,6 +54,8 @@ _MEMORY: Final = re.compile(r"(?:(\w+) ptr )?(?:(\w\w):)?\[([^\]]*)\]")
 _TERM: Final = re.compile(r"([+-]?) ?(?:(\w+)\*(\d)|(0x[0-9a-f]+|\d+)|(\w+))")
 _NUMBER: Final = re.compile(r"-?(?:0x[0-9a-f]+|\d+)")
 _VECTOR: Final = re.compile(r"\b(?:[xyz]?mm\d|k\d|st\b|st\()")
+#: How operands begin where a vector is changed, as most are in such code.
+_VECTOR_TARGETS: Final = frozenset({"xmm", "ymm", "zmm"})
 #: Prefixes that do not change what is said here.
 _PREFIXES: Final = (
     "rep ",
@@ -478,6 +480,8 @@ _HANDLERS: Final[dict[str, Callable[[_Text], Effect | None]]] = {
 
 def effect_of(address: int, size: int, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of an instruction from its text (`CodeArch.effect_of`)."""
+    if operands[:3] in _VECTOR_TARGETS and "str" not in mnemonic:
+        return NO_EFFECT
     name = mnemonic
     while " " in name:
         prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.code_reasons import CodeReason
+from cfi2sframe.code.decoder import MEMORY_BIT
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, NO_CALLER, RETURN_ADDRESS, Value
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
@@ -39,7 +40,17 @@ class RowMaker:
 
     def __init__(self, arch: CodeArch) -> None:
         self.arch = arch
+        #: A bit for each register that a row may depend on where its CFA counts from SP, and for the stack.
+        self.frame_bits = sum(1 << r for r in {arch.sp_register, arch.fp_register, arch.ra_register}) | MEMORY_BIT
+        if arch.ra_slot is None:
+            self.frame_bits |= 1 << _RA_SIGN_STATE
         self._known: dict[RowState, RowState] = {}
+
+    def is_plain(self, row: RowState | CodeReason) -> bool:
+        """Whether a row counts from SP, and no other register matters than FP and the RA."""
+        if isinstance(row, CodeReason) or isinstance(row.ra, InRegister) or isinstance(row.fp, InRegister):
+            return False
+        return isinstance(row.cfa, RegisterOffset) and row.cfa.register == self.arch.sp_register
 
     def row_of(self, state: State) -> RowState | CodeReason:
         """Return the row of a state.

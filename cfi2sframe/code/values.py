@@ -198,13 +198,13 @@ class Machine:
         sp = state.registers.get(self.sp)
         self._set(state, self.sp, None if sp is None else self._sum(sp, -_WORD), address)
 
-    def after_call(self, state: State, *, keeps_fp: bool = True) -> None:
-        """Change a state as a call does that comes back."""
-        for register in self.arch.call_clobbered:
-            state.registers.pop(register, None)
+    def after_call(self, state: State, changed: int, *, keeps_fp: bool = True) -> None:
+        """Change a state as a call does that comes back; `changed` has a bit for each register that is lost."""
+        for register in [register for register in state.registers if changed >> register & 1]:
+            del state.registers[register]
         state.registers.pop(JUMP_TARGET, None)
         if state.targets:
-            state.targets = {r: t for r, t in state.targets.items() if r not in self.arch.call_clobbered}
+            state.targets = {r: t for r, t in state.targets.items() if r != JUMP_TARGET and not changed >> r & 1}
         if not keeps_fp:
             state.registers.pop(self.arch.fp_register, None)
         state.compared = None
