@@ -21,7 +21,7 @@ from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sources import FoundCfi, find_cfi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.elf.cfi import CfiKind
@@ -45,8 +45,8 @@ def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
 
     Raises `BudgetError` when the padding is out of proportion to the file.
     """
-    in_file = [code for code in image.code_ranges if image.code_bytes(code, code.start_vaddr, code.start_vaddr + 1)]
-    return without(map(_span_of_code, in_file), _covered(image, code_map))
+    held = united((*_functions(code_map), *code_map.padding.ranges))
+    return [gap for code, gap in _gaps(image, held) if image.code_bytes(code, gap.start, gap.start + 1)]
 
 
 def _with_derived(image: ElfImage, cfi: Cfi) -> Cfi:
@@ -75,13 +75,13 @@ def _derived(image: ElfImage, cfi: Cfi) -> Cfi:
     derived = image.derived
     if derived is None:
         # Stubs are what they are, in whatever way the user wants them described.
-        covered = _covered(image, map_code(image, cfi.entries, SFRAME_VERSION_3))
-        if not without(map(_span_of_code, image.code_ranges), covered):
+        functions = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
+        if next(_gaps(image, functions), None) is None:
             return cfi._replace(underived=())
         from cfi2sframe.code.as_cfi import placeable
         from cfi2sframe.code.derive import derive
 
-        derived = image.derived = placeable(image, derive(image, covered))
+        derived = image.derived = placeable(image, derive(image, functions))
     if not derived.functions:
         return cfi._replace(underived=derived.left_out)
     from cfi2sframe.code.as_cfi import as_cfi
@@ -92,27 +92,17 @@ def _derived(image: ElfImage, cfi: Cfi) -> Cfi:
     )
 
 
-def _covered(image: ElfImage, code_map: CodeMap) -> list[Span]:
-    """Return what is not to be derived: what FDEs or PLT stubs hold, and padding."""
+def _functions(code_map: CodeMap) -> list[Span]:
+    """Return the ranges that FDEs and PLT stubs hold, ascending, each by itself: a function may begin at each start."""
     stubs = code_map.stubs
-    held = united(
-        (
-            *zip(code_map.pieces.starts, code_map.pieces.ends, strict=True),
-            *code_map.padding.ranges,
-            *((stub.start_vaddr, stub.start_vaddr + stub.size) for stub in stubs.functions),
-            *((skip.start_vaddr, skip.start_vaddr + skip.size) for skip in stubs.left_out),
-        )
-    )
-    return united((*held, *_filled(image, held)))
+    held = list(map(Span, code_map.pieces.starts, code_map.pieces.ends))
+    held += [Span(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in stubs.functions]
+    return sorted((*held, *without(((s.start_vaddr, s.start_vaddr + s.size) for s in stubs.left_out), held)))
 
 
-def _filled(image: ElfImage, held: list[Span]) -> Iterator[Span]:
-    """Yield the gaps between what is held that hold nothing but padding."""
+def _gaps(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
+    """Yield the code between what is held, but for gaps that only padding fills."""
     for code in image.code_ranges:
-        for gap in without([_span_of_code(code)], held):
-            if fill_size(image, code, gap.start, gap.end) == gap.end - gap.start:
-                yield gap
-
-
-def _span_of_code(code: CodeRange) -> Span:
-    return Span(code.start_vaddr, code.end_vaddr)
+        for gap in without([(code.start_vaddr, code.end_vaddr)], held):
+            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
+                yield code, gap

@@ -98,6 +98,14 @@ def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch)
     assert pushed_at(image, Options()) == {0: 0, 1: 0, 2: None, 3: None, 4: None, 5: 0, 6: None}
 
 
+def test_functions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The analysis has to know where functions begin: code without CFI jumps there."""
+    image = file_of(AMD64, "cccpcc", (0, 1), (1, 2), (4, 1))
+    asked = give(monkeypatch, derived(AMD64, at(5), at(6)))
+    convert_checked(image, FROM_CODE)
+    assert asked.covered == [((at(0), at(1)), (at(1), at(3)), (at(4), at(5)))]
+
+
 def test_one_analysis_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     image = file_of(AMD64, "cccc", (0, 2))
     asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
