@@ -17,23 +17,27 @@ from typing import Final, NamedTuple
 NOTHING: Final = -1
 #: A register of no ABI: where an indirect jump leads.
 JUMP_TARGET: Final = 1000
+#: Another one: a value that a step leaves for the next step of the same effect.
+BETWEEN_STEPS: Final = 1001
 
 
 class Op(IntEnum):
     """The operations on values; their operands are fields of `Step`. Sums are modulo 2**64."""
 
     MOVE = 0
-    """register = source + offset; a copy of fewer than 8 bytes, of an index, has its `size`"""
+    """register = source + offset; of a copy of fewer than 8 bytes, the low `size` bytes, signed where `is_signed`"""
     CONSTANT = 1
     """register = offset, an address or a number"""
     LOAD = 2
-    """register = the `size` bytes at source + offset; at offset where source is `NOTHING`"""
+    """register = the `size` bytes at source + offset, signed where `is_signed`; at offset where source is `NOTHING`"""
     STORE = 3
     """the `size` bytes at register + offset = source; an unknown value where source is `NOTHING`"""
     FORGET = 4
     """register = a value that cannot be told (also SP, after an alignment or after an unknown sum)"""
     ADD = 5
-    """register = register + source"""
+    """register = register + source * scale: of the source, the low `size` bytes, signed where `is_signed`.
+
+    A word of a table of jumps may count instructions (scale 4); a difference has scale -1."""
     LOAD_INDEXED = 6
     """register = the `size` bytes at source + index * scale + offset, signed where `is_signed`: a table of jumps.
 
@@ -41,7 +45,9 @@ class Op(IntEnum):
     LIMIT = 8
     """register = a number of at most offset, as after a mask: an index into a table of jumps"""
     COMPARE = 7
-    """the flags tell how register and source, or register and offset where source is `NOTHING`, compare"""
+    """the flags tell how the low `size` bytes of register and source, or of register and offset, compare.
+
+    Where there is no source it is `NOTHING`; where register is `NOTHING`, too, the flags tell nothing of two values."""
 
 
 class Step(NamedTuple):
