@@ -23,7 +23,7 @@ class Op(IntEnum):
     """The operations on values; their operands are fields of `Step`. Sums are modulo 2**64."""
 
     MOVE = 0
-    """register = source + offset"""
+    """register = source + offset; a copy of fewer than 8 bytes, of an index, has its `size`"""
     CONSTANT = 1
     """register = offset, an address or a number"""
     LOAD = 2
@@ -38,6 +38,8 @@ class Op(IntEnum):
     """register = the `size` bytes at source + index * scale + offset, signed where `is_signed`: a table of jumps.
 
     Where source is `NOTHING` the table is at offset."""
+    LIMIT = 8
+    """register = a number of at most offset, as after a mask: an index into a table of jumps"""
     COMPARE = 7
     """the flags tell how register and source, or register and offset where source is `NOTHING`, compare"""
 

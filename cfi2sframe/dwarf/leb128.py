@@ -48,3 +48,23 @@ def read_sleb(data: bytes, offset: int) -> tuple[int, int]:
                 raise CfiError("LEB128 number of more than 64 bits")
             return value, offset
     raise CfiError("truncated or oversized LEB128 number")
+
+
+def encode_uleb(value: int) -> bytes:
+    """Return the shortest encoding of an unsigned number."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_sleb(value: int) -> bytes:
+    """Return the shortest encoding of a signed number."""
+    out = bytearray()
+    while not -0x40 <= value < 0x40:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value & 0x7F)
+    return bytes(out)

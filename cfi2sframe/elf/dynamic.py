@@ -7,6 +7,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.headers import RELA_SIZE
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
@@ -20,3 +21,35 @@ def dynamic_entries(image: ElfImage) -> dict[int, int]:
             usable = data[: len(data) // 16 * 16]
             return dict(struct.iter_unpack(image.byte_order + "QQ", usable))
     return {}
+
+
+def dynamic_words(image: ElfImage) -> tuple[dict[int, str], dict[int, int]]:
+    """Return what the dynamic loader writes to words of a linked file, by their addresses.
+
+    These are names of symbols whose addresses it writes, and addends where it knows no symbol; words of compact
+    relocations (SHT_RELR), which hold their addends themselves, are left out. Raises `ElfError` when a table of
+    relocations or symbols leaves the file, `BudgetError` when they are out of proportion to the file.
+    """
+    names: dict[int, str] = {}
+    addends: dict[int, int] = {}
+    for table in image.sections:
+        if table.type != c.SHT_RELA or not table.flags & c.SHF_ALLOC:
+            continue
+        data = image.section_bytes(table)
+        image.budget.spend(len(data) // RELA_SIZE, "the dynamic relocations")
+        image.budget.hold(8 * len(data), "the dynamic relocations")
+        usable = memoryview(data)[: len(data) // RELA_SIZE * RELA_SIZE]
+        symbol_names = _symbol_names(image, table.link)
+        for place, info, addend in struct.iter_unpack(image.byte_order + "QQQ", usable):
+            index = info >> 32
+            if not index:
+                addends[place] = addend
+            elif index < len(symbol_names):
+                names[place] = symbol_names[index]
+    return names, addends
+
+
+def _symbol_names(image: ElfImage, index: int) -> list[str]:
+    if not 0 < index < len(image.sections) or image.sections[index].type not in (c.SHT_DYNSYM, c.SHT_SYMTAB):
+        return []
+    return [symbol.name for symbol in image.symbols(image.sections[index])]

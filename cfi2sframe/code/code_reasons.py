@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why code without CFI gets no rows from its instructions. Apart, because reports need no more of the analysis."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class CodeReason(Enum):
+    """Why no row is derived for some code. The value is the text that reports print."""
+
+    NOT_REACHED = "no known entry leads there"
+    NOT_CONFIRMED = "no exit confirms the stack depth"
+    CONTRADICTED = "an exit contradicts the stack depth"
+    PATHS_DISAGREE = "paths disagree on the stack depth"
+    SP_UNKNOWN = "SP has an unknown value, and nothing else leads to the CFA"
+    RA_UNKNOWN = "the RA is overwritten"
+    FP_UNKNOWN = "the caller's FP is lost"
+    UNKNOWN_INSTRUCTION = "an instruction whose effect is not known"
+    NOT_IN_FILE = "its bytes are not in the file"

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The instructions at the addresses of some code, each with its effect, by capstone."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.code.effects import Flow, Op
+from cfi2sframe.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any
+
+    from cfi2sframe.code.effects import CodeArch, Effect
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.ranges import Span
+
+#: Bytes that are passed to capstone at one time; it takes memory for all of their instructions.
+_PIECE_SIZE: Final = 1 << 14
+#: Bytes for an address that the first pass over the code has no instruction at.
+_SHORT_PIECE_SIZE: Final = 64
+_MAX_INSTRUCTION_SIZE: Final = 15
+_REGISTER_BITS: Final = 64
+#: Microseconds of work on an instruction, and bytes of memory that it takes.
+_INSTRUCTION_STEPS: Final = 2
+_INSTRUCTION_SIZE: Final = 200
+_WHAT: Final = "the instructions of code without CFI"
+
+
+class Decoded(NamedTuple):
+    """The end of an instruction, its effect, None where that is not known, and a bit for each register it changes."""
+
+    end_vaddr: int
+    effect: Effect | None
+    changed: int
+
+
+class Decoder:
+    """Decodes the instructions in some ascending spans of an image's code.
+
+    One pass reads the spans from end to end, where each instruction follows the one before it. Where control reaches
+    an address in between, what is there is decoded, too. `branch_targets` and `constants` are those of the first pass:
+    addresses that may be no code's at all.
+
+    Raises `InputError` where capstone cannot be loaded, `BudgetError` when the code is out of proportion to the file.
+    """
+
+    def __init__(self, image: ElfImage, arch: CodeArch, spans: Sequence[Span]) -> None:
+        self.image = image
+        self.arch = arch
+        self.spans = spans
+        self.branch_targets: set[int] = set()
+        self.constants: set[int] = set()
+        self._starts = [span.start for span in spans]
+        self._effects: dict[tuple[str, str, int], tuple[Effect | None, int]] = {}
+        self._found: dict[int, Decoded] = {}
+        self._bytes: dict[int, bytes] = {}
+        try:
+            self._disassembler: Any = arch.open_disassembler()
+        except ImportError:
+            reason = "code without CFI is read with the Python package capstone, which cannot be loaded"
+            raise InputError(f"{reason}; without --from code, only CFI is read") from None
+        for span in spans:
+            self._sweep(span)
+
+    def span_of(self, vaddr: int) -> Span | None:
+        """Return the span that holds an address."""
+        index = bisect_right(self._starts, vaddr) - 1
+        return self.spans[index] if index >= 0 and vaddr < self.spans[index].end else None
+
+    def at(self, vaddr: int) -> Decoded | None:
+        """Return the instruction at an address; None where the spans have none."""
+        found = self._found.get(vaddr)
+        if found is not None:
+            return found
+        span = self.span_of(vaddr)
+        if span is None or vaddr % self.arch.alignment:
+            return None
+        end = min(span.end, vaddr + _SHORT_PIECE_SIZE)
+        self._add(self._disassembler.disasm_lite(self._read(span, vaddr, end), vaddr), end)
+        return self._found.get(vaddr)
+
+    def disassemble(self, data: bytes, vaddr: int) -> Iterator[tuple[int, int, str, str]]:
+        """Yield the instructions of some bytes at an address: address, size, mnemonic, operands."""
+        yield from self._disassembler.disasm_lite(data, vaddr)
+
+    def __contains__(self, vaddr: object) -> bool:
+        return vaddr in self._found
+
+    def _read(self, span: Span, start: int, end: int) -> bytes:
+        data = self._bytes.get(span.start)
+        if data is None:
+            code = self.image.code_range_of(span.start)
+            self.image.budget.hold(span.end - span.start, _WHAT)
+            data = b"" if code is None else self.image.code_bytes(code, span.start, span.end)
+            self._bytes[span.start] = data
+        return data[start - span.start : end - span.start]
+
+    def _sweep(self, span: Span) -> None:
+        vaddr = span.start + -span.start % self.arch.alignment
+        while vaddr < span.end:
+            end = min(span.end, vaddr + _PIECE_SIZE)
+            # The last instruction of a piece may be cut short.
+            limit = end if end == span.end else end - _MAX_INSTRUCTION_SIZE
+            reached = self._add(self._disassembler.disasm_lite(self._read(span, vaddr, end), vaddr), limit)
+            vaddr = reached if reached > vaddr else vaddr + self.arch.alignment
+
+    def _add(self, instructions: Iterable[tuple[int, int, str, str]], limit: int) -> int:
+        """Keep the instructions that start before an address, up to one that is known; return where the last ends."""
+        arch, found, effects = self.arch, self._found, self._effects
+        reached = 0
+        count = 0
+        for address, size, mnemonic, operands in instructions:
+            if address >= limit or address in found:
+                break
+            count += 1
+            key = (mnemonic, operands, size)
+            known = effects.get(key)
+            if known is None:
+                effect = arch.effect_of(address, size, mnemonic, operands)
+                known = effect, _changed(effect)
+                if effect is None or effect.target is None and not arch.depends_on_address(mnemonic, operands):
+                    effects[key] = known
+                else:
+                    self._note(effect)
+            reached = address + size
+            found[address] = Decoded(reached, *known)
+        self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
+        self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
+        return reached
+
+    def _note(self, effect: Effect) -> None:
+        if effect.target is not None:
+            if effect.flow != Flow.CALL:
+                self.branch_targets.add(effect.target)
+            return
+        self.constants.update([step.offset for step in effect.steps if step.op == Op.CONSTANT])
+
+
+def _changed(effect: Effect | None) -> int:
+    """Return a number with a bit for each register that an instruction changes, of those with numbers below 64."""
+    bits = 0
+    for step in effect.steps if effect is not None else ():
+        if step.register < _REGISTER_BITS and step.op not in (Op.STORE, Op.COMPARE):
+            bits |= 1 << step.register
+    return bits

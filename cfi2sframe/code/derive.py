@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows from instructions, for code that no CFI covers: the door of this room.
+
+A row is kept where every path from a known entry gives it, in a function whose exits confirm the stack depth: a return
+at the depth of the entry, or a jump to another entry at that depth. The other code is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from cfi2sframe.code.code_reasons import CodeReason
+from cfi2sframe.code.decoder import Decoder
+from cfi2sframe.code.entries import find_entries
+from cfi2sframe.code.flow import FlowAnalysis, Surroundings
+from cfi2sframe.code.machines import code_arch_of
+from cfi2sframe.code.records import Derived, DerivedFunction, Underived
+from cfi2sframe.code.rows import RowMaker
+from cfi2sframe.code.surroundings import ImageSurroundings
+from cfi2sframe.code.values import CONSTANT, State, Value
+from cfi2sframe.dwarf.rules import TableBuilder
+from cfi2sframe.elf.ranges import Span, without
+from cfi2sframe.padding import fill_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from cfi2sframe.code.flow import Block
+    from cfi2sframe.dwarf.rules import RowState
+    from cfi2sframe.elf.image import ElfImage
+
+#: Compilers and assemblers align functions to this; other addresses that are referred to are rarely functions.
+_FUNCTION_ALIGNMENT: Final = 16
+
+
+class Run(NamedTuple):
+    """Instructions at `[start_vaddr, end_vaddr)` with one row, or one reason for none."""
+
+    start_vaddr: int
+    end_vaddr: int
+    row: RowState | CodeReason
+
+
+def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
+    """Derive rows for the executable code outside of `covered`, the ascending ranges of what other sources describe.
+
+    Raises `BudgetError` when the code is out of proportion to the file, `InputError` where capstone cannot be loaded.
+    """
+    spans = _code_without(image, covered)
+    if not spans:
+        return Derived()
+    return _Derivation(image, spans, covered).run()
+
+
+def _code_without(image: ElfImage, covered: Sequence[Span]) -> list[Span]:
+    """Return the executable code outside of some ranges, without gaps that only padding fills."""
+    found: list[Span] = []
+    for code in image.code_ranges:
+        for gap in without([(code.start_vaddr, code.end_vaddr)], covered):
+            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
+                found.append(gap)
+    return found
+
+
+class _Derivation:
+    """The rounds of one derivation: first from entries that are certain, then from those that may be entries."""
+
+    def __init__(self, image: ElfImage, spans: Sequence[Span], covered: Sequence[Span]) -> None:
+        self.image = image
+        self.spans = spans
+        arch = code_arch_of(image.arch)
+        self.decoder = Decoder(image, arch, spans)
+        self.entries = find_entries(image, self.decoder, covered)
+        known = self.entries.certain | self.entries.possible
+        around = ImageSurroundings(image, self.decoder, [span.start for span in covered], known, arch)
+        self.flow = FlowAnalysis(
+            self.decoder,
+            arch,
+            Surroundings(
+                around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start
+            ),
+        )
+        self.rows = RowMaker(arch)
+        self.runs: list[Run] = []
+        self.refused: list[Run] = []
+        self.function_starts: set[int] = set()
+        self._loaded: set[int] = set()
+
+    def run(self) -> Derived:
+        """Return what is derived."""
+        flow, entries = self.flow, self.entries
+        if entries.process_entry is not None:
+            flow.enter(entries.process_entry, has_caller=False)
+        for vaddr in sorted(entries.certain):
+            flow.enter(vaddr)
+        self._settle(is_certain=True)
+        tried = set(entries.certain)
+        waiting = set(entries.possible)
+        while True:
+            waiting |= {vaddr for vaddr in self._loaded if self.decoder.span_of(vaddr) is not None}
+            waiting = {vaddr for vaddr in waiting - tried if vaddr not in flow.kept_instructions}
+            batch = {vaddr for vaddr in waiting if vaddr % _FUNCTION_ALIGNMENT == 0} or waiting
+            if not batch:
+                break
+            tried |= batch
+            for vaddr in sorted(batch):
+                flow.enter(vaddr)
+            self._settle(is_certain=False)
+        return self._derived()
+
+    def _settle(self, *, is_certain: bool) -> None:
+        """Follow control, and keep what its exits confirm."""
+        flow = self.flow
+        flow.run()
+        blocks = [start for start in flow.states if start not in flow.kept]
+        runs: dict[int, list[Run]] = {}
+        loaded: dict[int, set[int]] = {}
+        addresses: dict[int, list[int]] = {}
+        found: dict[int, Block] = {}
+        for start in blocks:
+            reader = _BlockReader(self.rows)
+            found[start] = flow.block(start, reader.look)
+            runs[start], loaded[start], addresses[start] = reader.runs, reader.loaded, reader.addresses
+        for component in _components(found):
+            reason = _reason_against(component, found, is_certain=is_certain)
+            if reason is None:
+                flow.keep(component, [vaddr for start in component for vaddr in addresses[start]])
+                self.function_starts.update(start for start in component if start in flow.entries)
+                for start in component:
+                    self.runs += runs[start]
+                    self._loaded |= loaded[start]
+            else:
+                flow.forget(component)
+                self.refused += [run._replace(row=reason) for start in component for run in runs[start]]
+
+    def _derived(self) -> Derived:
+        runs = sorted(self.runs, key=_start_of)
+        functions: list[DerivedFunction] = []
+        left_out: list[Underived] = []
+        for group in _contiguous(runs, self.function_starts):
+            builder = TableBuilder()
+            for run in group:
+                if not isinstance(run.row, CodeReason):
+                    builder.add(run.start_vaddr - group[0].start_vaddr, run.row)
+            functions.append(DerivedFunction(group[0].start_vaddr, group[-1].end_vaddr, builder.table()))
+        held = [Span(function.start_vaddr, function.end_vaddr) for function in functions]
+        reasons = sorted([*self.refused, *(run for run in runs if isinstance(run.row, CodeReason))], key=_start_of)
+        rest = without(self.spans, held)
+        for span in rest:
+            left_out += self._without_rows(span, reasons)
+        return Derived(tuple(functions), tuple(left_out))
+
+    def _without_rows(self, span: Span, reasons: Sequence[Run]) -> Iterator[Underived]:
+        """Yield the stretches of a range without rows, each with its reason; padding is none."""
+        vaddr = span.start
+        index = max(0, bisect_left(reasons, span.start, key=_start_of) - 1)
+        for run in reasons[index:]:
+            if run.start_vaddr >= span.end:
+                break
+            start, end = max(vaddr, run.start_vaddr), min(span.end, run.end_vaddr)
+            if start < end:
+                yield from self._not_reached(vaddr, start)
+                yield Underived(start, end, cast("CodeReason", run.row), "")
+                vaddr = end
+        yield from self._not_reached(vaddr, span.end)
+
+    def _not_reached(self, start: int, end: int) -> Iterator[Underived]:
+        """Yield what of a range follows its padding, if anything does."""
+        code = self.image.code_range_of(start)
+        if start < end and code is not None:
+            start += fill_size(self.image, code, start, end)
+            if start < end:
+                yield Underived(start, end, CodeReason.NOT_REACHED, "")
+
+
+def _start_of(run: Run) -> int:
+    return run.start_vaddr
+
+
+class _BlockReader:
+    """Collects the rows of a block's instructions, and the addresses that they load."""
+
+    def __init__(self, rows: RowMaker) -> None:
+        self.rows = rows
+        self.runs: list[Run] = []
+        self.loaded: set[int] = set()
+        self.addresses: list[int] = []
+
+    def look(self, vaddr: int, end_vaddr: int, state: State) -> None:
+        """Take the state before an instruction."""
+        self.addresses.append(vaddr)
+        row = self.rows.row_of(state)
+        if self.runs and self.runs[-1].row is row and self.runs[-1].end_vaddr == vaddr:
+            self.runs[-1] = self.runs[-1]._replace(end_vaddr=end_vaddr)
+        else:
+            self.runs.append(Run(vaddr, end_vaddr, row))
+        for value in state.registers.values():
+            if value.base == CONSTANT:
+                self.loaded.add(value.offset)
+
+
+def _components(blocks: dict[int, Block]) -> Iterator[list[int]]:
+    """Yield the blocks that belong together: those that control leads to within a function."""
+    neighbours: dict[int, list[int]] = {start: [] for start in blocks}
+    for start, block in blocks.items():
+        for follower in block.followers:
+            if follower in neighbours:
+                neighbours[start].append(follower)
+                neighbours[follower].append(start)
+    seen: set[int] = set()
+    for start in blocks:
+        if start in seen:
+            continue
+        seen.add(start)
+        component = [start]
+        for block_start in component:
+            for other in neighbours[block_start]:
+                if other not in seen:
+                    seen.add(other)
+                    component.append(other)
+        yield component
+
+
+def _reason_against(component: Iterable[int], blocks: dict[int, Block], *, is_certain: bool) -> CodeReason | None:
+    """Return why a component is not kept; None when it is."""
+    confirms = is_certain
+    for start in component:
+        verdict = blocks[start].verdict
+        if verdict.contradicts:
+            return CodeReason.CONTRADICTED
+        if blocks[start].stop is not None and not is_certain:
+            return CodeReason.UNKNOWN_INSTRUCTION
+        confirms |= verdict.confirms
+    return None if confirms else CodeReason.NOT_CONFIRMED
+
+
+def _contiguous(runs: Iterable[Run], starts: set[int]) -> Iterator[list[Run]]:
+    """Yield runs with rows that follow one another without a gap, cut where functions start."""
+    group: list[Run] = []
+    for run in runs:
+        if isinstance(run.row, CodeReason):
+            continue
+        if group and (run.start_vaddr != group[-1].end_vaddr or run.start_vaddr in starts):
+            yield group
+            group = []
+        if group and run.start_vaddr < group[-1].end_vaddr:
+            continue
+        group.append(run)
+    if group:
+        yield group

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States to rows of the DWARF row table, or to the reason why a state has none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.code.code_reasons import CodeReason
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, NO_CALLER, RETURN_ADDRESS, Value
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
+from cfi2sframe.dwarf.rules import (
+    AtCfa,
+    AtExpression,
+    CfaExpression,
+    InRegister,
+    NoRule,
+    RaSigning,
+    RegisterOffset,
+    RowState,
+)
+
+if TYPE_CHECKING:
+    from cfi2sframe.code.effects import CodeArch
+    from cfi2sframe.code.values import State
+    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
+
+#: The pseudo-register of DWARF for AArch64 that says whether the RA is signed: 1 with the A key, 2 with the B key.
+_RA_SIGN_STATE: Final = 34
+_CALLER_FP: Final = Value(CALLER_FP, 0)
+_RA: Final = Value(RETURN_ADDRESS, 0)
+_NO_CALLER: Final = Value(NO_CALLER, 0)
+#: A process begins without a caller; what the CFA is has no meaning there.
+_OUTERMOST: Final = RowState(None, NoRule.UNDEFINED, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+
+
+class RowMaker:
+    """Makes rows for one ABI; equal rows are one object."""
+
+    def __init__(self, arch: CodeArch) -> None:
+        self.arch = arch
+        self._known: dict[RowState, RowState] = {}
+
+    def row_of(self, state: State) -> RowState | CodeReason:
+        """Return the row of a state.
+
+        The CFA counts from SP where its distance is known, else from FP, else from any register, else it is computed
+        from a copy of SP that was saved in the frame. FP's rule is its slot while that is above SP, so that a function
+        that saves FP first and changes it later needs no row for the change.
+        """
+        arch = self.arch
+        ra = self._ra(state)
+        if ra is NoRule.UNDEFINED:
+            return _OUTERMOST
+        cfa = self._cfa(state)
+        if isinstance(cfa, CodeReason):
+            return cfa
+        if isinstance(ra, CodeReason):
+            return ra
+        fp = self._fp(state)
+        signing = state.registers.get(_RA_SIGN_STATE)
+        signed = signing is not None and signing != Value(CONSTANT, 0) and arch.ra_slot is None
+        row = RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if signed else RaSigning.NONE)
+        return self._known.setdefault(row, row)
+
+    def _cfa(self, state: State) -> CfaRule | CodeReason:
+        arch, registers = self.arch, state.registers
+        for register in (arch.sp_register, arch.fp_register):
+            value = registers.get(register)
+            if value is not None and value.base == CFA:
+                return RegisterOffset(register, -value.offset)
+        others = [register for register, value in registers.items() if value.base == CFA and register < _RA_SIGN_STATE]
+        if others:
+            register = max(others, key=lambda each: (each not in arch.call_clobbered, -each))
+            return RegisterOffset(register, -registers[register].offset)
+        for register in (arch.sp_register, arch.fp_register):
+            value = registers.get(register)
+            if value is None:
+                continue
+            for place, saved in state.slots.items():
+                if saved.base == CFA and place.base == value.base and place.offset >= value.offset:
+                    return CfaExpression(_load(register, place.offset - value.offset) + _plus(-saved.offset))
+        sp = registers.get(arch.sp_register)
+        return CodeReason.PATHS_DISAGREE if sp is None else CodeReason.SP_UNKNOWN
+
+    def _ra(self, state: State) -> RegisterRule | CodeReason:
+        arch = self.arch
+        if arch.ra_slot is not None:
+            saved = state.slots.get(Value(CFA, arch.ra_slot))
+            if saved == _RA:
+                return AtCfa(arch.ra_slot)
+            if saved == _NO_CALLER:
+                return NoRule.UNDEFINED
+        else:
+            value = state.registers.get(arch.ra_register)
+            if value is not None and value.base == NO_CALLER:
+                return NoRule.UNDEFINED
+            slot = self._slot_of(state, _RA)
+            if slot is not None:
+                return slot
+            if value == _RA:
+                return NoRule.UNSPECIFIED
+        register = next((each for each, value in state.registers.items() if value == _RA), None)
+        if register is not None and register < _RA_SIGN_STATE:
+            return InRegister(register)
+        return CodeReason.RA_UNKNOWN
+
+    def _fp(self, state: State) -> RegisterRule:
+        slot = self._slot_of(state, _CALLER_FP)
+        if slot is not None:
+            return slot
+        if state.registers.get(self.arch.fp_register) == _CALLER_FP:
+            return NoRule.UNSPECIFIED
+        register = next((each for each, value in state.registers.items() if value == _CALLER_FP), None)
+        if register is not None and register < _RA_SIGN_STATE:
+            return InRegister(register)
+        place = next((place for place, value in state.slots.items() if value == _CALLER_FP), None)
+        sp = state.registers.get(self.arch.sp_register)
+        if place is not None and sp is not None and sp.base == place.base and place.offset >= sp.offset:
+            return AtExpression(_address(self.arch.sp_register, place.offset - sp.offset))
+        # The caller's value cannot be told: a row without FP would say that the register has it.
+        return NoRule.UNDEFINED
+
+    def _slot_of(self, state: State, wanted: Value) -> AtCfa | None:
+        """Return the slot that holds a value, counted from the CFA: the highest of those not below SP's red zone."""
+        sp = state.registers.get(self.arch.sp_register)
+        in_register = state.registers.get(
+            self.arch.fp_register if wanted == _CALLER_FP else self.arch.ra_register
+        ) == wanted
+        lowest = sp.offset if sp is not None and sp.base == CFA else None
+        if lowest is not None and not in_register:
+            lowest -= self.arch.red_zone
+        offsets = [
+            place.offset
+            for place, value in state.slots.items()
+            if value == wanted and place.base == CFA and (lowest is None or place.offset >= lowest)
+        ]
+        return AtCfa(max(offsets)) if offsets else None
+
+
+def _address(register: int, offset: int) -> bytes:
+    """Return an expression for register + offset (DWARF 5, 2.5.1.2)."""
+    if register < 32:
+        return bytes((d.DW_OP_breg0 + register,)) + encode_sleb(offset)
+    return bytes((d.DW_OP_bregx,)) + encode_uleb(register) + encode_sleb(offset)
+
+
+def _load(register: int, offset: int) -> bytes:
+    return _address(register, offset) + bytes((d.DW_OP_deref,))
+
+
+def _plus(offset: int) -> bytes:
+    if offset == 0:
+        return b""
+    if offset > 0:
+        return bytes((d.DW_OP_plus_uconst,)) + encode_uleb(offset)
+    return bytes((d.DW_OP_consts,)) + encode_sleb(offset) + bytes((d.DW_OP_plus,))

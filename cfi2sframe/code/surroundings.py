@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of code and data around the code that is followed: functions that do not return, tables of jumps."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.code.effects import JUMP_TARGET, Flow
+from cfi2sframe.code.values import LOADED, Machine
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.dynamic import dynamic_words
+from cfi2sframe.errors import ElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from cfi2sframe.code.decoder import Decoder
+    from cfi2sframe.code.effects import CodeArch
+    from cfi2sframe.code.values import Table
+    from cfi2sframe.elf.image import ElfImage
+
+#: Functions of C and C++ run-time libraries that never come back to their caller.
+NEVER_RETURN: Final = frozenset(
+    {"abort", "exit", "_exit", "_Exit", "quick_exit", "__exit_thread", "pthread_exit", "thrd_exit"}
+    | {"longjmp", "_longjmp", "siglongjmp", "__longjmp_chk", "__libc_longjmp", "__libc_siglongjmp", "setcontext"}
+    | {"__assert_fail", "__assert_perror_fail", "__assert", "__assert_rtn", "__stack_chk_fail", "__fortify_fail"}
+    | {"__chk_fail", "__libc_fatal", "__libc_start_main", "err", "errx", "verr", "verrx"}
+    | {"__stack_chk_fail_local", "_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast"}
+    | {"__cxa_bad_typeid", "__cxa_throw_bad_array_new_length", "__cxa_pure_virtual", "__cxa_call_unexpected"}
+    | {"__cxa_call_terminate", "_ZSt9terminatev", "_ZSt10unexpectedv", "_ZSt17__throw_bad_allocv"}
+    | {"_ZSt16__throw_bad_castv", "_ZSt19__throw_logic_errorPKc", "_ZSt20__throw_length_errorPKc"}
+    | {"_ZSt20__throw_out_of_rangePKc", "_ZSt24__throw_out_of_range_fmtPKcz", "_ZSt24__throw_invalid_argumentPKc"}
+    | {"_ZSt20__throw_system_errori", "_ZSt25__throw_bad_function_callv", "_ZSt21__throw_runtime_errorPKc"}
+    | {"_ZSt28__throw_bad_array_new_lengthv", "rust_begin_unwind", "rust_panic", "_gfortran_stop_string"}
+    | {"_gfortran_runtime_error_at", "_gfortran_os_error_at", "_gfortran_stop_numeric"}
+)
+#: Instructions of a stub up to its jump.
+_MAX_STUB_SIZE: Final = 32
+#: Words of a table of jumps.
+_MAX_WORDS: Final = 4096
+#: Words that are read where no comparison limits the index.
+_UNLIMITED_WORDS: Final = 32
+_WORD: Final = 8
+_WHAT: Final = "tables of jumps"
+
+
+class ImageSurroundings:
+    """Answers the questions of the data flow (`flow.Surroundings`) from an image.
+
+    `starts` are those of functions that other sources describe, ascending, and `entries` addresses where functions may
+    begin, for all that is known.
+    """
+
+    def __init__(
+        self, image: ElfImage, decoder: Decoder, starts: Sequence[int], entries: Collection[int], arch: CodeArch
+    ) -> None:
+        self.image = image
+        self.decoder = decoder
+        self.arch = arch
+        self._starts = starts
+        self._entries = entries
+        self._never_return = self._named_vaddrs()
+        self._words: tuple[dict[int, str], dict[int, int]] | None = None
+        self._tables: dict[Table, tuple[int, ...] | None] = {}
+        self._stubs: dict[int, bool] = {}
+
+    def _named_vaddrs(self) -> frozenset[int]:
+        found: set[int] = set()
+        for table in self.image.sections:
+            if table.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM):
+                continue
+            try:
+                found.update(
+                    symbol.vaddr
+                    for symbol in self.image.symbols(table)
+                    if symbol.name in NEVER_RETURN and symbol.vaddr is not None
+                )
+            except ElfError:
+                continue
+        return frozenset(found)
+
+    def is_entry(self, vaddr: int) -> bool:
+        """Whether a function that another source describes starts at an address, or a stub."""
+        index = bisect_left(self._starts, vaddr)
+        return (index < len(self._starts) and self._starts[index] == vaddr) or self._slot_of(vaddr) is not None
+
+    def returns(self, vaddr: int) -> bool:
+        """Whether a function outside of the code may come back to its caller."""
+        if vaddr in self._never_return:
+            return False
+        known = self._stubs.get(vaddr)
+        if known is None:
+            slot = self._slot_of(vaddr)
+            known = self._stubs[vaddr] = slot is None or self.import_returns(slot)
+        return known
+
+    def import_returns(self, slot_vaddr: int) -> bool:
+        """Whether the function whose address the dynamic loader writes to a word may come back to its caller."""
+        return self._dynamic_words[0].get(slot_vaddr, "") not in NEVER_RETURN
+
+    def is_start(self, vaddr: int) -> bool:
+        """Whether only a jump or a call leads to an address: padding is there, or a function begins."""
+        if self.decoder.span_of(vaddr) is None or vaddr in self._entries:
+            return True
+        first = vaddr
+        while True:
+            decoded = self.decoder.at(vaddr)
+            if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
+                break
+            vaddr = decoded.end_vaddr
+            if self.decoder.span_of(vaddr) is None:
+                return True
+        return vaddr != first and (vaddr in self._entries or vaddr in self.decoder.constants)
+
+    @property
+    def _dynamic_words(self) -> tuple[dict[int, str], dict[int, int]]:
+        """What the dynamic loader writes to words; nothing where that cannot be read."""
+        if self._words is None:
+            try:
+                self._words = dynamic_words(self.image)
+            except ElfError:
+                self._words = ({}, {})
+        return self._words
+
+    def table_targets(self, table: Table) -> tuple[int, ...] | None:
+        """Return where the words of a table lead; None where one of them leads to no instruction."""
+        if table not in self._tables:
+            self._tables[table] = self._read_table(table)
+        return self._tables[table]
+
+    def _read_table(self, table: Table) -> tuple[int, ...] | None:
+        if table.size not in (1, 2, 4, 8) or table.scale < table.size:
+            return None
+        count = _UNLIMITED_WORDS if table.limit is None else table.limit + 1
+        if count > _MAX_WORDS:
+            return None
+        self.image.budget.spend(2 * count, _WHAT)
+        targets = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
+        found = [target for target in targets if target is not None and target in self.decoder]
+        if table.limit is None:
+            # Its index is of few values, but which? What is around the table may be taken for a part of it; a word
+            # that does not lead to an instruction is none.
+            return tuple(dict.fromkeys(found)) or None
+        return tuple(dict.fromkeys(found)) if len(found) == count else None
+
+    def _word(self, table: Table, vaddr: int) -> int | None:
+        data = self.image.bytes_at(vaddr, table.size)
+        if data is None:
+            return None
+        order = "little" if self.image.byte_order == "<" else "big"
+        word = int.from_bytes(data, order, signed=table.is_signed)
+        if table.size == _WORD:
+            word = self._dynamic_words[1].get(vaddr, word)
+        return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF
+
+    def _slot_of(self, vaddr: int) -> int | None:
+        """Return the address of the word whose value a stub at an address jumps to; None where there is no stub."""
+        code = self.image.code_range_of(vaddr)
+        if code is None:
+            return None
+        data = self.image.code_bytes(code, vaddr, min(code.end_vaddr, vaddr + _MAX_STUB_SIZE))
+        machine = Machine(self.arch)
+        state = machine.entry_state()
+        for address, size, mnemonic, operands in self.decoder.disassemble(data, vaddr):
+            effect = self.arch.effect_of(address, size, mnemonic, operands)
+            if effect is None:
+                return None
+            for step in effect.steps:
+                machine.apply(state, step, address)
+            if effect.flow == Flow.JUMP_INDIRECT:
+                value = state.registers.get(JUMP_TARGET)
+                return value.offset if value is not None and value.base == LOADED else None
+            if effect.flow != Flow.NEXT:
+                return None
+        return None

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known at one instruction: the values of registers and of stack slots, as sums with a base.
+
+A value is a base and an offset in bytes. Slots are places in memory at such a value. What is not known is absent. The
+state before an instruction is the join of those with which control reaches it: only what all of them say alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.code.effects import JUMP_TARGET, NOTHING, Op
+
+if TYPE_CHECKING:
+    from cfi2sframe.code.effects import CodeArch, Step
+
+#: Bases of values: the CFA; what FP and the RA were at the function's entry; no base (a constant); what is in memory
+#: at an absolute address; an unknown number that is not above the offset; no caller (the process's entry point).
+CFA: Final = 0
+CALLER_FP: Final = 1
+RETURN_ADDRESS: Final = 2
+CONSTANT: Final = 3
+LOADED: Final = 4
+LIMITED: Final = 5
+NO_CALLER: Final = 6
+TABLE: Final = 7
+#: From here on, bases are what SP was set to by an instruction: this plus its address.
+SET_AT: Final = 16
+
+_WORD: Final = 8
+_MASK: Final = (1 << 64) - 1
+#: Slots that are followed at one time; functions with more have arrays that are filled word by word.
+_MAX_SLOTS: Final = 64
+#: Addresses and tables that a register may have at a jump.
+_MAX_TARGETS: Final = 32
+
+
+class Value(NamedTuple):
+    """The base's value plus an offset, of which a CFA's may be negative."""
+
+    base: int
+    offset: int
+
+
+class Table(NamedTuple):
+    """A word of a table of jumps: which one is not known, but that its number is at most `limit` (None: any).
+
+    Words have `size` bytes, and are `scale` bytes apart from `vaddr` on; the value is the word times `factor` plus
+    `added`. Register `origin` still has the address that the table was found by, `origin_vaddr` (`NOTHING`: none has).
+    """
+
+    vaddr: int
+    scale: int
+    size: int
+    is_signed: bool
+    limit: int | None
+    added: int = 0
+    factor: int = 1
+    origin: int = NOTHING
+    origin_vaddr: int = 0
+
+
+class Compared(NamedTuple):
+    """The operands of the last comparison: a register, and another one, or `NOTHING` and a number."""
+
+    register: int
+    source: int
+    number: int
+
+
+#: Where an indirect jump may lead: addresses, and words of tables.
+Targets = frozenset[int | Table]
+
+
+class State:
+    """The state before an instruction.
+
+    `targets` has the registers with one of several addresses, or with words of tables: what jumps may need.
+    """
+
+    __slots__ = ("compared", "registers", "slots", "targets")
+
+    def __init__(
+        self,
+        registers: dict[int, Value],
+        slots: dict[Value, Value],
+        targets: dict[int, Targets] | None = None,
+        compared: Compared | None = None,
+    ) -> None:
+        self.registers = registers
+        self.slots = slots
+        self.targets = targets if targets is not None else {}
+        self.compared = compared
+
+    def copy(self) -> State:
+        """Return a state that may be changed by itself."""
+        return State(self.registers.copy(), self.slots.copy(), self.targets.copy(), self.compared)
+
+    def targets_of(self, register: int) -> Targets | None:
+        """Return where a jump to a register's value may lead; None where that is not known."""
+        value = self.registers.get(register)
+        if value is not None and value.base == CONSTANT:
+            return frozenset((value.offset,))
+        return self.targets.get(register)
+
+    def join(self, other: State) -> bool:
+        """Keep only what another state says, too; return whether that was less than before."""
+        changed = self._join_targets(other) if self.targets or self.registers != other.registers else False
+        mine, theirs = self.registers, other.registers
+        if mine != theirs:
+            for register in [r for r, value in mine.items() if theirs.get(r) != value]:
+                old, new = mine[register], theirs.get(register)
+                if new is not None and new.base == old.base == LIMITED and new.offset < old.offset:
+                    continue
+                changed = True
+                if new is not None and new.base == old.base == LIMITED:
+                    mine[register] = new
+                else:
+                    del mine[register]
+        if self.slots != other.slots:
+            for place in [p for p, value in self.slots.items() if other.slots.get(p) != value]:
+                changed = True
+                del self.slots[place]
+        if self.compared is not None and self.compared != other.compared:
+            self.compared = None
+            changed = True
+        return changed
+
+    def _join_targets(self, other: State) -> bool:
+        """Let registers have the targets of both states, where both have some."""
+        joined: dict[int, Targets] = {}
+        for register in {*self.targets, *(r for r, v in self.registers.items() if v.base == CONSTANT)}:
+            mine, theirs = self.targets_of(register), other.targets_of(register)
+            if mine is None or theirs is None:
+                continue
+            both = mine | theirs
+            if len(both) <= _MAX_TARGETS and (register in self.targets or len(both) > 1):
+                joined[register] = both
+        changed = joined != self.targets
+        self.targets = joined
+        return changed
+
+
+class Machine:
+    """Applies the steps of instructions to a state."""
+
+    def __init__(self, arch: CodeArch) -> None:
+        self.arch = arch
+        self.sp = arch.sp_register
+
+    def entry_state(self, *, has_caller: bool = True) -> State:
+        """Return the state at a function's entry; without a caller, at that of the process."""
+        arch = self.arch
+        ra = Value(RETURN_ADDRESS if has_caller else NO_CALLER, 0)
+        registers = {arch.sp_register: Value(CFA, arch.entry_sp_offset), arch.fp_register: Value(CALLER_FP, 0)}
+        slots: dict[Value, Value] = {}
+        if arch.ra_slot is None:
+            registers[arch.ra_register] = ra
+        else:
+            slots[Value(CFA, arch.ra_slot)] = ra
+        return State(registers, slots)
+
+    def apply(self, state: State, step: Step, address: int) -> None:
+        """Change a state by one step of the instruction at an address."""
+        op, register, source, offset, size, _, _, _ = step
+        registers = state.registers
+        if op == Op.MOVE:
+            value = registers.get(source)
+            if size != _WORD:
+                # Of a short copy, only the limit of a number holds.
+                value = value if value is not None and value.base == LIMITED else None
+            elif value is not None and offset:
+                value = self._sum(value, offset)
+            targets = state.targets.get(source) if state.targets and size == _WORD else None
+            self._set(state, register, value, address)
+            if targets is not None:
+                state.targets[register] = frozenset([_moved(target, offset) for target in targets])
+        elif op == Op.FORGET:
+            self._set(state, register, None, address)
+        elif op == Op.STORE:
+            self._store(state, register, source, offset, size)
+        elif op == Op.LOAD:
+            self._load(state, step, address)
+        elif op == Op.CONSTANT:
+            self._set(state, register, Value(CONSTANT, offset & _MASK), address)
+        elif op == Op.COMPARE:
+            state.compared = Compared(register, source, offset)
+        elif op == Op.ADD:
+            self._add(state, step, address)
+        elif op == Op.LIMIT:
+            self._set(state, register, Value(LIMITED, offset), address)
+        else:
+            self._load_indexed(state, step, address)
+
+    def push(self, state: State, address: int) -> None:
+        """Change a state as a push of an unknown word does."""
+        self._store(state, self.sp, NOTHING, -_WORD, _WORD)
+        sp = state.registers.get(self.sp)
+        self._set(state, self.sp, None if sp is None else self._sum(sp, -_WORD), address)
+
+    def after_call(self, state: State, changed: int, *, keeps_fp: bool = True) -> None:
+        """Change a state as a call does that comes back; `changed` has a bit for each register that is lost."""
+        for register in [register for register in state.registers if changed >> register & 1]:
+            del state.registers[register]
+        state.registers.pop(JUMP_TARGET, None)
+        if state.targets:
+            state.targets = {r: t for r, t in state.targets.items() if r != JUMP_TARGET and not changed >> r & 1}
+        if not keeps_fp:
+            state.registers.pop(self.arch.fp_register, None)
+        state.compared = None
+        sp = state.registers.get(self.sp)
+        # What is below SP belongs to the function that was called.
+        if sp is not None:
+            for place in [p for p in state.slots if p.base == sp.base and p.offset < sp.offset]:
+                del state.slots[place]
+
+    @staticmethod
+    def _sum(value: Value, offset: int) -> Value | None:
+        base = value.base
+        if base in (CFA, CALLER_FP) or base >= SET_AT:
+            return Value(base, value.offset + offset)
+        if base == CONSTANT:
+            return Value(CONSTANT, value.offset + offset & _MASK)
+        return None
+
+    def _set(self, state: State, register: int, value: Value | None, address: int) -> None:
+        if state.targets:
+            state.targets.pop(register, None)
+            for other, targets in state.targets.items():
+                if any(isinstance(target, Table) and target.origin == register for target in targets):
+                    state.targets[other] = frozenset([_without_origin(target, register) for target in targets])
+        compared = state.compared
+        if compared is not None and register in (compared.register, compared.source):
+            state.compared = None
+        if value is not None:
+            state.registers[register] = value
+        elif register == self.sp:
+            self._set_sp(state, address)
+        else:
+            state.registers.pop(register, None)
+
+    @staticmethod
+    def _forget_base(state: State, base: int) -> None:
+        for register in [r for r, value in state.registers.items() if value.base == base]:
+            del state.registers[register]
+        for place in [p for p, value in state.slots.items() if base in (p.base, value.base)]:
+            del state.slots[place]
+
+    def _set_sp(self, state: State, address: int) -> None:
+        """Give SP an unknown value, with a base of its own: what is saved in the new frame has its place."""
+        base = SET_AT + address
+        # In a loop, what the instruction has set SP to before is another value.
+        self._forget_base(state, base)
+        state.registers[self.sp] = Value(base, 0)
+
+    def _store(self, state: State, register: int, source: int, offset: int, size: int) -> None:
+        to = state.registers.get(register)
+        if to is None or not (to.base == CFA or to.base >= SET_AT):
+            return
+        base, first = to.base, to.offset + offset
+        slots = state.slots
+        if slots:
+            for place in [p for p in slots if p.base == base and first - _WORD < p.offset < first + size]:
+                del slots[place]
+        value = state.registers.get(source) if source != NOTHING and size == _WORD else None
+        if value is not None and value.base in (CFA, CALLER_FP, RETURN_ADDRESS, NO_CALLER) and len(slots) < _MAX_SLOTS:
+            slots[Value(base, first)] = value
+
+    def _load(self, state: State, step: Step, address: int) -> None:
+        _, register, source, offset, size, _, _, _ = step
+        value: Value | None = None
+        if size == _WORD:
+            if source == NOTHING:
+                value = Value(LOADED, offset & _MASK)
+            else:
+                origin = state.registers.get(source)
+                if origin is not None and origin.base == CONSTANT:
+                    value = Value(LOADED, origin.offset + offset & _MASK)
+                elif origin is not None:
+                    value = state.slots.get(Value(origin.base, origin.offset + offset))
+        self._set(state, register, value, address)
+
+    def _load_indexed(self, state: State, step: Step, address: int) -> None:
+        _, register, source, offset, size, index, scale, is_signed = step
+        limit = state.registers.get(index)
+        bases = Targets((0,)) if source == NOTHING else state.targets_of(source)
+        self._set(state, register, None, address)
+        if bases is None:
+            return
+        bound = limit.offset if limit is not None and limit.base == LIMITED else None
+        origin = source if source != register else NOTHING
+        tables = [
+            Table(base + offset & _MASK, scale, size, is_signed, bound, 0, 1, origin, base)
+            for base in bases
+            if not isinstance(base, Table)
+        ]
+        if len(tables) == len(bases):
+            state.targets[register] = Targets(tables)
+
+    def _add(self, state: State, step: Step, address: int) -> None:
+        _, register, source, _, _, _, scale, _ = step
+        first, second = state.registers.get(register), state.registers.get(source)
+        sums = _sums(state, register, source, scale) or (_sums(state, source, register, 1) if scale == 1 else None)
+        value: Value | None = None
+        if second is not None and second.base == CONSTANT and first is not None:
+            value = self._sum(first, _signed(second.offset) * scale)
+        elif first is not None and first.base == CONSTANT and second is not None and scale == 1:
+            value = self._sum(second, _signed(first.offset))
+        self._set(state, register, value, address)
+        if sums is not None:
+            state.targets[register] = sums
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _moved(target: int | Table, offset: int) -> int | Table:
+    if isinstance(target, Table):
+        return target._replace(added=target.added + offset & _MASK)
+    return target + offset & _MASK
+
+
+def _without_origin(target: int | Table, register: int) -> int | Table:
+    return target._replace(origin=NOTHING) if isinstance(target, Table) and target.origin == register else target
+
+
+def _sums(state: State, base: int, word: int, factor: int) -> Targets | None:
+    """Return the sums of a register with addresses and another one with words of tables, times a factor."""
+    words, bases = state.targets.get(word), state.targets_of(base)
+    if words is None or bases is None:
+        return None
+    found: set[int | Table] = set()
+    for each in words:
+        if not isinstance(each, Table):
+            return None
+        # Where several tables meet, each belongs with the address that it was found by.
+        added = (each.origin_vaddr,) if each.origin == base else bases
+        for number in added:
+            if isinstance(number, Table):
+                return None
+            found.add(each._replace(added=each.added * factor + number & _MASK, factor=each.factor * factor))
+    return Targets(found) if len(found) <= _MAX_TARGETS else None
