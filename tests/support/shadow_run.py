@@ -94,7 +94,17 @@ class RefusedError(Exception):
 def build_tracer(folder: Path) -> Path:
     """Compile the tracer."""
     target = folder / "shadow"
-    words = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{SUPPORT / 'consumer'}", "-o", target, *_SOURCES]
+    words: list[str | Path] = [
+        "cc",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{SUPPORT / 'consumer'}",
+        "-o",
+        target,
+        *_SOURCES,
+    ]
     subprocess.run(words, check=True)
     return target
 
@@ -171,7 +181,7 @@ def step(
         [tracer, *limits, job, report, *words],
         check=False,
         stdin=subprocess.DEVNULL,
-        stdout=(folder / "stdout").open("wb"),
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
