@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Final
@@ -118,7 +117,7 @@ def test_every_wrong_row_is_found(tracer: Path, program: Path, tmp_path: Path) -
         if any(vaddr in visited for vaddr in _reach(conversion, number, index, row.start_delta))
     ]
     assert len(rows) > MUTANT_COUNT
-    for number, index in random.Random(1).sample(rows, MUTANT_COUNT):
+    for number, index in rows[:: len(rows) // MUTANT_COUNT]:
         for change in (_moved_cfa, _other_fp):
             wrong = subject._replace(section=_changed(conversion, number, index, change))
             found = step(tracer, tmp_path, [wrong], [program], limits=("-a",))
