@@ -50,7 +50,7 @@ class Surroundings(NamedTuple):
 class FlowAnalysis:
     """Follows control from entries; `states` has the state before each block, by its address.
 
-    `entries` are those of functions, and `kept` the blocks of earlier rounds.
+    `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
     def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
@@ -62,6 +62,7 @@ class FlowAnalysis:
         self.states: dict[int, State] = {}
         self.entries: set[int] = set()
         self.kept: set[int] = set()
+        self.firm: set[int] = set()
         self._work: list[int] = []
         self._waiting: set[int] = set()
         #: By block, those from which control gets there within a function; by entry, the blocks that call it.
@@ -77,8 +78,10 @@ class FlowAnalysis:
 
     # Entries and rounds
 
-    def enter(self, vaddr: int, *, has_caller: bool = True) -> None:
-        """Add the entry of a function."""
+    def enter(self, vaddr: int, *, has_caller: bool = True, is_firm: bool = False) -> None:
+        """Add the entry of a function; `is_firm`: control that gets there otherwise says nothing of its state."""
+        if is_firm:
+            self.firm.add(vaddr)
         if vaddr not in self.entries:
             self.entries.add(vaddr)
             self._reach(vaddr, self.machine.entry_state(has_caller=has_caller))
@@ -244,7 +247,7 @@ class FlowAnalysis:
             if before is not None:
                 # What was followed past this address has to stop here, and join.
                 self._wait(before)
-        elif vaddr in self.kept or not known.join(state):
+        elif vaddr in self.kept or vaddr in self.firm or not known.join(state):
             return
         self._wait(vaddr)
 
