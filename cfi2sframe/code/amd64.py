@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 
 _WORD: Final = 8
 _RAX, _RDX, _RCX, _RBX, _RSI, _RDI, _RBP, _RSP, _R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
+#: The flags tell nothing of two values.
+_NO_COMPARISON: Final = Step(Op.COMPARE, NOTHING)
+#: Instructions that leave the flags as they are, besides those on vectors.
+_KEEP_FLAGS: Final = frozenset(
+    {"mov", "movabs", "movzx", "movsx", "movsxd", "lea", "push", "pop", "leave", "not", "bswap", "xchg", "nop", "cdq"}
+    | {"cqo", "cdqe", "cwde", "cbw", "cwd", "cmp", "pause", "movbe", "sarx", "shlx", "shrx", "rorx", "pdep", "pext"}
+    | {"mulx", "endbr64", "jmp", "call", "ret", "prefetcht0", "prefetcht1", "prefetcht2", "prefetchnta", "prefetchw"}
+    | {"lfence", "sfence", "mfence", "vzeroupper", "vzeroall", "movnti", "stosb", "stosd", "stosq", "movsb", "movsq"}
+    | {"jrcxz", "jecxz", "loop", "loope", "loopne", "enter", "rdtsc", "rdtscp", "cpuid", "int3", "ud2", "hlt"}
+)
 #: Registers that calls do not keep (System V ABI for AMD64, 3.2.1): rax, rdx, rcx, rsi, rdi, r8 to r11.
 _CLOBBERED: Final = frozenset({_RAX, _RDX, _RCX, _RSI, _RDI, 8, 9, 10, _R11})
 
@@ -381,9 +391,10 @@ def _product(text: _Text) -> Effect:
 
 
 def _system_call(text: _Text) -> Effect | None:
-    if text.name == "int" and text.value(0) != 0x80:
-        return None
-    return Effect(_forget((_RAX, _RCX, _R11)))
+    if text.name == "int":
+        # Calls of 32-bit code have numbers of their own.
+        return Effect(_forget((_RAX,))) if text.value(0) == 0x80 else None
+    return Effect((Step(Op.MOVE, JUMP_TARGET, _RAX), *_forget((_RAX, _RCX, _R11))), Flow.SYSTEM_CALL)
 
 
 def _nothing(_text: _Text) -> Effect:
@@ -500,7 +511,10 @@ def effect_of(address: int, size: int, mnemonic: str, operands: str) -> Effect |
     handler = _HANDLERS.get(name)
     if handler is None:
         handler = _writes_first if name.startswith(("set", "cmov")) else _other
-    return handler(text)
+    effect = handler(text)
+    if effect is None or name in _KEEP_FLAGS or name.startswith(("set", "cmov", "vmov", "mov")):
+        return effect
+    return effect._replace(steps=(*effect.steps, _NO_COMPARISON))
 
 
 def _is_shortened(text: _Text) -> bool:
@@ -533,6 +547,8 @@ AMD64_CODE: Final = CodeArch(
     call_clobbered=_CLOBBERED,
     red_zone=128,
     alignment=1,
+    last_system_calls=frozenset({15, 60, 231}),
+    sigreturn_calls=frozenset({15}),
     open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow
-from cfi2sframe.code.values import CALLER_FP, CFA, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Surroundings(NamedTuple):
 class FlowAnalysis:
     """Follows control from entries; `states` has the state before each block, by its address.
 
-    `entries` are those of functions, and `kept` the blocks of earlier rounds.
+    `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
     def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
@@ -65,6 +65,7 @@ class FlowAnalysis:
         self.states: dict[int, State] = {}
         self.entries: set[int] = set()
         self.kept: set[int] = set()
+        self.firm: set[int] = set()
         self._work: list[int] = []
         self._waiting: set[int] = set()
         #: By block, those from which control gets there within a function; by entry, the blocks that call it.
@@ -80,8 +81,10 @@ class FlowAnalysis:
 
     # Entries and rounds
 
-    def enter(self, vaddr: int, *, has_caller: bool = True) -> None:
-        """Add the entry of a function."""
+    def enter(self, vaddr: int, *, has_caller: bool = True, is_firm: bool = False) -> None:
+        """Add the entry of a function; `is_firm`: control that gets there otherwise says nothing of its state."""
+        if is_firm:
+            self.firm.add(vaddr)
         if vaddr not in self.entries:
             self.entries.add(vaddr)
             self._reach(vaddr, self.machine.entry_state(has_caller=has_caller))
@@ -166,6 +169,9 @@ class FlowAnalysis:
         elif flow == Flow.CALL_INDIRECT:
             if self._jump_returns(state):
                 self._come_back(start, end, state)
+        elif flow == Flow.SYSTEM_CALL:
+            if not self.is_last_call(state):
+                self._go(start, end, state)
         elif flow == Flow.RETURN:
             self._mark(start, self._returning)
             if self.is_at_return(state) and state.registers.get(self.arch.fp_register) != _CALLER_FP:
@@ -176,6 +182,11 @@ class FlowAnalysis:
                 self._may_do_anything(start)
             for each in targets or ():
                 self._go(start, each, state)
+
+    def is_last_call(self, state: State) -> bool:
+        """Whether a system call never comes back to the next instruction."""
+        value = state.registers.get(JUMP_TARGET)
+        return value is not None and value.base == CONSTANT and value.offset in self.arch.last_system_calls
 
     def _jump_returns(self, state: State) -> bool:
         """Whether the function at the address that is jumped to may come back."""
@@ -247,7 +258,7 @@ class FlowAnalysis:
             if before is not None:
                 # What was followed past this address has to stop here, and join.
                 self._wait(before)
-        elif vaddr in self.kept or not known.join(state, self.machine.addresses):
+        elif vaddr in self.kept or vaddr in self.firm or not known.join(state, self.machine.addresses):
             return
         self._wait(vaddr)
 

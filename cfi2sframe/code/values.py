@@ -189,7 +189,7 @@ class Machine:
         elif op == Op.CONSTANT:
             self._set(state, register, Value(CONSTANT, offset & _MASK), address)
         elif op == Op.COMPARE:
-            state.compared = Compared(register, source, offset)
+            state.compared = None if register == NOTHING else Compared(register, source, offset)
         elif op == Op.ADD:
             self._add(state, step, address)
         elif op == Op.LIMIT:
@@ -303,13 +303,16 @@ class Machine:
             state.targets[register] = Targets(tables)
 
     def _add(self, state: State, step: Step, address: int) -> None:
-        _, register, source, _, _, _, scale, _ = step
+        register, source, scale, size = step.register, step.source, step.scale, step.size
         first, second = state.registers.get(register), state.registers.get(source)
-        sums = _sums(state, register, source, scale) or (_sums(state, source, register, 1) if scale == 1 else None)
+        is_plain = scale == 1 and size == _WORD
+        sums = _sums(state, register, step) or (
+            _sums(state, source, step._replace(source=register)) if is_plain else None
+        )
         value: Value | None = None
-        if second is not None and second.base == CONSTANT and first is not None:
+        if second is not None and second.base == CONSTANT and first is not None and size == _WORD:
             value = self._sum(first, _signed(second.offset) * scale)
-        elif first is not None and first.base == CONSTANT and second is not None and scale == 1:
+        elif first is not None and first.base == CONSTANT and second is not None and is_plain:
             value = self._sum(second, _signed(first.offset))
         self._set(state, register, value, address)
         if sums is not None:
@@ -330,19 +333,21 @@ def _without_origin(target: int | Table, register: int) -> int | Table:
     return target._replace(origin=NOTHING) if isinstance(target, Table) and target.origin == register else target
 
 
-def _sums(state: State, base: int, word: int, factor: int) -> Targets | None:
-    """Return the sums of a register with addresses and another one with words of tables, times a factor."""
-    words, bases = state.targets.get(word), state.targets_of(base)
+def _sums(state: State, base: int, step: Step) -> Targets | None:
+    """Return the sums of a register with addresses and another one with words of tables (`Op.ADD`)."""
+    words, bases = state.targets.get(step.source), state.targets_of(base)
     if words is None or bases is None:
         return None
     found: set[int | Table] = set()
     for each in words:
-        if not isinstance(each, Table):
+        if not isinstance(each, Table) or step.size < each.size:
             return None
+        word = each._replace(is_signed=step.is_signed) if step.size == each.size < _WORD else each
         # Where several tables meet, each belongs with the address that it was found by.
         added = (each.origin_vaddr,) if each.origin == base else bases
         for number in added:
             if isinstance(number, Table):
                 return None
-            found.add(each._replace(added=each.added * factor + number & _MASK, factor=each.factor * factor))
+            total = word.added * step.scale + number & _MASK
+            found.add(word._replace(added=total, factor=word.factor * step.scale))
     return Targets(found) if len(found) <= _MAX_TARGETS else None
