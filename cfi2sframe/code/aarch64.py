@@ -307,6 +307,7 @@ AARCH64_CODE: Final = CodeArch(
     call_clobbered=_CLOBBERED,
     red_zone=0,
     alignment=4,
+    system_call_register=8,
     last_system_calls=frozenset({93, 94, 139}),
     sigreturn_calls=frozenset({139}),
     open_disassembler=open_disassembler,

@@ -547,6 +547,7 @@ AMD64_CODE: Final = CodeArch(
     call_clobbered=_CLOBBERED,
     red_zone=128,
     alignment=1,
+    system_call_register=_RAX,
     last_system_calls=frozenset({15, 60, 231}),
     sigreturn_calls=frozenset({15}),
     open_disassembler=open_disassembler,

@@ -126,8 +126,8 @@ class CodeArch(NamedTuple):
     At a function's entry SP is CFA + `entry_sp_offset`, FP and the RA have the caller's values: the RA in
     `ra_register`, or on the stack at CFA + `ra_slot` where that is not None. A call leaves none of the `call_clobbered`
     registers as they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of
-    instructions. `last_system_calls` are the numbers of Linux's calls that do not come back, `sigreturn_calls` those of
-    them that return from a signal.
+    instructions. `system_call_register` has the number of a system call, `last_system_calls` are those of Linux's calls
+    that do not come back, `sigreturn_calls` those of them that return from a signal.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from the text of its
     disassembly (capstone's), which is the same for equal texts unless `depends_on_address`. It knows every instruction:
@@ -144,6 +144,7 @@ class CodeArch(NamedTuple):
     call_clobbered: frozenset[int]
     red_zone: int
     alignment: int
+    system_call_register: int
     last_system_calls: frozenset[int]
     sigreturn_calls: frozenset[int]
     open_disassembler: Callable[[], object]

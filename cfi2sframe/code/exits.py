@@ -85,19 +85,19 @@ class Exits:
         if effect is None:
             return Ending(stop=block.exit.vaddr)
         flow, target = effect.flow, effect.target
-        if flow == Flow.BRANCH and target is not None:
-            taken, other = branch_states(self.arch, effect, state)
+        if flow is Flow.BRANCH and target is not None:
+            taken, other = branch_states(self.arch, effect, block.exit.comparison, state)
             first, second = self._arrival(target, taken), self._arrival(end, other)
             return Ending(first[0] + second[0], _stronger(first[1], second[1]))
-        if flow == Flow.JUMP and target is not None:
+        if flow is Flow.JUMP and target is not None:
             return Ending(*self._arrival(target, state))
         if flow in CALLS:
             return Ending((end,) if self.flow.comes_back(start, end) else ())
-        if flow == Flow.SYSTEM_CALL:
+        if flow is Flow.SYSTEM_CALL:
             return self._system_call(end, state)
-        if flow == Flow.RETURN:
+        if flow is Flow.RETURN:
             return Ending(verdict=self._return_verdict(effect, state, block))
-        if flow == Flow.JUMP_INDIRECT:
+        if flow is Flow.JUMP_INDIRECT:
             return self._indirect(state)
         return Ending()
 

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.code.effects import JUMP_TARGET, NOTHING, Op
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.code.blocks import Change
     from cfi2sframe.code.effects import CodeArch, Step
 
 #: Bases of values: the CFA; what FP and the RA were at the function's entry; no base (a constant); what is in memory
@@ -60,14 +63,6 @@ class Table(NamedTuple):
     origin_vaddr: int = 0
 
 
-class Compared(NamedTuple):
-    """The operands of the last comparison: a register, and another one, or `NOTHING` and a number."""
-
-    register: int
-    source: int
-    number: int
-
-
 #: Where an indirect jump may lead: addresses, and words of tables.
 Targets = frozenset[int | Table]
 
@@ -78,23 +73,18 @@ class State:
     `targets` has the registers with one of several addresses, or with words of tables: what jumps may need.
     """
 
-    __slots__ = ("compared", "registers", "slots", "targets")
+    __slots__ = ("registers", "slots", "targets")
 
     def __init__(
-        self,
-        registers: dict[int, Value],
-        slots: dict[Value, Value],
-        targets: dict[int, Targets] | None = None,
-        compared: Compared | None = None,
+        self, registers: dict[int, Value], slots: dict[Value, Value], targets: dict[int, Targets] | None = None
     ) -> None:
         self.registers = registers
         self.slots = slots
         self.targets = targets if targets is not None else {}
-        self.compared = compared
 
     def copy(self) -> State:
         """Return a state that may be changed by itself."""
-        return State(self.registers.copy(), self.slots.copy(), self.targets.copy(), self.compared)
+        return State(self.registers.copy(), self.slots.copy(), self.targets.copy())
 
     def targets_of(self, register: int) -> Targets | None:
         """Return where a jump to a register's value may lead; None where that is not known."""
@@ -128,9 +118,6 @@ class State:
             for place in [p for p, value in self.slots.items() if other.slots.get(p) != value]:
                 changed = True
                 del self.slots[place]
-        if self.compared is not None and self.compared != other.compared:
-            self.compared = None
-            changed = True
         return changed
 
     def _join_targets(self, other: State) -> bool:
@@ -165,11 +152,20 @@ class Machine:
             slots[Value(CFA, arch.ra_slot)] = ra
         return State(registers, slots)
 
+    def run(self, state: State, changes: Iterable[Change]) -> None:
+        """Change a state by the instructions of a block."""
+        registers = state.registers
+        for vaddr, _, steps, _ in changes:
+            for step in steps:
+                # Most steps forget what is not known anyway.
+                if step.op is not Op.FORGET or step.register in registers or state.targets or step.register == self.sp:
+                    self.apply(state, step, vaddr)
+
     def apply(self, state: State, step: Step, address: int) -> None:
         """Change a state by one step of the instruction at an address."""
         op, register, source, offset, size, _, _, _ = step
         registers = state.registers
-        if op == Op.MOVE:
+        if op is Op.MOVE:
             value = registers.get(source)
             if size != _WORD:
                 # Of a short copy, only the limit of a number holds.
@@ -180,19 +176,17 @@ class Machine:
             self._set(state, register, value, address)
             if targets is not None:
                 state.targets[register] = frozenset([_moved(target, offset) for target in targets])
-        elif op == Op.FORGET:
+        elif op is Op.FORGET:
             self._set(state, register, None, address)
-        elif op == Op.STORE:
+        elif op is Op.STORE:
             self._store(state, register, source, offset, size)
-        elif op == Op.LOAD:
+        elif op is Op.LOAD:
             self._load(state, step, address)
-        elif op == Op.CONSTANT:
+        elif op is Op.CONSTANT:
             self._set(state, register, Value(CONSTANT, offset & _MASK), address)
-        elif op == Op.COMPARE:
-            state.compared = None if register == NOTHING else Compared(register, source, offset)
-        elif op == Op.ADD:
+        elif op is Op.ADD:
             self._add(state, step, address)
-        elif op == Op.LIMIT:
+        elif op is Op.LIMIT:
             self._set(state, register, Value(LIMITED, offset), address)
         else:
             self._load_indexed(state, step, address)
@@ -212,7 +206,6 @@ class Machine:
             state.targets = {r: t for r, t in state.targets.items() if r != JUMP_TARGET and not changed >> r & 1}
         if not keeps_fp:
             state.registers.pop(self.arch.fp_register, None)
-        state.compared = None
         sp = state.registers.get(self.sp)
         # What is below SP belongs to the function that was called.
         if sp is not None:
@@ -234,9 +227,6 @@ class Machine:
             for other, targets in state.targets.items():
                 if any(isinstance(target, Table) and target.origin == register for target in targets):
                     state.targets[other] = frozenset([_without_origin(target, register) for target in targets])
-        compared = state.compared
-        if compared is not None and register in (compared.register, compared.source):
-            state.compared = None
         if value is not None:
             state.registers[register] = value
         elif register == self.sp:
