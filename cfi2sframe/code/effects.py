@@ -41,7 +41,14 @@ class Op(IntEnum):
     LIMIT = 8
     """register = a number of at most offset, as after a mask: an index into a table of jumps"""
     COMPARE = 7
-    """the flags tell how register and source, or register and offset where source is `NOTHING`, compare"""
+    """the flags tell how register and source, or register and offset where source is `NOTHING`, compare
+
+    Signed numbers where `is_signed`; the first `size` low bytes. Where register is `NOTHING`, the flags tell something
+    else from now on."""
+    SCALE = 9
+    """register = register * scale: an index of words"""
+    COMPARE_AND_BRANCH = 10
+    """as COMPARE, but for the branch of the same instruction only: the flags stay as they are"""
 
 
 class Step(NamedTuple):
@@ -74,6 +81,10 @@ class Flow(IntEnum):
     """To the RA: on top of the stack (AMD64), or in `JUMP_TARGET`."""
     STOP = 7
     """Nowhere: a trap."""
+    BRANCH_INDIRECT = 8
+    """To the address in `JUMP_TARGET`, or to the next instruction: a conditional return where that is the RA."""
+    EXECUTE = 9
+    """To the next instruction, after the one at the target has been executed (`CodeArch.effect_of_executed`)."""
 
 
 class Condition(IntEnum):
@@ -120,6 +131,8 @@ class CodeArch(NamedTuple):
     one that is in no table changes all registers that its text names, and those that such instructions may change
     without naming them; None: even so it may do anything to SP, or to the flow.
     `open_disassembler()` returns capstone's disassembler, without details.
+    `effect_of_executed(executing, mnemonic, operands)` returns the effect of an instruction whose flow is
+    `Flow.EXECUTE`, from its operands and the text of the instruction at its target; None as for `effect_of`.
     """
 
     sp_register: int
@@ -133,3 +146,4 @@ class CodeArch(NamedTuple):
     open_disassembler: Callable[[], object]
     effect_of: Callable[[int, int, str, str], Effect | None]
     depends_on_address: Callable[[str, str], bool]
+    effect_of_executed: Callable[[str, str, str], Effect | None] | None = None
