@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.effects import JUMP_TARGET, NO_EFFECT, NOTHING, Condition, Effect, Flow, Op, Step
 from cfi2sframe.code.s390x.names import COMPARES, CONDITIONS
-from cfi2sframe.code.s390x.steps import FLAGS, RA, SP, address_of, forget, store, sum_of
+from cfi2sframe.code.s390x.steps import FLAGS, RA, SP, WORD, address_of, forget, load, store, sum_of
 from cfi2sframe.code.s390x.text import FLOATS, Text
 
 if TYPE_CHECKING:
@@ -77,6 +77,16 @@ def jump_indirect(text: Text) -> Effect | None:
         return NO_EFFECT if steps == () and text.name == "br" else None
     is_return = len(steps) == 1 and steps[0].source == RA and not steps[0].offset
     return Effect(steps, Flow.RETURN if is_return else Flow.JUMP_INDIRECT)
+
+
+def jump_to_loaded(text: Text) -> Effect | None:
+    """Return the effect of `bi`, which jumps to an address in memory."""
+    return Effect((load(JUMP_TARGET, text.memory(0), WORD),), Flow.JUMP_INDIRECT)
+
+
+def branch_to_loaded(condition: Condition) -> Callable[[Text], Effect | None]:
+    """Return the handler of branches to an address in memory."""
+    return lambda text: Effect((load(JUMP_TARGET, text.memory(0), WORD),), Flow.BRANCH_INDIRECT, condition=condition)
 
 
 def _branch_indirect(

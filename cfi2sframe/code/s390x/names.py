@@ -54,6 +54,7 @@ FLAGS_ONLY: Final = _words(
     " tm tmy tmll tmlh tmhl tmhh tml tmh spm tend cp tp tprot"
     " cer cdr cxr ce cd cebr cdbr cxbr ceb cdb kebr kdbr kxbr keb kdb tceb tcdb tcxb cdtr cxtr kdtr kxtr cedtr cextr"
     " tdcet tdcdt tdcxt tdget tdgdt tdgxt"
+    " wfc wfcdb wfcsb wfcxb wfk wfkdb wfksb wfkxb vec vecb vech vecf vecg vecl veclb veclh veclf veclg vtm vtp vcp"
 )
 #: The first operand.
 FIRST_ONLY: Final = (
@@ -62,7 +63,7 @@ FIRST_ONLY: Final = (
         " lbh lhh llch llhh lzrf llzrgf"
         " ms msr msy msfi msg msgr msgf msgfr msgfi mh mhy mhi mghi mgh sll srl sllk srlk srlg rll rllg"
         " iihh iihl iilh iill iihf iilf lrv lrvg lrvr lrvgr lrvh ipm ear efpc risbhg risblg"
-        " le ley lde ler lzer lzdr vl vlr vzero vone vgbm vlgvb vlgvh vlgvf vlgvg"
+        " cvb cvby cvbg le ley lde ler lzer lzdr vl vlr vzero vone vgbm vlgvb vlgvh vlgvf vlgvg"
     ),
     *with_conditions("loc", "locg", "locr", "locgr", "lochi", "locghi", "locfh", "locfhr", "lochhi"),
     *with_conditions("selr", "selgr", "selfhr"),
@@ -91,19 +92,23 @@ NAMED_PAIRS: Final = _words(
 )
 #: Storage that is not known, with the bytes that are stored and the number of the operand.
 STORE_SIZES: Final = {
-    **dict.fromkeys(("stc", "stcy", "stch", "vsteb"), (1, 1)),
-    **dict.fromkeys(("sth", "sthy", "sthh", "strvh", "vsteh"), (2, 1)),
-    **dict.fromkeys(("st", "sty", "stfh", "strv", "ste", "stey", "vstef"), (4, 1)),
-    **dict.fromkeys(("strvg", "vsteg"), (8, 1)),
-    **dict.fromkeys(("vst", "stpq"), (16, 1)),
+    **dict.fromkeys(_words("stc stcy stch vsteb"), (1, 1)),
+    **dict.fromkeys(_words("sth sthy sthh strvh vsteh vstebrh"), (2, 1)),
+    **dict.fromkeys(_words("st sty stfh strv ste stey vstef vstebrf"), (4, 1)),
+    **dict.fromkeys(_words("strvg vsteg vstebrg cvd cvdy ntstg"), (8, 1)),
+    **dict.fromkeys(
+        _words("vst stpq cvdg vstrl vstbr vstbrh vstbrf vstbrg vstbrq vster vsterh vsterf vsterg"), (16, 1)
+    ),
+    "vupkz": (32, 1),
     **dict.fromkeys(with_conditions("stoc", "stocfh"), (4, 1)),
     **dict.fromkeys(with_conditions("stocg"), (8, 1)),
     **dict.fromkeys(("stcm", "stcmy", "stcmh"), (4, 2)),
-    "vstl": (16, 2),
+    **dict.fromkeys(("vstl", "vstrlr"), (16, 2)),
     **dict.fromkeys(("mvi", "mviy"), (1, 0)),
     "mvhhi": (2, 0),
     **dict.fromkeys(("mvhi", "stfpc"), (4, 0)),
     "mvghi": (8, 0),
+    **dict.fromkeys(("pka", "pku"), (16, 0)),
 }
 #: The first operand, in storage, and the condition code, with the bytes that are stored.
 UPDATE_SIZES: Final = {
@@ -126,8 +131,8 @@ PAIR_SWAP_SIZES: Final = {"cds": 8, "cdsy": 8, "cdsg": 16}
 #: What leaves for another mode, space or program, loads control registers, or executes an instruction at an address
 #: in a register. `.byte`: what capstone does not know.
 UNKNOWN: Final = _words(
-    "ex bassm bsm bsa bsg bakr pc pr pt pti trap2 trap4 lpsw lpswe lpswey rp sie sac sacf sigp diag"
-    " ssch rsch tabort lctl lctlg lasp .byte"
+    "ex ereg eregg sam24 sam31 bassm bsm bsa bsg bakr pc pr pt pti trap2 trap4 lpsw lpswe lpswey rp sie sac sacf sigp"
+    " diag ssch rsch tabort lctl lctlg lcctl lpctl lsctl lasp .byte"
 )
 #: What `exrl` may execute with another second byte: it is a length or a number, and names no register.
 EXECUTED: Final = frozenset({*MOVES, *MOVES_AND_FLAGS, *_words("clc tm cli mvi ni oi xi trt trtr edmk cp")})

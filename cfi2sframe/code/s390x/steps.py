@@ -94,18 +94,17 @@ def implicit(*registers: int) -> Callable[[Text], Effect]:
     return lambda text: Effect((*forget((*registers, *text.named())), FLAGS))
 
 
-def default(text: Text) -> Effect:
-    """Return the effect of an instruction that no table names."""
-    named = text.named()
+def default(text: Text) -> Effect | None:
+    """Return the effect of an instruction that no table names; None for one that may be a branch."""
+    if text.name.startswith(("b", "j")):
+        return None
+    first, named = text.register(0), text.named()
     if any(operand.startswith(("%f", "%v")) for operand in text.operands):
-        # These change their first operand only, or the pair that begins with it.
-        changed = [text.register(0)]
-        if "x" in text.name or text.name.startswith("m"):
-            changed.append(partner(changed[0]) if changed[0] != NOTHING else NOTHING)
-    else:
-        changed = [0, 1, 2, *named, *map(partner, named)]
+        # These change their first operand only: of numbers of 128 bits, the pair that begins with it.
+        is_pair = ("x" in text.name or text.name.startswith(("my", "may"))) and text.name[0] != "v"
+        return Effect((*forget((first, partner(first)) if is_pair and first != NOTHING else (first,)), FLAGS))
     stores = [step for place in range(len(text.operands)) for step in _memory_of_default(text, place)]
-    return Effect((*stores, *forget(changed), FLAGS))
+    return Effect((*stores, *forget((0, 1, 2, *named, *map(partner, named))), FLAGS))
 
 
 def _memory_of_default(text: Text, place: int) -> tuple[Step, ...]:

@@ -16,6 +16,8 @@ from cfi2sframe.code.effects import NOTHING
 _F0: Final = 16
 _F_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 GENERAL_COUNT: Final = 16
+#: The registers of each kind, by the letter of their names.
+REGISTER_COUNTS: Final = {"r": GENERAL_COUNT, "f": 16, "a": 16, "c": 16, "v": 32}
 
 #: Vector registers 0 to 15 hold a floating point register each, in their first half.
 _REGISTERS: Final = {
@@ -59,6 +61,11 @@ class Text(NamedTuple):
     def register(self, place: int) -> int:
         """Return an operand's general or floating point register; `NOTHING` where it is something else."""
         return _REGISTERS.get(self.operands[place], NOTHING) if place < len(self.operands) else NOTHING
+
+    def register_number(self, place: int) -> int:
+        """Return the number in the name of an operand's register, of any kind; 0 where it is something else."""
+        digits = self.operands[place].lstrip("%racfv") if place < len(self.operands) else ""
+        return int(digits) if digits.isdecimal() else 0
 
     def number(self, place: int) -> int | None:
         """Return an operand that is a number; None where it is something else."""

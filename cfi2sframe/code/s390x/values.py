@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.code.effects import JUMP_TARGET, NO_EFFECT, NOTHING, Effect, Op, Step
 from cfi2sframe.code.s390x.steps import FLAGS, SP, WORD, address_of, default, forget, load, store, sum_of
-from cfi2sframe.code.s390x.text import GENERAL_COUNT, Text, float_register, partner
+from cfi2sframe.code.s390x.text import GENERAL_COUNT, REGISTER_COUNTS, Text, float_register, partner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +27,10 @@ def copies(size: int = WORD, *, sets_flags: bool = False) -> Callable[[Text], Ef
     return handle
 
 
-def constants(shift: int, *, is_signed: bool = False) -> Callable[[Text], Effect]:
+def constants(shift: int, *, is_signed: bool = False) -> Callable[[Text], Effect | None]:
     """Return the handler of loads of a number, of which all other bits are 0."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: Text) -> Effect | None:
         number = text.number(1)
         if number is None or (number < 0 and not is_signed):
             return default(text)
@@ -39,22 +39,22 @@ def constants(shift: int, *, is_signed: bool = False) -> Callable[[Text], Effect
     return handle
 
 
-def larl(text: Text) -> Effect:
+def larl(text: Text) -> Effect | None:
     """Return the effect of `larl`, the load of an address in the text."""
     vaddr = text.target(1)
     return default(text) if vaddr is None else Effect((Step(Op.CONSTANT, text.register(0), offset=vaddr),))
 
 
-def la(text: Text) -> Effect:
+def la(text: Text) -> Effect | None:
     """Return the effect of `la` and `lay`, loads of the address of an operand."""
     memory = text.memory(1)
     return default(text) if memory is None else Effect(address_of(text.register(0), memory))
 
 
-def adds_number(sign: int = 1) -> Callable[[Text], Effect]:
+def adds_number(sign: int = 1) -> Callable[[Text], Effect | None]:
     """Return the handler of sums with a number, of two or three operands."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: Text) -> Effect | None:
         number = text.number(len(text.operands) - 1)
         source = text.register(len(text.operands) - 2)
         if number is None:
@@ -139,10 +139,10 @@ def loads(size: int = WORD, *, is_signed: bool = False, sets_flags: bool = False
     return handle
 
 
-def loads_relative(size: int, *, is_signed: bool = False) -> Callable[[Text], Effect]:
+def loads_relative(size: int, *, is_signed: bool = False) -> Callable[[Text], Effect | None]:
     """Return the handler of loads of all bytes of a register from an address in the text."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: Text) -> Effect | None:
         vaddr, target = text.target(1), text.register(0)
         if vaddr is None:
             return default(text)
@@ -183,28 +183,27 @@ def loads_many_halves(text: Text) -> Effect:
     return Effect(forget(_range(text)))
 
 
-def stores_many_halves(text: Text) -> Effect:
-    """Return the effect of stores of one half of many registers."""
-    return Effect(store(text.memory(2), 4 * len(_range(text))))
+def stores_range(size: int) -> Callable[[Text], Effect]:
+    """Return the handler of stores of `size` bytes of many registers, of any kind, which are not followed."""
 
+    def handle(text: Text) -> Effect:
+        count = (text.register_number(1) - text.register_number(0)) % REGISTER_COUNTS[text.operands[0][1]] + 1
+        return Effect(store(text.memory(2), size * count))
 
-def _vectors(text: Text) -> tuple[int, int]:
-    """Return the numbers of the first and last vector register of a range."""
-    first, last = (int(operand.lstrip("%vf")) for operand in text.operands[:2])
-    return first, last
-
-
-def stores_vectors(text: Text) -> Effect:
-    """Return the effect of `vstm`."""
-    first, last = _vectors(text)
-    return Effect(store(text.memory(2), 16 * (last - first + 1)))
+    return handle
 
 
 def loads_vectors(text: Text) -> Effect:
     """Return the effect of `vlm`."""
-    first, last = _vectors(text)
+    first, last = text.register_number(0), text.register_number(1)
     changed = [float_register(number) for number in range(first, min(last, 15) + 1)]
     return Effect(forget(changed))
+
+
+def stores_zoned(text: Text) -> Effect:
+    """Return the effect of stores of decimal digits, whose number is in the text."""
+    memory = text.memory(1)
+    return Effect(store(memory, (memory and memory.length) or 1))
 
 
 def stores(size: int, place: int = 1, *, follows_source: bool = False) -> Callable[[Text], Effect]:
