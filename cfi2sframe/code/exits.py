@@ -72,7 +72,8 @@ class Exits:
             for step in change.steps:
                 flow.machine.apply(state, step, change.vaddr)
             look(change.end_vaddr, change, state)
-        if block.exit is not None and block.exit.effect is not None and block.exit.effect.flow in CALLS:
+        has_call = block.exit is not None and block.exit.effect is not None and block.exit.effect.flow in CALLS
+        if block.exit is not None and has_call and self.arch.red_zone:
             look_at_call(block.exit.vaddr, state)
         return self._ending(start, block, state)
 
@@ -94,21 +95,32 @@ class Exits:
         if flow in CALLS:
             return Ending((end,) if self.flow.comes_back(start, end) else ())
         if flow is Flow.SYSTEM_CALL:
-            return self._system_call(end, state)
+            return self._system_call(block.exit.vaddr, end, state)
+        if flow is Flow.BRANCH_INDIRECT:
+            return self._conditional(end, effect, state, block)
         if flow is Flow.RETURN:
             return Ending(verdict=self._return_verdict(effect, state, block))
         if flow is Flow.JUMP_INDIRECT:
             return self._indirect(state)
         return Ending()
 
-    def _system_call(self, end: int, state: State) -> Ending:
+    def _system_call(self, vaddr: int, end: int, state: State) -> Ending:
         if not self.flow.is_last_call(state):
+            self.flow.after_system_call(state, vaddr)
             return Ending(*self._arrival(end, state))
         number = state.registers[JUMP_TARGET].offset
         if number in self.arch.sigreturn_calls:
             # What comes here was not called: the kernel has made the frame of a signal above SP.
             return Ending(verdict=Verdict(contradicts=True, detail="a return from a signal"))
         return Ending()
+
+    def _conditional(self, end: int, effect: Effect, state: State, block: Block) -> Ending:
+        """Return the ending of a branch to an address in a register, or to the next instruction."""
+        follower, verdict = self._arrival(end, state)
+        if state.registers.get(JUMP_TARGET) == _RA:
+            return Ending(follower, _stronger(self._return_verdict(effect, state, block), verdict))
+        other = self._indirect(state)
+        return Ending(follower + other.followers, _stronger(other.verdict, verdict))
 
     def _indirect(self, state: State) -> Ending:
         targets = self.flow.targets_of(state)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 _MASK: Final = (1 << 64) - 1
 #: What leaves the exception level, waits, or changes how the emulator runs.
-_NOT_EXECUTED: Final = re.compile(r"svc|hvc|smc|brk|hlt|udf|eret.*|drps|dcps.|wf.*|msr|sys.*|at|tlbi|ic|dc|hint|sb|t(?:start|commit|cancel)")
+_NOT_EXECUTED: Final = re.compile(
+    r"svc|hvc|smc|brk|hlt|udf|eret.*|drps|dcps.|wf.*|msr|sys.*|at|tlbi|ic|dc|hint|sb|t(?:start|commit|cancel)"
+)
 _MEMORY: Final = re.compile(r"\[(?:([xw]\d+|sp)(?:, ([xw]\d+))?)?")
 _INDEXED: Final = re.compile(r"\[[^\]]*, [xwz]\d|\[z|\]!, ")
 #: What may store nothing, or fewer bytes than are told: exclusive stores, comparisons, SVE with a predicate.

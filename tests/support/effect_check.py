@@ -99,7 +99,7 @@ def _flags_of(left: int, right: int, size: int) -> int:
     return negative << 31 | (result == 0) << 30 | carry << 29 | bool(overflow) << 28
 
 
-def contradictions(  # noqa: C901 - one question after the other
+def contradictions(
     effect: Effect,
     pc: int,
     before: dict[int, int],
