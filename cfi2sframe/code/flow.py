@@ -110,6 +110,10 @@ class FlowAnalysis:
             self.entries.discard(start)
         self.blocks.remove(gone)
 
+    def is_called(self, start: int) -> bool:
+        """Whether kept code calls an address."""
+        return any(caller in self.kept for caller in self._callers.get(start, ()))
+
     def is_kept(self, vaddr: int) -> bool:
         """Whether a block of an earlier round has an address."""
         if vaddr in self.states:
