@@ -38,6 +38,7 @@ class Surroundings(NamedTuple):
     is imported, may come back to its caller; `import_returns(vaddr)`: the same of the function whose address is in the
     word at an address. `table_targets(table)` returns where the words of a table of jumps lead, None when that is not
     known. `is_start(vaddr)`: code starts there that control does not reach from the code before it.
+    `landing_pad(vaddr)` returns where an exception leads that is thrown by the call at an address, None without one.
     """
 
     is_entry: Callable[[int], bool]
@@ -45,6 +46,7 @@ class Surroundings(NamedTuple):
     import_returns: Callable[[int], bool]
     table_targets: Callable[[Table], tuple[int, ...] | None]
     is_start: Callable[[int], bool]
+    landing_pad: Callable[[int], int | None] = lambda _vaddr: None
 
 
 class FlowAnalysis:
@@ -155,6 +157,12 @@ class FlowAnalysis:
     def _leave(self, start: int, effect: Effect, vaddr: int, end: int, state: State) -> None:
         """Pass the state after a block's last instruction on to where control continues."""
         flow, target = effect.flow, effect.target
+        if flow in (Flow.CALL, Flow.CALL_INDIRECT):
+            pad = self.around.landing_pad(vaddr)
+            if pad is not None:
+                landed = state.copy()
+                self.machine.after_call(landed, self._clobbered)
+                self._go(start, pad, landed)
         if flow == Flow.BRANCH and target is not None:
             taken, other = branch_states(self.arch, effect, state)
             self._go(start, target, taken)
