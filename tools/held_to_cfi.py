@@ -168,14 +168,13 @@ def main() -> int:
     parser.add_argument("--findings", metavar="FILE", help="write each contradiction as a line of JSON")
     arguments = parser.parse_args()
     found: list[FileResult] = []
-    for result in results(arguments.roots, arguments.jobs):
-        found.append(result)
-        if result.crash:
-            sys.stderr.write(f"{result.path}: {result.crash}\n")
-    found.sort(key=lambda result: result.path)
-    if arguments.findings:
-        with open(arguments.findings, "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for result in found for line in findings_of(result))
+    with open(arguments.findings or os.devnull, "w", encoding="utf-8") as file:
+        for result in results(arguments.roots, arguments.jobs):
+            found.append(result)
+            if result.crash:
+                sys.stderr.write(f"{result.path}: {result.crash}\n")
+            file.writelines(f"{line}\n" for line in findings_of(result))
+            file.flush()
     for number, row in enumerate(table_of(found)):
         print("| " + " | ".join(row) + " |")
         if number == 0:
