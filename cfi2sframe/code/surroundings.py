@@ -66,7 +66,7 @@ class ImageSurroundings:
         self._stubs: dict[int, bool] = {}
 
     def _named_vaddrs(self) -> frozenset[int]:
-        found: set[int] = set()
+        found = {vaddr for vaddr, name in self.decoder.code.imports.items() if name in NEVER_RETURN}
         for table in self.image.sections:
             if table.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM):
                 continue
@@ -81,9 +81,11 @@ class ImageSurroundings:
         return frozenset(found)
 
     def is_entry(self, vaddr: int) -> bool:
-        """Whether a function that another source describes starts at an address, or a stub."""
+        """Whether a function that another source describes starts at an address, a stub, or what an object imports."""
         index = bisect_left(self._starts, vaddr)
-        return (index < len(self._starts) and self._starts[index] == vaddr) or self._slot_of(vaddr) is not None
+        if (index < len(self._starts) and self._starts[index] == vaddr) or vaddr in self.decoder.code.imports:
+            return True
+        return self._slot_of(vaddr) is not None
 
     def returns(self, vaddr: int) -> bool:
         """Whether a function outside of the code may come back to its caller."""
@@ -163,7 +165,7 @@ class ImageSurroundings:
         code = self.image.code_range_of(vaddr)
         if code is None:
             return None
-        data = self.image.code_bytes(code, vaddr, min(code.end_vaddr, vaddr + _MAX_STUB_SIZE))
+        data = self.decoder.code.read(code, vaddr, min(code.end_vaddr, vaddr + _MAX_STUB_SIZE))
         machine = Machine(self.arch, range(0))
         state = machine.entry_state()
         for address, size, mnemonic, operands in self.decoder.disassemble(data, vaddr):
