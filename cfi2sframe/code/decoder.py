@@ -127,7 +127,7 @@ class Decoder:
             if known is None:
                 effect = arch.effect_of(address, size, mnemonic, operands)
                 known = effect, _changed(effect)
-                if effect is None or effect.target is None and not arch.depends_on_address(mnemonic, operands):
+                if effect is None or (effect.target is None and not arch.depends_on_address(mnemonic, operands)):
                     effects[key] = known
                 else:
                     self._note(effect)

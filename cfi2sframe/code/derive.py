@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import Decoder
 from cfi2sframe.code.entries import find_entries
-from cfi2sframe.code.effects import Op
 from cfi2sframe.code.exits import Exits
 from cfi2sframe.code.flow import FlowAnalysis, Surroundings
 from cfi2sframe.code.machines import code_arch_of
 from cfi2sframe.code.records import Derived, DerivedFunction, Underived
 from cfi2sframe.code.rows import RowMaker
 from cfi2sframe.code.surroundings import ImageSurroundings
+from cfi2sframe.code.values import CONSTANT
 from cfi2sframe.dwarf.rules import TableBuilder
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.padding import fill_size
@@ -60,9 +60,8 @@ def _code_without(image: ElfImage, covered: Sequence[Span]) -> list[Span]:
     """Return the executable code outside of some ranges, without gaps that only padding fills."""
     found: list[Span] = []
     for code in image.code_ranges:
-        for gap in without([(code.start_vaddr, code.end_vaddr)], covered):
-            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
-                found.append(gap)
+        gaps = without([(code.start_vaddr, code.end_vaddr)], covered)
+        found += [gap for gap in gaps if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start]
     return found
 
 
@@ -120,7 +119,7 @@ class _Derivation:
         endings: dict[int, Ending] = {}
         for start in [start for start in flow.states if start not in flow.kept]:
             reader = _BlockReader(self.rows)
-            endings[start] = exits.read(start, reader.look)
+            endings[start] = exits.read(start, reader.look, reader.look_at_call)
             runs[start], loaded[start] = reader.runs(flow.blocks[start].end_vaddr), reader.loaded
         for component in _components(endings):
             reason = _reason_against(component, endings, is_certain=is_certain)
@@ -189,12 +188,21 @@ class _BlockReader:
     def look(self, vaddr: int, change: Change | None, state: State) -> None:
         """Take the state at an address, after a change."""
         if change is not None:
-            self.loaded.update([step.offset for step in change.steps if step.op == Op.CONSTANT])
+            for step in change.steps:
+                value = state.registers.get(step.register)
+                if value is not None and value.base == CONSTANT:
+                    self.loaded.add(value.offset)
             # Where the CFA counts from SP, only SP, FP, the RA and the stack matter.
             if not change.changed & self.rows.frame_bits and self.rows.is_plain(self.starts[-1][1]):
                 return
         row = self.rows.row_of(state)
         if not self.starts or self.starts[-1][1] is not row:
+            self.starts.append((vaddr, row))
+
+    def look_at_call(self, vaddr: int, state: State) -> None:
+        """Take the state at a call."""
+        row = self.rows.row_of(state, at_call=True)
+        if row is not self.starts[-1][1]:
             self.starts.append((vaddr, row))
 
     def runs(self, end_vaddr: int) -> list[Run]:

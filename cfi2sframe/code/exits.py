@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.code.effects import JUMP_TARGET, Flow, Op
+from cfi2sframe.code.effects import CALLS, JUMP_TARGET, Flow, Op
 from cfi2sframe.code.flow import branch_states
 from cfi2sframe.code.values import CFA, LOADED, RETURN_ADDRESS, Value
 
@@ -52,11 +52,17 @@ class Exits:
         self.arch = flow.arch
         self._entry_sp = Value(CFA, flow.arch.entry_sp_offset)
 
-    def read(self, start: int, look: Callable[[int, Change | None, State], None]) -> Ending:
+    def read(
+        self,
+        start: int,
+        look: Callable[[int, Change | None, State], None],
+        look_at_call: Callable[[int, State], None],
+    ) -> Ending:
         """Return how a block ends.
 
         `look(vaddr, change, state)` is called for the block's start, without a change, and then for each address where
-        an instruction has changed values, with the state there, which changes afterwards.
+        an instruction has changed values, with the state there, which changes afterwards. `look_at_call(vaddr, state)`
+        is called for a call, which is where the function stays until the call comes back.
         """
         flow = self.flow
         block = flow.blocks[start]
@@ -66,6 +72,8 @@ class Exits:
             for step in change.steps:
                 flow.machine.apply(state, step, change.vaddr)
             look(change.end_vaddr, change, state)
+        if block.exit is not None and block.exit.effect is not None and block.exit.effect.flow in CALLS:
+            look_at_call(block.exit.vaddr, state)
         return self._ending(start, block, state)
 
     def _ending(self, start: int, block: Block, state: State) -> Ending:
@@ -77,18 +85,29 @@ class Exits:
         if effect is None:
             return Ending(stop=block.exit.vaddr)
         flow, target = effect.flow, effect.target
-        if flow == Flow.BRANCH and target is not None:
-            taken, other = branch_states(self.arch, effect, state)
+        if flow is Flow.BRANCH and target is not None:
+            taken, other = branch_states(self.arch, effect, block.exit.comparison, state)
             first, second = self._arrival(target, taken), self._arrival(end, other)
             return Ending(first[0] + second[0], _stronger(first[1], second[1]))
-        if flow == Flow.JUMP and target is not None:
+        if flow is Flow.JUMP and target is not None:
             return Ending(*self._arrival(target, state))
-        if flow in (Flow.CALL, Flow.CALL_INDIRECT):
+        if flow in CALLS:
             return Ending((end,) if self.flow.comes_back(start, end) else ())
-        if flow == Flow.RETURN:
+        if flow is Flow.SYSTEM_CALL:
+            return self._system_call(end, state)
+        if flow is Flow.RETURN:
             return Ending(verdict=self._return_verdict(effect, state, block))
-        if flow == Flow.JUMP_INDIRECT:
+        if flow is Flow.JUMP_INDIRECT:
             return self._indirect(state)
+        return Ending()
+
+    def _system_call(self, end: int, state: State) -> Ending:
+        if not self.flow.is_last_call(state):
+            return Ending(*self._arrival(end, state))
+        number = state.registers[JUMP_TARGET].offset
+        if number in self.arch.sigreturn_calls:
+            # What comes here was not called: the kernel has made the frame of a signal above SP.
+            return Ending(verdict=Verdict(contradicts=True, detail="a return from a signal"))
         return Ending()
 
     def _indirect(self, state: State) -> Ending:
@@ -110,7 +129,7 @@ class Exits:
         if not flow.is_kept(target):
             return (target,), _NEUTRAL
         known = self._state_at(target)
-        if known is None or known.copy().join(state):
+        if known is None or known.copy().join(state, flow.machine.addresses):
             return (), Verdict(contradicts=True, detail=f"a jump to 0x{target:x} with another state")
         return (), _CONFIRMS
 

@@ -14,18 +14,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow
-from cfi2sframe.code.values import CALLER_FP, CFA, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from cfi2sframe.code.blocks import Exit
     from cfi2sframe.code.decoder import Decoder
-    from cfi2sframe.code.effects import CodeArch, Effect
+    from cfi2sframe.code.effects import CodeArch, Effect, Step
     from cfi2sframe.code.values import State
+    from cfi2sframe.elf.image import ElfImage
 
 #: Microseconds of work on a block, and on an instruction of it that changes values.
 _BLOCK_STEPS: Final = 8
 _CHANGE_STEPS: Final = 1
+_PAGE_SIZE: Final = 0x1000
 _WHAT: Final = "the paths through code without CFI"
 _CALLER_FP: Final = Value(CALLER_FP, 0)
 _RA: Final = Value(RETURN_ADDRESS, 0)
@@ -50,18 +54,19 @@ class Surroundings(NamedTuple):
 class FlowAnalysis:
     """Follows control from entries; `states` has the state before each block, by its address.
 
-    `entries` are those of functions, and `kept` the blocks of earlier rounds.
+    `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
     def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
         self.decoder = decoder
         self.arch = arch
         self.around = around
-        self.machine = Machine(arch)
-        self.blocks = Blocks(decoder)
+        self.machine = Machine(arch, address_range(decoder.image))
+        self.blocks = Blocks(decoder, self.machine.addresses)
         self.states: dict[int, State] = {}
         self.entries: set[int] = set()
         self.kept: set[int] = set()
+        self.firm: set[int] = set()
         self._work: list[int] = []
         self._waiting: set[int] = set()
         #: By block, those from which control gets there within a function; by entry, the blocks that call it.
@@ -77,8 +82,10 @@ class FlowAnalysis:
 
     # Entries and rounds
 
-    def enter(self, vaddr: int, *, has_caller: bool = True) -> None:
-        """Add the entry of a function."""
+    def enter(self, vaddr: int, *, has_caller: bool = True, is_firm: bool = False) -> None:
+        """Add the entry of a function; `is_firm`: control that gets there otherwise says nothing of its state."""
+        if is_firm:
+            self.firm.add(vaddr)
         if vaddr not in self.entries:
             self.entries.add(vaddr)
             self._reach(vaddr, self.machine.entry_state(has_caller=has_caller))
@@ -136,43 +143,49 @@ class FlowAnalysis:
 
     def _follow(self, start: int) -> None:
         block = self.blocks[start]
-        machine, state = self.machine, self.states[start].copy()
-        for vaddr, _, steps, _ in block.changes:
-            for step in steps:
-                machine.apply(state, step, vaddr)
+        state = self.states[start].copy()
+        self.machine.run(state, block.changes)
         self.decoder.image.budget.spend(_BLOCK_STEPS + _CHANGE_STEPS * len(block.changes), _WHAT)
         self._mark_changed(start, block.changed)
         if block.exit is not None and block.exit.effect is not None:
-            self._leave(start, block.exit.effect, block.exit.vaddr, block.end_vaddr, state)
+            self._leave(start, block.exit, block.exit.effect, state)
         elif block.exit is None and not block.is_cut:
             self._go(start, block.end_vaddr, state)
         else:
             self._may_do_anything(start)
 
-    def _leave(self, start: int, effect: Effect, vaddr: int, end: int, state: State) -> None:
+    def _leave(self, start: int, way_out: Exit, effect: Effect, state: State) -> None:
         """Pass the state after a block's last instruction on to where control continues."""
-        flow, target = effect.flow, effect.target
-        if flow == Flow.BRANCH and target is not None:
-            taken, other = branch_states(self.arch, effect, state)
+        flow, target, end = effect.flow, effect.target, way_out.end_vaddr
+        if flow is Flow.BRANCH and target is not None:
+            taken, other = branch_states(self.arch, effect, way_out.comparison, state)
             self._go(start, target, taken)
             self._go(start, end, other)
-        elif flow == Flow.JUMP and target is not None:
+        elif flow is Flow.JUMP and target is not None:
             self._go(start, target, state)
-        elif flow == Flow.CALL and target is not None:
-            self._call(start, target, vaddr, end, state)
-        elif flow == Flow.CALL_INDIRECT:
+        elif flow is Flow.CALL and target is not None:
+            self._call(start, target, way_out.vaddr, end, state)
+        elif flow is Flow.CALL_INDIRECT:
             if self._jump_returns(state):
                 self._come_back(start, end, state)
-        elif flow == Flow.RETURN:
+        elif flow is Flow.SYSTEM_CALL:
+            if not self.is_last_call(state):
+                self._go(start, end, state)
+        elif flow is Flow.RETURN:
             self._mark(start, self._returning)
             if self.is_at_return(state) and state.registers.get(self.arch.fp_register) != _CALLER_FP:
                 self._mark(start, self._spoiling_fp)
-        elif flow == Flow.JUMP_INDIRECT:
+        elif flow is Flow.JUMP_INDIRECT:
             targets = self.targets_of(state)
             if targets is None and self._jump_returns(state):
                 self._may_do_anything(start)
             for each in targets or ():
                 self._go(start, each, state)
+
+    def is_last_call(self, state: State) -> bool:
+        """Whether a system call never comes back to the next instruction."""
+        value = state.registers.get(JUMP_TARGET)
+        return value is not None and value.base == CONSTANT and value.offset in self.arch.last_system_calls
 
     def _jump_returns(self, state: State) -> bool:
         """Whether the function at the address that is jumped to may come back."""
@@ -244,7 +257,7 @@ class FlowAnalysis:
             if before is not None:
                 # What was followed past this address has to stop here, and join.
                 self._wait(before)
-        elif vaddr in self.kept or not known.join(state):
+        elif vaddr in self.kept or vaddr in self.firm or not known.join(state, self.machine.addresses):
             return
         self._wait(vaddr)
 
@@ -290,9 +303,9 @@ class FlowAnalysis:
             waiting += self._before.get(block, ())
 
 
-def branch_states(arch: CodeArch, effect: Effect, state: State) -> tuple[State, State]:
+def branch_states(arch: CodeArch, effect: Effect, compared: Step | None, state: State) -> tuple[State, State]:
     """Return the states where a branch is taken and where it is not: what was compared may tell more there."""
-    compared, condition = state.compared, effect.condition
+    condition = effect.condition
     if compared is None or condition is Condition.NONE:
         return state, state
     taken, other = state.copy(), state.copy()
@@ -305,8 +318,14 @@ def branch_states(arch: CodeArch, effect: Effect, state: State) -> tuple[State, 
     elif compared.source < 0:
         is_strict = condition in (Condition.ABOVE, Condition.BELOW_OR_EQUAL)
         below = other if condition in (Condition.ABOVE, Condition.ABOVE_OR_EQUAL) else taken
-        number = compared.number if is_strict else compared.number - 1
+        number = compared.offset if is_strict else compared.offset - 1
         old = below.registers.get(compared.register)
         if number >= 0 and (old is None or old.base == LIMITED):
             below.registers[compared.register] = Value(LIMITED, number)
     return taken, other
+
+
+def address_range(image: ElfImage) -> range:
+    """Return the addresses of an image; of one that begins at 0, none of the first page."""
+    first = min((segment.vaddr for segment in image.segments if segment.type == PT_LOAD), default=0)
+    return range(max(first, _PAGE_SIZE), image.end_of_segments())

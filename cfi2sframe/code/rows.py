@@ -52,8 +52,8 @@ class RowMaker:
             return False
         return isinstance(row.cfa, RegisterOffset) and row.cfa.register == self.arch.sp_register
 
-    def row_of(self, state: State) -> RowState | CodeReason:
-        """Return the row of a state.
+    def row_of(self, state: State, *, at_call: bool = False) -> RowState | CodeReason:
+        """Return the row of a state; `at_call`: what is below SP belongs to the function that is called.
 
         The CFA counts from SP where its distance is known, else from FP, else from any register, else it is computed
         from a copy of SP that was saved in the frame. FP's rule is its slot while that is above SP, so that a function
@@ -68,7 +68,7 @@ class RowMaker:
             return cfa
         if isinstance(ra, CodeReason):
             return ra
-        fp = self._fp(state)
+        fp = self._fp(state, red_zone=0 if at_call else self.arch.red_zone)
         signing = state.registers.get(_RA_SIGN_STATE)
         signed = signing is not None and signing != Value(CONSTANT, 0) and arch.ra_slot is None
         row = RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if signed else RaSigning.NONE)
@@ -98,7 +98,9 @@ class RowMaker:
         arch = self.arch
         if arch.ra_slot is not None:
             saved = state.slots.get(Value(CFA, arch.ra_slot))
-            if saved == _RA:
+            sp = state.registers.get(arch.sp_register)
+            # The RA is not looked for below SP, where it has been popped from.
+            if saved == _RA and not (sp is not None and sp.base == CFA and sp.offset > arch.ra_slot):
                 return AtCfa(arch.ra_slot)
             if saved == _NO_CALLER:
                 return NoRule.UNDEFINED
@@ -106,7 +108,7 @@ class RowMaker:
             value = state.registers.get(arch.ra_register)
             if value is not None and value.base == NO_CALLER:
                 return NoRule.UNDEFINED
-            slot = self._slot_of(state, _RA)
+            slot = self._slot_of(state, _RA, 0)
             if slot is not None:
                 return slot
             if value == _RA:
@@ -116,8 +118,8 @@ class RowMaker:
             return InRegister(register)
         return CodeReason.RA_UNKNOWN
 
-    def _fp(self, state: State) -> RegisterRule:
-        slot = self._slot_of(state, _CALLER_FP)
+    def _fp(self, state: State, red_zone: int) -> RegisterRule:
+        slot = self._slot_of(state, _CALLER_FP, red_zone)
         if slot is not None:
             return slot
         if state.registers.get(self.arch.fp_register) == _CALLER_FP:
@@ -132,7 +134,7 @@ class RowMaker:
         # The caller's value cannot be told: a row without FP would say that the register has it.
         return NoRule.UNDEFINED
 
-    def _slot_of(self, state: State, wanted: Value) -> AtCfa | None:
+    def _slot_of(self, state: State, wanted: Value, red_zone: int) -> AtCfa | None:
         """Return the slot that holds a value, counted from the CFA: the highest of those not below SP's red zone."""
         sp = state.registers.get(self.arch.sp_register)
         in_register = (
@@ -140,7 +142,7 @@ class RowMaker:
         )
         lowest = sp.offset if sp is not None and sp.base == CFA else None
         if lowest is not None and not in_register:
-            lowest -= self.arch.red_zone
+            lowest -= red_zone
         offsets = [
             place.offset
             for place, value in state.slots.items()

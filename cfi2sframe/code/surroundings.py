@@ -153,8 +153,7 @@ class ImageSurroundings:
         data = self.image.bytes_at(vaddr, table.size)
         if data is None:
             return None
-        order = "little" if self.image.byte_order == "<" else "big"
-        word = int.from_bytes(data, order, signed=table.is_signed)
+        word = int.from_bytes(data, "little" if self.image.byte_order == "<" else "big", signed=table.is_signed)
         if table.size == _WORD:
             word = self._dynamic_words[1].get(vaddr, word)
         return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF
@@ -165,7 +164,7 @@ class ImageSurroundings:
         if code is None:
             return None
         data = self.image.code_bytes(code, vaddr, min(code.end_vaddr, vaddr + _MAX_STUB_SIZE))
-        machine = Machine(self.arch)
+        machine = Machine(self.arch, range(0))
         state = machine.entry_state()
         for address, size, mnemonic, operands in self.decoder.disassemble(data, vaddr):
             effect = self.arch.effect_of(address, size, mnemonic, operands)
