@@ -103,20 +103,27 @@ class State:
             return frozenset((value.offset,))
         return self.targets.get(register)
 
-    def join(self, other: State) -> bool:
-        """Keep only what another state says, too; return whether that was less than before."""
-        changed = self._join_targets(other) if self.targets or self.registers != other.registers else False
+    def join(self, other: State, addresses: range) -> bool:
+        """Keep only what another state says, too; return whether that was less than before.
+
+        Of constants that differ, those in the range of `addresses` are kept as targets.
+        """
+        changed = bool(self.targets) and self._join_targets(other)
         mine, theirs = self.registers, other.registers
         if mine != theirs:
             for register in [r for r, value in mine.items() if theirs.get(r) != value]:
                 old, new = mine[register], theirs.get(register)
-                if new is not None and new.base == old.base == LIMITED and new.offset < old.offset:
-                    continue
-                changed = True
                 if new is not None and new.base == old.base == LIMITED:
+                    if new.offset < old.offset:
+                        continue
                     mine[register] = new
                 else:
                     del mine[register]
+                    if old.base == CONSTANT and old.offset in addresses:
+                        both = other.targets_of(register)
+                        if both is not None and len(both) < _MAX_TARGETS:
+                            self.targets[register] = both | {old.offset}
+                changed = True
         if self.slots != other.slots:
             for place in [p for p, value in self.slots.items() if other.slots.get(p) != value]:
                 changed = True
@@ -129,12 +136,9 @@ class State:
     def _join_targets(self, other: State) -> bool:
         """Let registers have the targets of both states, where both have some."""
         joined: dict[int, Targets] = {}
-        for register in {*self.targets, *(r for r, v in self.registers.items() if v.base == CONSTANT)}:
-            mine, theirs = self.targets_of(register), other.targets_of(register)
-            if mine is None or theirs is None:
-                continue
-            both = mine | theirs
-            if len(both) <= _MAX_TARGETS and (register in self.targets or len(both) > 1):
+        for register, mine in self.targets.items():
+            theirs = other.targets_of(register)
+            if theirs is not None and len(both := mine | theirs) <= _MAX_TARGETS:
                 joined[register] = both
         changed = joined != self.targets
         self.targets = joined
@@ -142,10 +146,11 @@ class State:
 
 
 class Machine:
-    """Applies the steps of instructions to a state."""
+    """Applies the steps of instructions to states, and joins states; `addresses` are those of code and data."""
 
-    def __init__(self, arch: CodeArch) -> None:
+    def __init__(self, arch: CodeArch, addresses: range) -> None:
         self.arch = arch
+        self.addresses = addresses
         self.sp = arch.sp_register
 
     def entry_state(self, *, has_caller: bool = True) -> State:
@@ -184,7 +189,7 @@ class Machine:
         elif op == Op.CONSTANT:
             self._set(state, register, Value(CONSTANT, offset & _MASK), address)
         elif op == Op.COMPARE:
-            state.compared = Compared(register, source, offset)
+            state.compared = None if register == NOTHING else Compared(register, source, offset)
         elif op == Op.ADD:
             self._add(state, step, address)
         elif op == Op.LIMIT:
@@ -298,13 +303,16 @@ class Machine:
             state.targets[register] = Targets(tables)
 
     def _add(self, state: State, step: Step, address: int) -> None:
-        _, register, source, _, _, _, scale, _ = step
+        register, source, scale, size = step.register, step.source, step.scale, step.size
         first, second = state.registers.get(register), state.registers.get(source)
-        sums = _sums(state, register, source, scale) or (_sums(state, source, register, 1) if scale == 1 else None)
+        is_plain = scale == 1 and size == _WORD
+        sums = _sums(state, register, step) or (
+            _sums(state, source, step._replace(source=register)) if is_plain else None
+        )
         value: Value | None = None
-        if second is not None and second.base == CONSTANT and first is not None:
+        if second is not None and second.base == CONSTANT and first is not None and size == _WORD:
             value = self._sum(first, _signed(second.offset) * scale)
-        elif first is not None and first.base == CONSTANT and second is not None and scale == 1:
+        elif first is not None and first.base == CONSTANT and second is not None and is_plain:
             value = self._sum(second, _signed(first.offset))
         self._set(state, register, value, address)
         if sums is not None:
@@ -325,19 +333,21 @@ def _without_origin(target: int | Table, register: int) -> int | Table:
     return target._replace(origin=NOTHING) if isinstance(target, Table) and target.origin == register else target
 
 
-def _sums(state: State, base: int, word: int, factor: int) -> Targets | None:
-    """Return the sums of a register with addresses and another one with words of tables, times a factor."""
-    words, bases = state.targets.get(word), state.targets_of(base)
+def _sums(state: State, base: int, step: Step) -> Targets | None:
+    """Return the sums of a register with addresses and another one with words of tables (`Op.ADD`)."""
+    words, bases = state.targets.get(step.source), state.targets_of(base)
     if words is None or bases is None:
         return None
     found: set[int | Table] = set()
     for each in words:
-        if not isinstance(each, Table):
+        if not isinstance(each, Table) or step.size < each.size:
             return None
+        word = each._replace(is_signed=step.is_signed) if step.size == each.size < _WORD else each
         # Where several tables meet, each belongs with the address that it was found by.
         added = (each.origin_vaddr,) if each.origin == base else bases
         for number in added:
             if isinstance(number, Table):
                 return None
-            found.add(each._replace(added=each.added * factor + number & _MASK, factor=each.factor * factor))
+            total = word.added * step.scale + number & _MASK
+            found.add(word._replace(added=total, factor=word.factor * step.scale))
     return Targets(found) if len(found) <= _MAX_TARGETS else None
