@@ -159,16 +159,26 @@ class EmulatedShadow:
         self._look(now)
 
     def _is_call(self, before: Registers, now: Registers) -> bool:
-        data = self._image.bytes_at(before.pc - self._bias, 6) or self._image.bytes_at(before.pc - self._bias, 4)
-        if not data or now.pc == before.pc:
-            return False
+        kind, size = self._instruction(before.pc)
+        if kind == "system call" and now.pc != before.pc + size:
+            # A step of qemu takes the instruction after a system call, too.
+            kind, next_size = self._instruction(before.pc + size)
+            size += next_size
+        return kind == "call" and now.pc != before.pc and now.values[self._arch.ra_register] == before.pc + size
+
+    def _instruction(self, pc: int) -> tuple[str, int]:
+        """Return what matters of the instruction at an address, and its size in bytes."""
+        vaddr = pc - self._bias
+        data = self._image.bytes_at(vaddr, 4) or self._image.bytes_at(vaddr, 2)
+        if not data:
+            return "", 0
         if self._arch.byte_order == "<":
-            word, size = int.from_bytes(data[:4], "little"), 4
+            word = int.from_bytes(data, "little")
             is_call = word >> 26 == 0x25 or word & 0xFFFFFC1F == 0xD63F0000 or word & 0xFEFFF800 == 0xD63F0800
-        else:
-            kind, size = (data[0], data[1] & 0xF), {0: 2, 3: 6}.get(data[0] >> 6, 4)
-            is_call = kind in ((0xC0, 5), (0xA7, 5)) or (kind[0] == 0x0D and kind[1] != 0)
-        return is_call and now.values[self._arch.ra_register] == before.pc + size
+            return "call" if is_call else "system call" if word & 0xFFE0001F == 0xD4000001 else "", 4
+        code, size = (data[0], data[1] & 0xF), {0: 2, 3: 6}.get(data[0] >> 6, 4)
+        is_call = code in ((0xC0, 5), (0xA7, 5)) or (code[0] == 0x0D and code[1] != 0)
+        return "call" if is_call else "system call" if code[0] == 0x0A else "", size
 
     def _look(self, now: Registers) -> None:
         """Compare the row for a stop with the frame that runs."""
