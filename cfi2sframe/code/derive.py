@@ -161,7 +161,7 @@ class _Derivation:
         return exits.has_shared_code
 
     def _is_called(self, component: Iterable[int], reason: CodeReason, certain: Collection[int]) -> bool:
-        """Whether a component that nothing speaks against has an entry that is certain: its exits need not confirm it."""
+        """Whether nothing speaks against a component, and an entry of it is certain: then no exit has to confirm it."""
         if reason is not CodeReason.NOT_CONFIRMED:
             return False
         process_entry = self.entries.process_entry
