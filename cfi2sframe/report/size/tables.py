@@ -161,7 +161,7 @@ def functions_table(totals: Totals) -> Table:
             )
             for version, maker, section in _sections(totals)
         ),
-        note="Functions include those for PLT stubs, and those from code, which no CFI covers; stored rows are fewer where "
+        note="Functions include those for PLT stubs, and those from code without CFI; stored rows are fewer where "
         "functions share them.",
     )
 
