@@ -183,7 +183,7 @@ _EFFECTS: Final[dict[str, Effect]] = {
     **dict.fromkeys(_names("reta", "a,b", "sppc,sppcr"), Effect(registers.forget(JUMP_TARGET), Flow.RETURN)),
     **dict.fromkeys(_names("pac,aut", "ia,ib", "1716,171615"), _forgets(17)),
     # Linux's system calls change x0 only; SMCCC allows firmware to change x0 to x17.
-    "svc": _forgets(0),
+    "svc": Effect((Step(Op.MOVE, JUMP_TARGET, 8), *registers.forget(0)), Flow.SYSTEM_CALL),
     **dict.fromkeys(("hvc", "smc"), _forgets(*range(18))),
     "ld64b": _forgets(*range(8)),
 }
@@ -307,6 +307,9 @@ AARCH64_CODE: Final = CodeArch(
     call_clobbered=_CLOBBERED,
     red_zone=0,
     alignment=4,
+    system_call_register=8,
+    last_system_calls=frozenset({93, 94, 139}),
+    sigreturn_calls=frozenset({139}),
     open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,

@@ -22,6 +22,9 @@ _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
 _MAX_INSTRUCTION_SIZE: Final = 15
+_REGISTER_BITS: Final = 63
+#: In `Decoded.changed`, the bit for a store.
+MEMORY_BIT: Final = 1 << 63
 #: Microseconds of work on an instruction, and bytes of memory that it takes.
 _INSTRUCTION_STEPS: Final = 2
 _INSTRUCTION_SIZE: Final = 200
@@ -29,10 +32,11 @@ _WHAT: Final = "the instructions of code without CFI"
 
 
 class Decoded(NamedTuple):
-    """The end of an instruction, and its effect; None where that is not known."""
+    """The end of an instruction, its effect, None where that is not known, and a bit for each register it changes."""
 
     end_vaddr: int
     effect: Effect | None
+    changed: int
 
 
 class Decoder:
@@ -52,8 +56,9 @@ class Decoder:
         self.branch_targets: set[int] = set()
         self.constants: set[int] = set()
         self._starts = [span.start for span in spans]
-        self._effects: dict[tuple[str, str, int], Effect | None] = {}
-        self._found: dict[int, Decoded] = {}
+        self._effects: dict[tuple[str, str, int], tuple[Effect | None, int]] = {}
+        self._swept: dict[int, Decoded] = {}
+        self._found = self._swept
         self._bytes: dict[int, bytes] = {}
         try:
             self._disassembler: Any = arch.open_disassembler()
@@ -62,6 +67,8 @@ class Decoder:
             raise InputError(f"{reason}; without --from code, only CFI is read") from None
         for span in spans:
             self._sweep(span)
+        #: What is found between the instructions of the first pass.
+        self._found = {}
 
     def span_of(self, vaddr: int) -> Span | None:
         """Return the span that holds an address."""
@@ -70,7 +77,7 @@ class Decoder:
 
     def at(self, vaddr: int) -> Decoded | None:
         """Return the instruction at an address; None where the spans have none."""
-        found = self._found.get(vaddr)
+        found = self._swept.get(vaddr) or self._found.get(vaddr)
         if found is not None:
             return found
         span = self.span_of(vaddr)
@@ -85,7 +92,8 @@ class Decoder:
         yield from self._disassembler.disasm_lite(data, vaddr)
 
     def __contains__(self, vaddr: object) -> bool:
-        return vaddr in self._found
+        """Whether the first pass has an instruction at an address."""
+        return vaddr in self._swept
 
     def _read(self, span: Span, start: int, end: int) -> bytes:
         data = self._bytes.get(span.start)
@@ -111,20 +119,20 @@ class Decoder:
         reached = 0
         count = 0
         for address, size, mnemonic, operands in instructions:
-            if address >= limit or address in found:
+            if address >= limit or address in found or address in self._swept:
                 break
             count += 1
             key = (mnemonic, operands, size)
-            if key in effects:
-                effect = effects[key]
-            else:
+            known = effects.get(key)
+            if known is None:
                 effect = arch.effect_of(address, size, mnemonic, operands)
-                if effect is None or effect.target is None and not arch.depends_on_address(mnemonic, operands):
-                    effects[key] = effect
+                known = effect, _changed(effect)
+                if effect is None or (effect.target is None and not arch.depends_on_address(mnemonic, operands)):
+                    effects[key] = known
                 else:
                     self._note(effect)
             reached = address + size
-            found[address] = Decoded(reached, effect)
+            found[address] = Decoded(reached, *known)
         self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
@@ -135,3 +143,14 @@ class Decoder:
                 self.branch_targets.add(effect.target)
             return
         self.constants.update([step.offset for step in effect.steps if step.op == Op.CONSTANT])
+
+
+def _changed(effect: Effect | None) -> int:
+    """Return a number with a bit for each register that an instruction changes, of those with numbers below 64."""
+    bits = 0
+    for step in effect.steps if effect is not None else ():
+        if step.op == Op.STORE:
+            bits |= MEMORY_BIT
+        elif step.register < _REGISTER_BITS and step.op != Op.COMPARE:
+            bits |= 1 << step.register
+    return bits

@@ -58,7 +58,7 @@ class Step(NamedTuple):
     source: int = NOTHING
     offset: int = 0
     size: int = 8
-    index: int = NOTHING
+    index: int = NOTHING  # type: ignore[assignment]  # hides tuple.index
     scale: int = 1
     is_signed: bool = False
 
@@ -80,6 +80,12 @@ class Flow(IntEnum):
     """To the RA: on top of the stack (AMD64), or in `JUMP_TARGET`."""
     STOP = 7
     """Nowhere: a trap."""
+    SYSTEM_CALL = 8
+    """To the next instruction, unless the call with the number in `JUMP_TARGET` ends the thread or a signal."""
+
+
+#: The flows that leave an address to come back to.
+CALLS: Final = frozenset({Flow.CALL, Flow.CALL_INDIRECT})
 
 
 class Condition(IntEnum):
@@ -117,9 +123,11 @@ NO_EFFECT: Final = Effect()
 class CodeArch(NamedTuple):
     """What the analysis needs to know of an ABI. Registers are DWARF's numbers; offsets count bytes from the CFA.
 
-    At a function's entry SP is CFA + `entry_sp_offset`, FP and the RA have the caller's values: the RA in `ra_register`,
-    or on the stack at CFA + `ra_slot` where that is not None. A call leaves none of the `call_clobbered` registers as
-    they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of instructions.
+    At a function's entry SP is CFA + `entry_sp_offset`, FP and the RA have the caller's values: the RA in
+    `ra_register`, or on the stack at CFA + `ra_slot` where that is not None. A call leaves none of the `call_clobbered`
+    registers as they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of
+    instructions. `system_call_register` has the number of a system call, `last_system_calls` are those of Linux's calls
+    that do not come back, `sigreturn_calls` those of them that return from a signal.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from the text of its
     disassembly (capstone's), which is the same for equal texts unless `depends_on_address`. It knows every instruction:
@@ -136,6 +144,9 @@ class CodeArch(NamedTuple):
     call_clobbered: frozenset[int]
     red_zone: int
     alignment: int
+    system_call_register: int
+    last_system_calls: frozenset[int]
+    sigreturn_calls: frozenset[int]
     open_disassembler: Callable[[], object]
     effect_of: Callable[[int, int, str, str], Effect | None]
     depends_on_address: Callable[[str, str], bool]

@@ -39,6 +39,8 @@ NEVER_RETURN: Final = frozenset(
 _MAX_STUB_SIZE: Final = 32
 #: Words of a table of jumps.
 _MAX_WORDS: Final = 4096
+#: Words that are read where no comparison limits the index.
+_UNLIMITED_WORDS: Final = 32
 _WORD: Final = 8
 _WHAT: Final = "tables of jumps"
 
@@ -60,7 +62,6 @@ class ImageSurroundings:
         self._entries = entries
         self._never_return = self._named_vaddrs()
         self._words: tuple[dict[int, str], dict[int, int]] | None = None
-        self._constants: list[int] | None = None
         self._tables: dict[Table, tuple[int, ...] | None] = {}
         self._stubs: dict[int, bool] = {}
 
@@ -131,39 +132,31 @@ class ImageSurroundings:
     def _read_table(self, table: Table) -> tuple[int, ...] | None:
         if table.size not in (1, 2, 4, 8) or table.scale < table.size:
             return None
-        count = _MAX_WORDS if table.limit is None else table.limit + 1
+        count = _UNLIMITED_WORDS if table.limit is None else table.limit + 1
         if count > _MAX_WORDS:
             return None
-        targets: list[int] = []
-        for number in range(count):
-            at = table.vaddr + number * table.scale
-            if table.limit is None and number and self._is_referred(at):
-                break
-            target = self._word(table, at)
-            if target is None or target not in self.decoder:
-                if table.limit is None and number > 0:
-                    break
+        self.image.budget.spend(2 * count, _WHAT)
+        targets = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
+        found = [target for target in targets if target is not None and target in self.decoder]
+        if table.limit is None:
+            # Nothing says how many words there are: they end before the first that leads to no instruction. Those for
+            # indices that never occur may be of another table.
+            leads = [target is not None and target in self.decoder for target in targets]
+            if True not in leads:
                 return None
-            targets.append(target)
-        self.image.budget.spend(2 * count if table.limit is not None else 2 * len(targets), _WHAT)
-        return tuple(dict.fromkeys(targets))
+            first = leads.index(True)
+            last = leads.index(False, first) if False in leads[first:] else count
+            return tuple(dict.fromkeys(target for target in targets[first:last] if target is not None))
+        return tuple(dict.fromkeys(found)) if len(found) == count else None
 
     def _word(self, table: Table, vaddr: int) -> int | None:
         data = self.image.bytes_at(vaddr, table.size)
         if data is None:
             return None
-        order = "little" if self.image.byte_order == "<" else "big"
-        word = int.from_bytes(data, order, signed=table.is_signed)
+        word = int.from_bytes(data, "little" if self.image.byte_order == "<" else "big", signed=table.is_signed)
         if table.size == _WORD:
             word = self._dynamic_words[1].get(vaddr, word)
         return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF
-
-    def _is_referred(self, vaddr: int) -> bool:
-        """Whether some instruction loads an address."""
-        if self._constants is None:
-            self._constants = sorted(self.decoder.constants)
-        index = bisect_left(self._constants, vaddr)
-        return index < len(self._constants) and self._constants[index] == vaddr
 
     def _slot_of(self, vaddr: int) -> int | None:
         """Return the address of the word whose value a stub at an address jumps to; None where there is no stub."""
@@ -171,7 +164,7 @@ class ImageSurroundings:
         if code is None:
             return None
         data = self.image.code_bytes(code, vaddr, min(code.end_vaddr, vaddr + _MAX_STUB_SIZE))
-        machine = Machine(self.arch)
+        machine = Machine(self.arch, range(0))
         state = machine.entry_state()
         for address, size, mnemonic, operands in self.decoder.disassemble(data, vaddr):
             effect = self.arch.effect_of(address, size, mnemonic, operands)
