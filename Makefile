@@ -91,6 +91,13 @@ check: lint types test ## all of the above
 generated: venv ## write the man page and the shells' completions again, from the parsers -> data/share
 	$(BIN)/python tools/generate.py
 
+.PHONY: step
+STEP_ONLY ?=
+
+step: venv ## step through codecs, OpenBLAS and musl programs, and hold rows of code without CFI to that (STEP_ONLY=musl: those)
+	tools/fetch-step build/step
+	$(BIN)/python tools/step.py $(addprefix --only ,$(STEP_ONLY))
+
 .PHONY: docs docs-links
 SITE   := build/site
 SPHINX  = $(BIN)/python -m sphinx --conf-dir docs --jobs 2 --fail-on-warning --keep-going --nitpicky --quiet .

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cfi2sframe.all_cfi import read_cfi, uncovered_code
 from cfi2sframe.assemble import outcomes_of
 from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
-from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
+from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import InputError, RequestError, UnfitError, naming
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
-from cfi2sframe.padding import PaddingCount
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
-from cfi2sframe.sources import find_cfi
 from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from cfi2sframe.assemble import Outcomes
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.verification.readers import Verdict
 
 
@@ -105,9 +105,10 @@ def verify(
     """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
 
     Of a file (an image, or a path, which is loaded), the section is the one that it has, or a given one, for which
-    `source` and `with_stubs` of the options matter. Of a conversion, it is the one that was made, encoded and decoded
-    again. Raises `InputError` when there is no section, what `convert` raises, and `BudgetError` when the comparison is
-    out of proportion to the file.
+    `source` and `with_stubs` of the options matter. Functions for code that no CFI covers are compared with what the
+    instructions say where `source` is "code"; where it is None they are counted (`Verification.uncompared_count`). Of a
+    conversion, it is the one that was made, encoded and decoded again. Raises `InputError` when there is no section,
+    what `convert` raises, and `BudgetError` when the comparison is out of proportion to the file.
     """
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
@@ -125,21 +126,29 @@ def _verify(image: ElfImage, section: DecodedSection, options: Options) -> Verif
     errata = (2 if _has_outermost_rows(section) else 1) if header.start_is_pcrel else 0
     target = Target(image.arch, header.version, errata)
     check_target(target)
-    cfi = read_programs(image, find_cfi(image, options.source))
+    cfi = read_cfi(image, options.source)
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, header.version, with_stubs=options.with_stubs)
     # The section may be that of a producer which describes no function in part.
-    return verify_section(image, _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts), section)
+    truth = _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts)
+    if options.source is None:
+        # It may have functions from instructions, which are compared if the user says so.
+        truth = truth._replace(uncompared=lambda: uncovered_code(image, map_code(image, cfi.entries, header.version)))
+    return verify_section(image, truth, section)
 
 
-def padding_in(image: ElfImage) -> PaddingCount:
-    """Return what counts the padding that functions of a section for this image may reach over.
+def byte_counters(image: ElfImage) -> ByteCounters:
+    """Return what counts the padding that functions of a section for this image reach over, and code without CFI.
 
     Raises `InputError` when the CFI, which says where functions end, cannot be used.
     """
+    from cfi2sframe.sframe.dump import ByteCounters
+
     with naming(image.name):
-        cfi = read_programs(image, find_cfi(image))
-        return PaddingCount(map_code(image, cfi.entries, SFRAME_VERSION_3).padding)
+        cfi = read_cfi(image, None)
+        code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
+        without_cfi = uncovered_code(image, code_map)
+        return ByteCounters(SpanCount(code_map.padding.ranges).between, SpanCount(without_cfi).between)
 
 
 def truth_of(conversion: Conversion) -> Truth:

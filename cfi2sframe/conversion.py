@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from cfi2sframe.all_cfi import read_cfi
 from cfi2sframe.assemble import Functions, Outcomes, assemble, outcomes_of
 from cfi2sframe.budget import Budget
 from cfi2sframe.code_map import CodeMap, map_code
-from cfi2sframe.dwarf.programs import Cfi, CfiEntry, read_programs
 from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.lower import InParts, Skip, Target, check_target, lower_programs
@@ -18,9 +18,9 @@ from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
+    from cfi2sframe.dwarf.programs import Cfi, CfiEntry
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.lookup_cost import LookupCost
@@ -41,14 +41,15 @@ class Options(NamedTuple):
     `version` is that of SFrame (1 to 3); `errata` is the number of the newest errata of version 2 that the section's
     readers know (0 to 2): not 2 by default, because glibc's backtrace() takes a row without data words for an error and
     leaves the whole trace to DWARF. `source` is the CFI to read; None: all that there is, and where several sources
-    describe an address, the first of `elf.cfi.CFI_KINDS`. `section_vaddr` is the section's virtual address; None: the
-    first 64 KiB boundary past the last PT_LOAD (objects: 0). `all_keep_frame_pointer` sets the section's flag
-    SFRAME_F_FRAME_POINTER (versions 1 and 2). `with_stubs`: PLT stubs get rows from their instructions. `with_padding`:
-    functions reach over the alignment padding that follows them, where the return addresses of calls that do not return
-    are. `whole_functions`: a function that the version can express in part is left out; otherwise its parts are
-    functions of the section, with holes between. `level`: 0 gives every function rows of its own, 1 shares equal rows,
-    2 also cuts and joins functions where that saves bytes, as far as a look-up stays as quick as at 1, "s" does so
-    whatever a look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge shared rows.
+    describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of them covers, what
+    follows from its instructions. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary
+    past the last PT_LOAD (objects: 0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER
+    (versions 1 and 2). `with_stubs`: PLT stubs get rows from their instructions. `with_padding`: functions reach over
+    the alignment padding that follows them, where the return addresses of calls that do not return are.
+    `whole_functions`: a function that the version can express in part is left out; otherwise its parts are functions of
+    the section, with holes between. `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also cuts
+    and joins functions where that saves bytes, as far as a look-up stays as quick as at 1, "s" does so whatever a
+    look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -94,12 +95,13 @@ def check_options(options: Options) -> None:
 class Conversion(NamedTuple):
     """The section made of an image, and what became of every FDE.
 
-    `target` is the ABI and version of the section, `cfi` the CFI that was read. `code_map` gives each address to one
-    FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each FDE
-    in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and `data` its bytes, empty
-    when it would have no function. `function_entries` has the number of the FDE of each function of `section`, None for
-    stubs; at levels 2 and "s", where a function may reach over several FDEs and stubs, that of the one it begins in.
-    `section_vaddr` is the section's virtual address, which function starts are relative to.
+    `target` is the ABI and version of the section, `cfi` the CFI that was read; functions that were derived from
+    instructions are its last entries (`Cfi.derived_numbers`), and in no count of FDEs. `code_map` gives each address to
+    one FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each
+    FDE in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and `data` its bytes,
+    empty when it would have no function. `function_entries` has the number of the FDE of each function of `section`,
+    None for stubs; at levels 2 and "s", where a function may reach over several FDEs and stubs, that of the one it
+    begins in. `section_vaddr` is the section's virtual address, which function starts are relative to.
     """
 
     image: ElfImage
@@ -146,12 +148,13 @@ class Conversion(NamedTuple):
         """How many FDEs with code of their own are described from start to end."""
         without_code = self.code_map.dropped.keys() | self.code_map.replaced
         lost = self._with_code(self.outcomes.skipped | self.outcomes.in_parts)
-        return len(self.cfi.entries) - len(without_code) - len(lost)
+        return self.cfi.derived_numbers.start - len(without_code.difference(self.cfi.derived_numbers)) - len(lost)
 
     def _with_code(self, numbers: frozenset[int]) -> list[int]:
         """Return those of some FDEs that describe code of their own, ascending: the loss of others is none."""
-        # The stubs describe the code of those that are replaced.
-        return sorted(numbers - (self.code_map.dropped.keys() | self.code_map.replaced))
+        # The stubs describe the code of those that are replaced. What is derived is no FDE.
+        others = self.code_map.dropped.keys() | self.code_map.replaced
+        return sorted(numbers.difference(others, self.cfi.derived_numbers))
 
     @property
     def is_whole(self) -> bool:
@@ -185,7 +188,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     level = _level_of(image, options)
     section_vaddr = default_section_vaddr(image) if options.section_vaddr is None else options.section_vaddr
 
-    cfi = read_programs(image, find_cfi(image, options.source))
+    cfi = read_cfi(image, options.source)
     _check_usable(cfi)
     results = lower_programs(cfi.programs, target, whole_functions=options.whole_functions)
     outcomes = outcomes_of(cfi.entries, results)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from itertools import accumulate, chain, compress
+from itertools import chain, compress
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -77,24 +77,6 @@ class Padding(NamedTuple):
         """Return the ranges that do not start at certain addresses."""
         kept = [start not in starts for start in self.starts]
         return Padding(tuple(compress(self.starts, kept)), tuple(compress(self.ends, kept)))
-
-
-class PaddingCount:
-    """Counts the bytes of padding in ranges of addresses."""
-
-    def __init__(self, padding: Padding) -> None:
-        self._padding = padding
-        #: By number of a range, the bytes of those before it.
-        self._before = [0, *accumulate(padding.sizes.values())]
-
-    def between(self, start_vaddr: int, end_vaddr: int) -> int:
-        """Return the bytes of padding from one address up to another."""
-        return max(0, self._up_to(end_vaddr) - self._up_to(start_vaddr))
-
-    def _up_to(self, vaddr: int) -> int:
-        index = bisect_left(self._padding.starts, vaddr)
-        excess = max(0, self._padding.ends[index - 1] - vaddr) if index else 0
-        return self._before[index] - excess
 
 
 def is_fill(image: ElfImage, data: bytes) -> bool:

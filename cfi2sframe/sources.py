@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All call frame information of an image, the best source first."""
+"""All call frame information that an image has, the best source first."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.cfi import CFI_KINDS, CfiKind, CfiSection, debug_frames, eh_frames
+from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_frames, eh_frames
 from cfi2sframe.errors import BudgetError, CfiError, ElfError, RequestError, UnfitError
 from cfi2sframe.gotable.translate import go_table_cfi
 from cfi2sframe.reasons import UnreadSource
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
 
+#: In the order of `CFI_KINDS`; "code" is no part of a file.
 _FINDERS: Final[dict[CfiKind, Callable[[ElfImage], tuple[CfiSection, ...]]]] = {
     "eh_frame": eh_frames,
     "debug_frame": debug_frames,
@@ -32,26 +33,27 @@ class FoundCfi(NamedTuple):
 def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
     """Return the image's CFI sections: of the kind asked for, or of all kinds in the order of `CFI_KINDS`.
 
-    Raises `RequestError` when there is none of the kind asked for, `UnfitError` when there is no CFI at all; and when
-    the best source cannot be read, `ElfError` or `CfiError`, or `BudgetError` when it is out of proportion to the
-    file's size. Another source that cannot be read is among the unread ones.
+    With "code" as the kind, none need be there: what the file has are the sources before it. Otherwise raises
+    `RequestError` when there is none of the kind asked for, `UnfitError` when there is no CFI at all. When the best
+    source cannot be read, raises `ElfError` or `CfiError`, or `BudgetError` when it is out of proportion to the file's
+    size. Another source that cannot be read is among the unread ones.
     """
-    if kind is not None:
+    if kind is not None and kind != "code":
         found = _FINDERS[kind](image)
         if not found:
             raise RequestError(f"no .{kind} section")
         return FoundCfi(found)
     sections: list[CfiSection] = []
     unread: list[UnreadSource] = []
-    for each in CFI_KINDS:
+    for each, finder in _FINDERS.items():
         if not sections:
-            sections += _FINDERS[each](image)
+            sections += finder(image)
             continue
         try:
             with image.budget.half():
-                sections += _FINDERS[each](image)
+                sections += finder(image)
         except (ElfError, CfiError, BudgetError) as error:
-            unread.append(UnreadSource.of(f".{each}", error))
-    if not sections:
+            unread.append(UnreadSource.of(SOURCE_NAMES[each], error))
+    if not sections and kind is None:
         raise UnfitError("no call frame information: no .eh_frame, .debug_frame or .gopclntab")
     return FoundCfi(tuple(sections), tuple(unread))

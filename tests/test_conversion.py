@@ -107,7 +107,7 @@ VADDRS = "an address from 0 to 0xffffffffffffffff or None"
 NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "version": ((0, 4, -1, True, 2.0, "3", None), "1, 2 or 3"),
     "errata": ((7, -1, True, 1.0, "2", None), "0, 1 or 2"),
-    "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame', 'gopclntab' or None"),
+    "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame', 'gopclntab', 'code' or None"),
     "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
     "all_keep_frame_pointer": ((0, 1, None, "no"), "False or True"),
     "with_stubs": ((0, 1, None, "no"), "False or True"),

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from cfi2sframe import Lookup, Options, convert, decode, decode_existing, decode_raw, load, verify
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
+from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.emit import emit
-from cfi2sframe.padding import Padding, PaddingCount, fill_size, find_padding, is_fill
+from cfi2sframe.padding import Padding, fill_size, find_padding, is_fill
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
 from tests.support import cfi_asm as asm
@@ -567,7 +568,7 @@ def test_counting_bytes(steps: list[tuple[int, int]], start: int, end: int) -> N
         position += gap + size
     padding = Padding(tuple(start for start, _ in ranges), tuple(end for _, end in ranges))
     held = {vaddr for first, last in ranges for vaddr in range(first, last)}
-    assert PaddingCount(padding).between(start, end) == len(held.intersection(range(start, end)))
+    assert SpanCount(padding.ranges).between(start, end) == len(held.intersection(range(start, end)))
 
 
 @pytest.mark.parametrize("size", [1, 100, 4095, 4096, 4097, 20_000])

@@ -20,11 +20,12 @@ from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import TextIO
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.dump import ByteCounters
 
 
 #: Enough of a file (bytes) to tell what it is.
@@ -128,7 +129,7 @@ def _text(opened: _Section) -> Iterator[str]:
 def _json(opened: _Section) -> Iterator[str]:
     from cfi2sframe.sframe.dump import dump_json
 
-    return dump_json(opened.section, opened.show_address, _padding_counter(opened.image))
+    return dump_json(opened.section, opened.show_address, _counters(opened.image))
 
 
 def _opened(item: Source | Unusable, section_vaddr: int | None) -> Iterator[_Section | Unusable]:
@@ -186,13 +187,13 @@ def _section_in(image: ElfImage) -> _Section | Unusable:
     return _Section(image.name, section, image)
 
 
-def _padding_counter(image: ElfImage | None) -> Callable[[int, int], int] | None:
-    """Return what counts the padding in a range; None without CFI, which says where functions end."""
-    from cfi2sframe.api import padding_in
+def _counters(image: ElfImage | None) -> ByteCounters | None:
+    """Return what counts the kinds of bytes in a range; None without CFI, which says where functions end."""
+    from cfi2sframe.api import byte_counters
 
     if image is None:
         return None
     try:
-        return padding_in(image).between
+        return byte_counters(image)
     except Cfi2SFrameError:
         return None

@@ -41,9 +41,9 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
     group.add_argument(
         "--from",
         dest="source",
-        choices=("eh_frame", "debug_frame", "gopclntab"),
+        choices=("eh_frame", "debug_frame", "gopclntab", "code"),
         help="the only CFI to read (default: all that a file has; where several describe an address, the first of "
-        "these holds)",
+        "these holds); code: all of it and, for code that no CFI covers, what its instructions say",
     )
     group.add_argument(
         "-O",

@@ -77,6 +77,12 @@ def _add_measured(parser: argparse.ArgumentParser) -> None:
         help="how far sections are made small, as convert's -O (default 2; objects are always at 0)",
     )
     group.add_argument(
+        "--from",
+        dest="source",
+        choices=("code",),
+        help="code: also what the instructions say of code that no CFI covers, as convert's --from code",
+    )
+    group.add_argument(
         "--executor",
         metavar="MODULE:CALLABLE",
         help="measure on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
@@ -257,6 +263,7 @@ def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) 
         versions=_versions(arguments),
         level=arguments.level,
         has_code_sections=arguments.by == "section",
+        source=arguments.source,
     )
     count = process_count(arguments)
     measured: list[Measured] = []

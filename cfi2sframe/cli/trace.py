@@ -52,6 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the version that CFI is converted to (default 3)",
     )
     parser.add_argument(
+        "--from",
+        dest="source",
+        choices=("code",),
+        help="code: where a file has no .sframe section, also find rows in the instructions of code that no CFI covers",
+    )
+    parser.add_argument(
         "--with-cfi-registers",
         action="store_true",
         help="if a row needs a register that SFrame does not track, find in the CFI of the inner frames where they "
@@ -105,7 +111,7 @@ def _trace(arguments: argparse.Namespace) -> Traced:
 
     if (arguments.core is None) == (arguments.pid is None):
         raise RequestError("one of CORE and --pid N is needed")
-    store = FileStore(arguments.sysroot, arguments.sframe_version)
+    store = FileStore(arguments.sysroot, arguments.sframe_version, arguments.source)
     options = {
         "threads": arguments.thread,
         "limit": arguments.limit,

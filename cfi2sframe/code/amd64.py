@@ -2,7 +2,7 @@
 """What the instructions of AMD64 do to a frame (Intel's manual, volume 2; AMD's, volume 3), from capstone's text.
 
 An instruction that no table here names changes each general register that its text names, outside of an address, and
-those that such instructions change without naming them. SP changes without being named in the tables' instructions only.
+those that such instructions change without naming them. Only instructions of the tables change SP without naming it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _WORD: Final = 8
+_HALF: Final = 4
 _RAX, _RDX, _RCX, _RBX, _RSI, _RDI, _RBP, _RSP, _R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
+#: The flags tell nothing of two values.
+_NO_COMPARISON: Final = Step(Op.COMPARE, NOTHING)
+#: Instructions that leave the flags as they are, besides those on vectors.
+_KEEP_FLAGS: Final = frozenset(
+    {"mov", "movabs", "movzx", "movsx", "movsxd", "lea", "push", "pop", "leave", "not", "bswap", "xchg", "nop", "cdq"}
+    | {"cqo", "cdqe", "cwde", "cbw", "cwd", "cmp", "pause", "movbe", "sarx", "shlx", "shrx", "rorx", "pdep", "pext"}
+    | {"mulx", "endbr64", "jmp", "call", "ret", "prefetcht0", "prefetcht1", "prefetcht2", "prefetchnta", "prefetchw"}
+    | {"lfence", "sfence", "mfence", "vzeroupper", "vzeroall", "movnti", "stosb", "stosd", "stosq", "movsb", "movsq"}
+    | {"jrcxz", "jecxz", "loop", "loope", "loopne", "enter", "rdtsc", "rdtscp", "cpuid", "int3", "ud2", "hlt"}
+)
 #: Registers that calls do not keep (System V ABI for AMD64, 3.2.1): rax, rdx, rcx, rsi, rdi, r8 to r11.
 _CLOBBERED: Final = frozenset({_RAX, _RDX, _RCX, _RSI, _RDI, 8, 9, 10, _R11})
 
@@ -54,8 +65,22 @@ _MEMORY: Final = re.compile(r"(?:(\w+) ptr )?(?:(\w\w):)?\[([^\]]*)\]")
 _TERM: Final = re.compile(r"([+-]?) ?(?:(\w+)\*(\d)|(0x[0-9a-f]+|\d+)|(\w+))")
 _NUMBER: Final = re.compile(r"-?(?:0x[0-9a-f]+|\d+)")
 _VECTOR: Final = re.compile(r"\b(?:[xyz]?mm\d|k\d|st\b|st\()")
+#: How operands begin where a vector is changed, as most are in such code.
+_VECTOR_TARGETS: Final = frozenset({"xmm", "ymm", "zmm"})
 #: Prefixes that do not change what is said here.
-_PREFIXES: Final = ("rep ", "repe ", "repz ", "repne ", "repnz ", "lock ", "bnd ", "notrack ", "xacquire ", "xrelease ", "data16 ")
+_PREFIXES: Final = (
+    "rep ",
+    "repe ",
+    "repz ",
+    "repne ",
+    "repnz ",
+    "lock ",
+    "bnd ",
+    "notrack ",
+    "xacquire ",
+    "xrelease ",
+    "data16 ",
+)
 #: The size of a call, a jump, a return or a push with an operand size prefix, with which processors differ, or fewer
 #: than 8 bytes are pushed.
 _SHORTENED_SIZES: Final = {"call": (6,), "jmp": (4, 6), "ret": (2, 4), "push": (3, 4)}
@@ -169,6 +194,8 @@ def _mov(text: _Text) -> Effect:
     if part is not None:
         if part[1] == 4 and value is not None:
             return Effect((Step(Op.CONSTANT, part[0], offset=value & 0xFFFFFFFF),))
+        if part[1] == 1 and value is not None and text.operands[0][-1] == "l":
+            return Effect((Step(Op.CONSTANT, part[0], offset=value & 0xFF, size=1),))
         return _short_copy(text, part[0])
     memory = text.memory(0)
     if memory is None:
@@ -209,12 +236,11 @@ def _loaded(target: int, memory: _Memory | None, *, is_signed: bool = False) -> 
 
 def _extended(text: _Text) -> Effect:
     """Return the effect of a copy that extends its source."""
-    part = text.part(0)
-    assert_memory = text.memory(1)
+    part, memory = text.part(0), text.memory(1)
     if part is None:
         return _writes_first(text)
-    if text.name in ("movsxd", "movsx") and assert_memory is not None and part[1] == _WORD:
-        return Effect((_loaded(part[0], assert_memory, is_signed=True),))
+    if text.name in ("movsxd", "movsx") and memory is not None and part[1] == _WORD:
+        return Effect((_loaded(part[0], memory, is_signed=True),))
     return _short_copy(text, part[0])
 
 
@@ -228,6 +254,13 @@ def _sum(text: _Text) -> Effect:
     if text.name == "add" and source is not None:
         return Effect((Step(Op.ADD, target, source),))
     return Effect((Step(Op.FORGET, target),))
+
+
+def _exclusive_or(text: _Text) -> Effect:
+    part = text.part(0)
+    if part is not None and part == text.part(1) and part[1] >= _HALF:
+        return Effect((Step(Op.CONSTANT, part[0]),))
+    return _writes_first(text)
 
 
 def _step_by_one(text: _Text) -> Effect:
@@ -368,9 +401,10 @@ def _product(text: _Text) -> Effect:
 
 
 def _system_call(text: _Text) -> Effect | None:
-    if text.name == "int" and text.value(0) != 0x80:
-        return None
-    return Effect(_forget((_RAX, _RCX, _R11)))
+    if text.name == "int":
+        # Calls of 32-bit code have numbers of their own.
+        return Effect(_forget((_RAX,))) if text.value(0) == 0x80 else None
+    return Effect((Step(Op.MOVE, JUMP_TARGET, _RAX), *_forget((_RAX, _RCX, _R11))), Flow.SYSTEM_CALL)
 
 
 def _nothing(_text: _Text) -> Effect:
@@ -420,7 +454,7 @@ _READS_ONLY: Final = (
     *("cli", "sti", "wait", "sahf", "serialize", "fadd", "fsub", "fmul", "fdiv", "fiadd", "fimul", "fcom", "fcomp"),
 )
 _FIRST_ONLY: Final = (
-    *("or", "xor", "not", "neg", "adc", "sbb", "shl", "shr", "sar", "sal", "rol", "ror", "rcl", "rcr", "shld", "shrd"),
+    *("or", "not", "neg", "adc", "sbb", "shl", "shr", "sar", "sal", "rol", "ror", "rcl", "rcr", "shld", "shrd"),
     *("bsf", "bsr", "popcnt", "tzcnt", "lzcnt", "andn", "bextr", "blsi", "blsr", "blsmsk", "bzhi", "pdep", "pext"),
     *("rorx", "sarx", "shlx", "shrx", "bswap", "movbe", "crc32", "btc", "btr", "bts", "adcx", "adox", "rdfsbase"),
     *("rdgsbase", "rdrand", "rdseed", "rdpid", "rdsspd", "rdsspq", "fst", "fstp", "fist", "fistp", "fisttp", "fnstcw"),
@@ -450,6 +484,7 @@ _HANDLERS: Final[dict[str, Callable[[_Text], Effect | None]]] = {
     "cpuid": _only(_RAX, _RBX, _RCX, _RDX),
     "cmpxchg": _implicit(_RAX),
     "imul": _product,
+    "xor": _exclusive_or,
     "lea": _lea,
     "and": _and,
     "push": _push,
@@ -466,6 +501,8 @@ _HANDLERS: Final[dict[str, Callable[[_Text], Effect | None]]] = {
 
 def effect_of(address: int, size: int, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of an instruction from its text (`CodeArch.effect_of`)."""
+    if operands[:3] in _VECTOR_TARGETS and "str" not in mnemonic:
+        return NO_EFFECT
     name = mnemonic
     while " " in name:
         prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
@@ -485,7 +522,10 @@ def effect_of(address: int, size: int, mnemonic: str, operands: str) -> Effect |
     handler = _HANDLERS.get(name)
     if handler is None:
         handler = _writes_first if name.startswith(("set", "cmov")) else _other
-    return handler(text)
+    effect = handler(text)
+    if effect is None or name in _KEEP_FLAGS or name.startswith(("set", "cmov", "vmov", "mov")):
+        return effect
+    return effect._replace(steps=(*effect.steps, _NO_COMPARISON))
 
 
 def _is_shortened(text: _Text) -> bool:
@@ -518,6 +558,10 @@ AMD64_CODE: Final = CodeArch(
     call_clobbered=_CLOBBERED,
     red_zone=128,
     alignment=1,
+    system_call_register=_RAX,
+    last_system_calls=frozenset({15, 60, 231}),
+    sigreturn_calls=frozenset({15}),
+    clone_calls=frozenset({56, 435}),
     open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,

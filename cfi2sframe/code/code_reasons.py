@@ -18,3 +18,4 @@ class CodeReason(Enum):
     FP_UNKNOWN = "the caller's FP is lost"
     UNKNOWN_INSTRUCTION = "an instruction whose effect is not known"
     NOT_IN_FILE = "its bytes are not in the file"
+    NO_LOCAL_SYMBOL = "no local symbol gives a linker its place"

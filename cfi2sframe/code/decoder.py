@@ -22,7 +22,9 @@ _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
 _MAX_INSTRUCTION_SIZE: Final = 15
-_REGISTER_BITS: Final = 64
+_REGISTER_BITS: Final = 63
+#: In `Decoded.changed`, the bit for a store.
+MEMORY_BIT: Final = 1 << 63
 #: Microseconds of work on an instruction, and bytes of memory that it takes.
 _INSTRUCTION_STEPS: Final = 2
 _INSTRUCTION_SIZE: Final = 200
@@ -55,7 +57,8 @@ class Decoder:
         self.constants: set[int] = set()
         self._starts = [span.start for span in spans]
         self._effects: dict[tuple[str, str, int], tuple[Effect | None, int]] = {}
-        self._found: dict[int, Decoded] = {}
+        self._swept: dict[int, Decoded] = {}
+        self._found = self._swept
         self._bytes: dict[int, bytes] = {}
         try:
             self._disassembler: Any = arch.open_disassembler()
@@ -64,6 +67,8 @@ class Decoder:
             raise InputError(f"{reason}; without --from code, only CFI is read") from None
         for span in spans:
             self._sweep(span)
+        #: What is found between the instructions of the first pass.
+        self._found = {}
 
     def span_of(self, vaddr: int) -> Span | None:
         """Return the span that holds an address."""
@@ -72,7 +77,7 @@ class Decoder:
 
     def at(self, vaddr: int) -> Decoded | None:
         """Return the instruction at an address; None where the spans have none."""
-        found = self._found.get(vaddr)
+        found = self._swept.get(vaddr) or self._found.get(vaddr)
         if found is not None:
             return found
         span = self.span_of(vaddr)
@@ -87,7 +92,8 @@ class Decoder:
         yield from self._disassembler.disasm_lite(data, vaddr)
 
     def __contains__(self, vaddr: object) -> bool:
-        return vaddr in self._found
+        """Whether the first pass has an instruction at an address."""
+        return vaddr in self._swept
 
     def _read(self, span: Span, start: int, end: int) -> bytes:
         data = self._bytes.get(span.start)
@@ -113,15 +119,17 @@ class Decoder:
         reached = 0
         count = 0
         for address, size, mnemonic, operands in instructions:
-            if address >= limit or address in found:
+            if address >= limit or address in found or address in self._swept:
                 break
             count += 1
             key = (mnemonic, operands, size)
             known = effects.get(key)
             if known is None:
                 effect = arch.effect_of(address, size, mnemonic, operands)
+                if effect is not None and effect.flow is Flow.EXECUTE:
+                    effect = self._executed(effect.target, operands)
                 known = effect, _changed(effect)
-                if effect is None or effect.target is None and not arch.depends_on_address(mnemonic, operands):
+                if effect is None or (effect.target is None and not arch.depends_on_address(mnemonic, operands)):
                     effects[key] = known
                 else:
                     self._note(effect)
@@ -130,6 +138,16 @@ class Decoder:
         self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
+
+    def _executed(self, target: int | None, operands: str) -> Effect | None:
+        """Return the effect of an instruction that executes the one at an address."""
+        code = None if target is None else self.image.code_range_of(target)
+        if target is None or code is None or self.arch.effect_of_executed is None:
+            return None
+        data = self.image.code_bytes(code, target, min(code.end_vaddr, target + _MAX_INSTRUCTION_SIZE))
+        for _, _, mnemonic, executed in self._disassembler.disasm_lite(data, target, 1):
+            return self.arch.effect_of_executed(operands, mnemonic, executed)
+        return None
 
     def _note(self, effect: Effect) -> None:
         if effect.target is not None:
@@ -143,6 +161,8 @@ def _changed(effect: Effect | None) -> int:
     """Return a number with a bit for each register that an instruction changes, of those with numbers below 64."""
     bits = 0
     for step in effect.steps if effect is not None else ():
-        if step.register < _REGISTER_BITS and step.op not in (Op.STORE, Op.COMPARE):
+        if step.op == Op.STORE:
+            bits |= MEMORY_BIT
+        elif step.register < _REGISTER_BITS and step.op != Op.COMPARE:
             bits |= 1 << step.register
     return bits

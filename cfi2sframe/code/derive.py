@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import Decoder
 from cfi2sframe.code.entries import find_entries
+from cfi2sframe.code.exits import Exits
 from cfi2sframe.code.flow import FlowAnalysis, Surroundings
 from cfi2sframe.code.machines import code_arch_of
 from cfi2sframe.code.records import Derived, DerivedFunction, Underived
 from cfi2sframe.code.rows import RowMaker
 from cfi2sframe.code.surroundings import ImageSurroundings
-from cfi2sframe.code.values import CONSTANT, State, Value
+from cfi2sframe.code.values import CONSTANT
 from cfi2sframe.dwarf.rules import TableBuilder
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.padding import fill_size
@@ -26,7 +27,9 @@ from cfi2sframe.padding import fill_size
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from cfi2sframe.code.flow import Block
+    from cfi2sframe.code.blocks import Change
+    from cfi2sframe.code.exits import Ending
+    from cfi2sframe.code.values import State
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
 
@@ -57,9 +60,8 @@ def _code_without(image: ElfImage, covered: Sequence[Span]) -> list[Span]:
     """Return the executable code outside of some ranges, without gaps that only padding fills."""
     found: list[Span] = []
     for code in image.code_ranges:
-        for gap in without([(code.start_vaddr, code.end_vaddr)], covered):
-            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
-                found.append(gap)
+        gaps = without([(code.start_vaddr, code.end_vaddr)], covered)
+        found += [gap for gap in gaps if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start]
     return found
 
 
@@ -77,9 +79,7 @@ class _Derivation:
         self.flow = FlowAnalysis(
             self.decoder,
             arch,
-            Surroundings(
-                around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start
-            ),
+            Surroundings(around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start),
         )
         self.rows = RowMaker(arch)
         self.runs: list[Run] = []
@@ -99,7 +99,7 @@ class _Derivation:
         waiting = set(entries.possible)
         while True:
             waiting |= {vaddr for vaddr in self._loaded if self.decoder.span_of(vaddr) is not None}
-            waiting = {vaddr for vaddr in waiting - tried if vaddr not in flow.kept_instructions}
+            waiting = {vaddr for vaddr in waiting - tried if not flow.is_kept(vaddr)}
             batch = {vaddr for vaddr in waiting if vaddr % _FUNCTION_ALIGNMENT == 0} or waiting
             if not batch:
                 break
@@ -113,19 +113,18 @@ class _Derivation:
         """Follow control, and keep what its exits confirm."""
         flow = self.flow
         flow.run()
-        blocks = [start for start in flow.states if start not in flow.kept]
+        exits = Exits(flow)
         runs: dict[int, list[Run]] = {}
         loaded: dict[int, set[int]] = {}
-        addresses: dict[int, list[int]] = {}
-        found: dict[int, Block] = {}
-        for start in blocks:
+        endings: dict[int, Ending] = {}
+        for start in [start for start in flow.states if start not in flow.kept]:
             reader = _BlockReader(self.rows)
-            found[start] = flow.block(start, reader.look)
-            runs[start], loaded[start], addresses[start] = reader.runs, reader.loaded, reader.addresses
-        for component in _components(found):
-            reason = _reason_against(component, found, is_certain=is_certain)
+            endings[start] = exits.read(start, reader.look, reader.look_at_call)
+            runs[start], loaded[start] = reader.runs(flow.blocks[start].end_vaddr), reader.loaded
+        for component in _components(endings):
+            reason = _reason_against(component, endings, is_certain=is_certain)
             if reason is None:
-                flow.keep(component, [vaddr for start in component for vaddr in addresses[start]])
+                flow.keep(component)
                 self.function_starts.update(start for start in component if start in flow.entries)
                 for start in component:
                     self.runs += runs[start]
@@ -179,37 +178,49 @@ def _start_of(run: Run) -> int:
 
 
 class _BlockReader:
-    """Collects the rows of a block's instructions, and the addresses that they load."""
+    """Collects the rows of a block, and the addresses that its instructions load."""
 
     def __init__(self, rows: RowMaker) -> None:
         self.rows = rows
-        self.runs: list[Run] = []
+        self.starts: list[tuple[int, RowState | CodeReason]] = []
         self.loaded: set[int] = set()
-        self.addresses: list[int] = []
 
-    def look(self, vaddr: int, end_vaddr: int, state: State) -> None:
-        """Take the state before an instruction."""
-        self.addresses.append(vaddr)
+    def look(self, vaddr: int, change: Change | None, state: State) -> None:
+        """Take the state at an address, after a change."""
+        if change is not None:
+            for step in change.steps:
+                value = state.registers.get(step.register)
+                if value is not None and value.base == CONSTANT:
+                    self.loaded.add(value.offset)
+            # Where the CFA counts from SP, only SP, FP, the RA and the stack matter.
+            if not change.changed & self.rows.frame_bits and self.rows.is_plain(self.starts[-1][1]):
+                return
         row = self.rows.row_of(state)
-        if self.runs and self.runs[-1].row is row and self.runs[-1].end_vaddr == vaddr:
-            self.runs[-1] = self.runs[-1]._replace(end_vaddr=end_vaddr)
-        else:
-            self.runs.append(Run(vaddr, end_vaddr, row))
-        for value in state.registers.values():
-            if value.base == CONSTANT:
-                self.loaded.add(value.offset)
+        if not self.starts or self.starts[-1][1] is not row:
+            self.starts.append((vaddr, row))
+
+    def look_at_call(self, vaddr: int, state: State) -> None:
+        """Take the state at a call."""
+        row = self.rows.row_of(state, at_call=True)
+        if row is not self.starts[-1][1]:
+            self.starts.append((vaddr, row))
+
+    def runs(self, end_vaddr: int) -> list[Run]:
+        """Return the rows as runs up to the block's end."""
+        ends = [vaddr for vaddr, _ in self.starts[1:]] + [end_vaddr]
+        return [Run(vaddr, end, row) for (vaddr, row), end in zip(self.starts, ends, strict=True) if vaddr < end]
 
 
-def _components(blocks: dict[int, Block]) -> Iterator[list[int]]:
+def _components(endings: dict[int, Ending]) -> Iterator[list[int]]:
     """Yield the blocks that belong together: those that control leads to within a function."""
-    neighbours: dict[int, list[int]] = {start: [] for start in blocks}
-    for start, block in blocks.items():
-        for follower in block.followers:
+    neighbours: dict[int, list[int]] = {start: [] for start in endings}
+    for start, ending in endings.items():
+        for follower in ending.followers:
             if follower in neighbours:
                 neighbours[start].append(follower)
                 neighbours[follower].append(start)
     seen: set[int] = set()
-    for start in blocks:
+    for start in endings:
         if start in seen:
             continue
         seen.add(start)
@@ -222,14 +233,14 @@ def _components(blocks: dict[int, Block]) -> Iterator[list[int]]:
         yield component
 
 
-def _reason_against(component: Iterable[int], blocks: dict[int, Block], *, is_certain: bool) -> CodeReason | None:
+def _reason_against(component: Iterable[int], endings: dict[int, Ending], *, is_certain: bool) -> CodeReason | None:
     """Return why a component is not kept; None when it is."""
     confirms = is_certain
     for start in component:
-        verdict = blocks[start].verdict
+        verdict = endings[start].verdict
         if verdict.contradicts:
             return CodeReason.CONTRADICTED
-        if blocks[start].stop is not None and not is_certain:
+        if endings[start].stop is not None and not is_certain:
             return CodeReason.UNKNOWN_INSTRUCTION
         confirms |= verdict.confirms
     return None if confirms else CodeReason.NOT_CONFIRMED

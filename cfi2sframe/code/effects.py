@@ -17,23 +17,27 @@ from typing import Final, NamedTuple
 NOTHING: Final = -1
 #: A register of no ABI: where an indirect jump leads.
 JUMP_TARGET: Final = 1000
+#: Another one: a value that a step leaves for the next step of the same effect.
+BETWEEN_STEPS: Final = 1001
 
 
 class Op(IntEnum):
     """The operations on values; their operands are fields of `Step`. Sums are modulo 2**64."""
 
     MOVE = 0
-    """register = source + offset; a copy of fewer than 8 bytes, of an index, has its `size`"""
+    """register = source + offset; of a copy of fewer than 8 bytes, the low `size` bytes, signed where `is_signed`"""
     CONSTANT = 1
-    """register = offset, an address or a number"""
+    """register = offset, an address or a number; of a number of 1 byte, the others are as they were"""
     LOAD = 2
-    """register = the `size` bytes at source + offset; at offset where source is `NOTHING`"""
+    """register = the `size` bytes at source + offset, signed where `is_signed`; at offset where source is `NOTHING`"""
     STORE = 3
     """the `size` bytes at register + offset = source; an unknown value where source is `NOTHING`"""
     FORGET = 4
     """register = a value that cannot be told (also SP, after an alignment or after an unknown sum)"""
     ADD = 5
-    """register = register + source"""
+    """register = register + source * scale: of the source, the low `size` bytes, signed where `is_signed`.
+
+    A word of a table of jumps may count instructions (scale 4); a difference has scale -1."""
     LOAD_INDEXED = 6
     """register = the `size` bytes at source + index * scale + offset, signed where `is_signed`: a table of jumps.
 
@@ -41,10 +45,10 @@ class Op(IntEnum):
     LIMIT = 8
     """register = a number of at most offset, as after a mask: an index into a table of jumps"""
     COMPARE = 7
-    """the flags tell how register and source, or register and offset where source is `NOTHING`, compare
+    """the flags tell how the low `size` bytes of register and source, or of register and offset, compare.
 
-    Signed numbers where `is_signed`; the first `size` low bytes. Where register is `NOTHING`, the flags tell something
-    else from now on."""
+    Numbers are signed where `is_signed`. Where there is no source it is `NOTHING`; where register is `NOTHING`, too,
+    the flags tell nothing of two values."""
     SCALE = 9
     """register = register * scale: an index of words"""
     COMPARE_AND_BRANCH = 10
@@ -59,7 +63,7 @@ class Step(NamedTuple):
     source: int = NOTHING
     offset: int = 0
     size: int = 8
-    index: int = NOTHING
+    index: int = NOTHING  # type: ignore[assignment]  # hides tuple.index
     scale: int = 1
     is_signed: bool = False
 
@@ -81,10 +85,16 @@ class Flow(IntEnum):
     """To the RA: on top of the stack (AMD64), or in `JUMP_TARGET`."""
     STOP = 7
     """Nowhere: a trap."""
-    BRANCH_INDIRECT = 8
+    SYSTEM_CALL = 8
+    """To the next instruction, unless the call with the number in `JUMP_TARGET` ends the thread or a signal."""
+    BRANCH_INDIRECT = 9
     """To the address in `JUMP_TARGET`, or to the next instruction: a conditional return where that is the RA."""
-    EXECUTE = 9
+    EXECUTE = 10
     """To the next instruction, after the one at the target has been executed (`CodeArch.effect_of_executed`)."""
+
+
+#: The flows that leave an address to come back to.
+CALLS: Final = frozenset({Flow.CALL, Flow.CALL_INDIRECT})
 
 
 class Condition(IntEnum):
@@ -122,9 +132,12 @@ NO_EFFECT: Final = Effect()
 class CodeArch(NamedTuple):
     """What the analysis needs to know of an ABI. Registers are DWARF's numbers; offsets count bytes from the CFA.
 
-    At a function's entry SP is CFA + `entry_sp_offset`, FP and the RA have the caller's values: the RA in `ra_register`,
-    or on the stack at CFA + `ra_slot` where that is not None. A call leaves none of the `call_clobbered` registers as
-    they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of instructions.
+    At a function's entry SP is CFA + `entry_sp_offset`, FP and the RA have the caller's values: the RA in
+    `ra_register`, or on the stack at CFA + `ra_slot` where that is not None. A call leaves none of the `call_clobbered`
+    registers as they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of
+    instructions. `system_call_register` has the number of a system call, `last_system_calls` are those of Linux's calls
+    that do not come back, `sigreturn_calls` those of them that return from a signal, and after `clone_calls` a new
+    thread has another stack.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from the text of its
     disassembly (capstone's), which is the same for equal texts unless `depends_on_address`. It knows every instruction:
@@ -143,6 +156,10 @@ class CodeArch(NamedTuple):
     call_clobbered: frozenset[int]
     red_zone: int
     alignment: int
+    system_call_register: int
+    last_system_calls: frozenset[int]
+    sigreturn_calls: frozenset[int]
+    clone_calls: frozenset[int]
     open_disassembler: Callable[[], object]
     effect_of: Callable[[int, int, str, str], Effect | None]
     depends_on_address: Callable[[str, str], bool]

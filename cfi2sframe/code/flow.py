@@ -9,22 +9,27 @@ there has to arrive with their state.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op
-from cfi2sframe.code.values import CALLER_FP, CFA, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.code.blocks import Blocks
+from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Sequence
 
-    from cfi2sframe.code.decoder import Decoded, Decoder
+    from cfi2sframe.code.blocks import Exit
+    from cfi2sframe.code.decoder import Decoder
     from cfi2sframe.code.effects import CodeArch, Effect
     from cfi2sframe.code.values import State
+    from cfi2sframe.elf.image import ElfImage
 
-#: Microseconds of work on a block, and on an instruction of it.
+#: Microseconds of work on a block, and on an instruction of it that changes values.
 _BLOCK_STEPS: Final = 8
-_STEPS: Final = 1
+_CHANGE_STEPS: Final = 1
+_PAGE_SIZE: Final = 0x1000
 _WHAT: Final = "the paths through code without CFI"
 _CALLER_FP: Final = Value(CALLER_FP, 0)
 _RA: Final = Value(RETURN_ADDRESS, 0)
@@ -46,46 +51,25 @@ class Surroundings(NamedTuple):
     is_start: Callable[[int], bool]
 
 
-class Verdict(NamedTuple):
-    """What the way out of a block says of the depth: it is that of a function's end, or another one, or neither."""
-
-    confirms: bool = False
-    contradicts: bool = False
-    detail: str = ""
-
-
-_NEUTRAL: Final = Verdict()
-_CONFIRMS: Final = Verdict(confirms=True)
-
-
-class Block(NamedTuple):
-    """A block: `followers` are the blocks of the same function where control continues, `verdict` that of the way out.
-
-    `stop` is the address of an instruction that is not known, None without one.
-    """
-
-    followers: tuple[int, ...]
-    verdict: Verdict
-    stop: int | None
-
-
 class FlowAnalysis:
-    """Follows control from entries; `states` has the state before each block, by its address."""
+    """Follows control from entries; `states` has the state before each block, by its address.
+
+    `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
+    """
 
     def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
         self.decoder = decoder
         self.arch = arch
         self.around = around
-        self.machine = Machine(arch)
+        self.machine = Machine(arch, address_range(decoder.image))
+        self.blocks = Blocks(decoder, self.machine.addresses)
         self.states: dict[int, State] = {}
-        #: Entries of functions, whether or not a caller is known.
         self.entries: set[int] = set()
-        #: Blocks of earlier rounds, and the addresses of their instructions.
         self.kept: set[int] = set()
-        self.kept_instructions: set[int] = set()
-        self._starts: list[int] = []
+        self.firm: set[int] = set()
         self._work: list[int] = []
         self._waiting: set[int] = set()
+        #: By block, those from which control gets there within a function; by entry, the blocks that call it.
         self._before: dict[int, set[int]] = {}
         self._callers: dict[int, set[int]] = {}
         self._returning: set[int] = set()
@@ -98,125 +82,53 @@ class FlowAnalysis:
 
     # Entries and rounds
 
-    def enter(self, vaddr: int, *, has_caller: bool = True) -> None:
-        """Add the entry of a function."""
-        self.entries.add(vaddr)
-        self._reach(vaddr, self.machine.entry_state(has_caller=has_caller))
+    def enter(self, vaddr: int, *, has_caller: bool = True, is_firm: bool = False) -> None:
+        """Add the entry of a function; `is_firm`: control that gets there otherwise says nothing of its state."""
+        if is_firm:
+            self.firm.add(vaddr)
+        if vaddr not in self.entries:
+            self.entries.add(vaddr)
+            self._reach(vaddr, self.machine.entry_state(has_caller=has_caller))
 
     def run(self) -> None:
         """Follow control until nothing new is found. Raises `BudgetError`."""
+        # In the order of addresses, because control mostly leads forward.
         while self._work:
-            start = self._work.pop()
+            start = heappop(self._work)
             self._waiting.discard(start)
             self._follow(start)
 
-    def keep(self, starts: Iterable[int], instructions: Iterable[int]) -> None:
-        """Let some blocks of this round, with the addresses of their instructions, stay as they are."""
+    def keep(self, starts: Iterable[int]) -> None:
+        """Let some blocks of this round stay as they are."""
         self.kept.update(starts)
-        self.kept_instructions.update(instructions)
 
     def forget(self, starts: Iterable[int]) -> None:
         """Forget some blocks of this round."""
-        for start in starts:
+        gone = list(starts)
+        for start in gone:
             del self.states[start]
             self.entries.discard(start)
-        self._starts = sorted(self.states)
+        self.blocks.remove(gone)
 
-    def block(self, start: int, look: Callable[[int, int, State], None]) -> Block:
-        """Return a block, once all work is done.
+    def is_kept(self, vaddr: int) -> bool:
+        """Whether a block of an earlier round has an address."""
+        if vaddr in self.states:
+            return vaddr in self.kept
+        return self.blocks.holder_of(vaddr) in self.kept
 
-        `look(vaddr, end_vaddr, state)` is called for each instruction, with the state before it, which then changes.
-        """
-        state = self.states[start].copy()
-        end = start
-        last: Effect | None = None
-        for vaddr, (end, effect, _) in self._instructions(start):
-            look(vaddr, end, state)
-            if effect is None:
-                return Block((), _NEUTRAL, vaddr)
-            for step in effect.steps:
-                self.machine.apply(state, step, vaddr)
-            if effect.flow != Flow.NEXT:
-                return Block(*self._way_out(start, effect, vaddr, end, state, last), None)
-            last = effect
-        if end > start and self._is_leader(end):
-            return Block(*self._arrival(end, state), None)
-        return Block((), _NEUTRAL, end)
+    def comes_back(self, start: int, end: int) -> bool:
+        """Whether the call at the end of a block comes back to an address."""
+        return end in self.states and start in self._before.get(end, ())
 
-    # Following
+    def is_at_return(self, state: State) -> bool:
+        """Whether SP and the RA are what they were at the function's entry."""
+        if state.registers.get(self.arch.sp_register) != self._entry_sp:
+            return False
+        if self._ra_place is not None:
+            return state.slots.get(self._ra_place) == _RA
+        return state.registers.get(self.arch.ra_register) == _RA
 
-    def _instructions(self, start: int) -> Iterator[tuple[int, Decoded]]:
-        """Yield the instructions of a block; the last one ends the flow, or another block follows, or nothing does."""
-        vaddr = start
-        while True:
-            decoded = self.decoder.at(vaddr)
-            if decoded is None:
-                return
-            yield vaddr, decoded
-            end, effect, _ = decoded
-            if effect is None or effect.flow != Flow.NEXT or self._is_leader(end):
-                return
-            vaddr = end
-
-    def _is_leader(self, vaddr: int) -> bool:
-        return vaddr in self.states or vaddr in self.decoder.branch_targets or vaddr in self.kept_instructions
-
-    def _follow(self, start: int) -> None:
-        state = self.states[start].copy()
-        machine, budget = self.machine, self.decoder.image.budget
-        count = 0
-        end = start
-        changed = 0
-        for vaddr, (end, effect, bits) in self._instructions(start):
-            count += 1
-            changed |= bits
-            if effect is None:
-                changed |= self._clobbered
-                self._mark_returning(start)
-                break
-            for step in effect.steps:
-                machine.apply(state, step, vaddr)
-            if effect.flow != Flow.NEXT:
-                self._leave(start, effect, end, state, vaddr)
-                break
-        else:
-            if count and self._is_leader(end):
-                self._go(start, end, state)
-            else:
-                self._mark_returning(start)
-        self._mark_changed(start, changed)
-        budget.spend(_BLOCK_STEPS + _STEPS * count, _WHAT)
-
-    def _leave(self, start: int, effect: Effect, end: int, state: State, vaddr: int) -> None:
-        """Pass the state after a block's last instruction on to where control continues."""
-        flow, target = effect.flow, effect.target
-        if flow == Flow.BRANCH and target is not None:
-            taken, other = self._branch_states(effect, state)
-            self._go(start, target, taken)
-            self._go(start, end, other)
-        elif flow == Flow.JUMP and target is not None:
-            self._go(start, target, state)
-        elif flow == Flow.CALL and target is not None:
-            self._call(start, target, end, state, vaddr)
-        elif flow == Flow.CALL_INDIRECT:
-            value = state.registers.get(JUMP_TARGET)
-            if value is None or value.base != LOADED or self.around.import_returns(value.offset):
-                self._come_back(start, end, state)
-        elif flow == Flow.RETURN:
-            self._mark_returning(start)
-            if self._is_at_return(state) and state.registers.get(self.arch.fp_register) != _CALLER_FP:
-                self._mark_spoiling_fp(start)
-        elif flow == Flow.JUMP_INDIRECT:
-            targets = self._targets(state)
-            if targets is None:
-                value = state.registers.get(JUMP_TARGET)
-                if value is None or value.base != LOADED or self.around.import_returns(value.offset):
-                    self._mark_changed(start, self._clobbered)
-                    self._mark_returning(start)
-            for each in targets or ():
-                self._go(start, each, state)
-
-    def _targets(self, state: State) -> tuple[int, ...] | None:
+    def targets_of(self, state: State) -> tuple[int, ...] | None:
         """Return where an indirect jump leads; None where that is not known."""
         targets = state.targets_of(JUMP_TARGET)
         found: list[int] = []
@@ -227,50 +139,99 @@ class FlowAnalysis:
             found += words
         return tuple(found) if targets else None
 
-    def _branch_states(self, effect: Effect, state: State) -> tuple[State, State]:
-        """Return the states where a branch is taken and where it is not: what was compared may tell more there."""
-        compared = state.compared
-        if compared is None or effect.condition is Condition.NONE:
-            return state, state
-        taken, other = state.copy(), state.copy()
-        condition = effect.condition
-        if condition in (Condition.EQUAL, Condition.NOT_EQUAL):
-            equal = taken if condition is Condition.EQUAL else other
-            known = equal.registers.get(compared.source)
-            if compared.register == self.arch.sp_register and known is not None and known.base == CFA:
-                equal.registers[self.arch.sp_register] = known
-            known = equal.registers.get(compared.register)
-            if compared.source == self.arch.sp_register and known is not None and known.base == CFA:
-                equal.registers[self.arch.sp_register] = known
-        elif compared.source < 0:
-            number = compared.number
-            if condition in (Condition.ABOVE, Condition.BELOW_OR_EQUAL):
-                below = other if condition is Condition.ABOVE else taken
-            else:
-                below = other if condition is Condition.ABOVE_OR_EQUAL else taken
-                number -= 1
-            old = below.registers.get(compared.register)
-            if number >= 0 and (old is None or old.base == LIMITED):
-                below.registers[compared.register] = Value(LIMITED, number)
-        return taken, other
+    # Following
 
-    def _call(self, start: int, target: int, end: int, state: State, vaddr: int) -> None:
-        if target == end and self.arch.ra_slot is not None:
+    def _follow(self, start: int) -> None:
+        block = self.blocks[start]
+        state = self.states[start].copy()
+        self.machine.run(state, block.changes)
+        self.decoder.image.budget.spend(_BLOCK_STEPS + _CHANGE_STEPS * len(block.changes), _WHAT)
+        self._mark_changed(start, block.changed)
+        if block.exit is not None and block.exit.effect is not None:
+            self._leave(start, block.exit, block.exit.effect, state)
+        elif block.exit is None and not block.is_cut:
+            self._go(start, block.end_vaddr, state)
+        else:
+            self._may_do_anything(start)
+
+    def _leave(self, start: int, way_out: Exit, effect: Effect, state: State) -> None:
+        """Pass the state after a block's last instruction on to where control continues."""
+        flow, target, end = effect.flow, effect.target, way_out.end_vaddr
+        if flow is Flow.BRANCH and target is not None:
+            taken, other = branch_states(self.arch, effect, way_out.comparison, state)
+            self._go(start, target, taken)
+            self._go(start, end, other)
+        elif flow is Flow.JUMP and target is not None:
+            self._go(start, target, state)
+        elif flow is Flow.CALL and target is not None:
+            self._call(start, (target,), way_out.vaddr, end, state)
+        elif flow is Flow.CALL_INDIRECT:
+            targets = self.targets_of(state)
+            if targets is not None:
+                self._call(start, targets, way_out.vaddr, end, state)
+            elif self._jump_returns(state):
+                self._come_back(start, end, state)
+        elif flow is Flow.SYSTEM_CALL:
+            if not self.is_last_call(state):
+                self.after_system_call(state, way_out.vaddr)
+                self._go(start, end, state)
+        elif flow is Flow.BRANCH_INDIRECT:
+            self._go(start, end, state)
+            self._jump_to_target(start, state)
+        elif flow is Flow.RETURN:
+            self._mark(start, self._returning)
+            if self.is_at_return(state) and state.registers.get(self.arch.fp_register) != _CALLER_FP:
+                self._mark(start, self._spoiling_fp)
+        elif flow is Flow.JUMP_INDIRECT:
+            self._jump_to_target(start, state)
+
+    def _jump_to_target(self, start: int, state: State) -> None:
+        """Let control go where an indirect jump leads."""
+        targets = self.targets_of(state)
+        if targets is None and self._jump_returns(state):
+            self._may_do_anything(start)
+        for each in targets or ():
+            self._go(start, each, state)
+
+    def after_system_call(self, state: State, vaddr: int) -> None:
+        """Change a state as a system call does, besides its steps: a new thread may have another stack."""
+        value = state.registers.get(JUMP_TARGET)
+        if value is not None and value.base == CONSTANT and value.offset in self.arch.clone_calls:
+            self.machine.apply(state, Step(Op.FORGET, self.arch.sp_register), vaddr)
+
+    def is_last_call(self, state: State) -> bool:
+        """Whether a system call never comes back to the next instruction."""
+        value = state.registers.get(JUMP_TARGET)
+        return value is not None and value.base == CONSTANT and value.offset in self.arch.last_system_calls
+
+    def _jump_returns(self, state: State) -> bool:
+        """Whether the function at the address that is jumped to may come back."""
+        value = state.registers.get(JUMP_TARGET)
+        return value is None or value.base != LOADED or self.around.import_returns(value.offset)
+
+    def _call(self, start: int, targets: Sequence[int], vaddr: int, end: int, state: State) -> None:
+        """Let a block call functions, one of several if there are several."""
+        if targets == (end,) and self.arch.ra_slot is not None:
             # It pushes its own address, to be popped.
             self.machine.push(state, vaddr)
             self._go(start, end, state)
             return
-        if self.decoder.span_of(target) is None:
-            if self.around.returns(target):
-                self._come_back(start, end, state)
-            return
-        self.enter(target)
-        self._callers.setdefault(target, set()).add(start)
-        if target in self._returning:
-            changed = self._changed.get(target, 0)
-            self._come_back(start, end, state, changed, keeps_fp=target not in self._spoiling_fp)
-        elif target in self.kept_instructions and target not in self.kept:
-            self._come_back(start, end, state)
+        changed, keeps_fp, returns = 0, True, False
+        for target in targets:
+            if self.decoder.span_of(target) is None:
+                is_returning, bits = self.around.returns(target), self._clobbered
+            elif target not in self.states and self.is_kept(target):
+                # Into the midst of a block.
+                is_returning, bits = True, self._clobbered
+            else:
+                self.enter(target)
+                self._callers.setdefault(target, set()).add(start)
+                is_returning, bits = target in self._returning, self._changed.get(target, 0)
+                keeps_fp &= target not in self._spoiling_fp
+            if is_returning:
+                returns, changed = True, changed | bits
+        if returns:
+            self._come_back(start, end, state, changed, keeps_fp=keeps_fp)
 
     def _come_back(
         self, start: int, end: int, state: State, changed: int | None = None, *, keeps_fp: bool = True
@@ -291,48 +252,47 @@ class FlowAnalysis:
         """Let control go from a block to an address."""
         if self.decoder.span_of(target) is None:
             if self.around.returns(target):
-                self._mark_changed(start, self._clobbered)
-                self._mark_returning(start)
+                self._may_do_anything(start)
+            return
+        known = self.states.get(target)
+        if known is None and self.is_kept(target):
+            # In the midst of a block.
+            self._may_do_anything(start)
             return
         self._before.setdefault(target, set()).add(start)
         if target in self._returning:
-            self._mark_returning(start)
+            self._mark(start, self._returning)
         if target in self._spoiling_fp:
-            self._mark_spoiling_fp(start)
+            self._mark(start, self._spoiling_fp)
         self._mark_changed(start, self._changed.get(target, 0))
-        if target not in self.kept_instructions:
-            self._reach(target, state)
-        elif target not in self.kept:
-            # In the midst of a block of an earlier round, which may do anything for all that is known.
-            self._mark_changed(start, self._clobbered)
-            self._mark_returning(start)
+        self._reach(target, state)
 
     def _reach(self, vaddr: int, state: State) -> None:
-        """Let control reach an address that no earlier round has kept."""
-        if vaddr in self.kept_instructions:
-            return
+        """Let control reach an address; what earlier rounds have kept does not change."""
         known = self.states.get(vaddr)
         if known is None:
+            if self.is_kept(vaddr):
+                return
             self.states[vaddr] = state.copy()
-            index = bisect_right(self._starts, vaddr) - 1
-            if index >= 0:
+            before = self.blocks.add(vaddr)
+            if before is not None:
                 # What was followed past this address has to stop here, and join.
-                self._wait(self._starts[index])
-            insort(self._starts, vaddr)
-        elif not known.join(state):
+                self._wait(before)
+        elif vaddr in self.kept or vaddr in self.firm or not known.join(state, self.machine.addresses):
             return
         self._wait(vaddr)
 
     def _wait(self, start: int) -> None:
         if start not in self._waiting and start not in self.kept:
             self._waiting.add(start)
-            self._work.append(start)
+            heappush(self._work, start)
 
-    def _mark_returning(self, start: int) -> None:
+    # What is known of functions from their ways out
+
+    def _may_do_anything(self, start: int) -> None:
+        """Note that a block is left for code of which nothing is known."""
+        self._mark_changed(start, self._clobbered)
         self._mark(start, self._returning)
-
-    def _mark_spoiling_fp(self, start: int) -> None:
-        self._mark(start, self._spoiling_fp)
 
     def _mark(self, start: int, marked: set[int]) -> None:
         """Mark a block and those from which control gets there; those that call marked functions go on."""
@@ -363,96 +323,30 @@ class FlowAnalysis:
                 self._wait(caller)
             waiting += self._before.get(block, ())
 
-    # Ways out
 
-    def _is_at_return(self, state: State) -> bool:
-        """Whether SP and the RA are what they were at the function's entry."""
-        if state.registers.get(self.arch.sp_register) != self._entry_sp:
-            return False
-        if self._ra_place is not None:
-            return state.slots.get(self._ra_place) == _RA
-        return state.registers.get(self.arch.ra_register) == _RA
-
-    def _way_out(
-        self, start: int, effect: Effect, vaddr: int, end: int, state: State, last: Effect | None
-    ) -> tuple[tuple[int, ...], Verdict]:
-        """Return where control continues in the same function, and what the way out says of the depth."""
-        flow, target = effect.flow, effect.target
-        if flow == Flow.BRANCH and target is not None:
-            taken, other = self._branch_states(effect, state)
-            first, first_verdict = self._arrival(target, taken)
-            second, second_verdict = self._arrival(end, other)
-            return first + second, _worse(first_verdict, second_verdict)
-        if flow == Flow.JUMP and target is not None:
-            return self._arrival(target, state)
-        if flow in (Flow.CALL, Flow.CALL_INDIRECT):
-            comes_back = end in self.states and start in self._before.get(end, ())
-            return ((end,) if comes_back else ()), _NEUTRAL
-        if flow == Flow.RETURN:
-            return (), self._return_verdict(effect, state, last)
-        if flow == Flow.JUMP_INDIRECT:
-            targets = self._targets(state)
-            if targets:
-                return tuple(each for each in targets if self.decoder.span_of(each) is not None), _NEUTRAL
-            value = state.registers.get(JUMP_TARGET)
-            if value is not None and value.base == LOADED:
-                return (), self._exit_verdict(state)
-        return (), _NEUTRAL
-
-    def _arrival(self, target: int, state: State) -> tuple[tuple[int, ...], Verdict]:
-        """Return the block at a target if it is of the same function, and what arriving there says of the depth."""
-        if self.decoder.span_of(target) is None:
-            return (), self._exit_verdict(state) if self.around.is_entry(target) else _NEUTRAL
-        if target in self.entries and self._is_at_return(state):
-            return (), _CONFIRMS
-        if target not in self.kept_instructions:
-            return (target,), _NEUTRAL
-        known = self._state_at(target)
-        if known is None or known.copy().join(state):
-            return (), Verdict(contradicts=True, detail=f"a jump to 0x{target:x} with another state")
-        return (), _CONFIRMS
-
-    def _state_at(self, vaddr: int) -> State | None:
-        """Return the state before an instruction of an earlier round."""
-        if vaddr in self.states:
-            return self.states[vaddr]
-        index = bisect_right(self._starts, vaddr) - 1
-        if index < 0:
-            return None
-        state = self.states[self._starts[index]].copy()
-        for address, (_, effect, _) in self._instructions(self._starts[index]):
-            if address == vaddr:
-                return state
-            for step in effect.steps if effect is not None else ():
-                self.machine.apply(state, step, address)
-        return None
-
-    def _exit_verdict(self, state: State) -> Verdict:
-        """Return what a jump to another function says."""
-        sp = state.registers.get(self.arch.sp_register)
-        if self._is_at_return(state):
-            return _CONFIRMS
-        if sp is not None and sp.base == CFA and sp != self._entry_sp:
-            return Verdict(contradicts=True, detail=f"a jump with SP at CFA{sp.offset:+d}")
-        return _NEUTRAL
-
-    def _return_verdict(self, effect: Effect, state: State, last: Effect | None) -> Verdict:
-        sp = state.registers.get(self.arch.sp_register)
-        if sp is None or sp.base != CFA:
-            return _NEUTRAL
-        if self._ra_place is None:
-            # Another address than the RA is jumped to.
-            if state.registers.get(JUMP_TARGET) != _RA:
-                return _NEUTRAL
-        elif last is not None and any(step.op == Op.STORE and step.register == self.machine.sp for step in last.steps):
-            # It jumps to an address that it has just pushed: this is no return.
-            return _NEUTRAL
-        if sp == self._entry_sp and not effect.popped:
-            return _CONFIRMS if self._is_at_return(state) or self._ra_place is None else _NEUTRAL
-        return Verdict(contradicts=True, detail=f"a return with SP at CFA{sp.offset:+d}")
+def branch_states(arch: CodeArch, effect: Effect, compared: Step | None, state: State) -> tuple[State, State]:
+    """Return the states where a branch is taken and where it is not: what was compared may tell more there."""
+    condition = effect.condition
+    if compared is None or condition is Condition.NONE:
+        return state, state
+    taken, other = state.copy(), state.copy()
+    if condition in (Condition.EQUAL, Condition.NOT_EQUAL):
+        equal = taken if condition is Condition.EQUAL else other
+        for register, same in ((compared.register, compared.source), (compared.source, compared.register)):
+            known = equal.registers.get(same)
+            if register == arch.sp_register and known is not None and known.base == CFA:
+                equal.registers[register] = known
+    elif compared.source < 0 and not compared.is_signed:
+        is_strict = condition in (Condition.ABOVE, Condition.BELOW_OR_EQUAL)
+        below = other if condition in (Condition.ABOVE, Condition.ABOVE_OR_EQUAL) else taken
+        number = compared.offset if is_strict else compared.offset - 1
+        old = below.registers.get(compared.register)
+        if number >= 0 and (old is None or old.base == LIMITED):
+            below.registers[compared.register] = Value(LIMITED, number)
+    return taken, other
 
 
-def _worse(first: Verdict, second: Verdict) -> Verdict:
-    if first.contradicts or second.contradicts:
-        return first if first.contradicts else second
-    return first if first.confirms else second
+def address_range(image: ElfImage) -> range:
+    """Return the addresses of an image; of one that begins at 0, none of the first page."""
+    first = min((segment.vaddr for segment in image.segments if segment.type == PT_LOAD), default=0)
+    return range(max(first, _PAGE_SIZE), image.end_of_segments())

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.code_reasons import CodeReason
+from cfi2sframe.code.decoder import MEMORY_BIT
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, NO_CALLER, RETURN_ADDRESS, Value
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
@@ -39,10 +40,20 @@ class RowMaker:
 
     def __init__(self, arch: CodeArch) -> None:
         self.arch = arch
+        #: A bit for each register that a row may depend on where its CFA counts from SP, and for the stack.
+        self.frame_bits = sum(1 << r for r in {arch.sp_register, arch.fp_register, arch.ra_register}) | MEMORY_BIT
+        if arch.ra_slot is None:
+            self.frame_bits |= 1 << _RA_SIGN_STATE
         self._known: dict[RowState, RowState] = {}
 
-    def row_of(self, state: State) -> RowState | CodeReason:
-        """Return the row of a state.
+    def is_plain(self, row: RowState | CodeReason) -> bool:
+        """Whether a row counts from SP, and no other register matters than FP and the RA."""
+        if isinstance(row, CodeReason) or isinstance(row.ra, InRegister) or isinstance(row.fp, InRegister):
+            return False
+        return isinstance(row.cfa, RegisterOffset) and row.cfa.register == self.arch.sp_register
+
+    def row_of(self, state: State, *, at_call: bool = False) -> RowState | CodeReason:
+        """Return the row of a state; `at_call`: what is below SP belongs to the function that is called.
 
         The CFA counts from SP where its distance is known, else from FP, else from any register, else it is computed
         from a copy of SP that was saved in the frame. FP's rule is its slot while that is above SP, so that a function
@@ -57,7 +68,7 @@ class RowMaker:
             return cfa
         if isinstance(ra, CodeReason):
             return ra
-        fp = self._fp(state)
+        fp = self._fp(state, red_zone=0 if at_call else self.arch.red_zone)
         signing = state.registers.get(_RA_SIGN_STATE)
         signed = signing is not None and signing != Value(CONSTANT, 0) and arch.ra_slot is None
         row = RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if signed else RaSigning.NONE)
@@ -87,7 +98,9 @@ class RowMaker:
         arch = self.arch
         if arch.ra_slot is not None:
             saved = state.slots.get(Value(CFA, arch.ra_slot))
-            if saved == _RA:
+            sp = state.registers.get(arch.sp_register)
+            # The RA is not looked for below SP, where it has been popped from.
+            if saved == _RA and not (sp is not None and sp.base == CFA and sp.offset > arch.ra_slot):
                 return AtCfa(arch.ra_slot)
             if saved == _NO_CALLER:
                 return NoRule.UNDEFINED
@@ -95,7 +108,7 @@ class RowMaker:
             value = state.registers.get(arch.ra_register)
             if value is not None and value.base == NO_CALLER:
                 return NoRule.UNDEFINED
-            slot = self._slot_of(state, _RA)
+            slot = self._slot_of(state, _RA, 0)
             if slot is not None:
                 return slot
             if value == _RA:
@@ -105,8 +118,8 @@ class RowMaker:
             return InRegister(register)
         return CodeReason.RA_UNKNOWN
 
-    def _fp(self, state: State) -> RegisterRule:
-        slot = self._slot_of(state, _CALLER_FP)
+    def _fp(self, state: State, red_zone: int) -> RegisterRule:
+        slot = self._slot_of(state, _CALLER_FP, red_zone)
         if slot is not None:
             return slot
         if state.registers.get(self.arch.fp_register) == _CALLER_FP:
@@ -121,15 +134,15 @@ class RowMaker:
         # The caller's value cannot be told: a row without FP would say that the register has it.
         return NoRule.UNDEFINED
 
-    def _slot_of(self, state: State, wanted: Value) -> AtCfa | None:
+    def _slot_of(self, state: State, wanted: Value, red_zone: int) -> AtCfa | None:
         """Return the slot that holds a value, counted from the CFA: the highest of those not below SP's red zone."""
         sp = state.registers.get(self.arch.sp_register)
-        in_register = state.registers.get(
-            self.arch.fp_register if wanted == _CALLER_FP else self.arch.ra_register
-        ) == wanted
+        in_register = (
+            state.registers.get(self.arch.fp_register if wanted == _CALLER_FP else self.arch.ra_register) == wanted
+        )
         lowest = sp.offset if sp is not None and sp.base == CFA else None
         if lowest is not None and not in_register:
-            lowest -= self.arch.red_zone
+            lowest -= red_zone
         offsets = [
             place.offset
             for place, value in state.slots.items()

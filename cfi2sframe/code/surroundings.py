@@ -139,17 +139,21 @@ class ImageSurroundings:
         targets = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
         found = [target for target in targets if target is not None and target in self.decoder]
         if table.limit is None:
-            # Its index is of few values, but which? What is around the table may be taken for a part of it; a word
-            # that does not lead to an instruction is none.
-            return tuple(dict.fromkeys(found)) or None
+            # Nothing says how many words there are: they end before the first that leads to no instruction. Those for
+            # indices that never occur may be of another table.
+            leads = [target is not None and target in self.decoder for target in targets]
+            if True not in leads:
+                return None
+            first = leads.index(True)
+            last = leads.index(False, first) if False in leads[first:] else count
+            return tuple(dict.fromkeys(target for target in targets[first:last] if target is not None))
         return tuple(dict.fromkeys(found)) if len(found) == count else None
 
     def _word(self, table: Table, vaddr: int) -> int | None:
         data = self.image.bytes_at(vaddr, table.size)
         if data is None:
             return None
-        order = "little" if self.image.byte_order == "<" else "big"
-        word = int.from_bytes(data, order, signed=table.is_signed)
+        word = int.from_bytes(data, "little" if self.image.byte_order == "<" else "big", signed=table.is_signed)
         if table.size == _WORD:
             word = self._dynamic_words[1].get(vaddr, word)
         return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF
@@ -160,7 +164,7 @@ class ImageSurroundings:
         if code is None:
             return None
         data = self.image.code_bytes(code, vaddr, min(code.end_vaddr, vaddr + _MAX_STUB_SIZE))
-        machine = Machine(self.arch)
+        machine = Machine(self.arch, range(0))
         state = machine.entry_state()
         for address, size, mnemonic, operands in self.decoder.disassemble(data, vaddr):
             effect = self.arch.effect_of(address, size, mnemonic, operands)

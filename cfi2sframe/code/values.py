@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.code.effects import JUMP_TARGET, NOTHING, Op
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.code.blocks import Change
     from cfi2sframe.code.effects import CodeArch, Step
 
 #: Bases of values: the CFA; what FP and the RA were at the function's entry; no base (a constant); what is in memory
@@ -23,16 +26,22 @@ CONSTANT: Final = 3
 LOADED: Final = 4
 LIMITED: Final = 5
 NO_CALLER: Final = 6
-TABLE: Final = 7
+#: Numbers like `LIMITED` ones times a power of 2, whose logarithm is added to the base: at most 3.
+SCALED: Final = 8
 #: From here on, bases are what SP was set to by an instruction: this plus its address.
 SET_AT: Final = 16
 
 _WORD: Final = 8
+_MAX_SHIFT: Final = 3
 _MASK: Final = (1 << 64) - 1
 #: Slots that are followed at one time; functions with more have arrays that are filled word by word.
 _MAX_SLOTS: Final = 64
 #: Addresses and tables that a register may have at a jump.
 _MAX_TARGETS: Final = 32
+
+
+#: The offset of a number that no limit is known for.
+_NO_LIMIT: Final = 1 << 64
 
 
 class Value(NamedTuple):
@@ -60,14 +69,6 @@ class Table(NamedTuple):
     origin_vaddr: int = 0
 
 
-class Compared(NamedTuple):
-    """The operands of the last comparison: a register, and another one, or `NOTHING` and a number."""
-
-    register: int
-    source: int
-    number: int
-
-
 #: Where an indirect jump may lead: addresses, and words of tables.
 Targets = frozenset[int | Table]
 
@@ -78,23 +79,18 @@ class State:
     `targets` has the registers with one of several addresses, or with words of tables: what jumps may need.
     """
 
-    __slots__ = ("compared", "registers", "slots", "targets")
+    __slots__ = ("registers", "slots", "targets")
 
     def __init__(
-        self,
-        registers: dict[int, Value],
-        slots: dict[Value, Value],
-        targets: dict[int, Targets] | None = None,
-        compared: Compared | None = None,
+        self, registers: dict[int, Value], slots: dict[Value, Value], targets: dict[int, Targets] | None = None
     ) -> None:
         self.registers = registers
         self.slots = slots
         self.targets = targets if targets is not None else {}
-        self.compared = compared
 
     def copy(self) -> State:
         """Return a state that may be changed by itself."""
-        return State(self.registers.copy(), self.slots.copy(), self.targets.copy(), self.compared)
+        return State(self.registers.copy(), self.slots.copy(), self.targets.copy())
 
     def targets_of(self, register: int) -> Targets | None:
         """Return where a jump to a register's value may lead; None where that is not known."""
@@ -103,38 +99,39 @@ class State:
             return frozenset((value.offset,))
         return self.targets.get(register)
 
-    def join(self, other: State) -> bool:
-        """Keep only what another state says, too; return whether that was less than before."""
-        changed = self._join_targets(other) if self.targets or self.registers != other.registers else False
+    def join(self, other: State, addresses: range) -> bool:
+        """Keep only what another state says, too; return whether that was less than before.
+
+        Of constants that differ, those in the range of `addresses` are kept as targets.
+        """
+        changed = bool(self.targets) and self._join_targets(other)
         mine, theirs = self.registers, other.registers
         if mine != theirs:
             for register in [r for r, value in mine.items() if theirs.get(r) != value]:
                 old, new = mine[register], theirs.get(register)
-                if new is not None and new.base == old.base == LIMITED and new.offset < old.offset:
-                    continue
-                changed = True
-                if new is not None and new.base == old.base == LIMITED:
+                if new is not None and new.base == old.base and is_limited(old):
+                    if new.offset < old.offset:
+                        continue
                     mine[register] = new
                 else:
                     del mine[register]
+                    if old.base == CONSTANT and old.offset in addresses:
+                        both = other.targets_of(register)
+                        if both is not None and len(both) < _MAX_TARGETS:
+                            self.targets[register] = both | {old.offset}
+                changed = True
         if self.slots != other.slots:
             for place in [p for p, value in self.slots.items() if other.slots.get(p) != value]:
                 changed = True
                 del self.slots[place]
-        if self.compared is not None and self.compared != other.compared:
-            self.compared = None
-            changed = True
         return changed
 
     def _join_targets(self, other: State) -> bool:
         """Let registers have the targets of both states, where both have some."""
         joined: dict[int, Targets] = {}
-        for register in {*self.targets, *(r for r, v in self.registers.items() if v.base == CONSTANT)}:
-            mine, theirs = self.targets_of(register), other.targets_of(register)
-            if mine is None or theirs is None:
-                continue
-            both = mine | theirs
-            if len(both) <= _MAX_TARGETS and (register in self.targets or len(both) > 1):
+        for register, mine in self.targets.items():
+            theirs = other.targets_of(register)
+            if theirs is not None and len(both := mine | theirs) <= _MAX_TARGETS:
                 joined[register] = both
         changed = joined != self.targets
         self.targets = joined
@@ -142,10 +139,11 @@ class State:
 
 
 class Machine:
-    """Applies the steps of instructions to a state."""
+    """Applies the steps of instructions to states, and joins states; `addresses` are those of code and data."""
 
-    def __init__(self, arch: CodeArch) -> None:
+    def __init__(self, arch: CodeArch, addresses: range) -> None:
         self.arch = arch
+        self.addresses = addresses
         self.sp = arch.sp_register
 
     def entry_state(self, *, has_caller: bool = True) -> State:
@@ -160,35 +158,50 @@ class Machine:
             slots[Value(CFA, arch.ra_slot)] = ra
         return State(registers, slots)
 
+    def run(self, state: State, changes: Iterable[Change]) -> None:
+        """Change a state by the instructions of a block."""
+        registers = state.registers
+        for vaddr, _, steps, _ in changes:
+            for step in steps:
+                # Most steps forget what is not known anyway.
+                if step.op is not Op.FORGET or step.register in registers or state.targets or step.register == self.sp:
+                    self.apply(state, step, vaddr)
+
     def apply(self, state: State, step: Step, address: int) -> None:
         """Change a state by one step of the instruction at an address."""
         op, register, source, offset, size, _, _, _ = step
         registers = state.registers
-        if op == Op.MOVE:
+        if op is Op.MOVE:
             value = registers.get(source)
             if size != _WORD:
                 # Of a short copy, only the limit of a number holds.
-                value = value if value is not None and value.base == LIMITED else None
+                value = value if value is not None and is_limited(value) else None
             elif value is not None and offset:
                 value = self._sum(value, offset)
             targets = state.targets.get(source) if state.targets and size == _WORD else None
             self._set(state, register, value, address)
             if targets is not None:
                 state.targets[register] = frozenset([_moved(target, offset) for target in targets])
-        elif op == Op.FORGET:
+        elif op is Op.FORGET:
             self._set(state, register, None, address)
-        elif op == Op.STORE:
+        elif op is Op.STORE:
             self._store(state, register, source, offset, size)
-        elif op == Op.LOAD:
+        elif op is Op.LOAD:
             self._load(state, step, address)
-        elif op == Op.CONSTANT:
-            self._set(state, register, Value(CONSTANT, offset & _MASK), address)
-        elif op == Op.COMPARE:
-            state.compared = Compared(register, source, offset)
-        elif op == Op.ADD:
+        elif op is Op.CONSTANT:
+            known = registers.get(register)
+            if size == _WORD:
+                self._set(state, register, Value(CONSTANT, offset & _MASK), address)
+            elif known is not None and known.base == CONSTANT:
+                self._set(state, register, Value(CONSTANT, known.offset & ~0xFF | offset), address)
+            else:
+                self._set(state, register, None, address)
+        elif op is Op.ADD:
             self._add(state, step, address)
-        elif op == Op.LIMIT:
+        elif op is Op.LIMIT:
             self._set(state, register, Value(LIMITED, offset), address)
+        elif op is Op.SCALE:
+            self._scale(state, step, address)
         else:
             self._load_indexed(state, step, address)
 
@@ -207,7 +220,6 @@ class Machine:
             state.targets = {r: t for r, t in state.targets.items() if r != JUMP_TARGET and not changed >> r & 1}
         if not keeps_fp:
             state.registers.pop(self.arch.fp_register, None)
-        state.compared = None
         sp = state.registers.get(self.sp)
         # What is below SP belongs to the function that was called.
         if sp is not None:
@@ -229,9 +241,6 @@ class Machine:
             for other, targets in state.targets.items():
                 if any(isinstance(target, Table) and target.origin == register for target in targets):
                     state.targets[other] = frozenset([_without_origin(target, register) for target in targets])
-        compared = state.compared
-        if compared is not None and register in (compared.register, compared.source):
-            state.compared = None
         if value is not None:
             state.registers[register] = value
         elif register == self.sp:
@@ -282,33 +291,49 @@ class Machine:
 
     def _load_indexed(self, state: State, step: Step, address: int) -> None:
         _, register, source, offset, size, index, scale, is_signed = step
-        limit = state.registers.get(index)
+        number = state.registers.get(index)
+        limit = number.offset if number is not None and is_limited(number) and number.offset < _NO_LIMIT else None
+        if number is not None and SCALED <= number.base < SET_AT:
+            scale <<= number.base - SCALED
         bases = Targets((0,)) if source == NOTHING else state.targets_of(source)
         self._set(state, register, None, address)
         if bases is None:
             return
-        bound = limit.offset if limit is not None and limit.base == LIMITED else None
         origin = source if source != register else NOTHING
         tables = [
-            Table(base + offset & _MASK, scale, size, is_signed, bound, 0, 1, origin, base)
+            Table(base + offset & _MASK, scale, size, is_signed, limit, 0, 1, origin, base)
             for base in bases
             if not isinstance(base, Table)
         ]
         if len(tables) == len(bases):
             state.targets[register] = Targets(tables)
 
+    def _scale(self, state: State, step: Step, address: int) -> None:
+        known, shift = state.registers.get(step.register), step.scale.bit_length() - 1
+        limit = known.offset if known is not None and known.base == LIMITED else _NO_LIMIT
+        value = Value(SCALED + shift, limit) if 0 <= shift <= _MAX_SHIFT and step.scale == 1 << shift else None
+        self._set(state, step.register, value, address)
+
     def _add(self, state: State, step: Step, address: int) -> None:
-        _, register, source, _, _, _, scale, _ = step
+        register, source, scale, size = step.register, step.source, step.scale, step.size
         first, second = state.registers.get(register), state.registers.get(source)
-        sums = _sums(state, register, source, scale) or (_sums(state, source, register, 1) if scale == 1 else None)
+        is_plain = scale == 1 and size == _WORD
+        sums = _sums(state, register, step) or (
+            _sums(state, source, step._replace(source=register)) if is_plain else None
+        )
         value: Value | None = None
-        if second is not None and second.base == CONSTANT and first is not None:
+        if second is not None and second.base == CONSTANT and first is not None and size == _WORD:
             value = self._sum(first, _signed(second.offset) * scale)
-        elif first is not None and first.base == CONSTANT and second is not None and scale == 1:
+        elif first is not None and first.base == CONSTANT and second is not None and is_plain:
             value = self._sum(second, _signed(first.offset))
         self._set(state, register, value, address)
         if sums is not None:
             state.targets[register] = sums
+
+
+def is_limited(value: Value) -> bool:
+    """Whether a value is an index of which a limit may be known."""
+    return value.base == LIMITED or SCALED <= value.base < SET_AT
 
 
 def _signed(number: int) -> int:
@@ -325,19 +350,21 @@ def _without_origin(target: int | Table, register: int) -> int | Table:
     return target._replace(origin=NOTHING) if isinstance(target, Table) and target.origin == register else target
 
 
-def _sums(state: State, base: int, word: int, factor: int) -> Targets | None:
-    """Return the sums of a register with addresses and another one with words of tables, times a factor."""
-    words, bases = state.targets.get(word), state.targets_of(base)
+def _sums(state: State, base: int, step: Step) -> Targets | None:
+    """Return the sums of a register with addresses and another one with words of tables (`Op.ADD`)."""
+    words, bases = state.targets.get(step.source), state.targets_of(base)
     if words is None or bases is None:
         return None
     found: set[int | Table] = set()
     for each in words:
-        if not isinstance(each, Table):
+        if not isinstance(each, Table) or step.size < each.size:
             return None
+        word = each._replace(is_signed=step.is_signed) if step.size == each.size < _WORD else each
         # Where several tables meet, each belongs with the address that it was found by.
         added = (each.origin_vaddr,) if each.origin == base else bases
         for number in added:
             if isinstance(number, Table):
                 return None
-            found.add(each._replace(added=each.added * factor + number & _MASK, factor=each.factor * factor))
+            total = word.added * step.scale + number & _MASK
+            found.add(word._replace(added=total, factor=word.factor * step.scale))
     return Targets(found) if len(found) <= _MAX_TARGETS else None

@@ -24,6 +24,7 @@ from cfi2sframe.reasons import UnreadSource
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from cfi2sframe.code.records import Underived
     from cfi2sframe.dwarf.program_cache import CiePrograms
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
@@ -86,6 +87,18 @@ class CfiEntries:
         """Return how many sources with FDEs or sections are better than that of an FDE."""
         return bisect_right(self.source_starts, number) - 1
 
+    def joined(self, others: CfiEntries) -> CfiEntries:
+        """Return these FDEs, and after them those of another source, with the numbers that follow."""
+        first, first_program = len(self), len(self.programs)
+        return CfiEntries(
+            (*self.starts, *others.starts),
+            (*self.sizes, *others.sizes),
+            (*self.offsets, *others.offsets),
+            (*self.program_numbers, *[first_program + number for number in others.program_numbers]),
+            (*self.programs, *[p._replace(number=first_program + p.number) for p in others.programs]),
+            (*self._walks, *[(first + number, walk) for number, walk in others._walks]),
+        )
+
     def __len__(self) -> int:
         return len(self.starts)
 
@@ -113,12 +126,29 @@ class Cfi(NamedTuple):
     """All call frame information of an image; `damaged` is sorted by section and offset.
 
     `sections` are those that were read, `unread` those that could not be; the best source is never among these.
+    `underived` is the code without CFI from whose instructions no rows follow; None where nobody asked for such rows.
     """
 
     sections: tuple[CfiSection, ...]
     entries: CfiEntries
     damaged: tuple[DamagedFde, ...]
     unread: tuple[UnreadSource, ...] = ()
+    underived: tuple[Underived, ...] | None = None
+
+    @property
+    def derived_numbers(self) -> range:
+        """The numbers of the entries that stand for functions derived from instructions; they come last."""
+        end = len(self.entries)
+        return range(self.entries.source_starts[-1] if self._has_derived else end, end)
+
+    @property
+    def fde_count(self) -> int:
+        """How many FDEs the file has: sound ones and damaged ones."""
+        return self.derived_numbers.start + len(self.damaged)
+
+    @property
+    def _has_derived(self) -> bool:
+        return bool(self.sections) and self.sections[-1].kind == "code"
 
     @property
     def source_names(self) -> str:

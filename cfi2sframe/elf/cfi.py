@@ -19,10 +19,18 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
 
-CfiKind = Literal["eh_frame", "debug_frame", "gopclntab"]
+CfiKind = Literal["eh_frame", "debug_frame", "gopclntab", "code"]
 
-#: The sources of CFI, the best one first: an address belongs to the best source that has an FDE there.
-CFI_KINDS: Final[tuple[CfiKind, ...]] = ("eh_frame", "debug_frame", "gopclntab")
+#: The sources of CFI, the best one first: an address belongs to the best source that has an FDE there. "code" is what
+#: instructions say of code that no other source has; it is read only when asked for.
+CFI_KINDS: Final[tuple[CfiKind, ...]] = ("eh_frame", "debug_frame", "gopclntab", "code")
+#: The names of the sources in reports.
+SOURCE_NAMES: Final[dict[CfiKind, str]] = {
+    "eh_frame": ".eh_frame",
+    "debug_frame": ".debug_frame",
+    "gopclntab": ".gopclntab",
+    "code": "code",
+}
 
 _ZSTD_PIECE_SIZE: Final = 1 << 20
 #: R_X86_64_NONE, R_AARCH64_NONE, R_390_NONE.
@@ -66,13 +74,13 @@ class Relocation(NamedTuple):
 class CfiSection(NamedTuple):
     """The bytes of one CFI section, relocated, and the addresses that its pointers may be relative to.
 
-    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded, and for `.gopclntab`, whose
-    `data` are not the section's, but CFI in the form of `.debug_frame` that says the same). `relocations` maps offsets
-    in `data` to the relocations that were applied there; `unresolved` are the offsets of relocations that could not be
-    applied. `table_vaddr` is the address of the global offset table, None without one. `must_find_offset` is set where
-    no section header gives the section's size: the section ends at the first terminator after that offset in `data`.
-    `damaged` has what could not be said in `data`: offsets in the file's section, and the damage there. `names` has
-    names that the file's section gives to functions, with their addresses, for reports.
+    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded, and for `.gopclntab` and
+    "code", whose `data` are not those of a section, but CFI in the form of `.debug_frame` that says the same).
+    `relocations` maps offsets in `data` to the relocations that were applied there; `unresolved` are the offsets of
+    relocations that could not be applied. `table_vaddr` is the address of the global offset table, None without one.
+    `must_find_offset` is set where no section header gives the section's size: the section ends at the first terminator
+    after that offset in `data`. `damaged` has what could not be said in `data`: offsets in the file's section, and the
+    damage there. `names` has names that the file's section gives to functions, with their addresses, for reports.
     """
 
     name: str

@@ -74,6 +74,7 @@ STB_LOCAL: Final = 0
 STT_NOTYPE: Final = 0
 STT_FUNC: Final = 2
 STT_SECTION: Final = 3
+STT_TLS: Final = 6
 STT_GNU_IFUNC: Final = 10
 
 DT_NULL: Final = 0

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from operator import sub
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -17,6 +19,26 @@ class Span(NamedTuple):
 
     start: int
     end: int
+
+
+class SpanCount:
+    """Counts the bytes of some ascending spans without overlaps that lie between two addresses."""
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        ordered = list(spans)
+        self._starts = [start for start, _ in ordered]
+        self._ends = [end for _, end in ordered]
+        #: By number of a span, the bytes of those before it.
+        self._before: list[int] = [0, *accumulate(map(sub, self._ends, self._starts))]
+
+    def between(self, start: int, end: int) -> int:
+        """Return the bytes of the spans from one address up to another."""
+        return max(0, self._up_to(end) - self._up_to(start))
+
+    def _up_to(self, vaddr: int) -> int:
+        index = bisect_left(self._starts, vaddr)
+        excess = max(0, self._ends[index - 1] - vaddr) if index else 0
+        return self._before[index] - excess
 
 
 def united(spans: Iterable[tuple[int, int]]) -> list[Span]:

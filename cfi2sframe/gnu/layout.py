@@ -148,12 +148,14 @@ def start_size(function_size: int) -> int:
 def _assembled_entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator[CfiEntry]:
     """Yield the FDEs that came from an assembler: not those of ld for its PLT, nor of code that ld discarded.
 
-    A function that two sources describe counts once.
+    A function that two sources describe counts once, and one without CFI not at all.
     """
     dropped = code_map.dropped
     plt = united((p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name))
     for number, entry in enumerate(cfi.entries):
         start = entry.fde.pc_begin_vaddr
+        if number in cfi.derived_numbers:
+            break
         if dropped.get(number) in _NOT_ASSEMBLED or holder_of(plt, Span(start, start + 1)) is not None:
             continue
         yield entry

@@ -13,7 +13,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.leb128 import read_uleb
+from cfi2sframe.dwarf.leb128 import encode_uleb, read_uleb
+from cfi2sframe.dwarf.writer import FDE_HEAD_SIZE, advance, cie, fde_head
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.elf.constants import EM_S390, EM_X86_64
 from cfi2sframe.errors import CfiError
@@ -44,8 +45,6 @@ _DATA_ALIGNMENT: Final = -8
 #: area there.
 _CALL_SIZE: Final = {EM_X86_64: 8, EM_S390: 160}
 _MAX_DEPTH: Final = 1 << 31
-#: Bytes of an FDE before its instructions.
-_FDE_SIZE: Final = 24
 _MAX_NAME_SIZE: Final = 1000
 #: Bytes of memory for a damaged function, and for one with a name.
 _DAMAGE_SIZE: Final = 300
@@ -124,7 +123,6 @@ class _Translation:
         starts = struct.unpack_from(f"{order}{2 * count + 1}I", table.data, functions)
         pieces = [_cie(self.arch, table.quantum, kind) for kind in _Kind]
         cie_offsets = [0, len(pieces[0]), len(pieces[0]) + len(pieces[1])]
-        fde = struct.Struct(order + "IIQQ").pack
         damaged: list[tuple[int, str]] = []
         names: list[tuple[int, str]] = []
         self.budget.spend(_FUNCTION_STEPS * count, _WHAT)
@@ -145,10 +143,9 @@ class _Translation:
             instructions = b"\0" + rows.instructions if kind is _Kind.INTERRUPTED else rows.instructions
             if kind is _Kind.WITHOUT_RULES:
                 names.append((table.text_vaddr + start, self._name(functions + offset)))
-            size = _FDE_SIZE + len(instructions)
-            self.budget.hold(size, _WHAT)
+            self.budget.hold(FDE_HEAD_SIZE + len(instructions), _WHAT)
             vaddr = (table.text_vaddr + start) & 0xFFFFFFFFFFFFFFFF
-            pieces.append(fde(size - 4, cie_offsets[kind], vaddr, min(end - start, rows.size)))
+            pieces.append(fde_head(order, cie_offsets[kind], vaddr, min(end - start, rows.size), len(instructions)))
             pieces.append(instructions)
         return CfiSection(
             table.name,
@@ -219,7 +216,7 @@ class _Translation:
         for delta, depth in depths:
             if depth == last_depth:
                 continue
-            parts.append(_advance((delta - last_delta) // self.table.quantum, self.table.byte_order))
+            parts.append(advance((delta - last_delta) // self.table.quantum, self.table.byte_order))
             parts.append(rules(self.arch, depth, last_depth, is_top=is_top))
             last_delta, last_depth = delta, depth
         instructions = b"".join(parts)
@@ -255,50 +252,33 @@ def _call_size(arch: Arch) -> int:
 
 def _cie(arch: Arch, quantum: int, kind: _Kind) -> bytes:
     """Return the CIE of a kind of functions, version 3, with the rules of an empty frame."""
-    is_interrupted = kind is _Kind.INTERRUPTED
-    body = struct.pack(arch.byte_order + "IB", 0xFFFFFFFF, 3) + (b"zS\0" if is_interrupted else b"\0")
-    body += _uleb(quantum) + bytes((_DATA_ALIGNMENT & 0x7F,)) + _uleb(arch.ra_register)
-    if is_interrupted:
-        body += b"\0"
+    rules = b""
     if kind is not _Kind.WITHOUT_RULES:
-        body += bytes((d.DW_CFA_def_cfa, arch.sp_register)) + _uleb(_call_size(arch))
+        rules = bytes((d.DW_CFA_def_cfa, arch.sp_register)) + encode_uleb(_call_size(arch))
         if arch.fixed_ra_offset:
-            body += bytes((d.DW_CFA_offset | arch.ra_register,)) + _uleb(arch.fixed_ra_offset // _DATA_ALIGNMENT)
-    body += bytes(-len(body) % 8)
-    return struct.pack(arch.byte_order + "I", len(body)) + body
+            rules += bytes((d.DW_CFA_offset | arch.ra_register,)) + encode_uleb(arch.fixed_ra_offset // _DATA_ALIGNMENT)
+    return cie(
+        arch,
+        code_alignment=quantum,
+        data_alignment=_DATA_ALIGNMENT,
+        instructions=rules,
+        is_signal_frame=kind is _Kind.INTERRUPTED,
+        uses_b_key=False,
+    )
 
 
 def _stack_rules(arch: Arch, depth: int, _last_depth: int, *, is_top: bool) -> bytes:
     """Return the instructions for a depth where calls push the RA."""
     del is_top
-    return bytes((d.DW_CFA_def_cfa_offset,)) + _uleb(depth + _call_size(arch))
+    return bytes((d.DW_CFA_def_cfa_offset,)) + encode_uleb(depth + _call_size(arch))
 
 
 def _link_register_rules(arch: Arch, depth: int, last_depth: int, *, is_top: bool) -> bytes:
     """Return the instructions for a depth where calls leave the RA in a register, which is saved at SP."""
     call_size = _call_size(arch)
-    cfa = bytes((d.DW_CFA_def_cfa_offset,)) + _uleb(depth + call_size)
+    cfa = bytes((d.DW_CFA_def_cfa_offset,)) + encode_uleb(depth + call_size)
     if is_top:
         return cfa
     if depth:
-        return cfa + bytes((d.DW_CFA_offset | arch.ra_register,)) + _uleb((depth + call_size) // -_DATA_ALIGNMENT)
+        return cfa + bytes((d.DW_CFA_offset | arch.ra_register,)) + encode_uleb((depth + call_size) // -_DATA_ALIGNMENT)
     return cfa + bytes((d.DW_CFA_restore | arch.ra_register,)) if last_depth else cfa
-
-
-def _advance(quanta: int, byte_order: str) -> bytes:
-    """Return the instruction that advances by some units of code."""
-    if quanta < 0x40:
-        return bytes((d.DW_CFA_advance_loc | quanta,)) if quanta else b""
-    if quanta < 0x100:
-        return bytes((d.DW_CFA_advance_loc1, quanta))
-    code, opcode = ("H", d.DW_CFA_advance_loc2) if quanta < 0x10000 else ("I", d.DW_CFA_advance_loc4)
-    return struct.pack(f"{byte_order}B{code}", opcode, quanta)
-
-
-def _uleb(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

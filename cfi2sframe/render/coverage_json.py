@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage, LeftOut, StubLeftOut
     from cfi2sframe.report.holes import HoleInPart
+    from cfi2sframe.report.without_cfi import WithoutCfi
 
 #: Raised when a field changes its meaning or is removed; any version of the program may add fields.
 SCHEMA_VERSION: Final = 1
@@ -35,7 +36,7 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
         "sections": [{"name": name, **counts._asdict()} for name, counts in coverage.sections],
         "left_out": list(map(_with_reason, coverage.left_out)),
         "in_parts": [{**item._asdict(), "holes": list(map(_with_reason, item.holes))} for item in coverage.in_parts],
-        "without_cfi": [item._asdict() for item in coverage.without_cfi],
+        "without_cfi": list(map(_with_reason, coverage.without_cfi)),
         "stubs_left_out": list(map(_with_reason, coverage.stubs_left_out)),
         "damaged": [item._asdict() for item in coverage.damaged],
         "sources": [item._asdict() for item in coverage.sources],
@@ -48,8 +49,13 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
             "percent": returns.percent,
             "mean_rows": returns.mean_rows,
         }
+    if coverage.from_code is not None:
+        reasons = {reason: counts._asdict() for reason, counts in coverage.from_code.reasons.items()}
+        data["from_code"] = {**coverage.from_code._asdict(), "reasons": reasons}
     return data
 
 
-def _with_reason(item: LeftOut | HoleInPart | StubLeftOut) -> dict[str, Any]:
-    return {**item._asdict(), "reason": item.reason.name, "message": item.reason.value}
+def _with_reason(item: LeftOut | HoleInPart | StubLeftOut | WithoutCfi) -> dict[str, Any]:
+    reason = item.reason
+    name, message = ("", "") if reason is None else (reason.name, reason.value)
+    return {**item._asdict(), "reason": name, "message": message}

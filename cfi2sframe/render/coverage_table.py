@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage
 
 _HEADING: Final = ("described", "bytes of code", "without CFI", "left out", "functions", "not in full")
+#: Where rows from instructions were made.
+_CODE_HEADING: Final = ("from code",)
 
 
 class FileCoverage(NamedTuple):
@@ -50,10 +52,11 @@ def table_lines(files: Sequence[FileCoverage]) -> Iterator[str]:
     count = f"{len(files):,} file{'' if len(files) == 1 else 's'}"
     yield f"{count}: {headline(total.version, total.bytes, total.functions)}"
     yield ""
-    rows = [_cells(file) for file in (*files, total)]
-    widths = [max(map(len, column)) for column in zip(_HEADING, *rows, strict=True)]
+    heading = _HEADING + _CODE_HEADING if total.bytes.from_code else _HEADING
+    rows = [_cells(file)[: len(heading)] for file in (*files, total)]
+    widths = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
     for cells, name in (
-        (_HEADING, "file"),
+        (heading, "file"),
         *zip(rows, (*(printable(file.file) for file in files), "total"), strict=True),
     ):
         yield "  " + "  ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)) + f"  {name}"
@@ -62,4 +65,4 @@ def table_lines(files: Sequence[FileCoverage]) -> Iterator[str]:
 def _cells(file: FileCoverage) -> tuple[str, ...]:
     counts, functions = file.bytes, file.functions
     numbers = (counts.code, counts.uncovered, counts.left_out, functions.wanted, functions.wanted - functions.described)
-    return (share(counts.described, counts.code), *(f"{number:,}" for number in numbers))
+    return (share(counts.described, counts.code), *(f"{number:,}" for number in (*numbers, counts.from_code)))

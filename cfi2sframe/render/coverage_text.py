@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cfi2sframe.report.code_bytes import ByteCounts
     from cfi2sframe.report.coverage import Coverage, FunctionCounts, LeftOut
     from cfi2sframe.report.holes import InPart
+    from cfi2sframe.report.without_cfi import WithoutCfi
 
 #: How many functions each list names, unless someone asks for more.
 DEFAULT_TOP: Final = 10
@@ -37,7 +38,9 @@ def headline(version: int, code: ByteCounts, functions: FunctionCounts) -> str:
     """Return how much of some code a version describes, as a sentence without a full stop."""
     if not code.code:
         return f"SFrame version {version}: no code"
-    bytes_part = f"SFrame version {version} describes {share(code.described, code.code)} of {code.code:,} bytes of code"
+    from_code = f" ({share(code.from_code, code.code)} from instructions)" if code.from_code else ""
+    described = share(code.described, code.code)
+    bytes_part = f"SFrame version {version} describes {described} of {code.code:,} bytes of code{from_code}"
     if not functions.wanted:
         return f"{bytes_part}; no function has CFI"
     what = f"function{'' if functions.wanted == 1 else 's'} with CFI"
@@ -67,6 +70,7 @@ def coverage_lines(coverage: Coverage, *, top: int = DEFAULT_TOP, details: bool 
     yield ""
     yield from _byte_lines(coverage)
     yield from _function_lines(coverage)
+    yield from _code_function_lines(coverage)
     yield from _section_size_lines(coverage, details=details)
     yield from _source_lines(coverage)
     yield from _return_address_lines(coverage)
@@ -110,6 +114,7 @@ def _byte_lines(coverage: Coverage) -> Iterator[str]:
         ("default rows", counts.default),
         ("flexible rows", counts.flexible),
         ("PLT stubs", counts.stubs),
+        ("from instructions", counts.from_code),
         ("padding after functions", counts.padding),
     )
     yield from _parts("described", described, counts.code)
@@ -135,6 +140,20 @@ def _function_lines(coverage: Coverage) -> Iterator[str]:
     yield from _count(2, "FDEs of PLT stubs", functions.replaced, note)
     for reason, count in coverage.dropped.items():
         yield from _count(2, "FDEs dropped", count, reason)
+
+
+def _code_function_lines(coverage: Coverage) -> Iterator[str]:
+    """Yield the functions that no CFI covers, of which the instructions tell the rows."""
+    account = coverage.from_code
+    if account is None or not account.functions:
+        return
+    yield from _count(2, "functions from instructions", account.functions, "no CFI covers them")
+    others = (
+        ("described", account.described),
+        ("described in part", account.in_parts),
+        ("left out", account.left_out),
+    )
+    yield from _shares(4, others, account.functions)
 
 
 def _section_size_lines(coverage: Coverage, *, details: bool) -> Iterator[str]:
@@ -191,7 +210,7 @@ def _section_lines(coverage: Coverage) -> Iterator[str]:
     columns = [
         (name, [getattr(section.counts, field) for section in coverage.sections])
         for name, field in (
-            *(("code", "code"), ("described", "described"), ("left out", "left_out")),
+            *(("code", "code"), ("described", "described"), ("from code", "from_code"), ("left out", "left_out")),
             *(("without CFI", "uncovered"), ("padding", "other_padding")),
         )
     ]
@@ -222,12 +241,15 @@ def _without_cfi_lines(coverage: Coverage, top: int) -> Iterator[str]:
     if not coverage.without_cfi:
         return
     yield ""
+    if coverage.from_code is not None:
+        yield "  code without CFI that is not described by its instructions: bytes, stretches, and why"
+        for reason, counts in sorted(coverage.from_code.reasons.items(), key=lambda item: -item[1].bytes):
+            yield f"    {counts.bytes:>12,} {counts.stretches:>9,}  {reason}"
     yield "  code without CFI: bytes, and where; the largest first"
     left = coverage.bytes.uncovered
     for item in islice(coverage.without_cfi, top):
         left -= item.size
-        name = f"  {printable(item.demangled)}" if item.name else ""
-        yield f"    {item.size:>12,}  {_range(item.address, item.size, item.section)}{name}"
+        yield f"    {item.size:>12,}  {_missing(item)}{_why(item)}"
     if left:
         yield f"    {left:>12,}  elsewhere"
 
@@ -247,7 +269,14 @@ def _left_out_lines(coverage: Coverage, top: int) -> Iterator[str]:
     yield from _more(len(items) - top)
 
 
-def _missing(item: LeftOut | InPart) -> str:
+def _why(item: WithoutCfi) -> str:
+    """Return why nothing follows from the instructions of code without CFI, where that was asked."""
+    if item.reason is None:
+        return ""
+    return f": {item.reason.value}" + (f" ({printable(item.detail)})" if item.detail else "")
+
+
+def _missing(item: LeftOut | InPart | WithoutCfi) -> str:
     name = f"  {printable(item.demangled)}" if item.name else ""
     return f"{_range(item.address, item.size, item.section)}{name}"
 

@@ -134,6 +134,7 @@ def _section(section: SectionSizes | None, sizes: CfiSizes) -> dict[str, Any] | 
             "default": section.default_count,
             "flexible": section.flexible_count,
             "pcmask": section.pcmask_count,
+            "from_code": section.code_count,
             "left_out": section.left_out_count,
         },
         "rows": {

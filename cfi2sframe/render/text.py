@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.printable import printable
+from cfi2sframe.printable import counted, printable
 
 if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage, LeftOut, StubLeftOut
@@ -50,9 +50,11 @@ def summary(coverage: Coverage) -> str:
     """Return the one-line summary of a conversion."""
     functions, sizes = coverage.functions, coverage.sizes
     in_part = f" and {functions.in_parts:,} in part" if functions.in_parts else ""
+    derived = 0 if coverage.from_code is None else coverage.from_code.functions - coverage.from_code.left_out
+    from_code = f" and {counted(derived, 'function')} from instructions" if derived else ""
     line = (
         f"SFrame version {coverage.version}: "
-        f"{functions.described:,} of {functions.wanted:,} functions{in_part}, "
+        f"{functions.described:,} of {functions.wanted:,} functions{in_part}{from_code}, "
         f"{coverage.bytes.described:,} of {coverage.bytes.total:,} executable bytes, {sizes.sframe:,} bytes of .sframe"
     )
     if sizes.ratio is not None:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.lower import InParts, Part, Skip
+from cfi2sframe.padding import fill_size
+from cfi2sframe.report.from_code import underivable
 from cfi2sframe.report.without_cfi import UncoveredCode, stretches_of, symbols_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.image import ElfImage
@@ -24,8 +26,8 @@ class ByteCounts(NamedTuple):
     """Executable bytes by what describes them. `total` is the sum of the others.
 
     `left_out` are the bytes of functions that are left out, and of holes in functions that are described in part.
-    Described functions reach over `padding`. No CFI covers `other_padding`, where instructions that do nothing follow
-    code that is not described, and `uncovered`.
+    Described functions reach over `padding`. No CFI covers `from_code`, which is described from its instructions,
+    `other_padding`, where instructions that do nothing follow code that is not described, and `uncovered`.
     """
 
     total: int = 0
@@ -36,11 +38,12 @@ class ByteCounts(NamedTuple):
     left_out: int = 0
     other_padding: int = 0
     uncovered: int = 0
+    from_code: int = 0
 
     @property
     def described(self) -> int:
         """The bytes that the section describes."""
-        return self.default + self.flexible + self.stubs + self.padding
+        return self.default + self.flexible + self.stubs + self.padding + self.from_code
 
     @property
     def code(self) -> int:
@@ -76,6 +79,7 @@ def count_bytes(conversion: Conversion) -> CodeBytes:
     totals = [code.end_vaddr - code.start_vaddr for code in image.code_ranges]
     counts = [ByteCounts(total=total)._asdict() for total in totals]
     held = list(_held_ranges(conversion))
+    held += [("other_padding", span) for span in _padding_of_code(conversion, [span for _, span in held])]
     for kind, span in held:
         for index, start, end in _shares(image, span):
             counts[index][kind] += end - start
@@ -100,11 +104,16 @@ def count_bytes(conversion: Conversion) -> CodeBytes:
 def _held_ranges(conversion: Conversion) -> Iterator[tuple[str, Span]]:
     """Yield the ranges that the CFI or the stub analysis accounts for, each with its kind: a field of `ByteCounts`."""
     code_map, results = conversion.code_map, conversion.outcomes.results
+    derived = conversion.cfi.derived_numbers
     described_ends = set[int]()
     for number, start, end in zip(*code_map.pieces, strict=True):
         result = results[number]
         for kind, span in _spans(result, conversion.cfi.entries.starts[number], Span(start, end)):
-            yield kind, span
+            if number not in derived:
+                yield kind, span
+            elif kind != "left_out":
+                # No CFI covers the rest, which counts as if nothing had been derived.
+                yield "from_code", span
             if kind != "left_out":
                 described_ends.add(span.end)
     for start, end in code_map.padding.ranges:
@@ -116,6 +125,18 @@ def _held_ranges(conversion: Conversion) -> Iterator[tuple[str, Span]]:
         # The bytes of other stubs that are left out count as their FDEs do, or as uncovered.
         if skip.overrides_cfi:
             yield "left_out", Span(skip.start_vaddr, skip.start_vaddr + skip.size)
+
+
+def _padding_of_code(conversion: Conversion, held: Sequence[Span]) -> Iterator[Span]:
+    """Yield the padding that the analysis of instructions has found between the code that nothing describes."""
+    if not conversion.cfi.underived:
+        return
+    image = conversion.image
+    known = [*held, *(Span(item.start_vaddr, item.end_vaddr) for item in underivable(conversion))]
+    for code in image.code_ranges:
+        for gap in without([(code.start_vaddr, code.end_vaddr)], known):
+            if fill_size(image, code, gap.start, gap.end) == gap.end - gap.start:
+                yield gap
 
 
 def _spans(result: FunctionBody | InParts | Skip, vaddr: int, piece: Span) -> Iterator[tuple[str, Span]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.demangle import readable_names
 from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.report.code_bytes import ByteCounts, count_bytes
+from cfi2sframe.report.from_code import account_of_code
 from cfi2sframe.report.holes import count_holes, functions_in_parts
 from cfi2sframe.report.sources import SourceCounts, count_sources
 from cfi2sframe.report.without_cfi import largest_without_cfi
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.plt.stub_reasons import StubReason
     from cfi2sframe.reasons import SkipReason, UnreadSource
     from cfi2sframe.report.code_bytes import SectionBytes
+    from cfi2sframe.report.from_code import FromCode
     from cfi2sframe.report.holes import HoleCounts, InPart
     from cfi2sframe.report.return_addresses import ReturnAddresses
     from cfi2sframe.report.without_cfi import WithoutCfi
@@ -75,7 +77,8 @@ class FunctionCounts(NamedTuple):
     stubs, which are described by their instructions; `dropped` ones have no code of their own. `overlapping` counts
     those of the first four that lost a part of their range to other FDEs. `records` are the functions in the section,
     `stub_records` of them for stubs: they are more than the FDEs described when one is cut or split, and fewer when
-    level 2 joins neighbours.
+    level 2 joins neighbours. `code_records` of them are for functions from instructions, which are no FDEs, and in no
+    other count.
     """
 
     fdes: int
@@ -89,6 +92,7 @@ class FunctionCounts(NamedTuple):
     overlapping: int
     records: int
     stub_records: int
+    code_records: int = 0
 
     @property
     def described(self) -> int:
@@ -129,7 +133,7 @@ class Coverage(NamedTuple):
     in part (`in_parts`), and FDEs by reason, as sentences. `without_cfi` has the largest stretches of code that no CFI
     covers, at most 1,000 of them, the largest first.
     `lookup_cost` is what a look-up costs a reader. `return_addresses` is None unless `count_return_addresses` was asked
-    for them.
+    for them, and `from_code` unless rows from instructions were asked for.
     """
 
     file: str
@@ -156,6 +160,7 @@ class Coverage(NamedTuple):
     sources: tuple[SourceCounts, ...]
     unread: tuple[UnreadSource, ...]
     return_addresses: ReturnAddresses | None = None
+    from_code: FromCode | None = None
 
     @property
     def source_names(self) -> str:
@@ -169,15 +174,17 @@ def account(conversion: Conversion) -> Coverage:
     Raises `BudgetError` when its text is out of proportion to the file: thousands of functions may share one long name.
     """
     image, target = conversion.image, conversion.target
-    dropped = Counter(reason.value for reason in conversion.code_map.dropped.values())
+    fdes = range(conversion.cfi.derived_numbers.start)
+    dropped = Counter(reason.value for number, reason in conversion.code_map.dropped.items() if number in fdes)
     sections, uncovered = count_bytes(conversion)
     left_out = _left_out(conversion)
     in_parts = functions_in_parts(conversion)
-    without_cfi = largest_without_cfi(image, uncovered)
+    from_code, reasons = account_of_code(conversion, uncovered)
+    without_cfi = largest_without_cfi(image, uncovered, reasons)
     stubs_left_out = conversion.code_map.stubs.left_out
     named: list[LeftOut | InPart | WithoutCfi] = [*left_out, *in_parts, *without_cfi]
     text_size = sum(2 * len(item.name) + len(item.section) for item in named)
-    text_size += sum(len(item.detail) for item in left_out)
+    text_size += sum(len(item.detail) for item in left_out) + sum(len(item.detail) for item in without_cfi)
     text_size += sum(len(hole.detail) for item in in_parts for hole in item.holes)
     text_size += sum(len(skip.section_name) + len(skip.detail) for skip in stubs_left_out)
     text_size += sum(len(section.name) for section in sections)
@@ -216,13 +223,16 @@ def account(conversion: Conversion) -> Coverage:
         ),
         sources=count_sources(conversion),
         unread=conversion.cfi.unread,
+        from_code=from_code,
     )
 
 
 def _count_functions(conversion: Conversion) -> FunctionCounts:
-    dropped, replaced = conversion.code_map.dropped, conversion.code_map.replaced
+    derived = conversion.cfi.derived_numbers
+    dropped = conversion.code_map.dropped.keys() - set(derived)
+    replaced = conversion.code_map.replaced.difference(derived)
     default = flexible = in_parts = left_out = 0
-    for number, result in enumerate(conversion.outcomes.results):
+    for number, result in enumerate(conversion.outcomes.results[: derived.start]):
         if number in dropped or number in replaced:
             continue
         if isinstance(result, Skip):
@@ -234,7 +244,7 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
         else:
             default += 1
     return FunctionCounts(
-        fdes=len(conversion.cfi.entries) + len(conversion.cfi.damaged),
+        fdes=conversion.cfi.fde_count,
         default=default,
         flexible=flexible,
         in_parts=in_parts,
@@ -242,9 +252,10 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
         replaced=len(replaced),
         dropped=len(dropped),
         damaged=len(conversion.cfi.damaged),
-        overlapping=len(conversion.code_map.overlapped),
+        overlapping=len(conversion.code_map.overlapped.difference(derived)),
         records=len(conversion.section.starts),
         stub_records=conversion.function_entries.count(None),
+        code_records=sum(number in derived for number in conversion.function_entries) if derived else 0,
     )
 
 

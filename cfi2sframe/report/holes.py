@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.lower import Hole
+from cfi2sframe.overlaps import Pieces
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
@@ -43,7 +44,7 @@ class InPart(NamedTuple):
 class HoleCounts(NamedTuple):
     """Holes of one reason: their number, their bytes, and the rows of the DWARF table that begin in them.
 
-    What belongs to another FDE or to stubs is not counted.
+    What belongs to another FDE or to stubs is not counted, nor are functions from instructions.
     """
 
     holes: int = 0
@@ -72,7 +73,10 @@ def functions_in_parts(conversion: Conversion) -> tuple[InPart, ...]:
 def count_holes(conversion: Conversion) -> dict[str, HoleCounts]:
     """Count holes by reason, as sentences in alphabetical order."""
     counts: dict[str, HoleCounts] = {}
-    for start, end, hole, is_first in conversion.outcomes.holes(conversion.cfi.entries, conversion.code_map.pieces):
+    pieces, derived = conversion.code_map.pieces, conversion.cfi.derived_numbers
+    if derived:
+        pieces = Pieces.of([piece for piece in pieces.records if piece.number not in derived])
+    for start, end, hole, is_first in conversion.outcomes.holes(conversion.cfi.entries, pieces):
         reason = hole.why.reason.value
         holes, size, rows = counts.get(reason, HoleCounts())
         counts[reason] = HoleCounts(holes + is_first, size + end - start, rows + is_first * hole.row_count)

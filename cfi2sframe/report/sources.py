@@ -8,6 +8,7 @@ from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterOffset, ValueAtCfa
+from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.overlaps import Pieces
 from cfi2sframe.reasons import DropReason
 
@@ -28,9 +29,10 @@ _WITHOUT_CODE: Final = (DropReason.DISCARDED, DropReason.EMPTY)
 class SourceCounts(NamedTuple):
     """The FDEs of one source by what becomes of them: `fdes` is the sum of the counts up to `damaged`.
 
-    `name` is that of its sections, as linkers give it, and `size` their bytes. `contradicting` counts the FDEs whose
-    rows, at some address that a better source holds, differ from those in force there: in the CFA, the RA, or the FP
-    where both have a rule for it.
+    `name` is that of its sections, as linkers give it, and `size` their bytes; "code" counts the functions that were
+    derived from instructions, and the bytes of the `.debug_frame` that says the same. `contradicting` counts the FDEs
+    whose rows, at some address that a better source holds, differ from those in force there: in the CFA, the RA, or the
+    FP where both have a rule for it.
     """
 
     name: str
@@ -52,20 +54,21 @@ def count_sources(conversion: Conversion) -> tuple[SourceCounts, ...]:
     """
     cfi, code_map = conversion.cfi, conversion.code_map
     kinds = tuple(dict.fromkeys(section.kind for section in cfi.sections))
-    left_out, partial = conversion.left_out, conversion.in_parts
+    without_code = code_map.dropped.keys() | code_map.replaced
+    left_out, partial = conversion.outcomes.skipped - without_code, conversion.outcomes.in_parts - without_code
     counts = []
     for rank, (kind, edge) in enumerate(
         zip(kinds, pairwise((*cfi.entries.source_starts, len(cfi.entries))), strict=True)
     ):
         numbers = range(*edge)
-        skipped = sum(entry.number in numbers for entry, _ in left_out)
-        in_parts = sum(entry.number in numbers for entry, _ in partial)
+        skipped = sum(number in numbers for number in left_out)
+        in_parts = sum(number in numbers for number in partial)
         dropped = sum(number in numbers for number in code_map.dropped)
         replaced = sum(number in numbers for number in code_map.replaced)
         damaged = sum(item.section.kind == kind for item in cfi.damaged)
         counts.append(
             SourceCounts(
-                f".{kind}",
+                SOURCE_NAMES[kind],
                 sum(len(section.data) for section in cfi.sections if section.kind == kind),
                 len(numbers) + damaged,
                 len(numbers) - in_parts - skipped - dropped - replaced,

@@ -12,11 +12,14 @@ from cfi2sframe.errors import ElfError
 from cfi2sframe.padding import fill_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from cfi2sframe.code.code_reasons import CodeReason
     from cfi2sframe.elf.image import ElfImage, Symbol
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.elf.sections import CodeRange
+    from cfi2sframe.reasons import SkipReason
+    from cfi2sframe.report.from_code import Underivable
 
 #: How many stretches an account names at most.
 NAMED_COUNT: Final = 1000
@@ -26,7 +29,7 @@ class WithoutCfi(NamedTuple):
     """A function, or code that no symbol names, which no CFI covers; padding is no part of it.
 
     `demangled` is the name in readable form. `address` is absolute; in an object, it is an offset in `section`. `size`
-    counts bytes.
+    counts bytes. `reason` says why no rows follow from the instructions of most of it, where somebody asked for these.
     """
 
     name: str
@@ -34,6 +37,8 @@ class WithoutCfi(NamedTuple):
     section: str
     address: int
     size: int
+    reason: CodeReason | SkipReason | None = None
+    detail: str = ""
 
 
 class UncoveredCode(NamedTuple):
@@ -128,9 +133,19 @@ def _unnamed(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int)
         yield UncoveredCode(start_vaddr, end_vaddr, "", code.name)
 
 
-def largest_without_cfi(image: ElfImage, stretches: Iterable[UncoveredCode]) -> tuple[WithoutCfi, ...]:
-    """Return the largest stretches, at most `NAMED_COUNT`, the largest first; `demangled` is `name` still."""
+def largest_without_cfi(
+    image: ElfImage, stretches: Iterable[UncoveredCode], reasons: Mapping[int, Underivable]
+) -> tuple[WithoutCfi, ...]:
+    """Return the largest stretches, at most `NAMED_COUNT`, the largest first; `demangled` is `name` still.
+
+    `reasons` has why nothing follows from instructions, by the starts of the stretches.
+    """
     largest = nlargest(NAMED_COUNT, stretches, key=lambda stretch: stretch.end_vaddr - stretch.start_vaddr)
-    return tuple(
-        WithoutCfi(name, name, section, image.place(start).offset, end - start) for start, end, name, section in largest
-    )
+    found = []
+    for start, end, name, section in largest:
+        why = reasons.get(start)
+        address = image.place(start).offset
+        found.append(
+            WithoutCfi(name, name, section, address, end - start, why and why.reason, why.detail if why else "")
+        )
+    return tuple(found)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import rule_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.budget import Budget
@@ -126,19 +127,26 @@ def _rule_text(rule: Rule | None, arch: Arch) -> str:
     return rule_text(base, rule.offset, deref=rule.deref)
 
 
+class ByteCounters(NamedTuple):
+    """What counts bytes from one virtual address up to another: those of padding, and those that no CFI covers."""
+
+    padding: Callable[[int, int], int]
+    without_cfi: Callable[[int, int], int]
+
+
 def dump_data(
     decoded: DecodedSection,
     show_address: Callable[[int], int] = _same_address,
-    count_padding: Callable[[int, int], int] | None = None,
+    counts: ByteCounters | None = None,
 ) -> dict[str, Any]:
     """Return the section as data for JSON. A rule is `{"base", "offset", "load"}`, or null: unchanged or undefined.
 
-    `count_padding` returns how many bytes of `[start_vaddr, end_vaddr)` are padding; None: that is not known.
+    `counts` tells padding from code, and code with CFI from code without; None: that is not known.
     """
     return {
         **_header_data(decoded),
         "functions": [
-            {**_function_data(f, show_address, count_padding), "rows": [_row_data(row, decoded.arch) for row in f.rows]}
+            {**_function_data(f, show_address, counts), "rows": [_row_data(row, decoded.arch) for row in f.rows]}
             for f in decoded.functions
         ],
     }
@@ -147,7 +155,7 @@ def dump_data(
 def dump_json(
     decoded: DecodedSection,
     show_address: Callable[[int], int] = _same_address,
-    count_padding: Callable[[int, int], int] | None = None,
+    counts: ByteCounters | None = None,
 ) -> Iterator[str]:
     """Yield the text of `json.dumps(dump_data(...), indent=2)` in pieces.
 
@@ -163,7 +171,7 @@ def dump_json(
         return (f'        {{\n          "start": {row.row.start_delta},{rest}',)
 
     def function_text(function: DecodedFunction) -> Iterator[str]:
-        fields = {**_function_data(function, show_address, count_padding), "rows": []}
+        fields = {**_function_data(function, show_address, counts), "rows": []}
         return _json_list("    " + _json(fields, 4), map(row_text, function.rows), 4)
 
     fields = {**_header_data(decoded), "functions": []}
@@ -211,13 +219,14 @@ def _header_data(decoded: DecodedSection) -> dict[str, Any]:
 def _function_data(
     function: DecodedFunction,
     show_address: Callable[[int], int],
-    count_padding: Callable[[int, int], int] | None,
+    counts: ByteCounters | None,
 ) -> dict[str, Any]:
     start_vaddr, end_vaddr = function.start_vaddr, function.start_vaddr + function.size
     return {
         "address": show_address(start_vaddr),
         "size": function.size,
-        "padding": None if count_padding is None else count_padding(start_vaddr, end_vaddr),
+        "padding": None if counts is None else counts.padding(start_vaddr, end_vaddr),
+        "without_cfi": None if counts is None else counts.without_cfi(start_vaddr, end_vaddr),
         "pc_type": "mask" if function.is_pcmask else "inc",
         "repeat_size": function.repeat_size,
         "fde_type": "flexible" if function.is_flexible else "default",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.budget import Budget
+    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.sframe.decode import DecodedSection
     from cfi2sframe.trace.frame import RowSource
 
@@ -71,9 +72,10 @@ class RowTable(NamedTuple):
 class ModuleFile:
     """A file with its rows and symbols, both computed on first use and kept."""
 
-    def __init__(self, image: ElfImage, version: int) -> None:
+    def __init__(self, image: ElfImage, version: int, source: CfiKind | None = None) -> None:
         self.image = image
         self._version = version
+        self._source = source
         self._rows: RowTable | Ending | None = None
         self._symbols: SymbolTable | None = None
         self._cfi: CfiRules | None = None
@@ -83,8 +85,11 @@ class ModuleFile:
     def rows(self) -> RowTable | Ending:
         """The rows of the file's SFrame section, or of its CFI where it has none; or the reason why there are none."""
         if self._rows is None:
-            self._rows = guarded(lambda: _read_rows(self.image, self._version), self._unusable)
+            self._rows = guarded(self._read_rows, self._unusable)
         return self._rows
+
+    def _read_rows(self) -> RowTable | Ending:
+        return _read_rows(self.image, self._version, self._source)
 
     def _unusable(self, reason: str) -> Ending:
         return Ending("unusable-module", f"{self.image.name}: {reason}")
@@ -109,12 +114,12 @@ class ModuleFile:
         return self._symbols
 
 
-def _read_rows(image: ElfImage, version: int) -> RowTable | Ending:
+def _read_rows(image: ElfImage, version: int, kind: CfiKind | None) -> RowTable | Ending:
     section = image.sframe_section
     has_section = (section is not None and section.size > 0) or image.sframe_segment is not None
     source: RowSource = "file" if has_section else "converted"
     try:
-        decoded = decode_existing(image) if has_section else _converted(image, version)
+        decoded = decode_existing(image) if has_section else _converted(image, version, kind)
     except InputError as error:
         return Ending("unusable-section" if has_section else "unusable-module", f"{image.name}: {error.detail}")
     if decoded.arch != image.arch:
@@ -122,9 +127,9 @@ def _read_rows(image: ElfImage, version: int) -> RowTable | Ending:
     return RowTable(Lookup(decoded), source, image.budget)
 
 
-def _converted(image: ElfImage, version: int) -> DecodedSection:
+def _converted(image: ElfImage, version: int, source: CfiKind | None) -> DecodedSection:
     # These rows are for our own look-up, which knows all errata, and nobody stores them: their bytes need not be few.
-    conversion = convert(image, Options(version=version, errata=2, level=0))
+    conversion = convert(image, Options(version=version, errata=2, level=0, source=source))
     if not conversion.data:
         raise InputError(f"SFrame version {version} can describe none of the functions")
     return decode(conversion.data, conversion.section_vaddr)
@@ -134,12 +139,13 @@ class FileStore:
     """Loads each file once, for any number of threads, processes or samples that it is mapped in.
 
     `sysroot` is the root directory in which the traced paths are looked up. `version` is the SFrame version
-    that CFI is converted to.
+    that CFI is converted to, `source` the source that is asked of each file (see `Options`).
     """
 
-    def __init__(self, sysroot: str = "", version: int = 3) -> None:
+    def __init__(self, sysroot: str = "", version: int = 3, source: CfiKind | None = None) -> None:
         self.sysroot = sysroot
         self.version = version
+        self.source = source
         self._by_identity: dict[tuple[int, int, int], ModuleFile | str] = {}
         self._by_bytes: dict[bytes, ModuleFile | str] = {}
 
@@ -183,7 +189,11 @@ class FileStore:
     def _load(self, read: Callable[[], ElfImage]) -> ModuleFile | str:
         def opened() -> ModuleFile | str:
             image = read()
-            return "an object, which is never mapped" if image.is_relocatable else ModuleFile(image, self.version)
+            return (
+                "an object, which is never mapped"
+                if image.is_relocatable
+                else ModuleFile(image, self.version, self.source)
+            )
 
         return guarded(opened, str)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import Lookup, Options, convert
-from cfi2sframe.padding import PaddingCount
+from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.sframe.model import OUTERMOST
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def differences_in_meaning(theirs: DecodedSection, ours: DecodedSection, image: 
     """
     fdes = [entry.fde for entry, _ in convert(image, Options(ours.header.version)).in_parts]
     in_parts = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
-    padding = PaddingCount(convert(image).code_map.padding)
+    padding = SpanCount(convert(image).code_map.padding.ranges)
     their_lookup, our_lookup = Lookup(theirs), Lookup(ours)
     problems = []
     for pc in sorted(_points(theirs) | _points(ours)):

@@ -82,6 +82,7 @@ def check_section(section: SectionSizes, version: int) -> None:
     """A section is the sum of its parts, and each histogram adds up to its total."""
     parts = section.parts
     assert section.size == sum(parts)
+    assert 0 <= section.code_count <= section.default_count + section.flexible_count
     assert min(parts) >= 0
     assert parts.rows == sum(size * count for size, count in section.row_sizes.items())
     assert section.stored_row_count == sum(section.row_sizes.values()) <= section.row_count
@@ -152,5 +153,6 @@ def check_report(report: SizeReport) -> None:
             assert summed.size == sum(section.size for section in sections)
             assert summed.row_count == sum(section.row_count for section in sections)
             assert summed.function_count == sum(section.function_count for section in sections)
+            assert summed.code_count == sum(section.code_count for section in sections)
             assert summed.left_out_count == sum(section.left_out_count for section in sections)
             assert summed.lookup_cost == add_costs(section.lookup_cost for section in sections)

@@ -50,7 +50,8 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     described = functions.default + functions.flexible
     others = (functions.left_out, functions.replaced, functions.dropped, functions.damaged)
     assert described + functions.in_parts + sum(others) == functions.fdes
-    assert functions.fdes == len(conversion.cfi.entries) + len(conversion.cfi.damaged)
+    derived = conversion.cfi.derived_numbers
+    assert functions.fdes == len(conversion.cfi.entries) - len(derived) + len(conversion.cfi.damaged)
     assert functions.described == described
     assert sum(coverage.reasons.values()) == functions.left_out == len(coverage.left_out)
     assert sum(coverage.dropped.values()) == functions.dropped
@@ -61,6 +62,7 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
     numbers = [number for number in conversion.function_entries if number is not None]
     assert functions.records == len(conversion.section.functions) == len(conversion.function_entries)
     assert functions.stub_records == functions.records - len(numbers)
+    assert functions.code_records == sum(number in derived for number in numbers)
     assert set(numbers).isdisjoint(conversion.code_map.dropped)
     assert set(numbers).isdisjoint(conversion.code_map.replaced)
     said = {
@@ -68,7 +70,12 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
         for number, _, _ in conversion.code_map.pieces.records
         if not isinstance(conversion.outcomes.results[number], Skip)
     }
-    assert len(said) == functions.described + functions.in_parts
+    assert len(said - set(derived)) == functions.described + functions.in_parts
+    from_code = coverage.from_code
+    assert (from_code is None) == (conversion.cfi.underived is None)
+    if from_code is not None:
+        assert from_code.functions == len(derived) == from_code.described + from_code.in_parts + from_code.left_out
+        assert len(said & set(derived)) == from_code.described + from_code.in_parts
     # Of an FDE that lost addresses to others, nothing but holes may be left.
     with_rows = said - (conversion.code_map.overlapped & conversion.outcomes.in_parts)
     assert set(numbers) <= said if may_join else with_rows <= set(numbers) <= said
@@ -78,11 +85,14 @@ def _check_functions(coverage: Coverage, conversion: Conversion, *, may_join: bo
 def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     for counts in (coverage.bytes, *(section.counts for section in coverage.sections)):
         assert counts.total == counts.described + counts.left_out + counts.other_padding + counts.uncovered
-        assert counts.described == counts.default + counts.flexible + counts.stubs + counts.padding
+        by_kind = (counts.default, counts.flexible, counts.stubs, counts.from_code, counts.padding)
+        assert counts.described == sum(by_kind)
         assert min(counts) >= 0
     columns = list(zip(*(section.counts for section in coverage.sections), strict=True))
     assert coverage.bytes == (ByteCounts(*map(sum, columns)) if columns else ByteCounts())
-    image = conversion.image
+    image, derived = conversion.image, conversion.cfi.derived_numbers
+    if coverage.from_code is not None:
+        assert sum(counts.bytes for counts in coverage.from_code.reasons.values()) == coverage.bytes.uncovered
     named = [item.size for item in coverage.without_cfi]
     assert named == sorted(named, reverse=True)
     assert sum(named) == coverage.bytes.uncovered or len(named) == 1000
@@ -93,9 +103,10 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     left_out = [
         (start, end)
         for number, start, end in conversion.code_map.pieces.records
-        if isinstance(conversion.outcomes.results[number], Skip)
+        if isinstance(conversion.outcomes.results[number], Skip) and number not in derived
     ]
-    holes = list(_holes_within(conversion))
+    all_holes = list(_holes_within(conversion))
+    holes = [(start, end) for number, start, end in all_holes if number not in derived]
     assert sum(counts.bytes for counts in coverage.holes.values()) == sum(end - start for start, end in holes)
     left_out += holes
     left_out += [
@@ -104,7 +115,7 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
         if skip.reason is StubReason.CFI_DIFFERS
     ]
     padding = dict(conversion.code_map.padding.ranges)
-    hole_ends = {end for _, end in holes}
+    hole_ends = {end for _, _, end in all_holes}
     fde_ends = [
         end
         for number, _, end in conversion.code_map.pieces.records
@@ -113,10 +124,19 @@ def _check_bytes(coverage: Coverage, conversion: Conversion) -> None:
     assert coverage.bytes.padding == sum(padding[end] - end for end in fde_ends if end in padding)
     assert coverage.bytes.described == sum(_bytes_in_code(image, *span) for span in described)
     assert coverage.bytes.left_out == sum(_bytes_in_code(image, *span) for span in left_out)
+    from_code = [
+        (start, end)
+        for number, start, end in conversion.code_map.pieces.records
+        if number in derived and not isinstance(conversion.outcomes.results[number], Skip)
+    ]
+    without = [(start, end) for number, start, end in all_holes if number in derived]
+    assert coverage.bytes.from_code == sum(_bytes_in_code(image, *span) for span in from_code) - sum(
+        _bytes_in_code(image, *span) for span in without
+    )
 
 
-def _holes_within(conversion: Conversion) -> Iterator[tuple[int, int]]:
-    """Yield the addresses of holes that belong to no other FDE, counted from the holes themselves."""
+def _holes_within(conversion: Conversion) -> Iterator[tuple[int, int, int]]:
+    """Yield the FDEs' numbers and addresses of holes that belong to no other FDE, counted from the holes themselves."""
     entries = conversion.cfi.entries
     for number, start, end in conversion.code_map.pieces.records:
         result = conversion.outcomes.results[number]
@@ -125,7 +145,7 @@ def _holes_within(conversion: Conversion) -> Iterator[tuple[int, int]]:
                 hole_start = entries.starts[number] + hole.why.start_delta
                 hole_end = entries.starts[number] + (hole.end_delta or entries.sizes[number])
                 if max(start, hole_start) < min(end, hole_end):
-                    yield max(start, hole_start), min(end, hole_end)
+                    yield number, max(start, hole_start), min(end, hole_end)
 
 
 def _bytes_in_code(image: ElfImage, start: int, end: int) -> int:

@@ -42,6 +42,7 @@ from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, 
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.trace import Located
 
@@ -430,10 +431,10 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
     assert [t.trace.ending.kind for t in trace_of(core, tmp_path).threads][1:] == ["outermost"] * 2
     read_rows = modules._read_rows
 
-    def failing(image: ElfImage, version: int) -> object:
+    def failing(image: ElfImage, version: int, kind: CfiKind | None) -> object:
         if image.name == bad:
             raise OverflowError("too wild")
-        return read_rows(image, version)
+        return read_rows(image, version, kind)
 
     monkeypatch.setattr(modules, "_read_rows", failing)
     threads = trace_of(core, tmp_path).threads

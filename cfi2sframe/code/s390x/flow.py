@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.effects import JUMP_TARGET, NO_EFFECT, NOTHING, Condition, Effect, Flow, Op, Step
 from cfi2sframe.code.s390x.names import COMPARES, CONDITIONS
-from cfi2sframe.code.s390x.steps import FLAGS, RA, SP, WORD, address_of, forget, load, store, sum_of
+from cfi2sframe.code.s390x.steps import FLAGS, RA, WORD, address_of, forget, load, store, sum_of
 from cfi2sframe.code.s390x.text import FLOATS, Text
 
 if TYPE_CHECKING:
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 PADDING: Final = Effect(is_padding=True)
 #: Compilers jump into the midst of the jump itself, where no instruction is, for a trap.
 _TRAP_DISTANCE: Final = 2
-#: Linux's numbers of system calls that do not come back, and of one that does with another SP.
-_SVC_WITHOUT_RETURN: Final = frozenset({1, 119, 173, 248})
-_SVC_CLONE: Final = 120
+#: It has the number of a system call where the instruction has none.
+_SYSTEM_CALL_REGISTER: Final = 1
 
 
 def compares(size: int, *, is_signed: bool) -> Callable[[Text], Effect]:
@@ -194,11 +193,12 @@ def _after_comparison(
 
 
 def svc(text: Text) -> Effect:
-    """Return the effect of a system call of Linux, which changes r2."""
+    """Return the effect of a system call of Linux, which changes r2; its number is in r1 where the text has 0."""
     number = text.number(0)
-    if number in _SVC_WITHOUT_RETURN:
-        return Effect(flow=Flow.STOP)
-    return Effect((*forget((2, SP) if number == _SVC_CLONE else (2,)), FLAGS))
+    given = (
+        Step(Op.CONSTANT, JUMP_TARGET, offset=number) if number else Step(Op.MOVE, JUMP_TARGET, _SYSTEM_CALL_REGISTER)
+    )
+    return Effect((given, *forget((2,)), FLAGS), Flow.SYSTEM_CALL)
 
 
 def exrl(text: Text) -> Effect | None:

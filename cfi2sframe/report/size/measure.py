@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi2sframe.conversion import Conversion, Level
+    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
     from cfi2sframe.gnu.layout import GnuSection
@@ -51,7 +52,8 @@ class Request(NamedTuple):
     """What to measure of each file.
 
     Each list of functions has up to `function_count` names, with their sizes in version `function_version`; so have the
-    executable sections, with `has_code_sections`. `versions` are those that are measured, at the level `level`.
+    executable sections, with `has_code_sections`. `versions` are those that are measured, at the level `level`, from
+    the CFI of the source `source` (see `Options`).
     """
 
     function_count: int = 0
@@ -59,6 +61,7 @@ class Request(NamedTuple):
     versions: tuple[int, ...] = s.VERSIONS
     level: Level | None = None
     has_code_sections: bool = False
+    source: CfiKind | None = None
 
 
 #: Every version, at the default level.
@@ -77,14 +80,14 @@ def measure(image: ElfImage, request: Request = ALL_VERSIONS) -> FileSizes:
             versions.append(VersionSizes(version, None, None, {}, 0, NOT_ASKED_FOR))
             continue
         try:
-            conversion = convert_image(image, Options(version=version, level=request.level))
+            conversion = convert_image(image, Options(version=version, source=request.source, level=request.level))
         except RequestError as error:
             versions.append(VersionSizes(version, None, None, {}, 0, str(error)))
             continue
         gnu = gnu or gnu_sections(image, conversion.cfi, conversion.code_map)
         source = conversion.cfi.source_names
         cfi_size = sum(len(section.data) for section in conversion.cfi.sections)
-        fde_count = len(conversion.cfi.entries) + len(conversion.cfi.damaged)
+        fde_count = conversion.cfi.fde_count
         code_padding = sum(conversion.code_map.padding.sizes.values())
         versions.append(
             VersionSizes(
@@ -152,6 +155,8 @@ def written_sizes(conversion: Conversion) -> SectionSizes:
         left_out_count=len(conversion.left_out),
         cost=conversion.lookup_cost,
     )
+    derived = conversion.cfi.derived_numbers
+    sizes = sizes._replace(code_count=sum(number in derived for number in conversion.function_entries))
     # Without functions nothing is written, not even a header.
     return sizes if conversion.data else sizes._replace(parts=Parts())
 
@@ -234,11 +239,15 @@ def _section_sizes(
 
 
 def function_sizes(conversion: Conversion, count: int) -> NamedFunctions:
-    """Return the functions that are largest in SFrame, and those that exceed their FDE by most; `count` of each."""
+    """Return the functions that are largest in SFrame, and those that exceed their FDE by most; `count` of each.
+
+    Functions from instructions have no FDE.
+    """
     sizes: Counter[int] = Counter()
     record_size = s.FDE_SIZE[conversion.plan.version]
+    derived = conversion.cfi.derived_numbers
     for body, number in zip(conversion.plan.function_bodies, conversion.function_entries, strict=True):
-        if number is not None:
+        if number is not None and number not in derived:
             sizes[number] += record_size + len(body.data)
     byte_order = conversion.image.byte_order
     excesses = {

@@ -56,6 +56,7 @@ class SectionSizes(NamedTuple):
     counts the stored rows by their size in bytes, which add up to `parts.rows`; `rows_per_function` counts functions by
     the class of their row count (see `row_classes`). `row_count` counts the rows of every function, also those that
     functions share. `lookup_cost` is what readers pay for a look-up; that of several sections is as `add_costs` has it.
+    `code_count` of the functions were derived from instructions.
     """
 
     parts: Parts
@@ -67,6 +68,7 @@ class SectionSizes(NamedTuple):
     row_sizes: dict[int, int]
     rows_per_function: dict[str, int]
     lookup_cost: LookupCost
+    code_count: int = 0
 
     @property
     def size(self) -> int:
@@ -101,8 +103,9 @@ class Ratios(NamedTuple):
 class CfiSizes(NamedTuple):
     """Sizes of a file and of some of its sections.
 
-    `cfi` counts all CFI that was read, with `.gopclntab` as the `.debug_frame` that says the same. `sframe` is the
-    section that the file already has. `code_padding` is alignment padding, which functions reach over.
+    `cfi` counts all CFI that was read, with `.gopclntab` and what instructions say as the `.debug_frame` that says the
+    same. `sframe` is the section that the file already has. `code_padding` is alignment padding, which functions reach
+    over.
     """
 
     file: int = 0
@@ -179,8 +182,9 @@ class CodeSection(NamedTuple):
     """What an executable section has of a file's FDEs and of its SFrame section, in one version.
 
     `cfi_size` counts its FDEs, `sframe_size` its function records and rows; rows that functions share count for the
-    first of them. With the name "" it is the rest: headers, CIEs, the search table. So the sections of a file add up to
-    its CFI with the search table, and to its SFrame section.
+    first of them. Functions from instructions count as those with an FDE do. With the name "" it is the rest: headers,
+    CIEs, the search table. So the sections of a file add up to its CFI with the search table, and to its SFrame
+    section.
     """
 
     name: str

@@ -142,7 +142,7 @@ def functions_table(totals: Totals) -> Table:
         (
             Column("version"),
             Column("laid out by", "text"),
-            *(Column(name) for name in ("functions", "default", "flexible", "PCMASK", "left out", "rows", "stored")),
+            *map(Column, ("functions", "default", "flexible", "PCMASK", "from code", "left out", "rows", "stored")),
             Column("rows each", "ratio"),
         ),
         tuple(
@@ -153,6 +153,7 @@ def functions_table(totals: Totals) -> Table:
                 section.default_count,
                 section.flexible_count,
                 section.pcmask_count,
+                section.code_count,
                 section.left_out_count,
                 section.row_count,
                 section.stored_row_count,
@@ -160,7 +161,8 @@ def functions_table(totals: Totals) -> Table:
             )
             for version, maker, section in _sections(totals)
         ),
-        note="Functions include those for PLT stubs; stored rows are fewer where functions share them.",
+        note="Functions include those for PLT stubs, and those from code: from instructions that no CFI covers; stored "
+        "rows are fewer where functions share them.",
     )
 
 

@@ -260,6 +260,7 @@ def add_sections(sections: Iterable[SectionSizes]) -> SectionSizes:
         row_sizes=dict(sorted(add_counts(section.row_sizes for section in every).items())),
         rows_per_function=in_class_order(per_function),
         lookup_cost=add_costs(section.lookup_cost for section in every),
+        code_count=sum(section.code_count for section in every),
     )
 
 

@@ -145,6 +145,7 @@ static void load_function(const struct sframe_section *section, uint32_t index,
                       ? (uint64_t)(uintptr_t)at
                       : (uint64_t)(uintptr_t)section->bytes;
 
+  base += section->displacement;
   memset(function, 0, sizeof *function);
   if (section->version == 2) {
     function->start = base + (uint64_t)(int64_t)(int32_t)load_u32(at);

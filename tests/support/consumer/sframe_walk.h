@@ -73,6 +73,8 @@ struct sframe_section {
   size_t functions_offset;
   size_t rows_offset;
   size_t rows_size;
+  uint64_t displacement; /* from BYTES to the section's place in the process that
+                            it describes; 0: BYTES is that place */
   void *decoder; /* of another library; sframe_section.c needs none */
 };
 

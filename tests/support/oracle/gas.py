@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import Lookup, Options, convert, decode_existing, decode_raw, load
 from cfi2sframe.arch import AMD64
+from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import InputError
-from cfi2sframe.padding import Padding, PaddingCount
+from cfi2sframe.padding import Padding
 from cfi2sframe.sframe.model import OUTERMOST
 from tests.support.oracle.compare import difference, row_at
 from tests.support.oracle.llvm_frames import parse_llvm_frames
@@ -39,7 +40,7 @@ class Pair(NamedTuple):
     theirs: DecodedSection | None
     ours: DecodedSection | None
     #: Counts the padding that our functions reach over and theirs do not.
-    padding: PaddingCount
+    padding: SpanCount
 
 
 def assemble(assembler: str, source: Path, target: Path, *options: str) -> Path | None:
@@ -67,7 +68,7 @@ def pair_of(path: Path, options: Options) -> Pair:
         conversion = convert(image, options)
         data, padding = conversion.data, conversion.code_map.padding
     ours = decode_raw(image, data, 0, options) if data else None
-    return Pair(image, path, theirs, ours, PaddingCount(padding))
+    return Pair(image, path, theirs, ours, SpanCount(padding.ranges))
 
 
 def functions_of(section: DecodedSection | None) -> list[DecodedFunction]:

@@ -75,7 +75,7 @@ complete -c cfi2sframe -n _shtab_cfi2sframe_using -l replace -d 'replace a diffe
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -s v -l verbose -d 'print a summary on standard error'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l sframe-version -xka "1 2 3" -d 'the version to write'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
-complete -c cfi2sframe -n _shtab_cfi2sframe_using -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to read'
+complete -c cfi2sframe -n _shtab_cfi2sframe_using -l from -xka "eh_frame debug_frame gopclntab code" -d 'the only CFI to read'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -s O -xka "0 1 2 s" -d -O0
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-share -d 'the same as -O0'
 complete -c cfi2sframe -n _shtab_cfi2sframe_using -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
@@ -110,7 +110,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l replace -d 'repla
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s v -l verbose -d 'print a summary on standard error'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l sframe-version -xka "1 2 3" -d 'the version to write'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to read'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l from -xka "eh_frame debug_frame gopclntab code" -d 'the only CFI to read'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -s O -xka "0 1 2 s" -d -O0
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-share -d 'the same as -O0'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using convert' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
@@ -171,7 +171,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -s v -l verbose -d 'p
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l report -xka "(__fish_complete_path (commandline -ct))" -d 'write a line of JSON for each file'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l sframe-version -xka "1 2 3" -d 'the version to write'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to read'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l from -xka "eh_frame debug_frame gopclntab code" -d 'the only CFI to read'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -s O -xka "0 1 2 s" -d -O0
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l no-share -d 'the same as -O0'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
@@ -195,7 +195,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l details -d 'name
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l return-addresses -d 'look up the return address of every call, too, as readers do that do not look'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l sframe-version -xka "1 2 3" -d 'the version to write'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l errata -xka "0 1 2" -d 'the errata of version 2 that readers know'
-complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to read'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l from -xka "eh_frame debug_frame gopclntab code" -d 'the only CFI to read'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -s O -xka "0 1 2 s" -d -O0
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l no-share -d 'the same as -O0'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -l no-plt -d 'describe PLT stubs by the CFI instead of by their instructions'
@@ -214,6 +214,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s j -l jobs -x -d 'pro
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l compare -xka "(__fish_complete_path (commandline -ct))" -d 'two files, or two trees matched by name'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l sframe-version -xka "1 2 3" -d 'the version for the headline, the order, the functions and the changes'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s O -xka "0 1 2 s" -d 'how far sections are made small, as convert'"'"'s -O'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l from -xka "code" -d code
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l executor -x -d 'measure on an executor of concurrent.futures that this factory makes'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using size' -l format -xka "text json csv markdown html" -d default
@@ -233,6 +234,7 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sysroot -xka "(__fi
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l thread -x -d 'one thread, by its id, or all'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l limit -x -d 'the most frames of a thread'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l sframe-version -xka "1 2 3" -d 'the version that CFI is converted to'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l from -xka "code" -d code
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l with-cfi-registers -d 'if a row needs a register that SFrame does not track, find in the CFI of the'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using trace' -l format -xka "text json" -d default

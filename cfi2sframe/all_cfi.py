@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The call frame information of an image and, where asked for, rows from instructions for code that it does not cover.
+
+What a file says of its code is better than what its instructions say: nothing is derived for an address that an FDE or
+a PLT stub holds, whatever becomes of these. Nor is anything derived for padding.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from cfi2sframe.code_map import map_code
+from cfi2sframe.dwarf.programs import Cfi, read_programs
+from cfi2sframe.elf.cfi import SOURCE_NAMES
+from cfi2sframe.elf.ranges import Span, united, without
+from cfi2sframe.errors import BudgetError, CfiError, ElfError, UnfitError
+from cfi2sframe.padding import fill_size
+from cfi2sframe.reasons import UnreadSource
+from cfi2sframe.sframe.constants import SFRAME_VERSION_3
+from cfi2sframe.sources import FoundCfi, find_cfi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cfi2sframe.code_map import CodeMap
+    from cfi2sframe.elf.cfi import CfiKind
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import CodeRange
+
+
+def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
+    """Read the image's CFI, of one kind or of all, and with "code" as the kind derive what follows from instructions.
+
+    Raises what `find_cfi` and `read_programs` raise; `UnfitError` when there is neither CFI nor code with rows. Where
+    instructions cannot be analysed, that source is unread, as any other that cannot be read. Raises `InputError` when
+    there is code to be analysed and capstone cannot be loaded.
+    """
+    cfi = read_programs(image, find_cfi(image, kind))
+    return _with_derived(image, cfi) if kind == "code" else cfi
+
+
+def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
+    """Return the code in the file that neither FDEs nor PLT stubs nor the padding after them hold; padding is no code.
+
+    Raises `BudgetError` when the padding is out of proportion to the file.
+    """
+    held = united((*_functions(code_map), *code_map.padding.ranges))
+    return [gap for code, gap in _gaps(image, held) if image.code_bytes(code, gap.start, gap.start + 1)]
+
+
+def _with_derived(image: ElfImage, cfi: Cfi) -> Cfi:
+    if not cfi.sections:
+        found = _derived(image, cfi)
+        if not found.sections:
+            raise UnfitError(f"no call frame information, and no rows from instructions{_main_reason(found)}")
+        return found
+    try:
+        with image.budget.half():
+            return _derived(image, cfi)
+    except (ElfError, CfiError, BudgetError) as error:
+        return cfi._replace(unread=(*cfi.unread, UnreadSource.of(SOURCE_NAMES["code"], error)))
+
+
+def _main_reason(cfi: Cfi) -> str:
+    """Return why most of the code has no rows, for a message."""
+    sizes = Counter[str]()
+    for start, end, reason, _ in cfi.underived or ():
+        sizes[reason.value] += end - start
+    return f": {sizes.most_common(1)[0][0]}" if sizes else ""
+
+
+def _derived(image: ElfImage, cfi: Cfi) -> Cfi:
+    """Return the CFI with what is derived as one more source, if anything is."""
+    derived = image.derived
+    if derived is None:
+        # Stubs are what they are, in whatever way the user wants them described.
+        functions = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
+        if next(_gaps(image, functions), None) is None:
+            return cfi._replace(underived=())
+        from cfi2sframe.code.as_cfi import placeable
+        from cfi2sframe.code.derive import derive
+
+        derived = image.derived = placeable(image, derive(image, functions))
+    if not derived.functions:
+        return cfi._replace(underived=derived.left_out)
+    from cfi2sframe.code.as_cfi import as_cfi
+
+    made = read_programs(image, FoundCfi((as_cfi(image, derived.functions),)))
+    return cfi._replace(
+        sections=cfi.sections + made.sections, entries=cfi.entries.joined(made.entries), underived=derived.left_out
+    )
+
+
+def _functions(code_map: CodeMap) -> list[Span]:
+    """Return the ranges that FDEs and PLT stubs hold, ascending, each by itself: a function may begin at each start."""
+    stubs = code_map.stubs
+    held = list(map(Span, code_map.pieces.starts, code_map.pieces.ends))
+    held += [Span(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in stubs.functions]
+    return sorted((*held, *without(((s.start_vaddr, s.start_vaddr + s.size) for s in stubs.left_out), held)))
+
+
+def _gaps(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
+    """Yield the code between what is held, but for gaps that only padding fills."""
+    for code in image.code_ranges:
+        for gap in without([(code.start_vaddr, code.end_vaddr)], held):
+            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
+                yield code, gap

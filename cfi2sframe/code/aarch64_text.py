@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of an AArch64 instruction, as capstone 4 to 6 write it, taken apart: registers, numbers, memory.
+
+Capstone 4 and 5 write `#` before numbers and targets, capstone 6 before some of them; it has spaces within braces.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from cfi2sframe.code.effects import NOTHING
+
+SP: Final = 31
+WORD_SIZE: Final = 8
+_ADDRESS_BITS: Final = 64
+#: General registers: DWARF's number, or `NOTHING` for the zero register, and the bytes that the name means.
+REGISTERS: Final[dict[str, tuple[int, int]]] = {
+    **{f"x{n}": (n, 8) for n in range(31)},
+    **{f"w{n}": (n, 4) for n in range(31)},
+    "sp": (SP, 8),
+    "wsp": (SP, 4),
+    "xzr": (NOTHING, 8),
+    "wzr": (NOTHING, 4),
+}
+#: Bytes of a vector or predicate register. Those of SVE have 16 to 256 bytes, or an eighth of that.
+_VECTOR_SIZES: Final = {"b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
+
+_MEMORY: Final = re.compile(r"(?:^|, )\[([^\]]*)\](!)?(?:, ([^\[\]]*))?$")
+_NUMBER: Final = re.compile(r"#?(-?(?:0x[0-9a-f]+|[0-9]+))")
+_VECTOR: Final = re.compile(r"[bhsdqvzp][0-9]|\{|za")
+_LIST: Final = re.compile(r"\{ ?([^}]*?) ?\}(\[)?")
+_ARRANGEMENT: Final = re.compile(r"v([0-9]+)\.([0-9]*)([bhsdq])")
+
+
+class Memory(NamedTuple):
+    """A memory operand: base + offset, or base + index * scale; the base is `NOTHING` where it is a vector.
+
+    Of the index, the low `index_size` bytes count, signed where `is_signed`. `is_scalable`: the offset is in units of
+    the size of the SVE register that is accessed. With `is_pre`, the base is set to the sum first; else
+    `step_register` or `step` are added to it afterwards (None: what cannot be told).
+    """
+
+    base: int
+    offset: int = 0
+    index: int = NOTHING  # type: ignore[assignment]  # hides tuple.index
+    index_size: int = WORD_SIZE
+    is_signed: bool = False
+    scale: int = 1
+    is_scalable: bool = False
+    is_pre: bool = False
+    step: int | None = 0
+    step_register: int = NOTHING
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the address is a general register's value and a number."""
+        return self.base != NOTHING and self.index == NOTHING and not self.is_scalable
+
+    @property
+    def writes_back(self) -> bool:
+        """Whether the base is changed."""
+        return self.is_pre or self.step != 0 or self.step_register != NOTHING
+
+
+class Text(NamedTuple):
+    """An instruction: its mnemonic, its operands before that in memory, and that one."""
+
+    name: str
+    operands: tuple[str, ...]
+    memory: Memory | None
+
+    def register(self, number: int) -> tuple[int, int] | None:
+        """Return an operand's general register and the bytes of it that are meant; None when it is something else."""
+        return REGISTERS.get(self.operands[number]) if number < len(self.operands) else None
+
+    def value(self, number: int) -> int | None:
+        """Return an operand that is a number, shifted where LSL follows; None when it is something else."""
+        if number >= len(self.operands):
+            return None
+        value = as_number(self.operands[number])
+        if value is None or number + 1 >= len(self.operands):
+            return value
+        kind, _, amount = self.operands[number + 1].partition(" ")
+        shift = as_number(amount)
+        return value << shift if kind == "lsl" and shift is not None else value
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the first operand is a vector or predicate register, or a list of some."""
+        return bool(self.operands) and _VECTOR.match(self.operands[0]) is not None
+
+
+def parse(mnemonic: str, operands: str) -> Text:
+    """Take an instruction's text apart."""
+    match = _MEMORY.search(operands) if "[" in operands else None
+    if match is None:
+        return Text(mnemonic, tuple(operands.split(", ")) if operands else (), None)
+    before = operands[: match.start()]
+    memory = _parse_memory(match[1], is_pre=match[2] is not None, step=match[3])
+    return Text(mnemonic, tuple(before.split(", ")) if before else (), memory)
+
+
+def as_number(text: str) -> int | None:
+    """Return the integer that a text is; None for any other text."""
+    match = _NUMBER.fullmatch(text)
+    return int(match[1], 0) if match else None
+
+
+def as_signed(value: int) -> int:
+    """Return a number of 64 bits, modulo 2**64, that is negative where its highest bit is set."""
+    value &= (1 << _ADDRESS_BITS) - 1
+    return value - (1 << _ADDRESS_BITS) if value >> (_ADDRESS_BITS - 1) else value
+
+
+def _parse_memory(inside: str, *, is_pre: bool, step: str | None) -> Memory:
+    name, *rest = inside.split(", ")
+    base = REGISTERS.get(name, (NOTHING, 0))[0]
+    memory = Memory(base, is_pre=is_pre)
+    if rest:
+        offset = as_number(rest[0])
+        if offset is not None:
+            memory = memory._replace(offset=as_signed(offset), is_scalable=rest[-1] == "mul vl")
+        elif rest[0] in ("xzr", "wzr"):
+            pass
+        elif rest[0] not in REGISTERS:
+            memory = memory._replace(base=NOTHING)
+        else:
+            index, size = REGISTERS[rest[0]]
+            kind, _, amount = rest[1].partition(" ") if len(rest) > 1 else ("", "", "")
+            shift = as_number(amount) or 0
+            memory = memory._replace(index=index, index_size=size, is_signed=kind.startswith("s"), scale=1 << shift)
+    if step is not None:
+        number = as_number(step)
+        # Capstone 5 writes negative ones as 64 bits without a sign.
+        number = None if number is None else as_signed(number)
+        memory = memory._replace(step=number, step_register=REGISTERS.get(step, (NOTHING, 0))[0])
+    return memory
+
+
+def register_size(operand: str) -> int | None:
+    """Return the bytes of a general, floating-point or vector register by its name; None for SVE's."""
+    if operand in REGISTERS:
+        return REGISTERS[operand][1]
+    return _VECTOR_SIZES.get(operand[:1])
+
+
+def list_size(operands: tuple[str, ...]) -> int | None:
+    """Return the bytes that a list of vectors, or of one lane of each, takes in memory; None for SVE's."""
+    match = _LIST.match(", ".join(operands))
+    if match is None:
+        return None
+    parts = [_ARRANGEMENT.match(part) for part in re.split(r", | - ", match[1])]
+    if None in parts:
+        return None
+    found = [part for part in parts if part is not None]
+    count = len(found)
+    if " - " in match[1]:
+        count = (int(found[-1][1]) - int(found[0][1])) % 32 + 1
+    unit = _VECTOR_SIZES[found[0][3]]
+    return count * unit * (1 if match[2] else int(found[0][2] or 1))

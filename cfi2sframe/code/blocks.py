@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code cut into blocks: instructions that are executed one after the other, up to a jump or to another block.
+
+Most instructions compute what no frame depends on. A block keeps the steps that may change a state, whatever it is at
+the start of the block: half of the time of the analysis would go into the others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.code.effects import BETWEEN_STEPS, JUMP_TARGET, NOTHING, Condition, Flow, Op, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cfi2sframe.code.decoder import Decoder
+    from cfi2sframe.code.effects import Effect
+
+_WORD: Final = 8
+
+
+class Change(NamedTuple):
+    """An instruction of a block that changes values; `changed` is as in `decoder.Decoded`."""
+
+    vaddr: int
+    end_vaddr: int
+    steps: tuple[Step, ...]
+    changed: int
+
+
+class Exit(NamedTuple):
+    """The last instruction of a block whose flow does not simply continue; None is an effect that is not known.
+
+    `comparison` is what a branch depends on, where a state may tell more by that.
+    """
+
+    vaddr: int
+    end_vaddr: int
+    effect: Effect | None
+    comparison: Step | None = None
+
+
+class Block(NamedTuple):
+    """The instructions from one address up to `end_vaddr`: those that change values, and the exit.
+
+    Without an exit, another block follows; where `is_cut`, no instruction does. `changed` has a bit for each register
+    that changes. Of an exit, too, the steps are among the changes.
+    """
+
+    end_vaddr: int
+    changes: tuple[Change, ...]
+    exit: Exit | None
+    changed: int
+    is_cut: bool
+
+
+class Blocks:
+    """The blocks of some code, by their starts; a block ends where the next one starts.
+
+    `addresses` are those of code and data: other constants are kept in a system call's number only.
+    """
+
+    def __init__(self, decoder: Decoder, addresses: range) -> None:
+        self.decoder = decoder
+        self.addresses = addresses
+        self._starts: list[int] = []
+        self._known: set[int] = set()
+        self._blocks: dict[int, Block] = {}
+
+    def __getitem__(self, start: int) -> Block:
+        block = self._blocks.get(start)
+        if block is None:
+            block = self._blocks[start] = self._cut(start)
+        return block
+
+    def add(self, start: int) -> int | None:
+        """Let a block start at an address; return the start of the block that has the address so far, if any."""
+        index = bisect_right(self._starts, start)
+        insort(self._starts, start)
+        self._known.add(start)
+        if index == 0:
+            return None
+        before = self._starts[index - 1]
+        block = self._blocks.get(before)
+        if block is None or start >= block.end_vaddr:
+            return None
+        del self._blocks[before]
+        return before
+
+    def remove(self, starts: Iterable[int]) -> None:
+        """Forget some blocks."""
+        gone = set(starts)
+        self._known -= gone
+        self._starts = [start for start in self._starts if start not in gone]
+        for start in gone:
+            self._blocks.pop(start, None)
+
+    def holder_of(self, vaddr: int) -> int | None:
+        """Return the start of the block, of those that have been looked at, that has an address."""
+        index = bisect_right(self._starts, vaddr) - 1
+        if index < 0:
+            return None
+        block = self._blocks.get(self._starts[index])
+        return self._starts[index] if block is not None and vaddr < block.end_vaddr else None
+
+    def _cut(self, start: int) -> Block:
+        decoder, known, targets = self.decoder, self._known, self.decoder.branch_targets
+        changes: list[Change] = []
+        sieve = _Sieve(decoder.arch.sp_register, decoder.arch.system_call_register, self.addresses)
+        changed = 0
+        vaddr = start
+        while True:
+            decoded = decoder.at(vaddr)
+            if decoded is None:
+                return Block(vaddr, tuple(changes), None, changed, is_cut=True)
+            end, effect, bits = decoded
+            if effect is None:
+                return Block(end, tuple(changes), Exit(vaddr, end, None), changed, is_cut=False)
+            if effect.steps:
+                changed |= bits
+                steps = sieve.left_of(effect.steps)
+                if steps:
+                    changes.append(Change(vaddr, end, steps, bits))
+            if effect.flow is not Flow.NEXT:
+                comparison = sieve.comparison if effect.condition is not Condition.NONE else None
+                return Block(end, tuple(changes), Exit(vaddr, end, effect, comparison), changed, is_cut=False)
+            if end in known or end in targets:
+                return Block(end, tuple(changes), None, changed, is_cut=False)
+            vaddr = end
+
+
+class _Sieve:
+    """Leaves out the steps of a block that change nothing that can be known, as what was forgotten in it before.
+
+    `comparison` is the last one, as long as what it compared has not changed.
+    """
+
+    def __init__(self, sp_register: int, system_call_register: int, addresses: range) -> None:
+        self.comparison: Step | None = None
+        self._sp_register = sp_register
+        self._system_call_register = system_call_register
+        self._addresses = addresses
+        #: Registers of which nothing is known, whatever was known at the block's start.
+        self._lost = {JUMP_TARGET, BETWEEN_STEPS}
+
+    def left_of(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+        """Return those of an instruction's steps that matter."""
+        lost = self._lost
+        left: list[Step] = []
+        for step in steps:
+            op, register = step.op, step.register
+            if op in (Op.COMPARE, Op.COMPARE_AND_BRANCH):
+                self.comparison = None if register == NOTHING else step
+                continue
+            if op is Op.STORE:
+                if register not in lost:
+                    left.append(step)
+                continue
+            comparison = self.comparison
+            if comparison is not None and register in (comparison.register, comparison.source):
+                self.comparison = None
+            if register != self._sp_register and self._is_unknown(step):
+                if register not in lost:
+                    lost.add(register)
+                    left.append(Step(Op.FORGET, register))
+                continue
+            left.append(step)
+            lost.discard(register)
+        return tuple(left)
+
+    def _is_unknown(self, step: Step) -> bool:
+        """Whether a step gives its register a value of which nothing is known."""
+        op, lost = step.op, self._lost
+        if op is Op.MOVE:
+            return step.source in lost
+        if op is Op.FORGET:
+            return True
+        if op is Op.LOAD:
+            return step.source in lost or step.size != _WORD
+        if op is Op.CONSTANT:
+            return step.offset not in self._addresses and step.register not in (self._system_call_register, JUMP_TARGET)
+        if op is Op.ADD:
+            return step.source in lost or step.register in lost
+        return op is Op.LOAD_INDEXED and step.source in lost

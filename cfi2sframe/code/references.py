@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What covered code refers to, from its bytes: calls, jumps and loads of addresses, before anything is decoded.
+
+Where instructions have several sizes, some of what is found is in the midst of an instruction, or data.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Reference(NamedTuple):
+    """What may be an instruction at a virtual address, and the address that it calls (`is_call`), jumps to or loads."""
+
+    vaddr: int
+    target: int
+    is_call: bool
+
+
+#: call, jmp; `lea r64, [rip + distance]`: a distance of four bytes is at the end of each.
+_AMD64_DISTANCES: Final = re.compile(
+    rb"(?=(\xe8|\xe9|[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d])(.{4}))", re.DOTALL
+)
+#: `mov r32, number`, as code at fixed addresses loads one.
+_AMD64_NUMBERS: Final = re.compile(rb"(?=[\xb8-\xbf](.{4}))", re.DOTALL)
+_CALL: Final = b"\xe8"
+#: brasl, brcl, larl, whose distance counts halfwords from the instruction.
+_S390X_DISTANCES: Final = re.compile(rb"(?=\xc0([\x00-\xff])(.{4}))", re.DOTALL)
+_LARL, _BRCL, _BRASL = 0, 4, 5
+#: Instructions of AArch64 after ADRP among which its ADD is searched.
+_ADD_DISTANCE: Final = 4
+
+
+def references_in(machine: int, data: bytes, vaddr: int) -> Iterator[Reference]:
+    """Yield what some bytes of code at an address may refer to; `machine` is that of the ELF header."""
+    return _FINDERS[machine](data, vaddr)
+
+
+def _amd64(data: bytes, vaddr: int) -> Iterator[Reference]:
+    unpack = struct.Struct("<i").unpack
+    for match in _AMD64_DISTANCES.finditer(data):
+        yield Reference(vaddr + match.start(), vaddr + match.end(2) + unpack(match[2])[0], match[1] == _CALL)
+    for match in _AMD64_NUMBERS.finditer(data):
+        yield Reference(vaddr + match.start(), int.from_bytes(match[1], "little"), is_call=False)
+
+
+def _aarch64(data: bytes, vaddr: int) -> Iterator[Reference]:
+    # Instructions are little-endian in both byte orders.
+    words = struct.unpack(f"<{len(data) // 4}I", data[: len(data) // 4 * 4])
+    for number, word in enumerate(words):
+        at = vaddr + 4 * number
+        if word & 0x7C000000 == 0x14000000:
+            distance = (word & 0x3FFFFFF ^ 0x2000000) - 0x2000000
+            yield Reference(at, at + 4 * distance, is_call=word >> 31 == 1)
+        elif word & 0x1F000000 == 0x10000000:
+            immediate = (word >> 5 & 0x7FFFF) << 2 | word >> 29 & 3
+            distance = (immediate ^ 0x100000) - 0x100000
+            if word >> 31 == 0:
+                yield Reference(at, at + distance, is_call=False)
+                continue
+            page = (at >> 12) + distance << 12
+            for following in words[number + 1 : number + 1 + _ADD_DISTANCE]:
+                # add x, x, #number, where the second x is that of adrp.
+                if following & 0xFFC00000 == 0x91000000 and following >> 5 & 31 == word & 31:
+                    yield Reference(at, page + (following >> 10 & 0xFFF), is_call=False)
+
+
+def _s390x(data: bytes, vaddr: int) -> Iterator[Reference]:
+    unpack = struct.Struct(">i").unpack
+    for match in _S390X_DISTANCES.finditer(data):
+        kind = match[1][0] & 15
+        if kind in (_LARL, _BRCL, _BRASL):
+            at = vaddr + match.start()
+            yield Reference(at, at + 2 * unpack(match[2])[0], kind == _BRASL)
+
+
+_FINDERS: Final[dict[int, Callable[[bytes, int], Iterator[Reference]]]] = {
+    EM_X86_64: _amd64,
+    EM_AARCH64: _aarch64,
+    EM_S390: _s390x,
+}

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows from instructions as tests want them, in place of the analysis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.code import derive as door
+from cfi2sframe.code.code_reasons import CodeReason
+from cfi2sframe.code.records import Derived, DerivedFunction, Underived
+from cfi2sframe.dwarf.rules import (
+    AtCfa,
+    CfaExpression,
+    NoRule,
+    RaSigning,
+    RegisterOffset,
+    RowState,
+    TableBuilder,
+    UnwindTable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.errors import InputError
+
+
+class Asked(NamedTuple):
+    """What the analysis was asked for, in the order of the questions."""
+
+    covered: list[tuple[Span, ...]]
+
+
+def leaf_state(arch: Arch, pushed: int = 0) -> RowState:
+    """Return the state of a function that has pushed some bytes since its entry."""
+    entry = {"AMD64": 8, "s390x": 160}.get(arch.name, 0)
+    ra = AtCfa(arch.fixed_ra_offset) if arch.fixed_ra_offset else NoRule.UNSPECIFIED
+    cfa = RegisterOffset(arch.sp_register, entry + pushed)
+    return RowState(cfa, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+
+
+def table_of(arch: Arch, *rows: tuple[int, int | None]) -> UnwindTable:
+    """Return the table of rows (start, bytes pushed); None: a CFA that no version can express."""
+    builder = TableBuilder()
+    for start, pushed in rows:
+        state = leaf_state(arch, pushed or 0)
+        builder.add(start, state if pushed is not None else state._replace(cfa=CfaExpression(b"\x30\x31\x1a")))
+    return builder.table()
+
+
+def derived(arch: Arch, start: int, end: int, *rows: tuple[int, int | None]) -> DerivedFunction:
+    """Return a function of some rows; without any, of a leaf's."""
+    return DerivedFunction(start, end, table_of(arch, *(rows or ((0, 0),))), uses_b_key=False)
+
+
+def give(
+    monkeypatch: pytest.MonkeyPatch,
+    *functions: DerivedFunction,
+    left_out: Sequence[tuple[int, int]] = (),
+    error: InputError | None = None,
+) -> Asked:
+    """Have the analysis give these functions, or raise an error. Nothing is known to lead to what is `left_out`."""
+    asked = Asked([])
+
+    def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
+        del image
+        asked.covered.append(tuple(covered))
+        if error is not None:
+            raise error
+        reasons = [Underived(start, end, CodeReason.NOT_REACHED, "") for start, end in left_out]
+        return Derived(tuple(functions), tuple(reasons))
+
+    replaced: Callable[[ElfImage, Sequence[Span]], Derived] = derive
+    monkeypatch.setattr(door, "derive", replaced)
+    return asked

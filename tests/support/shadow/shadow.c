@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `shadow [OPTION]... JOB REPORT PROGRAM [ARGUMENT]...`, see README.md.  */
+
+#define _GNU_SOURCE
+#include "shadow.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+pid_t shadow_pid;
+
+static struct shadow_thread threads[SHADOW_MAX_THREADS];
+static bool steps_all;
+static uint64_t most_calls = UINT64_MAX;    /* to one address that are stepped */
+static uint64_t most_in_call = UINT64_MAX;  /* steps in one call */
+static uint64_t most_steps = UINT64_MAX;
+static bool is_over; /* there were enough steps */
+
+/* Where a call that is not stepped returns to; 0: none is under way.  */
+static uint64_t return_pc, return_cfa;
+static long return_code; /* what the breakpoint replaced */
+
+void shadow_end(int status, const char *what, ...)
+{
+  va_list words;
+
+  va_start(words, what);
+  fputs("shadow: ", stderr);
+  vfprintf(stderr, what, words);
+  fputc('\n', stderr);
+  va_end(words);
+  if (shadow_pid > 0)
+    kill(shadow_pid, SIGKILL);
+  exit(status);
+}
+
+static void get_registers(pid_t tid, struct user_regs_struct *registers)
+{
+  if (ptrace(PTRACE_GETREGS, tid, NULL, registers) != 0)
+    shadow_end(SHADOW_BROKEN, "cannot read registers");
+}
+
+static void resume(struct shadow_thread *thread, int number)
+{
+  enum __ptrace_request request =
+      thread->is_stepping ? PTRACE_SINGLESTEP : PTRACE_CONT;
+
+  thread->got_signal = number != 0;
+  if (ptrace(request, thread->tid, NULL, (long)number) != 0 && errno != ESRCH)
+    shadow_end(SHADOW_BROKEN, "cannot continue: %s", strerror(errno));
+}
+
+static long poke(uint64_t address, long word)
+{
+  long old;
+
+  errno = 0;
+  old = ptrace(PTRACE_PEEKTEXT, shadow_pid, (void *)address, NULL);
+  if (errno != 0
+      || ptrace(PTRACE_POKETEXT, shadow_pid, (void *)address, word) != 0)
+    shadow_end(SHADOW_BROKEN, "cannot set a breakpoint");
+  return old;
+}
+
+static void set_breakpoint(uint64_t address)
+{
+  long old = ptrace(PTRACE_PEEKTEXT, shadow_pid, (void *)address, NULL);
+
+  return_code = poke(address, (old & ~0xffl) | 0xcc);
+}
+
+/* --- Calls that are not stepped --- */
+
+/* Lets the thread run until the function at its top returns.  */
+static void run_to_return(struct shadow_thread *thread)
+{
+  const struct shadow_frame *top = shadow_top(thread);
+
+  shadow_sums.let_run++;
+  return_pc = top->ra;
+  return_cfa = top->cfa;
+  set_breakpoint(return_pc);
+  thread->is_stepping = false;
+}
+
+/* Returns true when the stop at NOW is the return that was waited for.  */
+static bool is_back(struct shadow_thread *thread,
+                    struct user_regs_struct *now)
+{
+  int status;
+
+  if (return_pc == 0 || now->rip != return_pc + 1)
+    return false;
+  now->rip = return_pc;
+  if (ptrace(PTRACE_SETREGS, thread->tid, NULL, now) != 0)
+    shadow_end(SHADOW_BROKEN, "cannot set registers");
+  poke(return_pc, return_code);
+  if (now->rsp >= return_cfa) {
+    return_pc = 0;
+    return true;
+  }
+  /* A deeper call of the same caller: step over the breakpoint.  */
+  if (ptrace(PTRACE_SINGLESTEP, thread->tid, NULL, NULL) != 0
+      || waitpid(thread->tid, &status, __WALL) != thread->tid
+      || !WIFSTOPPED(status) || WSTOPSIG(status) != SIGTRAP)
+    shadow_end(SHADOW_BROKEN, "cannot step over a breakpoint");
+  set_breakpoint(return_pc);
+  return false;
+}
+
+/* Counts a call of the function at NOW, and returns how many there were.  Tests of
+   assembly call it through a function that gets it as its first argument: a
+   call of that one counts as a call of what it is given.  */
+static uint64_t count_call(const struct user_regs_struct *now)
+{
+  struct shadow_module *module = shadow_of_interest(now->rdi);
+  uint64_t address = now->rdi;
+
+  if (module == NULL) {
+    module = shadow_of_interest(now->rip);
+    address = now->rip;
+  }
+  if (module == NULL)
+    return 0;
+  return ++module->entries[address - module->bias - module->low];
+}
+
+static bool is_enough(struct shadow_thread *thread, bool is_called,
+                      const struct user_regs_struct *now)
+{
+  const struct shadow_frame *top = shadow_top(thread);
+
+  if (top->kind != SHADOW_KNOWN || return_pc != 0 || steps_all)
+    return false;
+  if (top->steps > most_in_call)
+    return true;
+  return is_called && count_call(now) > most_calls;
+}
+
+/* --- Stops --- */
+
+/* The thread is to be stepped at NOW.  */
+static void visit(struct shadow_thread *thread, bool is_called,
+                  const struct user_regs_struct *now)
+{
+  if (!thread->is_stepping || now->rip != thread->before.rip) {
+    shadow_compare(thread, now);
+    shadow_top(thread)->steps++;
+  }
+  shadow_sums.all_steps++;
+  thread->is_stepping = true;
+  thread->before = *now;
+  if (shadow_sums.steps >= most_steps) {
+    is_over = true;
+    thread->is_stepping = false;
+  } else if (is_enough(thread, is_called, now))
+    run_to_return(thread);
+}
+
+static void on_trap(struct shadow_thread *thread)
+{
+  struct user_regs_struct now;
+  struct shadow_pages *pages;
+  bool is_called = false;
+
+  get_registers(thread->tid, &now);
+  if (thread->is_stepping)
+    is_called = shadow_follow(thread, &now);
+  else if (is_back(thread, &now))
+    shadow_enter(thread, &now);
+  else if (return_pc != 0)
+    return;
+  pages = shadow_pages_of(now.rip);
+  if (steps_all || (pages != NULL && pages->is_open))
+    visit(thread, is_called, &now);
+  else if (pages == NULL) {
+    thread->is_stepping = false;
+    if (!is_over)
+      shadow_close_all();
+  }
+}
+
+/* Returns false for a fault of the program's own.  */
+static bool on_fault(struct shadow_thread *thread)
+{
+  struct user_regs_struct now;
+  struct shadow_pages *pages;
+  siginfo_t info;
+  bool is_called;
+
+  if (steps_all || ptrace(PTRACE_GETSIGINFO, thread->tid, NULL, &info) != 0
+      || info.si_code != SEGV_ACCERR)
+    return false;
+  pages = shadow_pages_of((uint64_t)(uintptr_t)info.si_addr);
+  if (pages == NULL || pages->is_open)
+    return false;
+  get_registers(thread->tid, &now);
+  if ((uint64_t)(uintptr_t)info.si_addr - now.rip > 15)
+    return false;
+  shadow_protect(pages, true);
+  if (return_pc != 0 || is_over)
+    return true;
+  is_called = thread->is_stepping ? shadow_follow(thread, &now)
+                                  : shadow_enter(thread, &now);
+  visit(thread, is_called, &now);
+  return true;
+}
+
+static struct shadow_thread *thread_of(pid_t tid)
+{
+  struct shadow_thread *unused = NULL;
+  unsigned index;
+
+  for (index = 0; index < SHADOW_MAX_THREADS; index++) {
+    if (threads[index].tid == tid)
+      return &threads[index];
+    if (unused == NULL && threads[index].tid == 0)
+      unused = &threads[index];
+  }
+  if (unused == NULL)
+    shadow_end(SHADOW_REFUSED, "too many threads");
+  unused->tid = tid;
+  unused->depth = 0;
+  unused->is_stepping = steps_all;
+  unused->got_signal = false;
+  shadow_push(unused, SHADOW_BOTTOM, UINT64_MAX, 0, 0);
+  if (steps_all && tid != shadow_pid)
+    get_registers(tid, &unused->before);
+  return unused;
+}
+
+static void on_stop(struct shadow_thread *thread, int status, bool is_new)
+{
+  int number = WSTOPSIG(status);
+  int event = status >> 16;
+
+  if (is_new && number == SIGSTOP) {
+    resume(thread, 0);
+    return;
+  }
+  if (event == PTRACE_EVENT_CLONE && !steps_all)
+    shadow_end(SHADOW_REFUSED, "the program starts a thread");
+  if ((event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK))
+    shadow_end(SHADOW_REFUSED, "the program starts a process");
+  if (event == PTRACE_EVENT_EXEC)
+    shadow_end(SHADOW_REFUSED, "the program starts another");
+  if (event != 0)
+    number = 0;
+  else if (number == SIGTRAP) {
+    on_trap(thread);
+    number = 0;
+  } else if (number == SIGSEGV && on_fault(thread))
+    number = 0;
+  else if (thread->is_stepping)
+    get_registers(thread->tid, &thread->before);
+  resume(thread, number);
+}
+
+/* --- Start --- */
+
+static void pin(void)
+{
+  cpu_set_t cpus;
+  int cpu = sched_getcpu();
+
+  /* Tracer and program take turns: on one CPU they do so faster.  */
+  CPU_ZERO(&cpus);
+  CPU_SET(cpu < 0 ? 0 : cpu, &cpus);
+  sched_setaffinity(0, sizeof cpus, &cpus);
+}
+
+/* Starts the program and lets it come to its entry point, where its libraries
+   are loaded.  */
+static void start(char **words)
+{
+  const long options = PTRACE_O_EXITKILL | PTRACE_O_TRACECLONE
+                       | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK
+                       | PTRACE_O_TRACEEXEC;
+  struct user_regs_struct registers;
+  uint64_t entry;
+  int status;
+
+  shadow_pid = fork();
+  if (shadow_pid == 0) {
+    ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+    execvp(words[0], words);
+    _exit(127);
+  }
+  if (shadow_pid < 0 || waitpid(shadow_pid, &status, 0) != shadow_pid
+      || !WIFSTOPPED(status))
+    shadow_end(SHADOW_BROKEN, "cannot start %s", words[0]);
+  entry = shadow_entry_point();
+  set_breakpoint(entry);
+  if (ptrace(PTRACE_SETOPTIONS, shadow_pid, NULL, (void *)options) != 0
+      || ptrace(PTRACE_CONT, shadow_pid, NULL, NULL) != 0
+      || waitpid(shadow_pid, &status, 0) != shadow_pid || !WIFSTOPPED(status)
+      || WSTOPSIG(status) != SIGTRAP)
+    shadow_end(SHADOW_BROKEN, "%s does not come to its start", words[0]);
+  poke(entry, return_code);
+  get_registers(shadow_pid, &registers);
+  registers.rip = entry;
+  if (ptrace(PTRACE_SETREGS, shadow_pid, NULL, &registers) != 0)
+    shadow_end(SHADOW_BROKEN, "cannot set registers");
+}
+
+static void read_options(int argc, char **argv)
+{
+  int option;
+
+  while ((option = getopt(argc, argv, "+ac:i:s:")) != -1)
+    switch (option) {
+    case 'a':
+      steps_all = true;
+      break;
+    case 'c':
+      most_calls = strtoull(optarg, NULL, 10);
+      break;
+    case 'i':
+      most_in_call = strtoull(optarg, NULL, 10);
+      break;
+    case 's':
+      most_steps = strtoull(optarg, NULL, 10);
+      break;
+    default:
+      exit(SHADOW_BROKEN);
+    }
+  if (argc - optind < 3)
+    shadow_end(SHADOW_BROKEN, "usage: shadow [-a] [-c CALLS] [-i STEPS-IN-CALL]"
+                              " [-s STEPS] JOB REPORT PROGRAM [ARGUMENT]...");
+}
+
+int main(int argc, char **argv)
+{
+  struct shadow_thread *thread;
+  int status, exit_status = SHADOW_BROKEN;
+  pid_t tid;
+
+  read_options(argc, argv);
+  shadow_read_job(argv[optind]);
+  pin();
+  start(argv + optind + 2);
+  shadow_locate_modules();
+  shadow_find_pages();
+  thread = thread_of(shadow_pid);
+  if (steps_all)
+    get_registers(shadow_pid, &thread->before);
+  else
+    shadow_close_all();
+  resume(thread, 0);
+  while ((tid = waitpid(-1, &status, __WALL)) > 0) {
+    unsigned index;
+    bool is_new = true;
+    if (!WIFSTOPPED(status)) {
+      thread_of(tid)->tid = 0;
+      if (tid == shadow_pid)
+        exit_status =
+            WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      continue;
+    }
+    for (index = 0; index < SHADOW_MAX_THREADS; index++)
+      if (threads[index].tid == tid)
+        is_new = false;
+    on_stop(thread_of(tid), status, is_new);
+  }
+  shadow_write_report(argv[optind + 1], exit_status);
+  return exit_status;
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames from execution, and what the rows say of them.  */
+
+#include "shadow.h"
+
+#include <string.h>
+
+struct shadow_frame *shadow_top(struct shadow_thread *thread)
+{
+  return &thread->frames[thread->depth - 1];
+}
+
+void shadow_push(struct shadow_thread *thread, enum shadow_kind kind,
+                 uint64_t cfa, uint64_t ra, uint64_t fp)
+{
+  if (thread->depth == SHADOW_MAX_FRAMES)
+    shadow_end(SHADOW_REFUSED, "the stack is too deep");
+  thread->frames[thread->depth++] =
+      (struct shadow_frame){kind, cfa, ra, fp, 0};
+}
+
+/* Drops the frames that end below SP, and that at SP too if INCLUSIVE.  Returns
+   the last one dropped, or NULL.  The first frame of a thread stays.  */
+static const struct shadow_frame *drop(struct shadow_thread *thread,
+                                       uint64_t sp, bool inclusive)
+{
+  const struct shadow_frame *last = NULL;
+
+  while (thread->depth > 1
+         && (shadow_top(thread)->cfa < sp
+             || (inclusive && shadow_top(thread)->cfa == sp))) {
+    last = shadow_top(thread);
+    thread->depth--;
+  }
+  return last;
+}
+
+/* A signal is delivered: the handler returns to code that returns to the
+   interrupted instruction.  */
+static bool enters_handler(struct shadow_thread *thread,
+                           const struct user_regs_struct *now)
+{
+  uint64_t ra = shadow_word(now->rsp);
+
+  if (!thread->got_signal || !shadow_is_sigreturn(ra))
+    return false;
+  shadow_sums.signals++;
+  shadow_push(thread, SHADOW_KNOWN, thread->before.rsp, thread->before.rip,
+              thread->before.rbp);
+  shadow_push(thread, SHADOW_KNOWN, now->rsp + 8, ra, now->rbp);
+  return true;
+}
+
+static bool is_call(const struct user_regs_struct *before,
+                    const struct user_regs_struct *now)
+{
+  uint64_t size;
+
+  if (now->rsp != before->rsp - 8)
+    return false;
+  size = shadow_word(now->rsp) - before->rip;
+  /* A call of the next instruction only asks for its address.  */
+  return size >= 1 && size <= 15 && now->rip != before->rip + size
+         && shadow_is_call(before->rip);
+}
+
+bool shadow_follow(struct shadow_thread *thread,
+                   const struct user_regs_struct *now)
+{
+  const struct user_regs_struct *before = &thread->before;
+  const struct shadow_frame *top = shadow_top(thread);
+
+  if (enters_handler(thread, now))
+    return true;
+  if (now->rsp > before->rsp && shadow_is_return(before->rip)) {
+    const struct shadow_frame *left = drop(thread, now->rsp, true);
+    if (left != NULL && left->ra == now->rip && left->kind == SHADOW_KNOWN)
+      shadow_sums.returns++;
+    else
+      shadow_sums.other_returns++;
+    return false;
+  }
+  if (top->kind == SHADOW_KNOWN && now->rip == top->ra && now->rsp >= top->cfa
+      && thread->depth > 1) {
+    shadow_sums.returns++;
+    drop(thread, now->rsp, true);
+    return false;
+  }
+  if (is_call(before, now)) {
+    shadow_sums.calls++;
+    shadow_push(thread, SHADOW_KNOWN, now->rsp + 8, shadow_word(now->rsp),
+                now->rbp);
+    return true;
+  }
+  /* longjmp() and its like leave frames without a return: the frame whose return
+     address is popped is left by the jump, those below it before.  */
+  if ((now->rsp > before->rsp && drop(thread, now->rsp, false) != NULL)
+      || (now->rsp == top->cfa && before->rsp == top->cfa
+          && shadow_is_indirect_jump(before->rip)
+          && drop(thread, now->rsp, true) != NULL))
+    shadow_sums.abandoned++;
+  return false;
+}
+
+bool shadow_enter(struct shadow_thread *thread,
+                  const struct user_regs_struct *now)
+{
+  const struct shadow_frame *last = drop(thread, now->rsp, true);
+  uint64_t ra;
+
+  shadow_sums.entries++;
+  if (last != NULL && last->ra == now->rip && last->cfa == now->rsp) {
+    shadow_sums.returns++;
+    return false;
+  }
+  ra = shadow_word(now->rsp);
+  if (shadow_is_behind_call(ra) || shadow_is_sigreturn(ra)) {
+    /* A frame that has this return address was left by a jump.  */
+    drop(thread, now->rsp + 8, true);
+    shadow_push(thread, SHADOW_KNOWN, now->rsp + 8, ra, now->rbp);
+    return true;
+  }
+  shadow_sums.unknown_entries++;
+  shadow_push(thread, SHADOW_UNKNOWN, now->rsp, 0, 0);
+  return false;
+}
+
+/* Applies the row at NOW by the reader in ../consumer.  */
+static enum sframe_ending apply_row(const struct user_regs_struct *now,
+                                    struct shadow_frame *got)
+{
+  static struct sframe_walker walker;
+  const uint64_t values[] = {now->rax, now->rdx, now->rcx, now->rbx,
+                             now->rsi, now->rdi, now->rbp, now->rsp,
+                             now->r8,  now->r9,  now->r10, now->r11,
+                             now->r12, now->r13, now->r14, now->r15};
+  enum sframe_ending ending;
+
+  memset(&walker.frame, 0, sizeof walker.frame);
+  walker.modules = &shadow_sections;
+  walker.block_start = 1;
+  memcpy(walker.registers.values, values, sizeof values);
+  walker.registers.known_mask = 0xffff;
+  walker.frame.pc = now->rip;
+  walker.frame.sp = now->rsp;
+  walker.frame.fp = now->rbp;
+  walker.frame.is_topmost = true;
+  walker.frame.pc_is_exact = true;
+  ending = sframe_walk_step(&walker);
+  *got = (struct shadow_frame){SHADOW_KNOWN, walker.frame.sp, walker.frame.pc,
+                               walker.frame.fp, 0};
+  return ending;
+}
+
+void shadow_compare(struct shadow_thread *thread,
+                    const struct user_regs_struct *now)
+{
+  struct shadow_module *module = shadow_of_interest(now->rip);
+  const struct shadow_frame *want = shadow_top(thread);
+  struct shadow_count *count;
+  struct shadow_frame got;
+  enum sframe_ending ending;
+
+  if (module == NULL)
+    return;
+  count = &module->counts[now->rip - module->bias - module->low];
+  count->steps++;
+  shadow_sums.steps++;
+  if (want->kind != SHADOW_KNOWN) {
+    count->unknown++;
+    shadow_sums.unknown++;
+    return;
+  }
+  ending = apply_row(now, &got);
+  if (ending == SFRAME_NO_MODULE || ending == SFRAME_NO_SECTION
+      || ending == SFRAME_NO_FUNCTION || ending == SFRAME_NO_ROW) {
+    count->without_row++;
+    shadow_sums.without_row++;
+  } else if (ending == SFRAME_STEPPED && got.cfa == want->cfa
+             && got.ra == want->ra && got.fp == want->fp)
+    shadow_sums.equal++;
+  else {
+    struct shadow_example example = {module, now->rip, now->rsp, now->rbp,
+                                     ending, *want, got};
+    count->differing++;
+    shadow_sums.differing++;
+    shadow_keep_example(&example);
+  }
+}

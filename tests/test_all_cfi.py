@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows from instructions as the last source: what is derived, who holds an address, what is counted and compared.
+
+The analysis itself is replaced; `tests/code/` has its tests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import Options, account, load
+from cfi2sframe.api import convert, decode_made, verify
+from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.elf.constants import STT_FUNC
+from cfi2sframe.emit import check as check_emitted
+from cfi2sframe.emit import emit
+from cfi2sframe.errors import BudgetError, ElfError, ErrorKind, InputError, UnfitError
+from cfi2sframe.jobs.policy import refusal_of
+from cfi2sframe.padding import MAX_ALIGNMENT
+from cfi2sframe.reasons import SkipReason, UnreadSource
+from cfi2sframe.render.coverage_json import coverage_data
+from cfi2sframe.render.coverage_text import coverage_lines
+from cfi2sframe.render.text import summary
+from cfi2sframe.report.from_code import FromCode, StretchCounts
+from cfi2sframe.report.return_addresses import count_return_addresses
+from cfi2sframe.sframe.lookup import Lookup
+from tests.support import cfi_asm as asm
+from tests.support.derived import derived, give
+from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+from tests.support.sums import check_sums, convert_checked
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
+
+ROOT = Path(__file__).resolve().parents[1]
+FROM_CODE = Options(source="code")
+ARCHES = (AMD64, AARCH64_LE, S390X)
+#: An instruction that fills space, and one that does not, both of 4 bytes.
+NOP = {AMD64.name: b"\x0f\x1f\x40\x00", AARCH64_LE.name: b"\x1f\x20\x03\xd5", S390X.name: b"\x47\0\0\0"}
+ADD = {AMD64.name: b"\x48\x83\xc0\x01", AARCH64_LE.name: b"\0\x04\0\x91", S390X.name: b"\xa7\x2a\0\1"}
+
+
+def code_of(arch: Arch, layout: str) -> bytes:
+    """Return code of 16 bytes for each letter: code for `c`, padding for `p`."""
+    return b"".join({"c": ADD, "p": NOP}[letter][arch.name] * 4 for letter in layout)
+
+
+def file_of(arch: Arch, layout: str, *fdes: tuple[int, int], symbols: tuple[asm.Symbol, ...] = ()) -> ElfImage:
+    """Return a library with code (see `code_of`), and FDEs at (start, size), counted in letters."""
+    entries = [asm.Fde(cie_of(arch), TEXT_VADDR + 16 * start, 16 * size, ()) for start, size in fdes]
+    little_endian = arch.byte_order == "<"
+    frame = asm.EhFrame((*entries, asm.Terminator()), FRAME_VADDR, little_endian=little_endian).assemble()
+    frames = (asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8),) if fdes else ()
+    data = asm.elf_file(
+        arch.elf_machine,
+        (*frames, asm.Section(".text", code_of(arch, layout), 1, CODE, TEXT_VADDR, align=16)),
+        file_type=3,
+        little_endian=little_endian,
+        segments=(*(asm.Segment(1, 4, (".eh_frame",)) for _ in frames), asm.Segment(1, 5, (".text",))),
+        symbols=symbols,
+    )
+    return load(data, "sample")
+
+
+def at(letter: int) -> int:
+    return TEXT_VADDR + 16 * letter
+
+
+def pushed_at(image: ElfImage, options: Options) -> dict[int, int | None]:
+    """Return, for each letter of the code, the bytes that its row says were pushed; None: no row."""
+    lookup = Lookup(decode_made(image, options))
+    entry = {"AMD64": 8, "s390x": 160}.get(image.arch.name, 0)
+    result: dict[int, int | None] = {}
+    for letter in range((image.code_ranges[0].end_vaddr - TEXT_VADDR) // 16):
+        state = None if (found := lookup.find(at(letter))) is None else found.state
+        result[letter] = None if state is None or state.cfa is None else state.cfa.offset - entry
+    return result
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(arch, "ccccpcc", (0, 2), (5, 1))
+    asked = give(monkeypatch, derived(arch, at(2), at(4), (0, 0), (16, 16)), left_out=[(at(6), at(7))])
+    conversion = convert_checked(image, FROM_CODE)
+    assert asked.covered == [((at(0), at(2)), (at(5), at(6)))]
+    # Derived functions reach over the padding after them, as others do.
+    assert pushed_at(image, FROM_CODE) == {0: 0, 1: 0, 2: 0, 3: 16, 4: 16, 5: 0, 6: None}
+    assert verify(conversion).is_clean
+    counts = account(conversion).bytes
+    assert (counts.default, counts.from_code, counts.padding, counts.uncovered) == (48, 32, 16, 16)
+    assert pushed_at(image, Options()) == {0: 0, 1: 0, 2: None, 3: None, 4: None, 5: 0, 6: None}
+
+
+def test_functions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The analysis has to know where functions begin: code without CFI jumps there."""
+    image = file_of(AMD64, "cccpcc", (0, 1), (1, 2), (4, 1))
+    asked = give(monkeypatch, derived(AMD64, at(5), at(6)))
+    convert_checked(image, FROM_CODE)
+    assert asked.covered == [((at(0), at(1)), (at(1), at(3)), (at(4), at(5)))]
+
+
+def test_one_analysis_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(AMD64, "cccc", (0, 2))
+    asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
+    for version in (1, 2, 3):
+        convert_checked(image, Options(source="code", version=version))
+    assert len(asked.covered) == 1
+
+
+def test_without_the_option_nothing_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(AMD64, "cccc", (0, 2))
+    asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
+    for source in (None, "eh_frame"):
+        assert convert_checked(image, Options(source=source)).cfi.underived is None
+    assert asked.covered == []
+
+
+@pytest.mark.parametrize("layout", ["cc", "ccp", "ccpcc", "ccpppppp"])
+def test_where_everything_is_covered_nothing_is_derived(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long padding is no code either."""
+    fdes = ((0, 2), (3, 2)) if layout.count("c") > 2 else ((0, 2),)
+    image = file_of(AMD64, layout, *fdes)
+    asked = give(monkeypatch, derived(AMD64, at(0), at(2)))
+    conversion = convert_checked(image, FROM_CODE)
+    assert asked.covered == []
+    assert conversion.data == convert(image).data
+    assert account(conversion).from_code == FromCode(0, 0, 0, 0, {})
+
+
+def test_a_function_that_overlaps_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The analysis gives no such thing; if it did, the CFI would hold."""
+    image = file_of(AMD64, "cccc", (1, 2))
+    give(monkeypatch, derived(AMD64, at(0), at(4), (0, 24)))
+    convert_checked(image, FROM_CODE)
+    assert pushed_at(image, FROM_CODE) == {0: 24, 1: 0, 2: 0, 3: 24}
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_a_file_without_cfi(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(arch, "cccc")
+    with pytest.raises(UnfitError, match=r"^sample: no call frame information: no \.eh_frame"):
+        convert(image)
+    give(monkeypatch, derived(arch, at(0), at(3)), left_out=[(at(3), at(4))])
+    conversion = convert_checked(image, FROM_CODE)
+    assert [(source.name, source.fdes) for source in account(conversion).sources] == [("code", 1)]
+    assert account(conversion).source == "code"
+    assert verify(image, decode_made(image, FROM_CODE), FROM_CODE).is_clean
+    assert verify(conversion).is_clean
+
+
+def test_a_file_with_neither_cfi_nor_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(AMD64, "cc")
+    give(monkeypatch, left_out=[(at(0), at(2))])
+    message = "^sample: no call frame information, and no rows from instructions: no known entry leads there$"
+    with pytest.raises(UnfitError, match=message):
+        convert(image, FROM_CODE)
+
+
+ERRORS = (BudgetError("too much of it"), ElfError("a damaged table", ".symtab"))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_other_sources_are_not_lost(error: InputError, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(AMD64, "cccc", (0, 2))
+    give(monkeypatch, error=error)
+    conversion = convert_checked(image, FROM_CODE)
+    assert conversion.data == convert(image).data
+    coverage = account(conversion)
+    (unread,) = coverage.unread
+    assert unread == UnreadSource.of("code", error)
+    assert coverage.from_code is None
+    assert f"  code is not used: {unread.reason}" in list(coverage_lines(coverage))
+    # Somebody asked for it, and did not get it.
+    refusal = refusal_of(conversion, account(conversion), is_strict=True, min_coverage=None, min_bytes=None)
+    assert refusal is not None
+    assert (refusal.kind, refusal.reason) == (ErrorKind.INCOMPLETE, "code is not read, and --strict forbids it")
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_an_error_where_there_is_no_other_source(error: InputError, monkeypatch: pytest.MonkeyPatch) -> None:
+    give(monkeypatch, error=error)
+    with pytest.raises(type(error), match=error.reason):
+        convert(file_of(AMD64, "cc"), FROM_CODE)
+
+
+def test_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the user's to install; a section that silently lacks what was asked for would be worse."""
+    give(monkeypatch, error=InputError("capstone cannot be loaded"))
+    with pytest.raises(InputError, match="capstone cannot be loaded"):
+        convert(file_of(AMD64, "cccc", (0, 2)), FROM_CODE)
+
+
+# Reports
+
+
+def accounted(monkeypatch: pytest.MonkeyPatch, version: int = 3) -> tuple[ElfImage, Options]:
+    """Return a file with functions that are described, described in part, left out and not derived, and options."""
+    symbols = (asm.Symbol("f", at(9), 16, STT_FUNC | 0x10), asm.Symbol("g", at(10), 32, STT_FUNC | 0x10))
+    image = file_of(AMD64, "ccccccccccccp", (0, 2), symbols=symbols)
+    give(
+        monkeypatch,
+        derived(AMD64, at(2), at(4)),
+        derived(AMD64, at(4), at(7), (0, 0), (16, None), (32, 8)),
+        derived(AMD64, at(7), at(8), (0, None)),
+        left_out=[(at(8), at(10))],
+    )
+    return image, Options(source="code", version=version)
+
+
+def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, options = accounted(monkeypatch)
+    coverage = check_sums(convert(image, options), may_join=True)
+    assert coverage.from_code == FromCode(
+        functions=3,
+        described=1,
+        in_parts=1,
+        left_out=1,
+        reasons={
+            SkipReason.CFA_EXPRESSION.value: StretchCounts(2, 32),
+            "no known entry leads there": StretchCounts(2, 32),
+            "no reason is known": StretchCounts(1, 32),
+        },
+    )
+    assert coverage.bytes.from_code == 64
+    # Of the FDEs nothing is missing; what has no CFI is no FDE.
+    assert (coverage.functions.fdes, coverage.functions.described, coverage.functions.left_out) == (1, 1, 0)
+    assert (coverage.left_out, coverage.in_parts, coverage.holes, coverage.reasons) == ((), (), {}, {})
+    found = {(item.name, item.size, item.reason and item.reason.name) for item in coverage.without_cfi}
+    assert found == {("g", 32, None), ("f", 16, "NOT_REACHED"), ("", 32, "CFA_EXPRESSION"), ("", 16, "CFA_EXPRESSION")}
+    conversion = convert(image, options)
+    assert conversion.is_whole
+    assert (conversion.left_out, conversion.in_parts, conversion.described_count) == ((), (), 1)
+    assert refusal_of(conversion, account(conversion), is_strict=True, min_coverage=100.0, min_bytes=None) is None
+
+
+def test_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, options = accounted(monkeypatch)
+    coverage = check_sums(convert(image, options), may_join=True)
+    text = "\n".join(coverage_lines(coverage, details=True))
+    for line in (
+        r"sample: SFrame version 3 describes 50\.00 % of 192 bytes of code \(33\.33 % from instructions\), and .*",
+        r"  for AMD64, from \.eh_frame \+ code",
+        r"      from instructions +64 +33\.33 %",
+        r"  functions from instructions +3  no CFI covers them",
+        r"    described +1 +33\.33 %",
+        r"    described in part +1 +33\.33 %",
+        r"    left out +1 +33\.33 %",
+        r"  code without CFI that is not described by its instructions: bytes, stretches, and why",
+        r" +32 +2  no known entry leads there",
+        r" +16  0x20090-0x200a0 in \.text  f: no known entry leads there",
+        r" +32  0x200a0-0x200c0 in \.text  g",
+    ):
+        assert re.search(f"^{line}$", text, re.MULTILINE), (line, text)
+    assert "1 of 1 functions and 2 functions from instructions, 96 of " in summary(coverage)
+
+
+def test_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((ROOT / "cfi2sframe/schemas/coverage.schema.json").read_text())
+    image, options = accounted(monkeypatch)
+    coverage = account(convert(image, options))
+    data = coverage_data(coverage)
+    jsonschema.validate(data, schema)
+    assert data["bytes"]["from_code"] == 64
+    assert data["from_code"]["reasons"]["no known entry leads there"] == {"stretches": 2, "bytes": 32}
+    (f,) = (item for item in data["without_cfi"] if item["name"] == "f")
+    assert (f["reason"], f["message"]) == ("NOT_REACHED", "no known entry leads there")
+    data = coverage_data(account(convert(image)))
+    jsonschema.validate(data, schema)
+    assert "from_code" not in data
+    assert {item["reason"] for item in data["without_cfi"]} == {""}
+
+
+# Verification
+
+
+def test_verify_compares_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def image() -> ElfImage:
+        return file_of(AMD64, "ccccpc", (0, 2), (5, 1))
+
+    def differences(options: Options = FROM_CODE) -> list[tuple[str, int]]:
+        return [(d.kind, d.vaddr) for d in verify(image(), made, options).differences]
+
+    give(monkeypatch, derived(AMD64, at(2), at(4), (0, 0), (16, 16)))
+    made = decode_made(image(), FROM_CODE._replace(level=1))
+    found = verify(image(), made, FROM_CODE)
+    assert (found.is_clean, found.uncompared_count, found.function_count) == (True, 0, 3)
+    # Without the option there is nothing to compare with, which the user is told.
+    found = verify(image(), made)
+    assert (found.is_clean, found.uncompared_count, found.uncompared_size, found.function_count) == (True, 1, 48, 2)
+    # What somebody limits to one source has no other functions.
+    assert differences(Options(source="eh_frame")) == [("extra", at(2))]
+    # Other rows, other functions, and none.
+    give(monkeypatch, derived(AMD64, at(2), at(4), (0, 0), (16, 8)))
+    assert differences() == [("wrong", at(3))]
+    give(monkeypatch, derived(AMD64, at(3), at(4), (0, 16)))
+    assert differences() == [("extra", at(2))]
+    give(monkeypatch)
+    assert differences() == [("extra", at(2))]
+    # A section that was made without them lacks them.
+    made = decode_made(image())
+    give(monkeypatch, derived(AMD64, at(2), at(4)))
+    assert differences() == [("missing", at(2))]
+
+
+def test_padding_is_not_compared_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that lies in padding only is wrong whatever the options are."""
+    assert MAX_ALIGNMENT == 64
+    image = file_of(AMD64, "ccpppppp", (0, 2))
+    made = decode_made(image)
+    sizes = (made.sizes[0] + 96,)
+    wrong = made._replace(sizes=sizes)
+    for options in (Options(), FROM_CODE):
+        assert [d.kind for d in verify(image, wrong, options).differences] == ["extra"]
+        assert verify(image, wrong, options).uncompared_count == 0
+    give(monkeypatch)
+
+
+# Files
+
+
+def test_a_library_carries_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(AMD64, "cccc", (0, 2))
+    give(monkeypatch, derived(AMD64, at(2), at(4)))
+    emitted = emit(convert(image, FROM_CODE), may_move_table=True)
+    rewritten = load(b"".join(map(bytes, emitted.chunks)), "out")
+    check_emitted(emitted, rewritten)
+    assert verify(rewritten, options=FROM_CODE).is_clean
+
+
+def test_calls_in_derived_code_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = file_of(AMD64, "cccc", (0, 2))
+    give(monkeypatch, derived(AMD64, at(2), at(4)))
+    assert count_return_addresses(convert(image, FROM_CODE)).without == 0
+
+
+OBJECT_SYMBOLS = (asm.Symbol("text", info=3), asm.Symbol("f", info=STT_FUNC | 0x10))
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("has_local", [True, False])
+def test_objects(arch: Arch, has_local: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    section = asm.Section(".text", code_of(arch, "cccc"), 1, CODE, align=16)
+    symbols = OBJECT_SYMBOLS if has_local else OBJECT_SYMBOLS[1:]
+    data = asm.elf_file(
+        arch.elf_machine, (section, asm.Section(".data", b"")), little_endian=arch.byte_order == "<", symbols=symbols
+    )
+    image = load(data, "in.o")
+    vaddr = image.code_ranges[0].start_vaddr
+    give(monkeypatch, derived(arch, vaddr + 16, vaddr + 48), left_out=[(vaddr, vaddr + 16)])
+    if not has_local:
+        with pytest.raises(UnfitError, match="no local symbol gives a linker its place"):
+            convert(image, FROM_CODE)
+        return
+    conversion = convert_checked(image, FROM_CODE)
+    emitted = emit(conversion)
+    rewritten = load(b"".join(map(bytes, emitted.chunks)), "out.o")
+    check_emitted(emitted, rewritten)
+    assert verify(rewritten, options=FROM_CODE).is_clean
+    with pytest.raises(UnfitError, match="no call frame information"):
+        verify(rewritten)
+
+
+# What it costs those who do not ask for it
+
+
+def test_nothing_is_imported_without_need(tmp_path: Path) -> None:
+    """Neither without the option nor for a file whose CFI covers its code."""
+    script = (
+        "import sys\nfrom cfi2sframe.cli import main\n"
+        "status = main(sys.argv[1:])\n"
+        "loaded = [n for n in sys.modules if n.startswith(('cfi2sframe.code.', 'capstone'))]\n"
+        "print(status, loaded)\n"
+    )
+    golden = ROOT / "testdata/golden/amd64-push-rbp.o"
+    for more in ((), ("--from", "code")):
+        command = [sys.executable, "-c", script, str(golden), "-o", str(tmp_path / "out.sframe"), *more]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert done.stdout == "0 []\n"
