@@ -14,8 +14,8 @@ _SIZES: Final = (2, 4, 4, 6)
 #: Conditions by their mask; none are 0 and 15.
 _CONDITIONS: Final = ("", "o", "h", "nle", "l", "nhe", "lh", "ne", "e", "nlh", "he", "nl", "le", "nh", "no", "")
 _TWO_REGISTERS: Final = {0x04: "spm", 0x05: "balr", 0x06: "bctr", 0x0E: "mvcl", 0x0F: "clcl"}
-_REGISTER_AND_STORAGE: Final = {0x44: "ex", 0x46: "bct", 0x4E: "cvd", 0x4F: "cvb"}
-_REGISTERS_AND_STORAGE: Final = {0x90: "stm", 0x98: "lm"}
+_REGISTER_AND_STORAGE: Final = {0x44: "ex", 0x45: "bal", 0x46: "bct", 0x4D: "bas", 0x4E: "cvd", 0x4F: "cvb"}
+_REGISTERS_AND_STORAGE: Final = {0x90: "stm", 0x98: "lm", 0xA8: "mvcle"}
 _MASK_AND_STORAGE: Final = {0xBD: "clm", 0xBE: "stcm", 0xBF: "icm"}
 _WITH_LENGTH: Final = {0xDC: "tr", 0xDD: "trt"}
 _INDEX: Final = {0x84: "brxh", 0x85: "brxle"}
@@ -25,6 +25,11 @@ _TWO_OF_B: Final = {
     (0xB3, 0x08): ("kebr", "f"),
     (0xB3, 0x48): ("kxbr", "f"),
     (0xB9, 0x17): ("llgtr", "r"),
+    (0xB9, 0x46): ("bctgr", "r"),
+    (0xB9, 0x60): ("cgrt", "r"),
+    (0xB9, 0x61): ("clgrt", "r"),
+    (0xB9, 0x72): ("crt", "r"),
+    (0xB9, 0x73): ("clrt", "r"),
 }
 _LONG: Final = {
     (0xE3, 0x17): ("llgt", "r"),
@@ -36,6 +41,8 @@ _LONG: Final = {
 _NUMBER_TO_STORAGE: Final = {(0xEB, 0x6E): "alsi", (0xEB, 0x7E): "algsi"}
 _LONG_INDEX: Final = {(0xEC, 0x44): "brxhg", (0xEC, 0x45): "brxlg"}
 _NUMBER_AND_BRANCH: Final = {(0xEC, 0xFC): "cgib", (0xEC, 0xFD): "clgib", (0xEC, 0xFE): "cib", (0xEC, 0xFF): "clib"}
+_NUMBER_AND_TRAP: Final = {(0xEC, 0x70): "cgit", (0xEC, 0x71): "clgit", (0xEC, 0x72): "cit", (0xEC, 0x73): "clfit"}
+_RISBGN: Final = (0xEC, 0x59)
 _VECTOR: Final = 0xE7
 _VECTOR_STORES: Final = {0x08: "vsteb", 0x09: "vsteh", 0x0A: "vsteg", 0x0B: "vstef", 0x0E: "vst"}
 _VECTOR_RANGES: Final = {0x36: "vlm", 0x3E: "vstm"}
@@ -101,6 +108,10 @@ def _read_6(address: int, code: bytes) -> tuple[str, str] | None:
         return _NUMBER_TO_STORAGE[key], f"{_storage(code, 0, int.from_bytes(code[4:5], 'big', signed=True) << 12)}, 0"
     if key in _LONG_INDEX:
         return _LONG_INDEX[key], f"%r{first}, %r{second}, {_target(address, code[2:4])}"
+    if key in _NUMBER_AND_TRAP:
+        return _NUMBER_AND_TRAP[key], f"%r{first}"
+    if key == _RISBGN:
+        return "risbgn", f"%r{first}, %r{second}, {code[2]}, {code[3]}, {code[4]}"
     if key in _NUMBER_AND_BRANCH:
         name = _NUMBER_AND_BRANCH[key]
         number = int.from_bytes(code[4:5], "big", signed="l" not in name)
