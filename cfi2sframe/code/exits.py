@@ -28,6 +28,7 @@ class Verdict(NamedTuple):
     detail: str = ""
 
 
+_INDIRECT: Final = frozenset({Flow.RETURN, Flow.BRANCH_INDIRECT, Flow.JUMP_INDIRECT})
 _NEUTRAL: Final = Verdict()
 _CONFIRMS: Final = Verdict(confirms=True)
 
@@ -50,6 +51,8 @@ class Exits:
     def __init__(self, flow: FlowAnalysis) -> None:
         self.flow = flow
         self.arch = flow.arch
+        #: Whether control has arrived in code of an earlier round.
+        self.has_shared_code = False
         self._entry_sp = Value(CFA, flow.arch.entry_sp_offset)
 
     def read(
@@ -85,6 +88,8 @@ class Exits:
         effect, end = block.exit.effect, block.end_vaddr
         if effect is None:
             return Ending(stop=block.exit.vaddr)
+        if effect.flow in _INDIRECT:
+            return self._indirect_ending(effect, state, block)
         flow, target = effect.flow, effect.target
         if flow is Flow.BRANCH and target is not None:
             taken, other = branch_states(self.arch, effect, block.exit.comparison, state)
@@ -96,13 +101,15 @@ class Exits:
             return Ending((end,) if self.flow.comes_back(start, end) else ())
         if flow is Flow.SYSTEM_CALL:
             return self._system_call(block.exit.vaddr, end, state)
-        if flow is Flow.BRANCH_INDIRECT:
-            return self._conditional(end, effect, state, block)
-        if flow is Flow.RETURN:
-            return Ending(verdict=self._return_verdict(effect, state, block))
-        if flow is Flow.JUMP_INDIRECT:
-            return self._indirect(state)
         return Ending()
+
+    def _indirect_ending(self, effect: Effect, state: State, block: Block) -> Ending:
+        """Return the ending of a block that leads to an address in a register."""
+        if effect.flow is Flow.RETURN:
+            return Ending(verdict=self._return_verdict(effect, state, block))
+        if effect.flow is Flow.BRANCH_INDIRECT:
+            return self._conditional(block.end_vaddr, effect, state, block)
+        return self._indirect(state)
 
     def _system_call(self, vaddr: int, end: int, state: State) -> Ending:
         if not self.flow.is_last_call(state):
@@ -141,9 +148,18 @@ class Exits:
         if not flow.is_kept(target):
             return (target,), _NEUTRAL
         known = self._state_at(target)
-        if known is None or known.copy().join(state, flow.machine.addresses):
-            return (), Verdict(contradicts=True, detail=f"a jump to 0x{target:x} with another state")
+        if known is None or not self._is_same_frame(known, state):
+            return (), Verdict(contradicts=True, detail=f"a jump to 0x{target:x} with another frame")
+        self.has_shared_code = True
         return (), _CONFIRMS
+
+    def _is_same_frame(self, known: State, state: State) -> bool:
+        """Whether a state has the frame of a known one: SP, FP and the RA, and what is saved of them."""
+        arch = self.arch
+        return all(
+            known.registers.get(register) == state.registers.get(register)
+            for register in (arch.sp_register, arch.fp_register, arch.ra_register)
+        ) and all(state.slots.get(place) == value for place, value in known.slots.items())
 
     def _state_at(self, vaddr: int) -> State | None:
         """Return the state before an instruction of an earlier round; None where its blocks have none."""

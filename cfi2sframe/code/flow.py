@@ -42,6 +42,7 @@ class Surroundings(NamedTuple):
     is imported, may come back to its caller; `import_returns(vaddr)`: the same of the function whose address is in the
     word at an address. `table_targets(table)` returns where the words of a table of jumps lead, None when that is not
     known. `is_start(vaddr)`: code starts there that control does not reach from the code before it.
+    `landing_pad(vaddr)` returns where an exception leads that is thrown by the call at an address, None without one.
     """
 
     is_entry: Callable[[int], bool]
@@ -49,6 +50,7 @@ class Surroundings(NamedTuple):
     import_returns: Callable[[int], bool]
     table_targets: Callable[[Table], tuple[int, ...] | None]
     is_start: Callable[[int], bool]
+    landing_pad: Callable[[int], int | None] = lambda _vaddr: None
 
 
 class FlowAnalysis:
@@ -110,6 +112,10 @@ class FlowAnalysis:
             self.entries.discard(start)
         self.blocks.remove(gone)
 
+    def is_called(self, start: int) -> bool:
+        """Whether kept code calls an address."""
+        return any(caller in self.kept for caller in self._callers.get(start, ()))
+
     def is_kept(self, vaddr: int) -> bool:
         """Whether a block of an earlier round has an address."""
         if vaddr in self.states:
@@ -157,6 +163,8 @@ class FlowAnalysis:
     def _leave(self, start: int, way_out: Exit, effect: Effect, state: State) -> None:
         """Pass the state after a block's last instruction on to where control continues."""
         flow, target, end = effect.flow, effect.target, way_out.end_vaddr
+        if flow is Flow.CALL or flow is Flow.CALL_INDIRECT:
+            self._land(start, way_out.vaddr, state)
         if flow is Flow.BRANCH and target is not None:
             taken, other = branch_states(self.arch, effect, way_out.comparison, state)
             self._go(start, target, taken)
@@ -203,6 +211,14 @@ class FlowAnalysis:
         """Whether a system call never comes back to the next instruction."""
         value = state.registers.get(JUMP_TARGET)
         return value is not None and value.base == CONSTANT and value.offset in self.arch.last_system_calls
+
+    def _land(self, start: int, vaddr: int, state: State) -> None:
+        """Let control go where the call at an address continues after an exception."""
+        pad = self.around.landing_pad(vaddr)
+        if pad is not None:
+            landed = state.copy()
+            self.machine.after_call(landed, self._clobbered)
+            self._go(start, pad, landed)
 
     def _jump_returns(self, state: State) -> bool:
         """Whether the function at the address that is jumped to may come back."""

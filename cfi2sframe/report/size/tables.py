@@ -161,8 +161,8 @@ def functions_table(totals: Totals) -> Table:
             )
             for version, maker, section in _sections(totals)
         ),
-        note="Functions include those for PLT stubs, and those from code: from instructions that no CFI covers; stored "
-        "rows are fewer where functions share them.",
+        note="Functions include those for PLT stubs, and those from code, which no CFI covers; stored rows are fewer where "
+        "functions share them.",
     )
 
 
