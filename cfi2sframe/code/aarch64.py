@@ -310,6 +310,7 @@ AARCH64_CODE: Final = CodeArch(
     system_call_register=8,
     last_system_calls=frozenset({93, 94, 139}),
     sigreturn_calls=frozenset({139}),
+    clone_calls=frozenset({220, 435}),
     open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,

@@ -35,7 +35,6 @@ def _access(memory: Memory, steps: Iterable[Step]) -> Effect:
     if base == NOTHING:
         return Effect(tuple(steps))
     if memory.is_pre:
-        # Base registers that are loaded, or are stored, have no defined value.
         return Effect((Step(Op.MOVE, base, base, memory.offset), *steps))
     if memory.step_register != NOTHING:
         return Effect((*steps, Step(Op.ADD, base, memory.step_register)))
@@ -83,6 +82,9 @@ def store(size: int | None = None, *, has_status: bool = False) -> Handler:
             if full is None:
                 return _scalable_store(memory, is_predicate=operand.startswith("p"))
             source = NOTHING if has_status else REGISTERS.get(operand, (NOTHING, 0))[0]
+            if source == memory.base and memory.writes_back:
+                # It is not defined which of its values is stored.
+                source = NOTHING
             parts.append((source, size or full))
         status = changes_first(text).steps if has_status else ()
         return _access(memory, (*_store_steps(memory, parts), *status))
@@ -108,8 +110,8 @@ def load(size: int | None = None, *, is_signed: bool = False) -> Handler:
                 steps = [*steps, *loaded] if register == memory.base else [*loaded, *steps]
             offset += part
         effect = _access(memory, steps)
-        is_odd = memory.is_pre or memory.step != 0 or memory.step_register != NOTHING
-        if is_odd and any(step.register == memory.base and step.op != Op.MOVE for step in steps):
+        if memory.writes_back and any(step.register == memory.base for step in steps):
+            # It is not defined which of its new values the base has.
             return Effect(forget(*[step.register for step in steps]))
         return effect
 

@@ -64,7 +64,9 @@ def orr(text: Text) -> Effect:
 def address(text: Text) -> Effect:
     """Return the effect of ADR and ADRP, whose operand is the address itself."""
     target, value = text.register(0), text.value(1)
-    return _constant(*target, value) if target is not None and value is not None else changes_first(text)
+    if target is None or value is None or target[0] == NOTHING:
+        return changes_first(text)
+    return _constant(*target, value)
 
 
 def add_or_sub(text: Text) -> Effect:

@@ -57,6 +57,11 @@ class Memory(NamedTuple):
         """Whether the address is a general register's value and a number."""
         return self.base != NOTHING and self.index == NOTHING and not self.is_scalable
 
+    @property
+    def writes_back(self) -> bool:
+        """Whether the base is changed."""
+        return self.is_pre or self.step != 0 or self.step_register != NOTHING
+
 
 class Text(NamedTuple):
     """An instruction: its mnemonic, its operands before that in memory, and that one."""

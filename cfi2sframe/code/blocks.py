@@ -151,7 +151,7 @@ class _Sieve:
         left: list[Step] = []
         for step in steps:
             op, register = step.op, step.register
-            if op is Op.COMPARE:
+            if op in (Op.COMPARE, Op.COMPARE_AND_BRANCH):
                 self.comparison = None if register == NOTHING else step
                 continue
             if op is Op.STORE:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
+from cfi2sframe.elf.object_code import CodeBytes
 from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Decoder:
 
     One pass reads the spans from end to end, where each instruction follows the one before it. Where control reaches
     an address in between, what is there is decoded, too. `branch_targets` and `constants` are those of the first pass:
-    addresses that may be no code's at all.
+    addresses that may be no code's at all. `code` has the bytes.
 
     Raises `InputError` where capstone cannot be loaded, `BudgetError` when the code is out of proportion to the file.
     """
@@ -60,6 +61,7 @@ class Decoder:
         self._swept: dict[int, Decoded] = {}
         self._found = self._swept
         self._bytes: dict[int, bytes] = {}
+        self.code = CodeBytes(image)
         try:
             self._disassembler: Any = arch.open_disassembler()
         except ImportError:
@@ -100,7 +102,7 @@ class Decoder:
         if data is None:
             code = self.image.code_range_of(span.start)
             self.image.budget.hold(span.end - span.start, _WHAT)
-            data = b"" if code is None else self.image.code_bytes(code, span.start, span.end)
+            data = b"" if code is None else self.code.read(code, span.start, span.end)
             self._bytes[span.start] = data
         return data[start - span.start : end - span.start]
 
@@ -126,6 +128,8 @@ class Decoder:
             known = effects.get(key)
             if known is None:
                 effect = arch.effect_of(address, size, mnemonic, operands)
+                if effect is not None and effect.flow is Flow.EXECUTE:
+                    effect = self._executed(effect.target, operands)
                 known = effect, _changed(effect)
                 if effect is None or (effect.target is None and not arch.depends_on_address(mnemonic, operands)):
                     effects[key] = known
@@ -136,6 +140,16 @@ class Decoder:
         self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
+
+    def _executed(self, target: int | None, operands: str) -> Effect | None:
+        """Return the effect of an instruction that executes the one at an address."""
+        code = None if target is None else self.image.code_range_of(target)
+        if target is None or code is None or self.arch.effect_of_executed is None:
+            return None
+        data = self.image.code_bytes(code, target, min(code.end_vaddr, target + _MAX_INSTRUCTION_SIZE))
+        for _, _, mnemonic, executed in self._disassembler.disasm_lite(data, target, 1):
+            return self.arch.effect_of_executed(operands, mnemonic, executed)
+        return None
 
     def _note(self, effect: Effect) -> None:
         if effect.target is not None:

@@ -85,7 +85,7 @@ def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span
     starts = [span.start for span in covered]
     seen: dict[int, set[Reference]] = {}
     for code in image.code_ranges:
-        data = image.code_bytes(code, code.start_vaddr, code.end_vaddr)
+        data = decoder.code.read(code, code.start_vaddr, code.end_vaddr)
         image.budget.spend(len(data) // _BYTES_PER_STEP, _WHAT)
         for reference in references_in(image.arch.elf_machine, data, code.start_vaddr):
             if decoder.span_of(reference.target) is None:
@@ -108,7 +108,7 @@ def _references(image: ElfImage, decoder: Decoder, span: Span) -> Iterator[Refer
     code = image.code_range_of(span.start)
     if code is None:
         return
-    data = image.code_bytes(code, span.start, span.end)
+    data = decoder.code.read(code, span.start, span.end)
     for address, size, mnemonic, operands in decoder.disassemble(data, span.start):
         image.budget.spend(_INSTRUCTION_STEPS, _WHAT)
         effect = decoder.arch.effect_of(address, size, mnemonic, operands)
