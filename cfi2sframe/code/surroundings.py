@@ -176,6 +176,9 @@ class ImageSurroundings:
         word = int.from_bytes(data, "little" if self.image.byte_order == "<" else "big", signed=table.is_signed)
         if table.size == _WORD:
             word = self._dynamic_words[1].get(vaddr, word)
+        if not word and table.limit is None:
+            # What fills the space after a table.
+            return None
         return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF
 
     def _slot_of(self, vaddr: int) -> int | None:
