@@ -18,7 +18,7 @@ from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RE
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from cfi2sframe.code.blocks import Exit
     from cfi2sframe.code.decoder import Decoder
@@ -59,10 +59,13 @@ class FlowAnalysis:
     `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
-    def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
+    def __init__(
+        self, decoder: Decoder, arch: CodeArch, around: Surroundings, certain: Container[int] = frozenset()
+    ) -> None:
         self.decoder = decoder
         self.arch = arch
         self.around = around
+        self.certain = certain
         self.machine = Machine(arch, address_range(decoder.image))
         self.blocks = Blocks(decoder, self.machine.addresses)
         self.states: dict[int, State] = {}
@@ -113,6 +116,10 @@ class FlowAnalysis:
             del self.states[start]
             self.entries.discard(start)
         self.blocks.remove(gone)
+
+    def is_known_entry(self, vaddr: int) -> bool:
+        """Whether an address is an entry for certain, or that of an earlier round."""
+        return vaddr in self.entries and (vaddr in self.certain or vaddr in self.kept)
 
     def is_called(self, start: int) -> bool:
         """Whether kept code calls an address."""

@@ -64,7 +64,7 @@ class ImageSurroundings:
         self._words: tuple[dict[int, str], dict[int, int]] | None = None
         self._constants = sorted(decoder.constants)
         self._tables: dict[Table, tuple[int, ...] | None] = {}
-        self._stubs: dict[int, bool] = {}
+        self._slots: dict[int, int | None] = {}
 
     def _named_vaddrs(self) -> frozenset[int]:
         found = {vaddr for vaddr, name in self.decoder.code.imports.items() if name in NEVER_RETURN}
@@ -92,11 +92,8 @@ class ImageSurroundings:
         """Whether a function outside of the code may come back to its caller."""
         if vaddr in self._never_return:
             return False
-        known = self._stubs.get(vaddr)
-        if known is None:
-            slot = self._slot_of(vaddr)
-            known = self._stubs[vaddr] = slot is None or self.import_returns(slot)
-        return known
+        slot = self._slot_of(vaddr)
+        return slot is None or self.import_returns(slot)
 
     def import_returns(self, slot_vaddr: int) -> bool:
         """Whether the function whose address the dynamic loader writes to a word may come back to its caller."""
@@ -183,6 +180,11 @@ class ImageSurroundings:
 
     def _slot_of(self, vaddr: int) -> int | None:
         """Return the address of the word whose value a stub at an address jumps to; None where there is no stub."""
+        if vaddr not in self._slots:
+            self._slots[vaddr] = self._read_stub(vaddr)
+        return self._slots[vaddr]
+
+    def _read_stub(self, vaddr: int) -> int | None:
         code = self.image.code_range_of(vaddr)
         if code is None:
             return None
