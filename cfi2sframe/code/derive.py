@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from cfi2sframe.code.blocks import Change
-    from cfi2sframe.code.exits import Ending
+    from cfi2sframe.code.exits import BlockEnd
     from cfi2sframe.code.values import State
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
@@ -133,7 +133,7 @@ class _Derivation:
         exits = Exits(flow)
         runs: dict[int, list[Run]] = {}
         loaded: dict[int, set[int]] = {}
-        endings: dict[int, Ending] = {}
+        endings: dict[int, BlockEnd] = {}
         for start in [start for start in flow.states if start not in flow.kept]:
             reader = _BlockReader(self.rows)
             endings[start] = exits.read(start, reader.look, reader.look_at_call)
@@ -268,7 +268,7 @@ class _BlockReader:
         return [Run(vaddr, end, row) for (vaddr, row), end in zip(self.starts, ends, strict=True) if vaddr < end]
 
 
-def _components(endings: dict[int, Ending]) -> Iterator[list[int]]:
+def _components(endings: dict[int, BlockEnd]) -> Iterator[list[int]]:
     """Yield the blocks that belong together: those that control leads to within a function."""
     neighbours: dict[int, list[int]] = {start: [] for start in endings}
     for start, ending in endings.items():
@@ -290,7 +290,7 @@ def _components(endings: dict[int, Ending]) -> Iterator[list[int]]:
         yield component
 
 
-def _reason_against(component: Iterable[int], endings: dict[int, Ending]) -> CodeReason | None:
+def _reason_against(component: Iterable[int], endings: dict[int, BlockEnd]) -> CodeReason | None:
     """Return why a component is not kept; None when its exits confirm it."""
     confirms = False
     for start in component:
