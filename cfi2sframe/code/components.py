@@ -10,10 +10,10 @@ from cfi2sframe.code.code_reasons import CodeReason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.code.exits import Ending
+    from cfi2sframe.code.exits import BlockEnd
 
 
-def components_of(endings: dict[int, Ending]) -> Iterator[list[int]]:
+def components_of(endings: dict[int, BlockEnd]) -> Iterator[list[int]]:
     """Yield the blocks that belong together: those that control leads to within a function, or in several at once."""
     neighbours: dict[int, list[int]] = {start: [] for start in endings}
     for start, ending in endings.items():
@@ -35,7 +35,7 @@ def components_of(endings: dict[int, Ending]) -> Iterator[list[int]]:
         yield component
 
 
-def reason_against(component: Iterable[int], endings: dict[int, Ending]) -> CodeReason | None:
+def reason_against(component: Iterable[int], endings: dict[int, BlockEnd]) -> CodeReason | None:
     """Return why blocks that belong together are not kept by themselves; None when their exits confirm them."""
     confirms, stops = False, False
     for start in component:

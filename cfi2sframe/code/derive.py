@@ -27,7 +27,7 @@ from cfi2sframe.padding import fill_size
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from cfi2sframe.code.exits import Ending
+    from cfi2sframe.code.exits import BlockEnd
     from cfi2sframe.elf.image import ElfImage
 
 #: Compilers and assemblers align functions to this; other addresses that are referred to are rarely functions.
@@ -134,7 +134,7 @@ class _Derivation:
         flow.run()
         exits = Exits(flow)
         readers: dict[int, BlockReader] = {}
-        endings: dict[int, Ending] = {}
+        endings: dict[int, BlockEnd] = {}
         for start in [start for start in flow.states if start not in flow.kept]:
             reader = readers[start] = BlockReader(self.rows)
             endings[start] = exits.read(start, reader.look, reader.look_at_call)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
-from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Surroundings(NamedTuple):
     is_entry: Callable[[int], bool]
     returns: Callable[[int], bool]
     import_returns: Callable[[int], bool]
-    table_targets: Callable[[Table], tuple[int, ...] | None]
+    table_targets: Callable[[TableWord], tuple[int, ...] | None]
     is_start: Callable[[int], bool]
     landing_pad: Callable[[int], int | None] = lambda _vaddr: None
 
@@ -152,7 +152,7 @@ class FlowAnalysis:
         targets = state.targets_of(JUMP_TARGET)
         found: list[int] = []
         for target in targets or ():
-            words = self.around.table_targets(target) if isinstance(target, Table) else (target,)
+            words = self.around.table_targets(target) if isinstance(target, TableWord) else (target,)
             if words is None:
                 return None
             found += words

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.code.decoder import Decoder
     from cfi2sframe.code.effects import CodeArch
-    from cfi2sframe.code.values import Table
+    from cfi2sframe.code.values import TableWord
     from cfi2sframe.elf.image import ElfImage
 
 #: Functions of C and C++ run-time libraries that never come back to their caller.
@@ -63,7 +63,7 @@ class ImageSurroundings:
         self._never_return = self._named_vaddrs()
         self._words: tuple[dict[int, str], dict[int, int]] | None = None
         self._constants = sorted(decoder.constants)
-        self._tables: dict[Table, tuple[int, ...] | None] = {}
+        self._tables: dict[TableWord, tuple[int, ...] | None] = {}
         self._slots: dict[int, int | None] = {}
 
     def _named_vaddrs(self) -> frozenset[int]:
@@ -123,13 +123,13 @@ class ImageSurroundings:
                 self._words = ({}, {})
         return self._words
 
-    def table_targets(self, table: Table) -> tuple[int, ...] | None:
+    def table_targets(self, table: TableWord) -> tuple[int, ...] | None:
         """Return where the words of a table lead; None where one of them leads to no instruction."""
         if table not in self._tables:
             self._tables[table] = self._read_table(table)
         return self._tables[table]
 
-    def _read_table(self, table: Table) -> tuple[int, ...] | None:
+    def _read_table(self, table: TableWord) -> tuple[int, ...] | None:
         if table.size not in (1, 2, 4, 8) or table.scale < table.size:
             return None
         count = _UNLIMITED_WORDS if table.limit is None else table.limit + 1
@@ -150,7 +150,7 @@ class ImageSurroundings:
         decoded = self.decoder.at(vaddr)
         return decoded is not None and (decoded.effect is None or not decoded.effect.is_padding)
 
-    def _probable(self, table: Table, targets: list[int | None]) -> list[int | None]:
+    def _probable(self, table: TableWord, targets: list[int | None]) -> list[int | None]:
         """Return which words are those of a table, where nothing limits the index.
 
         They end before the first that leads to no instruction, and where the next table starts whose address some
@@ -166,7 +166,7 @@ class ImageSurroundings:
                 last = min(last, -(-(self._constants[index] - table.vaddr) // table.scale))
         return targets[first:last]
 
-    def _word(self, table: Table, vaddr: int) -> int | None:
+    def _word(self, table: TableWord, vaddr: int) -> int | None:
         data = self.image.bytes_at(vaddr, table.size)
         if data is None:
             return None
