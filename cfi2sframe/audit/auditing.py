@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
 
 _SUBJECTS: Final = tuple(Subject)
+_GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 _ALL_BITS: Final = (1 << 64) - 1
 _STEPS: Final = 6
 _WHAT: Final = "the rows compared with instructions"
@@ -39,8 +40,7 @@ def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
     """Compare the CFI of an image, of one kind or of all, with what its instructions do to the stack.
 
     Raises `InputError` when there is no CFI, it cannot be read, or capstone cannot be loaded; its subclass
-    `BudgetError`
-    when the code is out of proportion to the file.
+    `BudgetError` when the code is out of proportion to the file.
     """
     entries = read_programs(image, find_cfi(image, kind)).entries
     rows = RowsInForce(image, entries)
@@ -75,6 +75,7 @@ class _Auditor:
         self.undecided: dict[tuple[int, Undecided], int] = Counter()
         self.contradictions: list[_Contradiction] = []
         self.reached: set[int] = set()
+        self._first_of_go = _first_of_go(image, entries)
         self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
 
     def run(self) -> Audit:
@@ -143,6 +144,10 @@ class _Auditor:
             self.undecided[number, reason] += count
         else:
             self.agreed_count += count
+
+    def has_fp(self, found: InForce) -> bool:
+        """Whether a row without a rule for FP says that it has the caller's value: Go never writes such a rule."""
+        return found.number is None or found.number < self._first_of_go
 
     def _contradict(
         self, addresses: Iterable[int], number: int, row: RowState, opinions: Opinions, state: State
@@ -216,7 +221,7 @@ class _Comparison:
             end = min(end_vaddr, self.found.end_vaddr)
             if row is not None:
                 if self.opinions is None or self.changed & self._bits_of(row):
-                    self.opinions = auditor.judge.opinions(row, self.state, vaddr)
+                    self.opinions = auditor.judge.opinions(row, self.state, vaddr, has_fp=auditor.has_fp(self.found))
                     self.changed = 0
                 auditor.count(vaddr, end, self.found, self.opinions, self.state)
             vaddr = end
@@ -226,6 +231,15 @@ class _Comparison:
         if isinstance(row.cfa, RegisterOffset):
             return self.auditor.maker.frame_bits | 1 << row.cfa.register | MEMORY_BIT
         return _ALL_BITS
+
+
+def _first_of_go(image: ElfImage, entries: CfiEntries) -> int:
+    """Return the number of the first FDE that Go's tools may have made: all but those of .eh_frame, in Go's files."""
+    if any(True for name in _GO_SECTIONS for _ in image.sections_named(name)):
+        for first in entries.source_starts:
+            if first < len(entries) and entries[first].section.kind != "eh_frame":
+                return first
+    return len(entries)
 
 
 def sorted_counts(counts: dict[tuple[int, Undecided], int]) -> list[tuple[tuple[int, Undecided], int]]:

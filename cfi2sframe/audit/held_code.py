@@ -33,6 +33,7 @@ def follow(image: ElfImage, rows: RowsInForce) -> FlowAnalysis:
     """
     arch = code_arch_of(image.arch)
     decoder = Decoder(image, arch, [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges])
+    pads = LandingPads(image, rows.entries)
     found = find_entries(image, decoder, ())
     starts = set(rows.pieces.starts)
     around = ImageSurroundings(image, decoder, [], found.certain | found.possible | starts, arch)
@@ -45,14 +46,14 @@ def follow(image: ElfImage, rows: RowsInForce) -> FlowAnalysis:
             around.import_returns,
             around.table_targets,
             around.is_start,
-            LandingPads(image, rows.entries).pad_of,
+            pads.pad_of,
         ),
     )
     if found.process_entry is not None:
         flow.enter(found.process_entry, has_caller=False)
     lazy = set(_lazy_entries(image))
     for vaddr in sorted(found.certain | starts | lazy):
-        if vaddr == found.process_entry or decoder.span_of(vaddr) is None:
+        if vaddr == found.process_entry or decoder.span_of(vaddr) is None or _is_before_pad(vaddr, decoder, pads):
             continue
         row = rows.at(vaddr).row
         is_at_entry = row is not None and _is_at_entry(row, arch)
@@ -60,6 +61,14 @@ def follow(image: ElfImage, rows: RowsInForce) -> FlowAnalysis:
             flow.enter(vaddr, is_firm=is_at_entry)
     flow.run()
     return flow
+
+
+def _is_before_pad(vaddr: int, decoder: Decoder, pads: LandingPads) -> bool:
+    """Whether an instruction without effect stands before a landing pad: the first one of a part cannot be at 0."""
+    decoded = decoder.at(vaddr)
+    if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
+        return False
+    return decoded.end_vaddr in pads
 
 
 def _is_at_entry(row: RowState, arch: CodeArch) -> bool:

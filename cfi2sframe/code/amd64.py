@@ -251,9 +251,9 @@ def _sum(text: _Text) -> Effect:
     if value is not None:
         # Numbers of 32 bits are extended with their sign; capstone writes them so.
         return Effect((Step(Op.MOVE, target, target, value if text.name == "add" else -value),))
-    if text.name == "add" and source is not None:
-        return Effect((Step(Op.ADD, target, source),))
-    return Effect((Step(Op.FORGET, target),))
+    if source is None:
+        return Effect((Step(Op.FORGET, target),))
+    return Effect((Step(Op.ADD, target, source, scale=1 if text.name == "add" else -1),))
 
 
 def _exclusive_or(text: _Text) -> Effect:

@@ -20,7 +20,7 @@ from cfi2sframe.code.records import Derived, DerivedFunction, Underived
 from cfi2sframe.code.rows import RowMaker
 from cfi2sframe.code.surroundings import ImageSurroundings
 from cfi2sframe.code.values import CONSTANT
-from cfi2sframe.dwarf.rules import TableBuilder
+from cfi2sframe.dwarf.rules import NoRule, TableBuilder
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.padding import fill_size
 
@@ -150,8 +150,9 @@ class _Derivation:
             for component in kept:
                 flow.keep(component)
                 self.function_starts.update(start for start in component if start in flow.entries)
+                fp_is_dead = self._is_fp_dead(component)
                 for start in component:
-                    self.runs += runs[start]
+                    self.runs += [_without_fp(run) for run in runs[start]] if fp_is_dead else runs[start]
                     self._loaded |= loaded[start]
             judged = [(component, reason) for component, reason in judged if component[0] not in flow.kept]
         for component, reason in judged:
@@ -159,6 +160,20 @@ class _Derivation:
             for start in component:
                 self.refused += [run._replace(row=reason or CodeReason.NOT_CONFIRMED) for run in runs[start]]
         return exits.has_shared_code
+
+    def _is_fp_dead(self, component: Collection[int]) -> bool:
+        """Whether no caller of some functions has use for FP: helpers of assembly that keep other values in it.
+
+        All calls have to be known. Their frames are found by SP, and have saved FP if it has to be restored: what a
+        reader takes for FP in the callee is never used.
+        """
+        flow = self.flow
+        entries = [start for start in component if start in flow.entries]
+        referred = self.entries.certain | self.entries.possible | self._loaded
+        return bool(entries) and all(
+            start not in flow.needing_fp and start not in referred and flow.is_only_called(start, component)
+            for start in entries
+        )
 
     def _is_called(self, component: Iterable[int], reason: CodeReason, certain: Collection[int]) -> bool:
         """Whether nothing speaks against a component, and an entry of it is certain: then no exit has to confirm it."""
@@ -209,6 +224,14 @@ class _Derivation:
 
 def _start_of(run: Run) -> int:
     return run.start_vaddr
+
+
+def _without_fp(run: Run) -> Run:
+    """Return a run whose row says nothing of FP where it would say that FP is lost."""
+    row = run.row
+    if isinstance(row, CodeReason) or row.fp is not NoRule.UNDEFINED:
+        return run
+    return run._replace(row=row._replace(fp=NoRule.UNSPECIFIED))
 
 
 class _BlockReader:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.effects import NO_EFFECT, CodeArch, Effect, Flow
-from cfi2sframe.code.s390x import flow, values
+from cfi2sframe.code.s390x import flow, undecoded, values
 from cfi2sframe.code.s390x.names import (
     COMPARES,
     CONDITIONS,
@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 #: What the ABI lets a called function change: r0 to r5 and r14, and f0 to f7.
 _CLOBBERED: Final = frozenset({0, 1, 2, 3, 4, 5, RA, *FLOATS[:8]})
+#: The mnemonic of what capstone does not know; its operands are bytes.
+_UNDECODED: Final = ".byte"
 _FLAGS_ONLY_EFFECT: Final = Effect((FLAGS,))
 #: What has the address of the next instruction, or may lead into the midst of itself.
 _DEPENDING: Final = frozenset(
@@ -81,8 +83,9 @@ _HANDLERS: Final[dict[str, Callable[[Text], Effect | None]]] = {
     **dict.fromkeys(MOVES_AND_FLAGS, values.moves_and_flags),
     # Copies and sums
     **dict.fromkeys(("lgr", "ldgr", "lgdr", "ldr"), values.copies()),
-    **dict.fromkeys(("lr", "lgfr", "llgfr"), values.copies(4)),
-    **dict.fromkeys(("ltr", "ltgfr"), values.copies(4, sets_flags=True)),
+    "llgfr": values.copies(4),
+    "lgfr": values.copies(4, is_signed=True),
+    "ltgfr": values.copies(4, is_signed=True, sets_flags=True),
     "ltgr": values.copies(sets_flags=True),
     **dict.fromkeys(("lghi", "lgfi"), values.constants(0, is_signed=True)),
     **dict.fromkeys(("llill", "llilf"), values.constants(0)),
@@ -96,11 +99,8 @@ _HANDLERS: Final[dict[str, Callable[[Text], Effect | None]]] = {
     **dict.fromkeys(("agr", "agrk", "algr", "algrk"), values.adds_register),
     "ag": values.adds_memory(8),
     "agf": values.adds_memory(4),
-    "nilf": values.masks,
     **dict.fromkeys(("llgc", "llgcr"), values.short_limit(0xFF)),
     **dict.fromkeys(("llgh", "llghr", "llghrl"), values.short_limit(0xFFFF)),
-    **dict.fromkeys(("llc", "llcr"), values.short_limit(0xFF, 4)),
-    **dict.fromkeys(("llh", "llhr"), values.short_limit(0xFFFF, 4)),
     "sllg": values.shifts_left,
     **dict.fromkeys(("risbg", "risbgn"), values.rotates_and_selects),
     # Loads and stores
@@ -157,6 +157,11 @@ _HANDLERS: Final[dict[str, Callable[[Text], Effect | None]]] = {
 
 def effect_of(address: int, size: int, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of an instruction from its text (`CodeArch.effect_of`)."""
+    if mnemonic == _UNDECODED:
+        found = undecoded.read(address, operands)
+        if found is None:
+            return None
+        mnemonic, operands = found
     return _HANDLERS.get(mnemonic, default)(parse(address, size, mnemonic, operands))
 
 
@@ -178,16 +183,19 @@ def effect_of_executed(executing: str, mnemonic: str, operands: str) -> Effect |
 def depends_on_address(mnemonic: str, operands: str) -> bool:
     """Whether equal texts at other addresses may have other effects (`CodeArch.depends_on_address`)."""
     del operands
-    return mnemonic in _DEPENDING
+    return mnemonic in _DEPENDING or mnemonic == _UNDECODED
 
 
 def open_disassembler() -> object:
-    """Return capstone's disassembler for s390x, without details."""
+    """Return capstone's disassembler for s390x, without details, which passes over what it does not know."""
     import capstone
 
     # Renamed in capstone 6.
     arch = getattr(capstone, "CS_ARCH_SYSTEMZ", None) or capstone.CS_ARCH_SYSZ
-    return capstone.Cs(arch, capstone.CS_MODE_BIG_ENDIAN)
+    disassembler = capstone.Cs(arch, capstone.CS_MODE_BIG_ENDIAN)
+    disassembler.skipdata_setup = (_UNDECODED, undecoded.skip, None)
+    disassembler.skipdata = True
+    return disassembler
 
 
 S390X_CODE: Final = CodeArch(

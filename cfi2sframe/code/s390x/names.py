@@ -59,7 +59,8 @@ FLAGS_ONLY: Final = _words(
 #: The first operand.
 FIRST_ONLY: Final = (
     *_words(
-        "l ly lrl lh lhy lhr lhi lhrl lb lbr lgb lgbr lghr lghrl llhrl ic icy lat llgfat llgtat llgt llgtr lfh lfhat"
+        "l ly lr lrl llc llcr llh llhr lh lhy lhr lhi lhrl lb lbr"
+        " lgb lgbr lghr lghrl llhrl ic icy lat llgfat llgtat llgt llgtr lfh lfhat"
         " lbh lhh llch llhh lzrf llzrgf"
         " ms msr msy msfi msg msgr msgf msgfr msgfi mh mhy mhi mghi mgh sll srl sllk srlk srlg rll rllg"
         " iihh iihl iilh iill iihf iilf lrv lrvg lrvr lrvgr lrvh ipm ear efpc risbhg risblg"
@@ -73,9 +74,9 @@ FIRST_AND_FLAGS: Final = _words(
     "a ar ay ah ahy ahi ahik afi aih ark al alr aly alc alcr alcg alcgr alfi alrk alhsik algf algfr agfr agh alg"
     " alsih alsihn ahhhr ahhlr alhhhr alhhlr s sr sy sh shy srk sl slr sly slb slbr slbg slbgr slfi slrk sg sgr sgf"
     " sgfr sgh sgrk slg slgr slgf slgfr slgrk shhhr shhlr slhhhr slhhlr"
-    " n nr ny nrk ng ngr ngrk nihh nihl nilh nill nihf o or oy ork og ogr ogrk oihh oihl oilh oill oihf oilf"
+    " n nr ny nrk ng ngr ngrk nihh nihl nilh nill nihf nilf o or oy ork og ogr ogrk oihh oihl oilh oill oihf oilf"
     " x xr xy xrk xg xgr xgrk xihf xilf ncrk ncgrk nnrk nngrk nork nogrk nxrk nxgrk ocrk ocgrk"
-    " lcr lcgr lcgfr lpr lpgr lpgfr lnr lngr lngfr lt ltgf icm icmh icmy sla slak slag sra srak srag"
+    " ltr lcr lcgr lcgfr lpr lpgr lpgfr lnr lngr lngfr lt ltgf icm icmh icmy sla slak slag sra srak srag"
     " rosbg rnsbg rxsbg popcnt msrkc msgrkc msc msgc lcbb"
     " cfebr cfdbr cgebr cgdbr clfebr clfdbr clgebr clgdbr cfebra cfdbra cgebra cgdbra cfer cfdr cger cgdr"
 )
@@ -129,10 +130,10 @@ SWAP_SIZES: Final = {
 #: The same for a pair of registers.
 PAIR_SWAP_SIZES: Final = {"cds": 8, "cdsy": 8, "cdsg": 16}
 #: What leaves for another mode, space or program, loads control registers, or executes an instruction at an address
-#: in a register. `.byte`: what capstone does not know.
+#: in a register.
 UNKNOWN: Final = _words(
     "ex ereg eregg sam24 sam31 bassm bsm bsa bsg bakr pc pr pt pti trap2 trap4 lpsw lpswe lpswey rp sie sac sacf sigp"
-    " diag ssch rsch tabort lctl lctlg lcctl lpctl lsctl lasp .byte"
+    " diag ssch rsch tabort lctl lctlg lcctl lpctl lsctl lasp"
 )
 #: What `exrl` may execute with another second byte: it is a length or a number, and names no register.
 EXECUTED: Final = frozenset({*MOVES, *MOVES_AND_FLAGS, *_words("clc tm cli mvi ni oi xi trt trtr edmk cp")})

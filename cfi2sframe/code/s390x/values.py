@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.code.effects import JUMP_TARGET, NO_EFFECT, NOTHING, Effect, Op, Step
-from cfi2sframe.code.s390x.steps import FLAGS, SP, WORD, address_of, default, forget, load, store, sum_of
+from cfi2sframe.code.effects import BETWEEN_STEPS, NO_EFFECT, NOTHING, Effect, Op, Step
+from cfi2sframe.code.s390x.steps import FLAGS, WORD, address_of, default, forget, load, store, sum_of
 from cfi2sframe.code.s390x.text import GENERAL_COUNT, REGISTER_COUNTS, Text, float_register, partner
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 # Copies and sums
 
 
-def copies(size: int = WORD, *, sets_flags: bool = False) -> Callable[[Text], Effect]:
-    """Return the handler of copies of the low bytes of a register."""
+def copies(size: int = WORD, *, is_signed: bool = False, sets_flags: bool = False) -> Callable[[Text], Effect]:
+    """Return the handler of copies of a register, or of its low bytes, extended to all bytes."""
 
     def handle(text: Text) -> Effect:
         target, source = text.register(0), text.register(1)
-        steps = (Step(Op.MOVE, target, source, size=size),)
+        steps = (Step(Op.MOVE, target, source, size=size, is_signed=is_signed),)
         return Effect((*steps, FLAGS) if sets_flags else steps)
 
     return handle
@@ -78,22 +78,14 @@ def adds_memory(size: int) -> Callable[[Text], Effect]:
         target, memory = text.register(0), text.memory(1)
         if memory is None or memory.index == NOTHING:
             return Effect((Step(Op.FORGET, target), FLAGS))
-        return Effect((load(JUMP_TARGET, memory, size, is_signed=True), Step(Op.ADD, target, JUMP_TARGET), FLAGS))
+        return Effect((load(BETWEEN_STEPS, memory, size, is_signed=True), Step(Op.ADD, target, BETWEEN_STEPS), FLAGS))
 
     return handle
 
 
-def masks(text: Text) -> Effect:
-    """Return the effect of `nilf`, which changes the low half of a register."""
-    target, number = text.register(0), text.number(1)
-    if number is None or number < 0 or target == SP:
-        return Effect((Step(Op.FORGET, target), FLAGS))
-    return Effect((Step(Op.LIMIT, target, offset=number, size=4), FLAGS))
-
-
-def short_limit(limit: int, size: int = WORD) -> Callable[[Text], Effect]:
+def short_limit(limit: int) -> Callable[[Text], Effect]:
     """Return the handler of copies of an unsigned number of fewer bits from memory or from a register."""
-    return lambda text: Effect((Step(Op.LIMIT, text.register(0), offset=limit, size=size),))
+    return lambda text: Effect((Step(Op.LIMIT, text.register(0), offset=limit),))
 
 
 def shifts_left(text: Text) -> Effect:

@@ -27,24 +27,28 @@ class Stored(NamedTuple):
 class Expected(NamedTuple):
     """What an effect says of a machine's state after an instruction.
 
-    `registers` has what each changed register holds, None where that cannot be told; `short` has the low bytes of some:
-    their number and their value; `limits` the numbers that the low bytes of some are not above. `comparison` is the
-    outcome of a comparison, -1, 0 or 1; None where there was none, or it cannot be told.
+    `registers` has what each changed register holds, None where that cannot be told; `limits` the numbers that some are
+    not above. `comparison` is the outcome of a comparison, -1, 0 or 1; None where there was none, or it cannot be told.
     """
 
     registers: dict[int, int | None]
-    short: dict[int, tuple[int, int]]
-    limits: dict[int, tuple[int, int]]
+    limits: dict[int, int]
     stores: list[Stored]
     comparison: int | None
     sets_flags: bool
+
+
+def _extended(value: int, size: int, *, is_signed: bool) -> int:
+    """Return the number in the low bytes of another one."""
+    value &= (1 << 8 * size) - 1
+    return value - (1 << 8 * size) if is_signed and value >> (8 * size - 1) else value
 
 
 class _Model:
     def __init__(self, before: Mapping[int, int], read: Callable[[int, int], int | None]) -> None:
         self.before = before
         self.read = read
-        self.expected = Expected({}, {}, {}, [], None, sets_flags=False)
+        self.expected = Expected({}, {}, [], None, sets_flags=False)
 
     def value(self, register: int) -> int | None:
         if register in self.expected.registers:
@@ -53,23 +57,19 @@ class _Model:
 
     def set(self, register: int, value: int | None) -> None:
         self.expected.registers[register] = None if value is None else value & _MASK
-        self.expected.short.pop(register, None)
         self.expected.limits.pop(register, None)
 
     def loaded(self, vaddr: int, size: int, *, is_signed: bool) -> int | None:
         value = self.read(vaddr & _MASK, size)
-        if value is not None and is_signed and value >> (8 * size - 1):
-            value -= 1 << (8 * size)
-        return value
+        return None if value is None else _extended(value, size, is_signed=is_signed)
 
     def apply(self, step: Step) -> None:
         op, register, source, offset, size, index, scale, is_signed = step
         first = 0 if source == NOTHING else self.value(source)
         if op is Op.MOVE:
-            self.set(register, None if first is None or size != _WORD else first + offset)
-            if first is not None and size != _WORD:
-                self.expected.short[register] = (size, first & ((1 << 8 * size) - 1))
+            self.set(register, None if first is None else _extended(first, size, is_signed=is_signed) + offset)
         elif op is Op.CONSTANT:
+            assert size == _WORD, "a number of 1 byte, of an instruction of AMD64"
             self.set(register, offset)
         elif op is Op.LOAD:
             self.set(register, None if first is None else self.loaded(first + offset, size, is_signed=is_signed))
@@ -85,26 +85,22 @@ class _Model:
             self.expected.stores.append(Stored(to + offset & _MASK, size, value))
         elif op is Op.ADD:
             second = self.value(register)
-            self.set(register, None if first is None or second is None else first + second)
+            known = first is not None and second is not None
+            self.set(
+                register, (second or 0) + _extended(first or 0, size, is_signed=is_signed) * scale if known else None
+            )
         elif op is Op.SCALE:
-            self._scale(register, scale)
+            value, known_limit = self.value(register), self.expected.limits.get(register)
+            self.set(register, None if value is None else value * scale)
+            if known_limit is not None:
+                self.expected.limits[register] = known_limit * scale
         elif op is Op.LIMIT:
             self.set(register, None)
-            self.expected.limits[register] = (size, offset)
+            self.expected.limits[register] = offset
         elif op is Op.FORGET:
             self.set(register, None)
         else:
             self._compare(step)
-
-    def _scale(self, register: int, scale: int) -> None:
-        value = self.value(register)
-        short, limit = self.expected.short.get(register), self.expected.limits.get(register)
-        self.set(register, None if value is None else value * scale)
-        if limit is not None:
-            self.expected.limits[register] = (limit[0], limit[1] * scale)
-        if short is not None:
-            size = short[0]
-            self.expected.short[register] = (size, short[1] * scale & ((1 << 8 * size) - 1))
 
     def _compare(self, step: Step) -> None:
         if step.op is Op.COMPARE:

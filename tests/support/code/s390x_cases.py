@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cfi2sframe.code.effects import JUMP_TARGET, NO_EFFECT, NOTHING, Condition, Effect, Flow, Op, Step
+from cfi2sframe.code.effects import BETWEEN_STEPS, JUMP_TARGET, NO_EFFECT, NOTHING, Condition, Effect, Flow, Op, Step
 from cfi2sframe.code.s390x import S390X_CODE
 from tests.support.targets import S390, need, run
 
@@ -41,8 +41,8 @@ def add(register: int, source: int) -> Step:
     return Step(Op.ADD, register, source)
 
 
-def limit(register: int, number: int, size: int = 8) -> Step:
-    return Step(Op.LIMIT, register, offset=number, size=size)
+def limit(register: int, number: int) -> Step:
+    return Step(Op.LIMIT, register, offset=number)
 
 
 def scale(register: int, factor: int) -> Step:
@@ -127,7 +127,8 @@ EFFECTS: Final[dict[str, Effect | None]] = {
         branch_on(compare(2, number=9)), flow=Flow.BRANCH, target=START + 64, condition=Condition.ABOVE_OR_EQUAL
     ),
     "llgfr %r2,%r2": effect(move(2, 2, size=4)),
-    "lr %r2,%r3": effect(move(2, 3, size=4)),
+    "lgfr %r2,%r3": effect(move(2, 3, size=4)._replace(is_signed=True)),
+    "lr %r2,%r3": effect(*forget(2)),
     "sllg %r1,%r2,3": effect(move(1, 2), scale(1, 8)),
     "sllg %r1,%r1,2": effect(scale(1, 4)),
     "sllg %r1,%r1,2(%r3)": effect(*forget(1)),
@@ -138,14 +139,14 @@ EFFECTS: Final[dict[str, Effect | None]] = {
     "risbgn %r1,%r2,58,188,3": effect(limit(1, 7), scale(1, 8)),
     "risbg %r1,%r2,29,60,3": effect(*forget(1), FLAGS),
     "risbgn %r1,%r2,29,187,3": effect(*forget(1)),
-    "nilf %r1,7": effect(limit(1, 7, 4), FLAGS),
+    "nilf %r1,7": effect(*forget(1), FLAGS),
     "llgc %r1,0(%r2)": effect(limit(1, 255)),
     "llgh %r1,0(%r2,%r3)": effect(limit(1, 65535)),
-    "llc %r1,0(%r2)": effect(limit(1, 255, 4)),
+    "llc %r1,0(%r2)": effect(*forget(1)),
     "llghr %r1,%r2": effect(limit(1, 65535)),
     "lg %r1,0(%r1,%r2)": effect(indexed(1, 2, 1)),
     "lgf %r1,0(%r2,%r1)": effect(indexed(1, 1, 2, 4, is_signed=True)),
-    "agf %r3,0(%r3,%r1)": effect(indexed(JUMP_TARGET, 1, 3, 4, is_signed=True), add(3, JUMP_TARGET), FLAGS),
+    "agf %r3,0(%r3,%r1)": effect(indexed(BETWEEN_STEPS, 1, 3, 4, is_signed=True), add(3, BETWEEN_STEPS), FLAGS),
     "ag %r3,8(%r15)": effect(*forget(3), FLAGS),
     "b 0(%r1,%r2)": effect(move(JUMP_TARGET, 2), add(JUMP_TARGET, 1), flow=Flow.JUMP_INDIRECT),
     "b 4(%r1)": effect(move(JUMP_TARGET, 1, 4), flow=Flow.JUMP_INDIRECT),
@@ -205,9 +206,8 @@ EFFECTS: Final[dict[str, Effect | None]] = {
     "bcr 15,%r0": NO_EFFECT,
     "exrl %r1,.+64": effect(flow=Flow.EXECUTE, target=START + 64),
     "ex %r1,0(%r2)": None,
-    "svc 1": effect(flow=Flow.STOP),
-    "svc 5": effect(*forget(2), FLAGS),
-    "svc 120": effect(*forget(2, 15), FLAGS),
+    "svc 5": effect(constant(JUMP_TARGET, 5), *forget(2), FLAGS, flow=Flow.SYSTEM_CALL),
+    "svc 0": effect(move(JUMP_TARGET, 1), *forget(2), FLAGS, flow=Flow.SYSTEM_CALL),
     "pr": None,
     "bassm %r14,%r1": None,
     "lpswe 0(%r1)": None,
