@@ -49,7 +49,9 @@ def find_entries(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> 
     certain, possible = _symbols(image, decoder)
     # A damaged table refers to nothing.
     with suppress(ElfError):
-        possible.update(vaddr for vaddr in referred_addresses(image) if decoder.span_of(vaddr) is not None)
+        # The linker's relocations also fill fields within instructions, which begin nothing.
+        referred = referred_addresses(image, with_static=False)
+        possible.update(vaddr for vaddr in referred if decoder.span_of(vaddr) is not None)
     for reference in _from_covered_code(image, decoder, covered):
         (certain if reference.is_call else possible).add(reference.target)
     entry = image.header.entry_vaddr
