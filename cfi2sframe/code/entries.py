@@ -54,7 +54,8 @@ def find_entries(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> 
     possible: set[int] = set()
     # A damaged table refers to nothing.
     with suppress(ElfError):
-        referred = referred_addresses(image) - labels
+        # The linker's relocations also fill fields within instructions, which begin nothing.
+        referred = referred_addresses(image, with_static=False) - labels
         possible.update(vaddr for vaddr in referred if decoder.span_of(vaddr) is not None)
     for reference in _from_covered_code(image, decoder, covered):
         (certain if reference.is_call else possible).add(reference.target)
