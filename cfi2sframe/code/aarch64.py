@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 _FP: Final = 29
 _RA: Final = 30
+#: The register with the number of one of Linux's system calls; exit, exit_group; rt_sigreturn (asm-generic/unistd.h).
+_SYSTEM_CALL: Final = 8
+_EXITS: Final = frozenset({93, 94})
+_CLONES: Final = frozenset({220, 435})
+_SIGRETURN: Final = frozenset({139})
 #: A pseudo-register of DWARF (AADWARF64, 4.1): 0 where the RA is an address, else the key that signed it.
 RA_SIGN_STATE: Final = 34
 _A_KEY: Final = 1
@@ -183,7 +188,7 @@ _EFFECTS: Final[dict[str, Effect]] = {
     **dict.fromkeys(_names("reta", "a,b", "sppc,sppcr"), Effect(registers.forget(JUMP_TARGET), Flow.RETURN)),
     **dict.fromkeys(_names("pac,aut", "ia,ib", "1716,171615"), _forgets(17)),
     # Linux's system calls change x0 only; SMCCC allows firmware to change x0 to x17.
-    "svc": Effect((Step(Op.MOVE, JUMP_TARGET, 8), *registers.forget(0)), Flow.SYSTEM_CALL),
+    "svc": Effect((Step(Op.MOVE, JUMP_TARGET, _SYSTEM_CALL), *registers.forget(0)), Flow.SYSTEM_CALL),
     **dict.fromkeys(("hvc", "smc"), _forgets(*range(18))),
     "ld64b": _forgets(*range(8)),
 }
@@ -307,9 +312,10 @@ AARCH64_CODE: Final = CodeArch(
     call_clobbered=_CLOBBERED,
     red_zone=0,
     alignment=4,
-    system_call_register=8,
-    last_system_calls=frozenset({93, 94, 139}),
-    sigreturn_calls=frozenset({139}),
+    system_call_register=_SYSTEM_CALL,
+    last_system_calls=_EXITS | _SIGRETURN,
+    sigreturn_calls=_SIGRETURN,
+    clone_calls=_CLONES,
     open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,

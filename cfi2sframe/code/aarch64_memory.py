@@ -99,21 +99,21 @@ def load(size: int | None = None, *, is_signed: bool = False) -> Handler:
         memory = text.memory
         if memory is None:
             return _literal(text, size, is_signed=is_signed)
+        targets = [REGISTERS.get(operand, (NOTHING, 0)) for operand in text.operands]
+        named = [register for register, _ in targets if register != NOTHING]
+        if len({*named}) != len(named) or (memory.writes_back and memory.base in named):
+            # It is not defined which of its new values a register has.
+            return Effect(forget(*named, memory.base if memory.writes_back else NOTHING))
         steps: list[Step] = []
         offset = 0 if memory.is_pre else memory.offset
-        for operand in text.operands:
-            register, full = REGISTERS.get(operand, (NOTHING, 0))
+        for register, full in targets:
             part = size or full
             if register != NOTHING:
                 loaded = _loaded(memory, register, full, offset, part, is_signed=is_signed)
                 # The base is loaded last, as the others need it.
                 steps = [*steps, *loaded] if register == memory.base else [*loaded, *steps]
             offset += part
-        effect = _access(memory, steps)
-        if memory.writes_back and any(step.register == memory.base for step in steps):
-            # It is not defined which of its new values the base has.
-            return Effect(forget(*[step.register for step in steps]))
-        return effect
+        return _access(memory, steps)
 
     return handle
 

@@ -56,7 +56,7 @@ def mov(text: Text) -> Effect:
 def orr(text: Text) -> Effect:
     """Return the effect of ORR, which some versions of capstone write for a MOV of a number."""
     target, value = text.register(0), text.value(2)
-    if target is None or value is None or text.operands[1] not in ("xzr", "wzr") or target[0] in (NOTHING, SP):
+    if target is None or value is None or text.operands[1] not in ("xzr", "wzr") or target == (SP, 4):
         return changes_first(text)
     return _constant(*target, value)
 

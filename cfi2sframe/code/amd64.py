@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _WORD: Final = 8
+_HALF: Final = 4
 _RAX, _RDX, _RCX, _RBX, _RSI, _RDI, _RBP, _RSP, _R11 = 0, 1, 2, 3, 4, 5, 6, 7, 11
 #: The flags tell nothing of two values.
 _NO_COMPARISON: Final = Step(Op.COMPARE, NOTHING)
@@ -193,6 +194,8 @@ def _mov(text: _Text) -> Effect:
     if part is not None:
         if part[1] == 4 and value is not None:
             return Effect((Step(Op.CONSTANT, part[0], offset=value & 0xFFFFFFFF),))
+        if part[1] == 1 and value is not None and text.operands[0][-1] == "l":
+            return Effect((Step(Op.CONSTANT, part[0], offset=value & 0xFF, size=1),))
         return _short_copy(text, part[0])
     memory = text.memory(0)
     if memory is None:
@@ -248,9 +251,16 @@ def _sum(text: _Text) -> Effect:
     if value is not None:
         # Numbers of 32 bits are extended with their sign; capstone writes them so.
         return Effect((Step(Op.MOVE, target, target, value if text.name == "add" else -value),))
-    if text.name == "add" and source is not None:
-        return Effect((Step(Op.ADD, target, source),))
-    return Effect((Step(Op.FORGET, target),))
+    if source is None:
+        return Effect((Step(Op.FORGET, target),))
+    return Effect((Step(Op.ADD, target, source, scale=1 if text.name == "add" else -1),))
+
+
+def _exclusive_or(text: _Text) -> Effect:
+    part = text.part(0)
+    if part is not None and part == text.part(1) and part[1] >= _HALF:
+        return Effect((Step(Op.CONSTANT, part[0]),))
+    return _writes_first(text)
 
 
 def _step_by_one(text: _Text) -> Effect:
@@ -444,7 +454,7 @@ _READS_ONLY: Final = (
     *("cli", "sti", "wait", "sahf", "serialize", "fadd", "fsub", "fmul", "fdiv", "fiadd", "fimul", "fcom", "fcomp"),
 )
 _FIRST_ONLY: Final = (
-    *("or", "xor", "not", "neg", "adc", "sbb", "shl", "shr", "sar", "sal", "rol", "ror", "rcl", "rcr", "shld", "shrd"),
+    *("or", "not", "neg", "adc", "sbb", "shl", "shr", "sar", "sal", "rol", "ror", "rcl", "rcr", "shld", "shrd"),
     *("bsf", "bsr", "popcnt", "tzcnt", "lzcnt", "andn", "bextr", "blsi", "blsr", "blsmsk", "bzhi", "pdep", "pext"),
     *("rorx", "sarx", "shlx", "shrx", "bswap", "movbe", "crc32", "btc", "btr", "bts", "adcx", "adox", "rdfsbase"),
     *("rdgsbase", "rdrand", "rdseed", "rdpid", "rdsspd", "rdsspq", "fst", "fstp", "fist", "fistp", "fisttp", "fnstcw"),
@@ -474,6 +484,7 @@ _HANDLERS: Final[dict[str, Callable[[_Text], Effect | None]]] = {
     "cpuid": _only(_RAX, _RBX, _RCX, _RDX),
     "cmpxchg": _implicit(_RAX),
     "imul": _product,
+    "xor": _exclusive_or,
     "lea": _lea,
     "and": _and,
     "push": _push,
@@ -550,6 +561,7 @@ AMD64_CODE: Final = CodeArch(
     system_call_register=_RAX,
     last_system_calls=frozenset({15, 60, 231}),
     sigreturn_calls=frozenset({15}),
+    clone_calls=frozenset({56, 435}),
     open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,

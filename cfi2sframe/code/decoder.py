@@ -128,6 +128,8 @@ class Decoder:
             known = effects.get(key)
             if known is None:
                 effect = arch.effect_of(address, size, mnemonic, operands)
+                if effect is not None and effect.flow is Flow.EXECUTE:
+                    effect = self._executed(effect.target, operands)
                 known = effect, _changed(effect)
                 if effect is None or (effect.target is None and not arch.depends_on_address(mnemonic, operands)):
                     effects[key] = known
@@ -138,6 +140,16 @@ class Decoder:
         self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
+
+    def _executed(self, target: int | None, operands: str) -> Effect | None:
+        """Return the effect of an instruction that executes the one at an address."""
+        code = None if target is None else self.image.code_range_of(target)
+        if target is None or code is None or self.arch.effect_of_executed is None:
+            return None
+        data = self.image.code_bytes(code, target, min(code.end_vaddr, target + _MAX_INSTRUCTION_SIZE))
+        for _, _, mnemonic, executed in self._disassembler.disasm_lite(data, target, 1):
+            return self.arch.effect_of_executed(operands, mnemonic, executed)
+        return None
 
     def _note(self, effect: Effect) -> None:
         if effect.target is not None:

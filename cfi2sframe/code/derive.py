@@ -20,12 +20,12 @@ from cfi2sframe.code.records import Derived, DerivedFunction, Underived
 from cfi2sframe.code.rows import RowMaker
 from cfi2sframe.code.surroundings import ImageSurroundings
 from cfi2sframe.code.values import CONSTANT
-from cfi2sframe.dwarf.rules import TableBuilder
+from cfi2sframe.dwarf.rules import NoRule, TableBuilder
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.padding import fill_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from cfi2sframe.code.blocks import Change
     from cfi2sframe.code.exits import Ending
@@ -76,11 +76,10 @@ class _Derivation:
         self.entries = find_entries(image, self.decoder, covered)
         known = self.entries.certain | self.entries.possible
         around = ImageSurroundings(image, self.decoder, [span.start for span in covered], known, arch)
-        self.flow = FlowAnalysis(
-            self.decoder,
-            arch,
-            Surroundings(around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start),
+        self.around = Surroundings(
+            around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start
         )
+        self.flow = FlowAnalysis(self.decoder, arch, self.around)
         self.rows = RowMaker(arch)
         self.runs: list[Run] = []
         self.refused: list[Run] = []
@@ -89,28 +88,46 @@ class _Derivation:
 
     def run(self) -> Derived:
         """Return what is derived."""
-        flow, entries = self.flow, self.entries
-        if entries.process_entry is not None:
-            flow.enter(entries.process_entry, has_caller=False)
-        for vaddr in sorted(entries.certain):
-            flow.enter(vaddr)
-        self._settle(is_certain=True)
-        tried = set(entries.certain)
-        waiting = set(entries.possible)
+        certain = self.entries.certain
+        self._enter(certain)
+        has_shared_code = self._settle(certain)
+        tried = set(certain)
+        waiting = set(self.entries.possible)
         while True:
             waiting |= {vaddr for vaddr in self._loaded if self.decoder.span_of(vaddr) is not None}
-            waiting = {vaddr for vaddr in waiting - tried if not flow.is_kept(vaddr)}
+            waiting = {vaddr for vaddr in waiting - tried if not self.flow.is_kept(vaddr)}
             batch = {vaddr for vaddr in waiting if vaddr % _FUNCTION_ALIGNMENT == 0} or waiting
             if not batch:
                 break
             tried |= batch
             for vaddr in sorted(batch):
-                flow.enter(vaddr)
-            self._settle(is_certain=False)
+                self.flow.enter(vaddr)
+            has_shared_code |= self._settle(certain)
+        if has_shared_code:
+            self._run_again()
         return self._derived()
 
-    def _settle(self, *, is_certain: bool) -> None:
-        """Follow control, and keep what its exits confirm."""
+    def _enter(self, entries: Iterable[int]) -> None:
+        process_entry = self.entries.process_entry
+        if process_entry is not None:
+            self.flow.enter(process_entry, has_caller=False)
+        for vaddr in sorted(entries):
+            self.flow.enter(vaddr)
+
+    def _run_again(self) -> None:
+        """Follow control once more from all entries that were kept, at one time.
+
+        Code of one round that control reaches in another one has to have the join of all states, and all targets.
+        """
+        entries = self.flow.entries & self.flow.kept
+        self.flow = FlowAnalysis(self.decoder, self.flow.arch, self.around)
+        self.runs.clear()
+        self.function_starts.clear()
+        self._enter(entries)
+        self._settle(self.entries.certain)
+
+    def _settle(self, certain: Collection[int]) -> bool:
+        """Follow control, and keep what its exits confirm; return whether it has reached code of an earlier round."""
         flow = self.flow
         flow.run()
         exits = Exits(flow)
@@ -121,17 +138,49 @@ class _Derivation:
             reader = _BlockReader(self.rows)
             endings[start] = exits.read(start, reader.look, reader.look_at_call)
             runs[start], loaded[start] = reader.runs(flow.blocks[start].end_vaddr), reader.loaded
-        for component in _components(endings):
-            reason = _reason_against(component, endings, is_certain=is_certain)
-            if reason is None:
+        judged = [(component, _reason_against(component, endings)) for component in _components(endings)]
+        while True:
+            kept = [
+                component
+                for component, reason in judged
+                if reason is None or self._is_called(component, reason, certain)
+            ]
+            if not kept:
+                break
+            for component in kept:
                 flow.keep(component)
                 self.function_starts.update(start for start in component if start in flow.entries)
+                fp_is_dead = self._is_fp_dead(component)
                 for start in component:
-                    self.runs += runs[start]
+                    self.runs += [_without_fp(run) for run in runs[start]] if fp_is_dead else runs[start]
                     self._loaded |= loaded[start]
-            else:
-                flow.forget(component)
-                self.refused += [run._replace(row=reason) for start in component for run in runs[start]]
+            judged = [(component, reason) for component, reason in judged if component[0] not in flow.kept]
+        for component, reason in judged:
+            flow.forget(component)
+            for start in component:
+                self.refused += [run._replace(row=reason or CodeReason.NOT_CONFIRMED) for run in runs[start]]
+        return exits.has_shared_code
+
+    def _is_fp_dead(self, component: Collection[int]) -> bool:
+        """Whether no caller of some functions has use for FP: helpers of assembly that keep other values in it.
+
+        All calls have to be known. Their frames are found by SP, and have saved FP if it has to be restored: what a
+        reader takes for FP in the callee is never used.
+        """
+        flow = self.flow
+        entries = [start for start in component if start in flow.entries]
+        referred = self.entries.certain | self.entries.possible | self._loaded
+        return bool(entries) and all(
+            start not in flow.needing_fp and start not in referred and flow.is_only_called(start, component)
+            for start in entries
+        )
+
+    def _is_called(self, component: Iterable[int], reason: CodeReason, certain: Collection[int]) -> bool:
+        """Whether nothing speaks against a component, and an entry of it is certain: then no exit has to confirm it."""
+        if reason is not CodeReason.NOT_CONFIRMED:
+            return False
+        process_entry = self.entries.process_entry
+        return any(start in certain or start == process_entry or self.flow.is_called(start) for start in component)
 
     def _derived(self) -> Derived:
         runs = sorted(self.runs, key=_start_of)
@@ -175,6 +224,14 @@ class _Derivation:
 
 def _start_of(run: Run) -> int:
     return run.start_vaddr
+
+
+def _without_fp(run: Run) -> Run:
+    """Return a run whose row says nothing of FP where it would say that FP is lost."""
+    row = run.row
+    if isinstance(row, CodeReason) or row.fp is not NoRule.UNDEFINED:
+        return run
+    return run._replace(row=row._replace(fp=NoRule.UNSPECIFIED))
 
 
 class _BlockReader:
@@ -233,15 +290,13 @@ def _components(endings: dict[int, Ending]) -> Iterator[list[int]]:
         yield component
 
 
-def _reason_against(component: Iterable[int], endings: dict[int, Ending], *, is_certain: bool) -> CodeReason | None:
-    """Return why a component is not kept; None when it is."""
-    confirms = is_certain
+def _reason_against(component: Iterable[int], endings: dict[int, Ending]) -> CodeReason | None:
+    """Return why a component is not kept; None when its exits confirm it."""
+    confirms = False
     for start in component:
         verdict = endings[start].verdict
         if verdict.contradicts:
             return CodeReason.CONTRADICTED
-        if endings[start].stop is not None and not is_certain:
-            return CodeReason.UNKNOWN_INSTRUCTION
         confirms |= verdict.confirms
     return None if confirms else CodeReason.NOT_CONFIRMED
 

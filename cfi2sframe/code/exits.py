@@ -28,6 +28,7 @@ class Verdict(NamedTuple):
     detail: str = ""
 
 
+_INDIRECT: Final = frozenset({Flow.RETURN, Flow.BRANCH_INDIRECT, Flow.JUMP_INDIRECT})
 _NEUTRAL: Final = Verdict()
 _CONFIRMS: Final = Verdict(confirms=True)
 
@@ -50,6 +51,8 @@ class Exits:
     def __init__(self, flow: FlowAnalysis) -> None:
         self.flow = flow
         self.arch = flow.arch
+        #: Whether control has arrived in code of an earlier round.
+        self.has_shared_code = False
         self._entry_sp = Value(CFA, flow.arch.entry_sp_offset)
 
     def read(
@@ -72,7 +75,8 @@ class Exits:
             for step in change.steps:
                 flow.machine.apply(state, step, change.vaddr)
             look(change.end_vaddr, change, state)
-        if block.exit is not None and block.exit.effect is not None and block.exit.effect.flow in CALLS:
+        has_call = block.exit is not None and block.exit.effect is not None and block.exit.effect.flow in CALLS
+        if block.exit is not None and has_call and self.arch.red_zone:
             look_at_call(block.exit.vaddr, state)
         return self._ending(start, block, state)
 
@@ -84,6 +88,8 @@ class Exits:
         effect, end = block.exit.effect, block.end_vaddr
         if effect is None:
             return Ending(stop=block.exit.vaddr)
+        if effect.flow in _INDIRECT:
+            return self._indirect_ending(effect, state, block)
         flow, target = effect.flow, effect.target
         if flow is Flow.BRANCH and target is not None:
             taken, other = branch_states(self.arch, effect, block.exit.comparison, state)
@@ -94,21 +100,34 @@ class Exits:
         if flow in CALLS:
             return Ending((end,) if self.flow.comes_back(start, end) else ())
         if flow is Flow.SYSTEM_CALL:
-            return self._system_call(end, state)
-        if flow is Flow.RETURN:
-            return Ending(verdict=self._return_verdict(effect, state, block))
-        if flow is Flow.JUMP_INDIRECT:
-            return self._indirect(state)
+            return self._system_call(block.exit.vaddr, end, state)
         return Ending()
 
-    def _system_call(self, end: int, state: State) -> Ending:
+    def _indirect_ending(self, effect: Effect, state: State, block: Block) -> Ending:
+        """Return the ending of a block that leads to an address in a register."""
+        if effect.flow is Flow.RETURN:
+            return Ending(verdict=self._return_verdict(effect, state, block))
+        if effect.flow is Flow.BRANCH_INDIRECT:
+            return self._conditional(block.end_vaddr, effect, state, block)
+        return self._indirect(state)
+
+    def _system_call(self, vaddr: int, end: int, state: State) -> Ending:
         if not self.flow.is_last_call(state):
+            self.flow.after_system_call(state, vaddr)
             return Ending(*self._arrival(end, state))
         number = state.registers[JUMP_TARGET].offset
         if number in self.arch.sigreturn_calls:
             # What comes here was not called: the kernel has made the frame of a signal above SP.
             return Ending(verdict=Verdict(contradicts=True, detail="a return from a signal"))
         return Ending()
+
+    def _conditional(self, end: int, effect: Effect, state: State, block: Block) -> Ending:
+        """Return the ending of a branch to an address in a register, or to the next instruction."""
+        follower, verdict = self._arrival(end, state)
+        if state.registers.get(JUMP_TARGET) == _RA:
+            return Ending(follower, _stronger(self._return_verdict(effect, state, block), verdict))
+        other = self._indirect(state)
+        return Ending(follower + other.followers, _stronger(other.verdict, verdict))
 
     def _indirect(self, state: State) -> Ending:
         targets = self.flow.targets_of(state)
@@ -129,9 +148,18 @@ class Exits:
         if not flow.is_kept(target):
             return (target,), _NEUTRAL
         known = self._state_at(target)
-        if known is None or known.copy().join(state, flow.machine.addresses):
-            return (), Verdict(contradicts=True, detail=f"a jump to 0x{target:x} with another state")
+        if known is None or not self._is_same_frame(known, state):
+            return (), Verdict(contradicts=True, detail=f"a jump to 0x{target:x} with another frame")
+        self.has_shared_code = True
         return (), _CONFIRMS
+
+    def _is_same_frame(self, known: State, state: State) -> bool:
+        """Whether a state has the frame of a known one: SP, FP and the RA, and what is saved of them."""
+        arch = self.arch
+        return all(
+            known.registers.get(register) == state.registers.get(register)
+            for register in (arch.sp_register, arch.fp_register, arch.ra_register)
+        ) and all(state.slots.get(place) == value for place, value in known.slots.items())
 
     def _state_at(self, vaddr: int) -> State | None:
         """Return the state before an instruction of an earlier round; None where its blocks have none."""

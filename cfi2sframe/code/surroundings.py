@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.effects import JUMP_TARGET, Flow
@@ -62,6 +62,7 @@ class ImageSurroundings:
         self._entries = entries
         self._never_return = self._named_vaddrs()
         self._words: tuple[dict[int, str], dict[int, int]] | None = None
+        self._constants = sorted(decoder.constants)
         self._tables: dict[Table, tuple[int, ...] | None] = {}
         self._stubs: dict[int, bool] = {}
 
@@ -138,18 +139,35 @@ class ImageSurroundings:
         if count > _MAX_WORDS:
             return None
         self.image.budget.spend(2 * count, _WHAT)
-        targets = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
-        found = [target for target in targets if target is not None and target in self.decoder]
+        words = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
+        targets = [word if word is not None and self._is_target(word) else None for word in words]
         if table.limit is None:
-            # Nothing says how many words there are: they end before the first that leads to no instruction. Those for
-            # indices that never occur may be of another table.
-            leads = [target is not None and target in self.decoder for target in targets]
-            if True not in leads:
-                return None
-            first = leads.index(True)
-            last = leads.index(False, first) if False in leads[first:] else count
-            return tuple(dict.fromkeys(target for target in targets[first:last] if target is not None))
-        return tuple(dict.fromkeys(found)) if len(found) == count else None
+            targets = self._probable(table, targets)
+        found = tuple(dict.fromkeys(target for target in targets if target is not None))
+        return found if found and None not in targets else None
+
+    def _is_target(self, vaddr: int) -> bool:
+        """Whether the first pass has an instruction at an address, which does more than fill space."""
+        if vaddr not in self.decoder:
+            return False
+        decoded = self.decoder.at(vaddr)
+        return decoded is not None and (decoded.effect is None or not decoded.effect.is_padding)
+
+    def _probable(self, table: Table, targets: list[int | None]) -> list[int | None]:
+        """Return which words are those of a table, where nothing limits the index.
+
+        They end before the first that leads to no instruction, and where the next table starts whose address some
+        instruction loads. Assembly may load an address before the table, for indices that begin with another number
+        than 0: then words of other tables come first, and the next address that is loaded tells nothing.
+        """
+        known = [target is not None for target in targets]
+        first = known.index(True) if True in known else len(known)
+        last = known.index(False, first) if False in known[first:] else len(known)
+        if first == 0:
+            index = bisect_right(self._constants, table.vaddr)
+            if index < len(self._constants):
+                last = min(last, -(-(self._constants[index] - table.vaddr) // table.scale))
+        return targets[first:last]
 
     def _word(self, table: Table, vaddr: int) -> int | None:
         data = self.image.bytes_at(vaddr, table.size)

@@ -99,7 +99,7 @@ def _flags_of(left: int, right: int, size: int) -> int:
     return negative << 31 | (result == 0) << 30 | carry << 29 | bool(overflow) << 28
 
 
-def contradictions(  # noqa: C901 - one question after the other
+def contradictions(
     effect: Effect,
     pc: int,
     before: dict[int, int],
@@ -165,7 +165,9 @@ def _wrong_flow(effect: Effect, pc: int, expected: Expected, after: Executed) ->
     elif flow is Flow.BRANCH:
         places = {target, pc + 4}
     elif flow in (Flow.JUMP_INDIRECT, Flow.RETURN, Flow.CALL_INDIRECT):
-        wanted = expected.values.get(JUMP_TARGET)
+        if JUMP_TARGET not in expected.named:
+            return ["no step tells where control goes"]
+        wanted = expected.values[JUMP_TARGET]
         places = {after.pc if wanted is None else wanted}
     elif flow is Flow.STOP:
         return ["it does not stop"]

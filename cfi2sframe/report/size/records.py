@@ -56,7 +56,7 @@ class SectionSizes(NamedTuple):
     counts the stored rows by their size in bytes, which add up to `parts.rows`; `rows_per_function` counts functions by
     the class of their row count (see `row_classes`). `row_count` counts the rows of every function, also those that
     functions share. `lookup_cost` is what readers pay for a look-up; that of several sections is as `add_costs` has it.
-    `code_count` of the functions were derived from instructions.
+    `code_count` functions without CFI are described from their instructions, some of them as parts of other records.
     """
 
     parts: Parts

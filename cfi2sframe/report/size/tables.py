@@ -161,8 +161,7 @@ def functions_table(totals: Totals) -> Table:
             )
             for version, maker, section in _sections(totals)
         ),
-        note="Functions include those for PLT stubs, and those from code: from instructions that no CFI covers; stored "
-        "rows are fewer where functions share them.",
+        note="Functions include those for PLT stubs and for code without CFI; rows that are shared are stored once.",
     )
 
 
