@@ -76,8 +76,10 @@ WRONG = {
         [Said(4, "FP", "unchanged", "*(c-16)")],
     ),
     "FP saved at another slot": (
-        "push %rbx; .cfi_def_cfa_offset 16; push %rbp; .cfi_def_cfa_offset 24; .cfi_offset %rbp, -16; xor %ebp, %ebp; "
-        "call g; pop %rbp; .cfi_def_cfa_offset 16; .cfi_restore %rbp; pop %rbx; .cfi_def_cfa_offset 8; ret",
+        (
+            "push %rbx; .cfi_def_cfa_offset 16; push %rbp; .cfi_def_cfa_offset 24; .cfi_offset %rbp, -16; xor %ebp, %ebp; "
+            "call g; pop %rbp; .cfi_def_cfa_offset 16; .cfi_restore %rbp; pop %rbx; .cfi_def_cfa_offset 8; ret"
+        ),
         [Said(2, "FP", "*(c-16)", "*(c-24)")],
     ),
     "FP's rule before it is saved": (
@@ -93,23 +95,31 @@ WRONG = {
         [Said(1, "CFA", "rbp+16", "rsp+16")],
     ),
     "RA at another slot": (
-        "push %rax; .cfi_def_cfa_offset 16; .cfi_offset %rip, -16; call g; pop %rax; .cfi_def_cfa_offset 8; "
-        ".cfi_offset %rip, -8; ret",
+        (
+            "push %rax; .cfi_def_cfa_offset 16; .cfi_offset %rip, -16; call g; pop %rax; .cfi_def_cfa_offset 8; "
+            ".cfi_offset %rip, -8; ret"
+        ),
         [Said(1, "RA", "*(c-16)", "*(c-8)")],
     ),
     "RA popped, and still at its slot by the CFI": (
-        "pop %rdx; .cfi_def_cfa_offset 0; push %rax; .cfi_def_cfa_offset 8; call g; pop %rax; .cfi_def_cfa_offset 0; "
-        "jmp *%rdx",
+        (
+            "pop %rdx; .cfi_def_cfa_offset 0; push %rax; .cfi_def_cfa_offset 8; call g; pop %rax; .cfi_def_cfa_offset 0; "
+            "jmp *%rdx"
+        ),
         [Said(2, "RA", "*(c-8)", "rdx")],
     ),
     "FP from the stack, though its slot has been used again": (
-        f"{SAVE_FP}; pop %rbp; .cfi_def_cfa_offset 8; push %rax; .cfi_def_cfa_offset 16; call g; pop %rax; "
-        ".cfi_def_cfa_offset 8; ret",
+        (
+            f"{SAVE_FP}; pop %rbp; .cfi_def_cfa_offset 8; push %rax; .cfi_def_cfa_offset 16; call g; pop %rax; "
+            ".cfi_def_cfa_offset 8; ret"
+        ),
         [Said(6, "FP", "*(c-16)", "unchanged")],
     ),
     "a CFA that is an expression of the wrong slot": (
-        "mov %rsp, %rax; .cfi_def_cfa_register %rax; sub $96, %rsp; mov %rax, 64(%rsp); "
-        ".cfi_escape 0x0f, 6, 0x77, 0xc0, 0, 6, 0x23, 16; call g; mov 64(%rsp), %rsp; .cfi_def_cfa %rsp, 8; ret",
+        (
+            "mov %rsp, %rax; .cfi_def_cfa_register %rax; sub $96, %rsp; mov %rax, 64(%rsp); "
+            ".cfi_escape 0x0f, 6, 0x77, 0xc0, 0, 6, 0x23, 16; call g; mov 64(%rsp), %rsp; .cfi_def_cfa %rsp, 8; ret"
+        ),
         [Said(12, "CFA", "(breg7 64; deref; plus_uconst 16)", "rsp+104")],
     ),
 }
