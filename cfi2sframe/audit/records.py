@@ -39,8 +39,8 @@ class Finding(NamedTuple):
     """Neighbouring instructions of a function whose CFI contradicts them in the same way.
 
     `function_vaddr` is where the function's FDE starts, `vaddr` the first of `instruction_count` instructions.
-    `cfi_rule` is the CFI's rule of the `subject`, `code_rule` what the instructions say instead; it is empty where they
-    only say that the CFI's rule is wrong.
+    `cfi_rule` is the CFI's rule of the `subject`, `code_rule` what the instructions say instead, and `directive` what
+    says so to an assembler; both are empty where the instructions only say that the CFI's rule is wrong.
     """
 
     function_vaddr: int
@@ -49,6 +49,7 @@ class Finding(NamedTuple):
     subject: RuleSubject
     cfi_rule: str
     code_rule: str
+    directive: str = ""
 
 
 class Tally(NamedTuple):
