@@ -98,6 +98,12 @@ step: venv ## step through codecs, OpenBLAS and musl programs, and hold rows of 
 	tools/fetch-step build/step
 	$(BIN)/python tools/step.py $(addprefix --only ,$(STEP_ONLY))
 
+.PHONY: stacks
+
+stacks: venv ## sample stacks of a decoder and of OpenBLAS, and walk them with rows of code without CFI and without
+	tools/fetch-step build/step
+	$(BIN)/python tools/stacks.py
+
 .PHONY: docs docs-links
 SITE   := build/site
 SPHINX  = $(BIN)/python -m sphinx --conf-dir docs --jobs 2 --fail-on-warning --keep-going --nitpicky --quiet .

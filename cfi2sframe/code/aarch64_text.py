@@ -33,7 +33,7 @@ _LIST: Final = re.compile(r"\{ ?([^}]*?) ?\}(\[)?")
 _ARRANGEMENT: Final = re.compile(r"v([0-9]+)\.([0-9]*)([bhsdq])")
 
 
-class Memory(NamedTuple):
+class Aarch64Memory(NamedTuple):
     """A memory operand: base + offset, or base + index * scale; the base is `NOTHING` where it is a vector.
 
     Of the index, the low `index_size` bytes count, signed where `is_signed`. `is_scalable`: the offset is in units of
@@ -63,12 +63,12 @@ class Memory(NamedTuple):
         return self.is_pre or self.step != 0 or self.step_register != NOTHING
 
 
-class Text(NamedTuple):
+class Aarch64Text(NamedTuple):
     """An instruction: its mnemonic, its operands before that in memory, and that one."""
 
     name: str
     operands: tuple[str, ...]
-    memory: Memory | None
+    memory: Aarch64Memory | None
 
     def register(self, number: int) -> tuple[int, int] | None:
         """Return an operand's general register and the bytes of it that are meant; None when it is something else."""
@@ -91,15 +91,15 @@ class Text(NamedTuple):
         return bool(self.operands) and _VECTOR.match(self.operands[0]) is not None
 
 
-def parse(mnemonic: str, operands: str) -> Text:
+def parse(mnemonic: str, operands: str) -> Aarch64Text:
     """Take an instruction's text apart."""
     start = operands.rfind("[")
     # A lane of a vector has its number in brackets, too.
     if start < 0 or (start and operands[start - 2 : start] != ", "):
-        return Text(mnemonic, tuple(operands.split(", ")) if operands else (), None)
+        return Aarch64Text(mnemonic, tuple(operands.split(", ")) if operands else (), None)
     end = operands.find("]", start)
     before = tuple(operands[: start - 2].split(", ")) if start else ()
-    return Text(mnemonic, before, _parse_memory(operands[start + 1 : end].split(", "), operands[end + 1 :]))
+    return Aarch64Text(mnemonic, before, _parse_memory(operands[start + 1 : end].split(", "), operands[end + 1 :]))
 
 
 def as_number(text: str) -> int | None:
@@ -120,7 +120,7 @@ def as_signed(value: int) -> int:
     return value - (1 << _ADDRESS_BITS) if value >> (_ADDRESS_BITS - 1) else value
 
 
-def _parse_memory(inside: list[str], after: str) -> Memory:
+def _parse_memory(inside: list[str], after: str) -> Aarch64Memory:
     """Take apart what stands in the brackets, and what follows them."""
     base = REGISTERS.get(inside[0], _NO_REGISTER)[0]
     is_pre = after[:1] == "!"
@@ -130,18 +130,20 @@ def _parse_memory(inside: list[str], after: str) -> Memory:
         step = _signed_number(after[2:])
         step_register = REGISTERS.get(after[2:], _NO_REGISTER)[0]
     if len(inside) == 1:
-        return Memory(base, 0, is_pre=is_pre, step=step, step_register=step_register)
+        return Aarch64Memory(base, 0, is_pre=is_pre, step=step, step_register=step_register)
     offset = _signed_number(inside[1])
     if offset is not None:
         is_scalable = inside[-1] == "mul vl"
-        return Memory(base, offset, is_scalable=is_scalable, is_pre=is_pre, step=step, step_register=step_register)
+        return Aarch64Memory(
+            base, offset, is_scalable=is_scalable, is_pre=is_pre, step=step, step_register=step_register
+        )
     if inside[1] not in REGISTERS:
-        return Memory(NOTHING)
+        return Aarch64Memory(NOTHING)
     index, size = REGISTERS[inside[1]]
     if index == NOTHING:
-        return Memory(base)
+        return Aarch64Memory(base)
     kind, _, amount = inside[2].partition(" ") if len(inside) > 2 else ("", "", "")
-    return Memory(base, 0, index, size, is_signed=kind[:1] == "s", scale=1 << (as_number(amount) or 0))
+    return Aarch64Memory(base, 0, index, size, is_signed=kind[:1] == "s", scale=1 << (as_number(amount) or 0))
 
 
 def _signed_number(text: str) -> int | None:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
+from cfi2sframe.elf.object_code import CodeBytes
 from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
 _MAX_INSTRUCTION_SIZE: Final = 15
-_REGISTER_BITS: Final = 63
+_REGISTER_BITS: Final = 62
+#: In `Decoded.changed`, the bit for a word of a table of jumps.
+_TABLE_BIT: Final = 1 << 62
 #: In `Decoded.changed`, the bit for a store.
 MEMORY_BIT: Final = 1 << 63
 #: Microseconds of work on an instruction, and bytes of memory that it takes.
@@ -44,7 +47,7 @@ class Decoder:
 
     One pass reads the spans from end to end, where each instruction follows the one before it. Where control reaches
     an address in between, what is there is decoded, too. `branch_targets` and `constants` are those of the first pass:
-    addresses that may be no code's at all.
+    addresses that may be no code's at all. `code` has the bytes.
 
     Raises `InputError` where capstone cannot be loaded, `BudgetError` when the code is out of proportion to the file.
     """
@@ -55,11 +58,13 @@ class Decoder:
         self.spans = spans
         self.branch_targets: set[int] = set()
         self.constants: set[int] = set()
+        self._last_constants: dict[int, int] = {}
         self._starts = [span.start for span in spans]
         self._effects: dict[tuple[str, str, int], tuple[Effect | None, int]] = {}
         self._swept: dict[int, Decoded] = {}
         self._found = self._swept
         self._bytes: dict[int, bytes] = {}
+        self.code = CodeBytes(image)
         try:
             self._disassembler: Any = arch.open_disassembler()
         except ImportError:
@@ -100,7 +105,7 @@ class Decoder:
         if data is None:
             code = self.image.code_range_of(span.start)
             self.image.budget.hold(span.end - span.start, _WHAT)
-            data = b"" if code is None else self.image.code_bytes(code, span.start, span.end)
+            data = b"" if code is None else self.code.read(code, span.start, span.end)
             self._bytes[span.start] = data
         return data[start - span.start : end - span.start]
 
@@ -126,6 +131,8 @@ class Decoder:
             known = effects.get(key)
             if known is None:
                 effect = arch.effect_of(address, size, mnemonic, operands)
+                if effect is not None and effect.flow is Flow.EXECUTE:
+                    effect = self._executed(effect.target, operands)
                 known = effect, _changed(effect)
                 if effect is None or (effect.target is None and not arch.depends_on_address(mnemonic, operands)):
                     effects[key] = known
@@ -133,23 +140,46 @@ class Decoder:
                     self._note(effect)
             reached = address + size
             found[address] = Decoded(reached, *known)
+            if known[1] & _TABLE_BIT:
+                self._note_table(known[0])
         self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
+
+    def _executed(self, target: int | None, operands: str) -> Effect | None:
+        """Return the effect of an instruction that executes the one at an address."""
+        code = None if target is None else self.image.code_range_of(target)
+        if target is None or code is None or self.arch.effect_of_executed is None:
+            return None
+        data = self.image.code_bytes(code, target, min(code.end_vaddr, target + _MAX_INSTRUCTION_SIZE))
+        for _, _, mnemonic, executed in self._disassembler.disasm_lite(data, target, 1):
+            return self.arch.effect_of_executed(operands, mnemonic, executed)
+        return None
 
     def _note(self, effect: Effect) -> None:
         if effect.target is not None:
             if effect.flow != Flow.CALL:
                 self.branch_targets.add(effect.target)
             return
-        self.constants.update([step.offset for step in effect.steps if step.op == Op.CONSTANT])
+        for step in effect.steps:
+            if step.op is Op.CONSTANT:
+                self.constants.add(step.offset)
+                self._last_constants[step.register] = step.offset
+
+    def _note_table(self, effect: Effect | None) -> None:
+        """Note where a table begins, by the last address that was loaded into the register that it counts from."""
+        for step in effect.steps if effect is not None else ():
+            if step.op is Op.LOAD_INDEXED and step.offset and step.source in self._last_constants:
+                self.constants.add(self._last_constants[step.source] + step.offset)
 
 
 def _changed(effect: Effect | None) -> int:
     """Return a number with a bit for each register that an instruction changes, of those with numbers below 64."""
     bits = 0
     for step in effect.steps if effect is not None else ():
-        if step.op == Op.STORE:
+        if step.op is Op.LOAD_INDEXED:
+            bits |= _TABLE_BIT
+        if step.op is Op.STORE:
             bits |= MEMORY_BIT
         elif step.register < _REGISTER_BITS and step.op != Op.COMPARE:
             bits |= 1 << step.register

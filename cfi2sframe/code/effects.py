@@ -27,7 +27,7 @@ class Op(IntEnum):
     MOVE = 0
     """register = source + offset; of a copy of fewer than 8 bytes, the low `size` bytes, signed where `is_signed`"""
     CONSTANT = 1
-    """register = offset, an address or a number"""
+    """register = offset, an address or a number; of a number of 1 byte, the others are as they were"""
     LOAD = 2
     """register = the `size` bytes at source + offset, signed where `is_signed`; at offset where source is `NOTHING`"""
     STORE = 3
@@ -47,7 +47,12 @@ class Op(IntEnum):
     COMPARE = 7
     """the flags tell how the low `size` bytes of register and source, or of register and offset, compare.
 
-    Where there is no source it is `NOTHING`; where register is `NOTHING`, too, the flags tell nothing of two values."""
+    Numbers are signed where `is_signed`. Where there is no source it is `NOTHING`; where register is `NOTHING`, too,
+    the flags tell nothing of two values."""
+    SCALE = 9
+    """register = register * scale: an index of words"""
+    COMPARE_AND_BRANCH = 10
+    """as COMPARE, but for the branch of the same instruction only: the flags stay as they are"""
 
 
 class Step(NamedTuple):
@@ -82,6 +87,10 @@ class Flow(IntEnum):
     """Nowhere: a trap."""
     SYSTEM_CALL = 8
     """To the next instruction, unless the call with the number in `JUMP_TARGET` ends the thread or a signal."""
+    BRANCH_INDIRECT = 9
+    """To the address in `JUMP_TARGET`, or to the next instruction: a conditional return where that is the RA."""
+    EXECUTE = 10
+    """To the next instruction, after the one at the target has been executed (`CodeArch.effect_of_executed`)."""
 
 
 #: The flows that leave an address to come back to.
@@ -127,13 +136,16 @@ class CodeArch(NamedTuple):
     `ra_register`, or on the stack at CFA + `ra_slot` where that is not None. A call leaves none of the `call_clobbered`
     registers as they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of
     instructions. `system_call_register` has the number of a system call, `last_system_calls` are those of Linux's calls
-    that do not come back, `sigreturn_calls` those of them that return from a signal.
+    that do not come back, `sigreturn_calls` those of them that return from a signal, and after `clone_calls` a new
+    thread has another stack.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from the text of its
     disassembly (capstone's), which is the same for equal texts unless `depends_on_address`. It knows every instruction:
     one that is in no table changes all registers that its text names, and those that such instructions may change
     without naming them; None: even so it may do anything to SP, or to the flow.
     `open_disassembler()` returns capstone's disassembler, without details.
+    `effect_of_executed(executing, mnemonic, operands)` returns the effect of an instruction whose flow is
+    `Flow.EXECUTE`, from its operands and the text of the instruction at its target; None as for `effect_of`.
     """
 
     sp_register: int
@@ -147,6 +159,8 @@ class CodeArch(NamedTuple):
     system_call_register: int
     last_system_calls: frozenset[int]
     sigreturn_calls: frozenset[int]
+    clone_calls: frozenset[int]
     open_disassembler: Callable[[], object]
     effect_of: Callable[[int, int, str, str], Effect | None]
     depends_on_address: Callable[[str, str], bool]
+    effect_of_executed: Callable[[str, str, str], Effect | None] | None = None

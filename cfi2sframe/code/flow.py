@@ -13,16 +13,16 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
-from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow
-from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from cfi2sframe.code.blocks import Exit
     from cfi2sframe.code.decoder import Decoder
-    from cfi2sframe.code.effects import CodeArch, Effect, Step
+    from cfi2sframe.code.effects import CodeArch, Effect
     from cfi2sframe.code.values import State
     from cfi2sframe.elf.image import ElfImage
 
@@ -42,13 +42,15 @@ class Surroundings(NamedTuple):
     is imported, may come back to its caller; `import_returns(vaddr)`: the same of the function whose address is in the
     word at an address. `table_targets(table)` returns where the words of a table of jumps lead, None when that is not
     known. `is_start(vaddr)`: code starts there that control does not reach from the code before it.
+    `landing_pad(vaddr)` returns where an exception leads that is thrown by the call at an address, None without one.
     """
 
     is_entry: Callable[[int], bool]
     returns: Callable[[int], bool]
     import_returns: Callable[[int], bool]
-    table_targets: Callable[[Table], tuple[int, ...] | None]
+    table_targets: Callable[[TableWord], tuple[int, ...] | None]
     is_start: Callable[[int], bool]
+    landing_pad: Callable[[int], int | None] = lambda _vaddr: None
 
 
 class FlowAnalysis:
@@ -57,10 +59,13 @@ class FlowAnalysis:
     `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
-    def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
+    def __init__(
+        self, decoder: Decoder, arch: CodeArch, around: Surroundings, certain: Container[int] = frozenset()
+    ) -> None:
         self.decoder = decoder
         self.arch = arch
         self.around = around
+        self.certain = certain
         self.machine = Machine(arch, address_range(decoder.image))
         self.blocks = Blocks(decoder, self.machine.addresses)
         self.states: dict[int, State] = {}
@@ -72,6 +77,8 @@ class FlowAnalysis:
         #: By block, those from which control gets there within a function; by entry, the blocks that call it.
         self._before: dict[int, set[int]] = {}
         self._callers: dict[int, set[int]] = {}
+        #: Functions that some caller expects to leave FP as it was.
+        self.needing_fp: set[int] = set()
         self._returning: set[int] = set()
         self._spoiling_fp: set[int] = set()
         #: By block, a bit for each register that is changed on some way from there to a return.
@@ -110,6 +117,18 @@ class FlowAnalysis:
             self.entries.discard(start)
         self.blocks.remove(gone)
 
+    def is_known_entry(self, vaddr: int) -> bool:
+        """Whether an address is an entry for certain, or that of an earlier round."""
+        return vaddr in self.entries and (vaddr in self.certain or vaddr in self.kept)
+
+    def is_called(self, start: int) -> bool:
+        """Whether kept code calls an address."""
+        return any(caller in self.kept for caller in self._callers.get(start, ()))
+
+    def is_only_called(self, start: int, blocks: Collection[int]) -> bool:
+        """Whether calls lead to an address, and otherwise only control from among some blocks."""
+        return start in self._callers and all(before in blocks for before in self._before.get(start, ()))
+
     def is_kept(self, vaddr: int) -> bool:
         """Whether a block of an earlier round has an address."""
         if vaddr in self.states:
@@ -133,7 +152,7 @@ class FlowAnalysis:
         targets = state.targets_of(JUMP_TARGET)
         found: list[int] = []
         for target in targets or ():
-            words = self.around.table_targets(target) if isinstance(target, Table) else (target,)
+            words = self.around.table_targets(target) if isinstance(target, TableWord) else (target,)
             if words is None:
                 return None
             found += words
@@ -143,8 +162,10 @@ class FlowAnalysis:
 
     def _follow(self, start: int) -> None:
         block = self.blocks[start]
-        state = self.states[start].copy()
-        self.machine.run(state, block.changes)
+        state = self.states[start]
+        if block.changes or block.exit is not None:
+            state = state.copy()
+            self.machine.run(state, block.changes)
         self.decoder.image.budget.spend(_BLOCK_STEPS + _CHANGE_STEPS * len(block.changes), _WHAT)
         self._mark_changed(start, block.changed)
         if block.exit is not None and block.exit.effect is not None:
@@ -157,6 +178,8 @@ class FlowAnalysis:
     def _leave(self, start: int, way_out: Exit, effect: Effect, state: State) -> None:
         """Pass the state after a block's last instruction on to where control continues."""
         flow, target, end = effect.flow, effect.target, way_out.end_vaddr
+        if flow is Flow.CALL or flow is Flow.CALL_INDIRECT:
+            self._land(start, way_out.vaddr, state)
         if flow is Flow.BRANCH and target is not None:
             taken, other = branch_states(self.arch, effect, way_out.comparison, state)
             self._go(start, target, taken)
@@ -164,53 +187,93 @@ class FlowAnalysis:
         elif flow is Flow.JUMP and target is not None:
             self._go(start, target, state)
         elif flow is Flow.CALL and target is not None:
-            self._call(start, target, way_out.vaddr, end, state)
+            self._call(start, (target,), way_out.vaddr, end, state)
         elif flow is Flow.CALL_INDIRECT:
-            if self._jump_returns(state):
+            targets = self.targets_of(state)
+            if targets is not None:
+                self._call(start, targets, way_out.vaddr, end, state)
+            elif self._jump_returns(state):
                 self._come_back(start, end, state)
         elif flow is Flow.SYSTEM_CALL:
             if not self.is_last_call(state):
+                self.after_system_call(state, way_out.vaddr)
                 self._go(start, end, state)
+        elif flow is Flow.BRANCH_INDIRECT:
+            self._go(start, end, state)
+            self._jump_to_target(start, state)
         elif flow is Flow.RETURN:
             self._mark(start, self._returning)
             if self.is_at_return(state) and state.registers.get(self.arch.fp_register) != _CALLER_FP:
                 self._mark(start, self._spoiling_fp)
         elif flow is Flow.JUMP_INDIRECT:
-            targets = self.targets_of(state)
-            if targets is None and self._jump_returns(state):
-                self._may_do_anything(start)
-            for each in targets or ():
-                self._go(start, each, state)
+            self._jump_to_target(start, state)
+
+    def _jump_to_target(self, start: int, state: State) -> None:
+        """Let control go where an indirect jump leads."""
+        targets = self.targets_of(state)
+        if targets is None and self._jump_returns(state):
+            self._may_do_anything(start)
+        for each in targets or ():
+            self._go(start, each, state)
+
+    def after_system_call(self, state: State, vaddr: int) -> None:
+        """Change a state as a system call does, besides its steps: a new thread may have another stack."""
+        value = state.registers.get(JUMP_TARGET)
+        if value is not None and value.base == CONSTANT and value.offset in self.arch.clone_calls:
+            self.machine.apply(state, Step(Op.FORGET, self.arch.sp_register), vaddr)
 
     def is_last_call(self, state: State) -> bool:
         """Whether a system call never comes back to the next instruction."""
         value = state.registers.get(JUMP_TARGET)
         return value is not None and value.base == CONSTANT and value.offset in self.arch.last_system_calls
 
+    def _land(self, start: int, vaddr: int, state: State) -> None:
+        """Let control go where the call at an address continues after an exception."""
+        pad = self.around.landing_pad(vaddr)
+        if pad is not None:
+            landed = state.copy()
+            self.machine.after_call(landed, self._clobbered)
+            self._go(start, pad, landed)
+
     def _jump_returns(self, state: State) -> bool:
         """Whether the function at the address that is jumped to may come back."""
         value = state.registers.get(JUMP_TARGET)
         return value is None or value.base != LOADED or self.around.import_returns(value.offset)
 
-    def _call(self, start: int, target: int, vaddr: int, end: int, state: State) -> None:
-        if target == end and self.arch.ra_slot is not None:
+    def _call(self, start: int, targets: Sequence[int], vaddr: int, end: int, state: State) -> None:
+        """Let a block call functions, one of several if there are several."""
+        if targets == (end,) and self.arch.ra_slot is not None:
             # It pushes its own address, to be popped.
             self.machine.push(state, vaddr)
             self._go(start, end, state)
             return
-        if self.decoder.span_of(target) is None:
-            if self.around.returns(target):
-                self._come_back(start, end, state)
-            return
-        if self.is_kept(target) and target not in self.states:
-            # Into the midst of a block.
-            self._come_back(start, end, state)
-            return
-        self.enter(target)
-        self._callers.setdefault(target, set()).add(start)
-        if target in self._returning:
-            changed = self._changed.get(target, 0)
-            self._come_back(start, end, state, changed, keeps_fp=target not in self._spoiling_fp)
+        changed, keeps_fp, returns = 0, True, False
+        for target in targets:
+            if self.decoder.span_of(target) is None:
+                is_returning, bits = self.around.returns(target), self._clobbered
+            elif target not in self.states and self.is_kept(target):
+                # Into the midst of a block.
+                is_returning, bits = True, self._clobbered
+            else:
+                self.enter(target)
+                if self._needs_fp(state):
+                    self.needing_fp.add(target)
+                self._callers.setdefault(target, set()).add(start)
+                is_returning, bits = target in self._returning, self._changed.get(target, 0)
+                keeps_fp &= target not in self._spoiling_fp
+            if is_returning:
+                returns, changed = True, changed | bits
+        if returns:
+            self._come_back(start, end, state, changed, keeps_fp=keeps_fp)
+
+    def _needs_fp(self, state: State) -> bool:
+        """Whether a caller's frame cannot be found without FP, or the caller's caller's FP is in no other place."""
+        sp = state.registers.get(self.arch.sp_register)
+        if sp is None or sp.base != CFA:
+            return True
+        if state.registers.get(self.arch.fp_register) != _CALLER_FP:
+            return False
+        return not any(value == _CALLER_FP and place >= sp for place, value in state.slots.items() if place.base == CFA)
 
     def _come_back(
         self, start: int, end: int, state: State, changed: int | None = None, *, keeps_fp: bool = True
@@ -315,7 +378,7 @@ def branch_states(arch: CodeArch, effect: Effect, compared: Step | None, state: 
             known = equal.registers.get(same)
             if register == arch.sp_register and known is not None and known.base == CFA:
                 equal.registers[register] = known
-    elif compared.source < 0:
+    elif compared.source < 0 and not compared.is_signed:
         is_strict = condition in (Condition.ABOVE, Condition.BELOW_OR_EQUAL)
         below = other if condition in (Condition.ABOVE, Condition.ABOVE_OR_EQUAL) else taken
         number = compared.offset if is_strict else compared.offset - 1

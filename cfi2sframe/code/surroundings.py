@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.effects import JUMP_TARGET, Flow
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.code.decoder import Decoder
     from cfi2sframe.code.effects import CodeArch
-    from cfi2sframe.code.values import Table
+    from cfi2sframe.code.values import TableWord
     from cfi2sframe.elf.image import ElfImage
 
 #: Functions of C and C++ run-time libraries that never come back to their caller.
@@ -62,11 +62,12 @@ class ImageSurroundings:
         self._entries = entries
         self._never_return = self._named_vaddrs()
         self._words: tuple[dict[int, str], dict[int, int]] | None = None
-        self._tables: dict[Table, tuple[int, ...] | None] = {}
-        self._stubs: dict[int, bool] = {}
+        self._constants = sorted(decoder.constants)
+        self._tables: dict[TableWord, tuple[int, ...] | None] = {}
+        self._slots: dict[int, int | None] = {}
 
     def _named_vaddrs(self) -> frozenset[int]:
-        found: set[int] = set()
+        found = {vaddr for vaddr, name in self.decoder.code.imports.items() if name in NEVER_RETURN}
         for table in self.image.sections:
             if table.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM):
                 continue
@@ -81,19 +82,18 @@ class ImageSurroundings:
         return frozenset(found)
 
     def is_entry(self, vaddr: int) -> bool:
-        """Whether a function that another source describes starts at an address, or a stub."""
+        """Whether a function that another source describes starts at an address, a stub, or what an object imports."""
         index = bisect_left(self._starts, vaddr)
-        return (index < len(self._starts) and self._starts[index] == vaddr) or self._slot_of(vaddr) is not None
+        if (index < len(self._starts) and self._starts[index] == vaddr) or vaddr in self.decoder.code.imports:
+            return True
+        return self._slot_of(vaddr) is not None
 
     def returns(self, vaddr: int) -> bool:
         """Whether a function outside of the code may come back to its caller."""
         if vaddr in self._never_return:
             return False
-        known = self._stubs.get(vaddr)
-        if known is None:
-            slot = self._slot_of(vaddr)
-            known = self._stubs[vaddr] = slot is None or self.import_returns(slot)
-        return known
+        slot = self._slot_of(vaddr)
+        return slot is None or self.import_returns(slot)
 
     def import_returns(self, slot_vaddr: int) -> bool:
         """Whether the function whose address the dynamic loader writes to a word may come back to its caller."""
@@ -123,47 +123,72 @@ class ImageSurroundings:
                 self._words = ({}, {})
         return self._words
 
-    def table_targets(self, table: Table) -> tuple[int, ...] | None:
+    def table_targets(self, table: TableWord) -> tuple[int, ...] | None:
         """Return where the words of a table lead; None where one of them leads to no instruction."""
         if table not in self._tables:
             self._tables[table] = self._read_table(table)
         return self._tables[table]
 
-    def _read_table(self, table: Table) -> tuple[int, ...] | None:
+    def _read_table(self, table: TableWord) -> tuple[int, ...] | None:
         if table.size not in (1, 2, 4, 8) or table.scale < table.size:
             return None
         count = _UNLIMITED_WORDS if table.limit is None else table.limit + 1
         if count > _MAX_WORDS:
             return None
         self.image.budget.spend(2 * count, _WHAT)
-        targets = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
-        found = [target for target in targets if target is not None and target in self.decoder]
+        words = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
+        targets = [word if word is not None and self._is_target(word) else None for word in words]
         if table.limit is None:
-            # Nothing says how many words there are: they end before the first that leads to no instruction. Those for
-            # indices that never occur may be of another table.
-            leads = [target is not None and target in self.decoder for target in targets]
-            if True not in leads:
-                return None
-            first = leads.index(True)
-            last = leads.index(False, first) if False in leads[first:] else count
-            return tuple(dict.fromkeys(target for target in targets[first:last] if target is not None))
-        return tuple(dict.fromkeys(found)) if len(found) == count else None
+            targets = self._probable(table, targets)
+        found = tuple(dict.fromkeys(target for target in targets if target is not None))
+        return found if found and None not in targets else None
 
-    def _word(self, table: Table, vaddr: int) -> int | None:
+    def _is_target(self, vaddr: int) -> bool:
+        """Whether the first pass has an instruction at an address, which does more than fill space."""
+        if vaddr not in self.decoder:
+            return False
+        decoded = self.decoder.at(vaddr)
+        return decoded is not None and (decoded.effect is None or not decoded.effect.is_padding)
+
+    def _probable(self, table: TableWord, targets: list[int | None]) -> list[int | None]:
+        """Return which words are those of a table, where nothing limits the index.
+
+        They end before the first that leads to no instruction, and where the next table starts whose address some
+        instruction loads. Assembly may load an address before the table, for indices that begin with another number
+        than 0: then words of other tables come first, and the next address that is loaded tells nothing.
+        """
+        known = [target is not None for target in targets]
+        first = known.index(True) if True in known else len(known)
+        last = known.index(False, first) if False in known[first:] else len(known)
+        if first == 0:
+            index = bisect_right(self._constants, table.vaddr)
+            if index < len(self._constants):
+                last = min(last, -(-(self._constants[index] - table.vaddr) // table.scale))
+        return targets[first:last]
+
+    def _word(self, table: TableWord, vaddr: int) -> int | None:
         data = self.image.bytes_at(vaddr, table.size)
         if data is None:
             return None
         word = int.from_bytes(data, "little" if self.image.byte_order == "<" else "big", signed=table.is_signed)
         if table.size == _WORD:
             word = self._dynamic_words[1].get(vaddr, word)
+        if not word and table.limit is None:
+            # What fills the space after a table.
+            return None
         return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF
 
     def _slot_of(self, vaddr: int) -> int | None:
         """Return the address of the word whose value a stub at an address jumps to; None where there is no stub."""
+        if vaddr not in self._slots:
+            self._slots[vaddr] = self._read_stub(vaddr)
+        return self._slots[vaddr]
+
+    def _read_stub(self, vaddr: int) -> int | None:
         code = self.image.code_range_of(vaddr)
         if code is None:
             return None
-        data = self.image.code_bytes(code, vaddr, min(code.end_vaddr, vaddr + _MAX_STUB_SIZE))
+        data = self.decoder.code.read(code, vaddr, min(code.end_vaddr, vaddr + _MAX_STUB_SIZE))
         machine = Machine(self.arch, range(0))
         state = machine.entry_state()
         for address, size, mnemonic, operands in self.decoder.disassemble(data, vaddr):

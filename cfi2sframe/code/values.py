@@ -26,16 +26,22 @@ CONSTANT: Final = 3
 LOADED: Final = 4
 LIMITED: Final = 5
 NO_CALLER: Final = 6
-TABLE: Final = 7
+#: Numbers like `LIMITED` ones times a power of 2, whose logarithm is added to the base: at most 3.
+SCALED: Final = 8
 #: From here on, bases are what SP was set to by an instruction: this plus its address.
 SET_AT: Final = 16
 
 _WORD: Final = 8
+_MAX_SHIFT: Final = 3
 _MASK: Final = (1 << 64) - 1
 #: Slots that are followed at one time; functions with more have arrays that are filled word by word.
 _MAX_SLOTS: Final = 64
 #: Addresses and tables that a register may have at a jump.
 _MAX_TARGETS: Final = 32
+
+
+#: The offset of a number that no limit is known for.
+_NO_LIMIT: Final = 1 << 64
 
 
 class Value(NamedTuple):
@@ -45,7 +51,7 @@ class Value(NamedTuple):
     offset: int
 
 
-class Table(NamedTuple):
+class TableWord(NamedTuple):
     """A word of a table of jumps: which one is not known, but that its number is at most `limit` (None: any).
 
     Words have `size` bytes, and are `scale` bytes apart from `vaddr` on; the value is the word times `factor` plus
@@ -64,7 +70,7 @@ class Table(NamedTuple):
 
 
 #: Where an indirect jump may lead: addresses, and words of tables.
-Targets = frozenset[int | Table]
+Targets = frozenset[int | TableWord]
 
 
 class State:
@@ -103,7 +109,7 @@ class State:
         if mine != theirs:
             for register in [r for r, value in mine.items() if theirs.get(r) != value]:
                 old, new = mine[register], theirs.get(register)
-                if new is not None and new.base == old.base == LIMITED:
+                if new is not None and new.base == old.base and is_limited(old):
                     if new.offset < old.offset:
                         continue
                     mine[register] = new
@@ -169,7 +175,7 @@ class Machine:
             value = registers.get(source)
             if size != _WORD:
                 # Of a short copy, only the limit of a number holds.
-                value = value if value is not None and value.base == LIMITED else None
+                value = value if value is not None and is_limited(value) else None
             elif value is not None and offset:
                 value = self._sum(value, offset)
             targets = state.targets.get(source) if state.targets and size == _WORD else None
@@ -183,11 +189,19 @@ class Machine:
         elif op is Op.LOAD:
             self._load(state, step, address)
         elif op is Op.CONSTANT:
-            self._set(state, register, Value(CONSTANT, offset & _MASK), address)
+            known = registers.get(register)
+            if size == _WORD:
+                self._set(state, register, Value(CONSTANT, offset & _MASK), address)
+            elif known is not None and known.base == CONSTANT:
+                self._set(state, register, Value(CONSTANT, known.offset & ~0xFF | offset), address)
+            else:
+                self._set(state, register, None, address)
         elif op is Op.ADD:
             self._add(state, step, address)
         elif op is Op.LIMIT:
             self._set(state, register, Value(LIMITED, offset), address)
+        elif op is Op.SCALE:
+            self._scale(state, step, address)
         else:
             self._load_indexed(state, step, address)
 
@@ -225,7 +239,7 @@ class Machine:
         if state.targets:
             state.targets.pop(register, None)
             for other, targets in state.targets.items():
-                if any(isinstance(target, Table) and target.origin == register for target in targets):
+                if any(isinstance(target, TableWord) and target.origin == register for target in targets):
                     state.targets[other] = frozenset([_without_origin(target, register) for target in targets])
         if value is not None:
             state.registers[register] = value
@@ -277,20 +291,28 @@ class Machine:
 
     def _load_indexed(self, state: State, step: Step, address: int) -> None:
         _, register, source, offset, size, index, scale, is_signed = step
-        limit = state.registers.get(index)
+        number = state.registers.get(index)
+        limit = number.offset if number is not None and is_limited(number) and number.offset < _NO_LIMIT else None
+        if number is not None and SCALED <= number.base < SET_AT:
+            scale <<= number.base - SCALED
         bases = Targets((0,)) if source == NOTHING else state.targets_of(source)
         self._set(state, register, None, address)
         if bases is None:
             return
-        bound = limit.offset if limit is not None and limit.base == LIMITED else None
         origin = source if source != register else NOTHING
         tables = [
-            Table(base + offset & _MASK, scale, size, is_signed, bound, 0, 1, origin, base)
+            TableWord(base + offset & _MASK, scale, size, is_signed, limit, 0, 1, origin, base)
             for base in bases
-            if not isinstance(base, Table)
+            if not isinstance(base, TableWord)
         ]
         if len(tables) == len(bases):
             state.targets[register] = Targets(tables)
+
+    def _scale(self, state: State, step: Step, address: int) -> None:
+        known, shift = state.registers.get(step.register), step.scale.bit_length() - 1
+        limit = known.offset if known is not None and known.base == LIMITED else _NO_LIMIT
+        value = Value(SCALED + shift, limit) if 0 <= shift <= _MAX_SHIFT and step.scale == 1 << shift else None
+        self._set(state, step.register, value, address)
 
     def _add(self, state: State, step: Step, address: int) -> None:
         register, source, scale, size = step.register, step.source, step.scale, step.size
@@ -309,18 +331,23 @@ class Machine:
             state.targets[register] = sums
 
 
+def is_limited(value: Value) -> bool:
+    """Whether a value is an index of which a limit may be known."""
+    return value.base == LIMITED or SCALED <= value.base < SET_AT
+
+
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _moved(target: int | Table, offset: int) -> int | Table:
-    if isinstance(target, Table):
+def _moved(target: int | TableWord, offset: int) -> int | TableWord:
+    if isinstance(target, TableWord):
         return target._replace(added=target.added + offset & _MASK)
     return target + offset & _MASK
 
 
-def _without_origin(target: int | Table, register: int) -> int | Table:
-    return target._replace(origin=NOTHING) if isinstance(target, Table) and target.origin == register else target
+def _without_origin(target: int | TableWord, register: int) -> int | TableWord:
+    return target._replace(origin=NOTHING) if isinstance(target, TableWord) and target.origin == register else target
 
 
 def _sums(state: State, base: int, step: Step) -> Targets | None:
@@ -328,15 +355,15 @@ def _sums(state: State, base: int, step: Step) -> Targets | None:
     words, bases = state.targets.get(step.source), state.targets_of(base)
     if words is None or bases is None:
         return None
-    found: set[int | Table] = set()
+    found: set[int | TableWord] = set()
     for each in words:
-        if not isinstance(each, Table) or step.size < each.size:
+        if not isinstance(each, TableWord) or step.size < each.size:
             return None
         word = each._replace(is_signed=step.is_signed) if step.size == each.size < _WORD else each
         # Where several tables meet, each belongs with the address that it was found by.
         added = (each.origin_vaddr,) if each.origin == base else bases
         for number in added:
-            if isinstance(number, Table):
+            if isinstance(number, TableWord):
                 return None
             total = word.added * step.scale + number & _MASK
             found.add(word._replace(added=total, factor=word.factor * step.scale))

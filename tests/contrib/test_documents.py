@@ -131,6 +131,14 @@ def test_the_library_page(tmp_path: Path) -> None:
     assert results.failed == 0, "".join(said)
 
 
+def test_the_page_on_code_without_cfi_has_every_reason() -> None:
+    from cfi2sframe.code.code_reasons import CodeReason
+
+    page = (DOCS / "how-to/code-without-cfi.md").read_text()
+    table = "".join(line for line in page.splitlines() if line.startswith("|"))
+    assert [reason.value for reason in CodeReason if reason.value not in table] == []
+
+
 def test_the_library_page_names_all_that_is_public() -> None:
     import cfi2sframe
 

@@ -297,6 +297,31 @@ def test_flags(tmp_path: Path, programs: Path) -> None:
     assert decode_existing(load(str(tmp_path / "out"))).header.version == 2
 
 
+#: It has no CFI.
+ASSEMBLY = ".globl through\n.type through, @function\nthrough: push %rbx\ncall *%rdi\npop %rbx\nret\n"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is that of AMD64")
+def test_rows_from_code(tmp_path: Path, programs: Path) -> None:
+    """The wrappers take them as convert does."""
+    from cfi2sframe import Lookup, Options, decode_existing, load, verify
+
+    need("gcc", "ld")
+    (tmp_path / "main.c").write_text("void through(int (*)(void)); int puts(const char *); int main(void) {return 0;}")
+    (tmp_path / "through.s").write_text(ASSEMBLY)
+    folder = linker_folder(programs, tmp_path / "sframe-ld")
+    for flags, has_rows in (("", False), ("--from code", True)):
+        env = environment(programs, CFI2SFRAME_FLAGS=flags)
+        run("gcc", "-B", folder, "-o", "program", "main.c", "through.s", cwd=tmp_path, env=env)
+        image = load(str(tmp_path / "program"))
+        section = decode_existing(image)
+        table = next(section for section in image.sections if section.name == ".symtab")
+        (vaddr,) = (s.vaddr for s in image.symbols(table) if s.name == "through")
+        assert vaddr is not None
+        assert (Lookup(section).find(vaddr + 1) is not None) is has_rows
+        assert verify(image, options=Options(source="code" if has_rows else None)).is_clean
+
+
 def test_strange_output_names(tmp_path: Path, programs: Path) -> None:
     env = environment(programs, CFI2SFRAME_LD=str(fake_linker(tmp_path / "linker", 'cp /bin/ls "./$2"')))
     for name in ("-strange", "-", "a b", "@file"):

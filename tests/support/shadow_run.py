@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
 
 SUPPORT: Final = Path(__file__).resolve().parent
+SHADOW: Final = SUPPORT / "shadow"
 _SOURCES: Final = (
-    *(SUPPORT / "shadow" / f"shadow{part}.c" for part in ("", "_stack", "_process", "_job")),
+    *(SHADOW / f"shadow{part}.c" for part in ("", "_start", "_stack", "_process", "_job")),
     *(SUPPORT / "consumer" / f"sframe_{part}.c" for part in ("section", "walk")),
 )
 #: Exit statuses of the tracer: the program does what is not followed; there is no result.
@@ -157,6 +158,22 @@ def subject_of(path: Path, options: Options, *, covered: bool = False, least_siz
     return Subject(path.resolve(), conversion.data, conversion.section_vaddr, ranges)
 
 
+def write_job(job: Path, subjects: Sequence[Subject]) -> None:
+    """Write what the tracer has to know of some files, and their sections beside it."""
+    lines = []
+    for number, subject in enumerate(subjects):
+        section = job.with_name(f"{job.name}-{number}")
+        section.write_bytes(subject.section)
+        lines.append(f"module {subject.path} {section} {subject.section_vaddr:x}")
+        lines += [f"range {start:x} {end:x}" for start, end in subject.ranges.pairs]
+    job.write_text("\n".join(lines) + "\n")
+
+
+def run_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program that is run with some more variables."""
+    return {**os.environ, **variables}
+
+
 def step(
     tracer: Path,
     folder: Path,
@@ -168,14 +185,8 @@ def step(
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Report:
     """Run a program under the tracer, with its options `limits`. Raises `RefusedError` for what it does not follow."""
-    lines = []
-    for number, subject in enumerate(subjects):
-        section = folder / f"section-{number}"
-        section.write_bytes(subject.section)
-        lines.append(f"module {subject.path} {section} {subject.section_vaddr:x}")
-        lines += [f"range {start:x} {end:x}" for start, end in subject.ranges.pairs]
     job, report = folder / "job", folder / "report"
-    job.write_text("\n".join(lines) + "\n")
+    write_job(job, subjects)
     report.unlink(missing_ok=True)
     done = subprocess.run(
         [tracer, *limits, job, report, *words],
@@ -185,7 +196,7 @@ def step(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={**os.environ, **(variables or {})},
+        env=run_environment(variables or {}),
         timeout=timeout_seconds,
     )
     if not report.exists():

@@ -155,8 +155,8 @@ def written_sizes(conversion: Conversion) -> SectionSizes:
         left_out_count=len(conversion.left_out),
         cost=conversion.lookup_cost,
     )
-    derived = conversion.cfi.derived_numbers
-    sizes = sizes._replace(code_count=sum(number in derived for number in conversion.function_entries))
+    lost = conversion.outcomes.skipped | conversion.code_map.dropped.keys()
+    sizes = sizes._replace(code_count=sum(number not in lost for number in conversion.cfi.derived_numbers))
     # Without functions nothing is written, not even a header.
     return sizes if conversion.data else sizes._replace(parts=Parts())
 

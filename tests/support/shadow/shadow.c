@@ -5,16 +5,12 @@
 #include "shadow.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-pid_t shadow_pid;
 
 static struct shadow_thread threads[SHADOW_MAX_THREADS];
 static bool steps_all;
@@ -27,26 +23,6 @@ static bool is_over; /* there were enough steps */
 static uint64_t return_pc, return_cfa;
 static long return_code; /* what the breakpoint replaced */
 
-void shadow_end(int status, const char *what, ...)
-{
-  va_list words;
-
-  va_start(words, what);
-  fputs("shadow: ", stderr);
-  vfprintf(stderr, what, words);
-  fputc('\n', stderr);
-  va_end(words);
-  if (shadow_pid > 0)
-    kill(shadow_pid, SIGKILL);
-  exit(status);
-}
-
-static void get_registers(pid_t tid, struct user_regs_struct *registers)
-{
-  if (ptrace(PTRACE_GETREGS, tid, NULL, registers) != 0)
-    shadow_end(SHADOW_BROKEN, "cannot read registers");
-}
-
 static void resume(struct shadow_thread *thread, int number)
 {
   enum __ptrace_request request =
@@ -55,25 +31,6 @@ static void resume(struct shadow_thread *thread, int number)
   thread->got_signal = number != 0;
   if (ptrace(request, thread->tid, NULL, (long)number) != 0 && errno != ESRCH)
     shadow_end(SHADOW_BROKEN, "cannot continue: %s", strerror(errno));
-}
-
-static long poke(uint64_t address, long word)
-{
-  long old;
-
-  errno = 0;
-  old = ptrace(PTRACE_PEEKTEXT, shadow_pid, (void *)address, NULL);
-  if (errno != 0
-      || ptrace(PTRACE_POKETEXT, shadow_pid, (void *)address, word) != 0)
-    shadow_end(SHADOW_BROKEN, "cannot set a breakpoint");
-  return old;
-}
-
-static void set_breakpoint(uint64_t address)
-{
-  long old = ptrace(PTRACE_PEEKTEXT, shadow_pid, (void *)address, NULL);
-
-  return_code = poke(address, (old & ~0xffl) | 0xcc);
 }
 
 /* --- Calls that are not stepped --- */
@@ -86,7 +43,7 @@ static void run_to_return(struct shadow_thread *thread)
   shadow_sums.let_run++;
   return_pc = top->ra;
   return_cfa = top->cfa;
-  set_breakpoint(return_pc);
+  return_code = shadow_break_at(return_pc);
   thread->is_stepping = false;
 }
 
@@ -101,7 +58,7 @@ static bool is_back(struct shadow_thread *thread,
   now->rip = return_pc;
   if (ptrace(PTRACE_SETREGS, thread->tid, NULL, now) != 0)
     shadow_end(SHADOW_BROKEN, "cannot set registers");
-  poke(return_pc, return_code);
+  shadow_poke(return_pc, return_code);
   if (now->rsp >= return_cfa) {
     return_pc = 0;
     return true;
@@ -111,7 +68,7 @@ static bool is_back(struct shadow_thread *thread,
       || waitpid(thread->tid, &status, __WALL) != thread->tid
       || !WIFSTOPPED(status) || WSTOPSIG(status) != SIGTRAP)
     shadow_end(SHADOW_BROKEN, "cannot step over a breakpoint");
-  set_breakpoint(return_pc);
+  shadow_break_at(return_pc);
   return false;
 }
 
@@ -170,7 +127,7 @@ static void on_trap(struct shadow_thread *thread)
   struct shadow_pages *pages;
   bool is_called = false;
 
-  get_registers(thread->tid, &now);
+  shadow_get_registers(thread->tid, &now);
   if (thread->is_stepping)
     is_called = shadow_follow(thread, &now);
   else if (is_back(thread, &now))
@@ -201,7 +158,7 @@ static bool on_fault(struct shadow_thread *thread)
   pages = shadow_pages_of((uint64_t)(uintptr_t)info.si_addr);
   if (pages == NULL || pages->is_open)
     return false;
-  get_registers(thread->tid, &now);
+  shadow_get_registers(thread->tid, &now);
   if ((uint64_t)(uintptr_t)info.si_addr - now.rip > 15)
     return false;
   shadow_protect(pages, true);
@@ -232,7 +189,7 @@ static struct shadow_thread *thread_of(pid_t tid)
   unused->got_signal = false;
   shadow_push(unused, SHADOW_BOTTOM, UINT64_MAX, 0, 0);
   if (steps_all && tid != shadow_pid)
-    get_registers(tid, &unused->before);
+    shadow_get_registers(tid, &unused->before);
   return unused;
 }
 
@@ -259,56 +216,11 @@ static void on_stop(struct shadow_thread *thread, int status, bool is_new)
   } else if (number == SIGSEGV && on_fault(thread))
     number = 0;
   else if (thread->is_stepping)
-    get_registers(thread->tid, &thread->before);
+    shadow_get_registers(thread->tid, &thread->before);
   resume(thread, number);
 }
 
 /* --- Start --- */
-
-static void pin(void)
-{
-  cpu_set_t cpus;
-  int cpu = sched_getcpu();
-
-  /* Tracer and program take turns: on one CPU they do so faster.  */
-  CPU_ZERO(&cpus);
-  CPU_SET(cpu < 0 ? 0 : cpu, &cpus);
-  sched_setaffinity(0, sizeof cpus, &cpus);
-}
-
-/* Starts the program and lets it come to its entry point, where its libraries
-   are loaded.  */
-static void start(char **words)
-{
-  const long options = PTRACE_O_EXITKILL | PTRACE_O_TRACECLONE
-                       | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK
-                       | PTRACE_O_TRACEEXEC;
-  struct user_regs_struct registers;
-  uint64_t entry;
-  int status;
-
-  shadow_pid = fork();
-  if (shadow_pid == 0) {
-    ptrace(PTRACE_TRACEME, 0, NULL, NULL);
-    execvp(words[0], words);
-    _exit(127);
-  }
-  if (shadow_pid < 0 || waitpid(shadow_pid, &status, 0) != shadow_pid
-      || !WIFSTOPPED(status))
-    shadow_end(SHADOW_BROKEN, "cannot start %s", words[0]);
-  entry = shadow_entry_point();
-  set_breakpoint(entry);
-  if (ptrace(PTRACE_SETOPTIONS, shadow_pid, NULL, (void *)options) != 0
-      || ptrace(PTRACE_CONT, shadow_pid, NULL, NULL) != 0
-      || waitpid(shadow_pid, &status, 0) != shadow_pid || !WIFSTOPPED(status)
-      || WSTOPSIG(status) != SIGTRAP)
-    shadow_end(SHADOW_BROKEN, "%s does not come to its start", words[0]);
-  poke(entry, return_code);
-  get_registers(shadow_pid, &registers);
-  registers.rip = entry;
-  if (ptrace(PTRACE_SETREGS, shadow_pid, NULL, &registers) != 0)
-    shadow_end(SHADOW_BROKEN, "cannot set registers");
-}
 
 static void read_options(int argc, char **argv)
 {
@@ -338,19 +250,20 @@ static void read_options(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+  const long options = PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK
+                       | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC;
   struct shadow_thread *thread;
   int status, exit_status = SHADOW_BROKEN;
   pid_t tid;
 
   read_options(argc, argv);
   shadow_read_job(argv[optind]);
-  pin();
-  start(argv + optind + 2);
+  shadow_start(argv + optind + 2, options);
   shadow_locate_modules();
   shadow_find_pages();
   thread = thread_of(shadow_pid);
   if (steps_all)
-    get_registers(shadow_pid, &thread->before);
+    shadow_get_registers(shadow_pid, &thread->before);
   else
     shadow_close_all();
   resume(thread, 0);

@@ -20,7 +20,7 @@
 #include <sys/user.h>
 
 enum {
-  SHADOW_MAX_MODULES = 16,
+  SHADOW_MAX_MODULES = 64,
   SHADOW_MAX_THREADS = 64,
   SHADOW_MAX_FRAMES = 4096,
   SHADOW_MAX_EXAMPLES = 200,
@@ -106,9 +106,19 @@ extern struct sframe_modules shadow_sections; /* for the reader of rows */
 extern struct shadow_sums shadow_sums;
 extern pid_t shadow_pid;
 
+/* --- shadow_start.c --- */
+
 /* Prints a message and ends tracer and program with STATUS.  */
 void shadow_end(int status, const char *what, ...)
     __attribute__((noreturn, format(printf, 2, 3)));
+/* Starts a program, traced with OPTIONS, and lets it come to its entry point,
+   where its libraries are loaded.  */
+void shadow_start(char **words, long options);
+void shadow_get_registers(pid_t tid, struct user_regs_struct *registers);
+/* Replaces the word at ADDRESS, and returns what was there.  */
+long shadow_poke(uint64_t address, long word);
+/* Sets a breakpoint, and returns the word that it is part of.  */
+long shadow_break_at(uint64_t address);
 
 /* --- shadow_job.c: files, ranges, report --- */
 
@@ -153,6 +163,10 @@ bool shadow_follow(struct shadow_thread *thread,
 /* The program ran by itself and came to NOW.  Returns as shadow_follow.  */
 bool shadow_enter(struct shadow_thread *thread,
                   const struct user_regs_struct *now);
+/* Makes WALKER ready for the frame at NOW.  */
+void shadow_begin_walk(struct sframe_walker *walker,
+                       const struct sframe_modules *sections,
+                       const struct user_regs_struct *now);
 /* Compares the row for NOW with the thread's frame.  */
 void shadow_compare(struct shadow_thread *thread,
                     const struct user_regs_struct *now);

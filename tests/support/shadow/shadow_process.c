@@ -53,6 +53,27 @@ const struct sframe_module *sframe_module_of(
   return NULL;
 }
 
+void shadow_begin_walk(struct sframe_walker *walker,
+                       const struct sframe_modules *sections,
+                       const struct user_regs_struct *now)
+{
+  const uint64_t values[] = {now->rax, now->rdx, now->rcx, now->rbx,
+                             now->rsi, now->rdi, now->rbp, now->rsp,
+                             now->r8,  now->r9,  now->r10, now->r11,
+                             now->r12, now->r13, now->r14, now->r15};
+
+  memset(&walker->frame, 0, sizeof walker->frame);
+  walker->modules = sections;
+  walker->block_start = 1;
+  memcpy(walker->registers.values, values, sizeof values);
+  walker->registers.known_mask = 0xffff;
+  walker->frame.pc = now->rip;
+  walker->frame.sp = now->rsp;
+  walker->frame.fp = now->rbp;
+  walker->frame.is_topmost = true;
+  walker->frame.pc_is_exact = true;
+}
+
 uint64_t shadow_entry_point(void)
 {
   char name[64];

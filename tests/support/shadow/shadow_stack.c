@@ -130,22 +130,9 @@ static enum sframe_ending apply_row(const struct user_regs_struct *now,
                                     struct shadow_frame *got)
 {
   static struct sframe_walker walker;
-  const uint64_t values[] = {now->rax, now->rdx, now->rcx, now->rbx,
-                             now->rsi, now->rdi, now->rbp, now->rsp,
-                             now->r8,  now->r9,  now->r10, now->r11,
-                             now->r12, now->r13, now->r14, now->r15};
   enum sframe_ending ending;
 
-  memset(&walker.frame, 0, sizeof walker.frame);
-  walker.modules = &shadow_sections;
-  walker.block_start = 1;
-  memcpy(walker.registers.values, values, sizeof values);
-  walker.registers.known_mask = 0xffff;
-  walker.frame.pc = now->rip;
-  walker.frame.sp = now->rsp;
-  walker.frame.fp = now->rbp;
-  walker.frame.is_topmost = true;
-  walker.frame.pc_is_exact = true;
+  shadow_begin_walk(&walker, &shadow_sections, now);
   ending = sframe_walk_step(&walker);
   *got = (struct shadow_frame){SHADOW_KNOWN, walker.frame.sp, walker.frame.pc,
                                walker.frame.fp, 0};

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The code of an image as it runs: that of an object has its relocations applied, against the image's layout.
+
+What an object does not define gets an address of its own outside of all sections, so that calls lead there.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.headers import RELA_SIZE
+from cfi2sframe.errors import ElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.sections import CodeRange, ElfSection
+
+#: By type: the bits of the field's lowest end that are written, the bits that the distance loses, the field's size.
+_DISTANCES: Final = {
+    c.EM_X86_64: {c.R_X86_64_PC32: (32, 0, 4), c.R_X86_64_PLT32: (32, 0, 4)},
+    c.EM_AARCH64: {c.R_AARCH64_CALL26: (26, 2, 4), c.R_AARCH64_JUMP26: (26, 2, 4)},
+    c.EM_S390: {c.R_390_PC32DBL: (32, 1, 4), c.R_390_PLT32DBL: (32, 1, 4)},
+}
+#: Addresses between two symbols that are not defined.
+_IMPORT_SIZE: Final = 16
+_IMPORT_ALIGNMENT: Final = 1 << 20
+_WHAT: Final = "the relocations of code"
+
+
+class CodeBytes:
+    """The bytes of an image's code, and `imports`: the names of what an object does not define, by their addresses."""
+
+    def __init__(self, image: ElfImage) -> None:
+        self.image = image
+        self.imports: dict[int, str] = {}
+        self._sections: dict[int, bytes] = {}
+        self._first_import = 0
+        if image.is_relocatable:
+            end = max((section.vaddr + section.size for section in image.sections), default=0)
+            self._first_import = -(-end // _IMPORT_ALIGNMENT) * _IMPORT_ALIGNMENT + _IMPORT_ALIGNMENT
+            self.imports = dict(self._undefined())
+
+    def read(self, code: CodeRange, start_vaddr: int, end_vaddr: int) -> bytes:
+        """Return the bytes of addresses in a code range; fewer where the file does not have them."""
+        if not self.image.is_relocatable:
+            return self.image.code_bytes(code, start_vaddr, end_vaddr)
+        section = self.image.sections[code.section_index]
+        data = self._sections.get(section.index)
+        if data is None:
+            data = self._sections[section.index] = self._relocated(code, section)
+        return data[start_vaddr - section.vaddr : end_vaddr - section.vaddr]
+
+    def _undefined(self) -> Iterator[tuple[int, str]]:
+        for table in self.image.sections:
+            if table.type == c.SHT_SYMTAB:
+                try:
+                    for number, symbol in enumerate(self.image.symbols(table)):
+                        if symbol.section_index == c.SHN_UNDEF and symbol.name:
+                            yield self._first_import + _IMPORT_SIZE * number, symbol.name
+                except ElfError:
+                    continue
+
+    def _relocated(self, code: CodeRange, section: ElfSection) -> bytes:
+        """Return a section's bytes with the relocations of its calls, jumps and loads of addresses."""
+        image = self.image
+        data = bytearray(image.code_bytes(code, section.vaddr, section.end_vaddr))
+        known = _DISTANCES[image.arch.elf_machine]
+        for table in image.sections:
+            if table.type != c.SHT_RELA or table.info != section.index or table.link >= len(image.sections):
+                continue
+            try:
+                entries = image.section_bytes(table)
+                symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
+            except ElfError:
+                continue
+            image.budget.spend(len(entries) // RELA_SIZE, _WHAT)
+            usable = memoryview(entries)[: len(entries) // RELA_SIZE * RELA_SIZE]
+            for offset, info, addend in struct.iter_unpack(image.byte_order + "QQq", usable):
+                form = known.get(info & 0xFFFFFFFF)
+                if form is None or offset + form[2] > len(data) or info >> 32 >= len(symbol_vaddrs):
+                    continue
+                target = symbol_vaddrs[info >> 32]
+                if target is None:
+                    target = self._first_import + _IMPORT_SIZE * (info >> 32)
+                _write(data, offset, form, target + addend - section.vaddr - offset, image.arch.elf_machine)
+        return bytes(data)
+
+
+def _write(data: bytearray, offset: int, form: tuple[int, int, int], distance: int, machine: int) -> None:
+    """Write a distance into the lowest bits of a field."""
+    bits, shift, size = form
+    order: Final = "big" if machine == c.EM_S390 else "little"
+    mask = (1 << bits) - 1
+    word = int.from_bytes(data[offset : offset + size], order)
+    data[offset : offset + size] = (word & ~mask | distance >> shift & mask).to_bytes(size, order)

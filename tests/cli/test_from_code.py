@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--from code` on the command line: a program with one function that has CFI and calls one that has none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cfi2sframe.arch import AMD64
+from tests.support import cfi_asm as asm
+from tests.support.cli import run
+from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
+
+ROOT = Path(__file__).resolve().parents[2]
+#: `sub rsp, 8; call pushing; add rsp, 8; ret`, and nops up to the next function.
+COVERED = bytes.fromhex("48 83 ec 08  e8 17 00 00 00  48 83 c4 08  c3") + bytes.fromhex("0f 1f 40 00") * 4 + b"\x90\x90"
+#: `push rbx; mov rbx, rdi; pop rbx; ret`; nothing leads to what follows: `add rax, 1; ret`.
+PUSHING = bytes.fromhex("53  48 89 fb  5b  c3")
+UNREACHED = bytes.fromhex("48 83 c0 01  c3")
+NAMES = ("with", "without")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with a program that has CFI for its first function, and one that has none at all."""
+    program = (asm.advance(4), asm.def_cfa_offset(16), asm.advance(9), asm.def_cfa_offset(8))
+    fde = asm.Fde(cie_of(AMD64), TEXT_VADDR, 14, program)
+    frame = asm.EhFrame((fde, asm.Terminator()), FRAME_VADDR).assemble()
+    eh_frame = asm.Section(".eh_frame", frame, 1, SHF_ALLOC, FRAME_VADDR, align=8)
+    text = asm.Section(".text", COVERED + PUSHING + UNREACHED, 1, CODE, TEXT_VADDR, align=16)
+    assert len(COVERED) == 32
+    for name, frames in zip(NAMES, ((eh_frame,), ()), strict=True):
+        segments = (*(asm.Segment(1, 4, (".eh_frame",)) for _ in frames), asm.Segment(1, 5, (".text",)))
+        symbol = asm.Symbol("pushing", TEXT_VADDR + 32, 6, 0x12)
+        data = asm.elf_file(AMD64.elf_machine, (*frames, text), file_type=3, segments=segments, symbols=(symbol,))
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def validated(name: str, data: Any) -> Any:  # noqa: ANN401 - JSON
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(data, json.loads((ROOT / "cfi2sframe/schemas" / name).read_text()))
+    return data
+
+
+def test_convert_and_verify(files: Path) -> None:
+    path = files / "with"
+    done = run("--in-place", "-v", "--from", "code", path, "--header-table", "end")
+    assert done.status == 0
+    assert any("1 of 1 functions and 1 function from instructions, " in line for line in done.err)
+    assert run("verify", "--from", "code", path) == (0, b"", ())
+    told = f"cfi2sframe: {path}: info: 1 function (24 bytes) for code that no CFI covers, not compared; --from code "
+    assert run("verify", path) == (0, b"", (f"{told}compares with the instructions",))
+    assert run("verify", path, "--report", files / "report").status == 0
+    report = json.loads((files / "report").read_text())
+    assert (report["status"], report["functions"], report["uncompared"]) == ("clean", 1, 1)
+    # What would be written is there; without the option something else would be.
+    assert run("--check", "--from", "code", path, "--header-table", "end").status == 0
+    assert run("--check", path, "--header-table", "end", "--replace").status == 1
+    data = validated("dump.schema.json", json.loads(run("dump", "--json", path).out))
+    # With the padding before it.
+    assert sum(function["without_cfi"] for function in data["functions"]) == 24
+
+
+def test_a_file_without_cfi(files: Path) -> None:
+    path = files / "without"
+    done = run("--in-place", path)
+    assert (done.status, done.err[0].endswith("no .eh_frame, .debug_frame or .gopclntab")) == (3, True)
+    assert run("--in-place", "--from", "code", path, "--header-table", "end").status == 0
+    assert run("verify", "--from", "code", path) == (0, b"", ())
+    # There is nothing to compare with.
+    assert run("verify", path).status == 3
+    data = validated("dump.schema.json", json.loads(run("dump", "--json", path).out))
+    assert {function["without_cfi"] for function in data["functions"]} == {None}
+
+
+def test_coverage(files: Path) -> None:
+    done = run("coverage", "--from", "code", *(files / name for name in NAMES))
+    first, _, heading, *rows = done.out.decode().splitlines()
+    assert first.startswith("2 files: SFrame version 3 describes ")
+    assert heading.split()[-3:] == ["from", "code", "file"]
+    assert [row.split()[-2] for row in rows] == ["6", "6", "12"]
+    # The table has the column only if it says something.
+    assert b"from code" not in run("coverage", files / "with", files / "with").out
+    account = validated(
+        "coverage.schema.json", json.loads(run("coverage", "--json", "--from", "code", files / "with").out)
+    )
+    assert (account["source"], account["bytes"]["from_code"]) == (".eh_frame", 6)
+    assert [source["name"] for source in account["sources"]] == [".eh_frame", "code"]
+    (unreached,) = account["without_cfi"]
+    assert (unreached["size"], unreached["reason"]) == (5, "NOT_REACHED")
+
+
+def test_size(files: Path) -> None:
+    command = ("size", "--format", "json", files / "with")
+    with_code = validated("size-report.schema.json", json.loads(run(*command, "--from", "code").out))
+    without = validated("size-report.schema.json", json.loads(run(*command).out))
+    for report, count in ((with_code, 1), (without, 0)):
+        (file,) = report["files"]
+        assert (file["fdes"], file["source"]) == (1, ".eh_frame + code" if count else ".eh_frame")
+        for version in file["versions"]:
+            assert version["cfi2sframe"]["functions"]["from_code"] == count
+    # GNU as would have had nothing to say.
+    sections = [[version["gnu"] for version in report["files"][0]["versions"]] for report in (with_code, without)]
+    assert [section["functions"] for section in sections[0]] == [section["functions"] for section in sections[1]]
+    assert b" from code " in run("size", "--details", "--from", "code", files / "with").out
+
+
+def test_where_cfi_covers_all_code_no_byte_changes() -> None:
+    golden = ROOT / "testdata/golden/amd64-push-rbp.o"
+    out = [run(golden, "-o", "-", "--emit", "elf", *more).out for more in ((), ("--from", "code"))]
+    assert out[0] == out[1] != b""
+
+
+def test_what_cannot_be_combined(files: Path) -> None:
+    done = run("coverage", "--from", "instructions", files / "with")
+    assert done.status == 2
