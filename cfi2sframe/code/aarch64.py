@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.code import aarch64_memory as memory
 from cfi2sframe.code import aarch64_registers as registers
 from cfi2sframe.code.aarch64_text import SP, WORD_SIZE, as_number, parse
-from cfi2sframe.code.effects import JUMP_TARGET, NO_EFFECT, NOTHING, CodeArch, Condition, Effect, Flow, Op, Step
+from cfi2sframe.code.effects import (
+    JUMP_TARGET,
+    NO_EFFECT,
+    NOTHING,
+    RA_SIGN_STATE,
+    CodeArch,
+    Condition,
+    Effect,
+    Flow,
+    Op,
+    Step,
+)
 
 if TYPE_CHECKING:
     from cfi2sframe.code.aarch64_memory import Handler
@@ -28,8 +39,6 @@ _SYSTEM_CALL: Final = 8
 _EXITS: Final = frozenset({93, 94})
 _CLONES: Final = frozenset({220, 435})
 _SIGRETURN: Final = frozenset({139})
-#: A pseudo-register of DWARF (AADWARF64, 4.1): 0 where the RA is an address, else the key that signed it.
-RA_SIGN_STATE: Final = 34
 _A_KEY: Final = 1
 _B_KEY: Final = 2
 #: Registers that calls do not keep (AAPCS64, 6.1.1); x18 belongs to the platform.
