@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.audit.agreement import Judge
 from cfi2sframe.audit.directives import directive_for
 from cfi2sframe.audit.held_code import follow
-from cfi2sframe.audit.records import Answer, Audit, Contradiction, FrameValue, RuleTally, Undecided
+from cfi2sframe.audit.records import Answer, Audit, Contradiction, RuleSubject, RuleTally, Undecided
 from cfi2sframe.audit.rows_in_force import InForce, RowsInForce
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
 
-_SUBJECTS: Final = tuple(FrameValue)
+_SUBJECTS: Final = tuple(RuleSubject)
 _GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 _ALL_BITS: Final = (1 << 64) - 1
 _STEPS: Final = 6
@@ -55,7 +55,7 @@ class _Contradicted(NamedTuple):
 
     vaddr: int
     number: int
-    subject: FrameValue
+    subject: RuleSubject
     cfi_rule: CfaRule | RegisterRule | None
     code_rule: CfaRule | RegisterRule | None
     value: Value | None
@@ -71,7 +71,7 @@ class _Auditor:
         self.flow = flow
         self.judge = Judge(image.arch, flow.arch)
         self.maker = RowMaker(flow.arch)
-        self.counts: dict[tuple[FrameValue, Answer], int] = Counter()
+        self.counts: dict[tuple[RuleSubject, Answer], int] = Counter()
         self.agreed_count = 0
         self.contradicted_count = 0
         self.undecided: dict[tuple[int, Undecided], int] = Counter()
@@ -95,7 +95,7 @@ class _Auditor:
             sum(pieces.ends) - sum(pieces.starts),
             self.agreed_count,
             self.contradicted_count,
-            {each: RuleTally(*(self.counts.get((each, answer), 0) for answer in Answer)) for each in FrameValue},
+            {each: RuleTally(*(self.counts.get((each, answer), 0) for answer in Answer)) for each in RuleSubject},
             dict(reasons),
             tuple((self.entries.starts[number], reason, n) for (number, reason), n in sorted_counts(self.undecided)),
             tuple(sorted(self._findings(), key=_place_of)),
@@ -155,12 +155,12 @@ class _Auditor:
         self, addresses: Iterable[int], number: int, row: RowState, opinions: Opinions, state: State
     ) -> None:
         ours = self.maker.row_of(state)
-        rules: tuple[tuple[FrameValue, Opinion, CfaRule | RegisterRule | None, CfaRule | RegisterRule | None], ...]
+        rules: tuple[tuple[RuleSubject, Opinion, CfaRule | RegisterRule | None, CfaRule | RegisterRule | None], ...]
         known = None if isinstance(ours, CodeReason) else ours
         rules = (
-            (FrameValue.CFA, opinions[0], row.cfa, known and known.cfa),
-            (FrameValue.RA, opinions[1], row.ra, known and known.ra),
-            (FrameValue.FP, opinions[2], row.fp, known and known.fp),
+            (RuleSubject.CFA, opinions[0], row.cfa, known and known.cfa),
+            (RuleSubject.RA, opinions[1], row.ra, known and known.ra),
+            (RuleSubject.FP, opinions[2], row.fp, known and known.fp),
         )
         for subject, opinion, cfi_rule, code_rule in rules:
             if opinion.answer is Answer.CONTRADICTS:
@@ -183,11 +183,11 @@ class _Auditor:
 
     def _findings(self) -> Iterable[Contradiction]:
         """Return contradictions of neighbouring instructions that differ alike as one finding."""
-        found: dict[tuple[int, FrameValue], tuple[Contradiction, tuple[object, ...]]] = {}
+        found: dict[tuple[int, RuleSubject], tuple[Contradiction, tuple[object, ...]]] = {}
         for each in sorted(self.contradictions, key=_order):
             key = each.number, each.subject
             # A CFA that is too low by the same number of bytes, a register with the same rule.
-            alike = (each.value,) if each.subject is FrameValue.CFA else (each.value, each.cfi_rule)
+            alike = (each.value,) if each.subject is RuleSubject.CFA else (each.value, each.cfi_rule)
             last = found.get(key)
             if last is not None and last[1] == alike:
                 found[key] = last[0]._replace(instruction_count=last[0].instruction_count + 1), alike

@@ -7,7 +7,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 
-class FrameValue(Enum):
+class RuleSubject(Enum):
     """What a rule is about. The value is the text that reports print."""
 
     CFA = "CFA"
@@ -46,7 +46,7 @@ class Contradiction(NamedTuple):
     function_vaddr: int
     vaddr: int
     instruction_count: int
-    subject: FrameValue
+    subject: RuleSubject
     cfi_rule: str
     code_rule: str
     directive: str = ""
@@ -73,7 +73,7 @@ class Audit(NamedTuple):
     code_size: int
     agreed_count: int
     contradicted_count: int
-    tallies: dict[FrameValue, RuleTally]
+    tallies: dict[RuleSubject, RuleTally]
     undecided: dict[Undecided, int]
     undecided_functions: tuple[tuple[int, Undecided, int], ...]
     findings: tuple[Contradiction, ...]

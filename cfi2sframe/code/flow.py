@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
-from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from cfi2sframe.code.blocks import Exit
     from cfi2sframe.code.decoder import Decoder
@@ -48,7 +48,7 @@ class Surroundings(NamedTuple):
     is_entry: Callable[[int], bool]
     returns: Callable[[int], bool]
     import_returns: Callable[[int], bool]
-    table_targets: Callable[[Table], tuple[int, ...] | None]
+    table_targets: Callable[[TableWord], tuple[int, ...] | None]
     is_start: Callable[[int], bool]
     landing_pad: Callable[[int], int | None] = lambda _vaddr: None
 
@@ -59,10 +59,13 @@ class FlowAnalysis:
     `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
-    def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
+    def __init__(
+        self, decoder: Decoder, arch: CodeArch, around: Surroundings, certain: Container[int] = frozenset()
+    ) -> None:
         self.decoder = decoder
         self.arch = arch
         self.around = around
+        self.certain = certain
         self.machine = Machine(arch, address_range(decoder.image))
         self.blocks = Blocks(decoder, self.machine.addresses)
         self.states: dict[int, State] = {}
@@ -114,6 +117,10 @@ class FlowAnalysis:
             self.entries.discard(start)
         self.blocks.remove(gone)
 
+    def is_known_entry(self, vaddr: int) -> bool:
+        """Whether an address is an entry for certain, or that of an earlier round."""
+        return vaddr in self.entries and (vaddr in self.certain or vaddr in self.kept)
+
     def is_called(self, start: int) -> bool:
         """Whether kept code calls an address."""
         return any(caller in self.kept for caller in self._callers.get(start, ()))
@@ -145,7 +152,7 @@ class FlowAnalysis:
         targets = state.targets_of(JUMP_TARGET)
         found: list[int] = []
         for target in targets or ():
-            words = self.around.table_targets(target) if isinstance(target, Table) else (target,)
+            words = self.around.table_targets(target) if isinstance(target, TableWord) else (target,)
             if words is None:
                 return None
             found += words
