@@ -143,7 +143,7 @@ class _Sieve:
         self._system_call_register = system_call_register
         self._addresses = addresses
         #: Registers of which nothing is known, whatever was known at the block's start.
-        self._lost = {JUMP_TARGET, BETWEEN_STEPS}
+        self._lost = {BETWEEN_STEPS}
 
     def left_of(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
         """Return those of an instruction's steps that matter."""
@@ -183,4 +183,5 @@ class _Sieve:
             return step.offset not in self._addresses and step.register not in (self._system_call_register, JUMP_TARGET)
         if op is Op.ADD:
             return step.source in lost or step.register in lost
-        return op is Op.LOAD_INDEXED and step.source in lost
+        # Either one may be the table's address where the other is not multiplied.
+        return op is Op.LOAD_INDEXED and step.source in lost and (step.scale != 1 or step.index in lost)
