@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.all_cfi import read_cfi, uncovered_code
 from cfi2sframe.assemble import outcomes_of
 from cfi2sframe.code_map import map_code
-from cfi2sframe.conversion import Conversion, Options, check_options, convert_image, default_section_vaddr, place_again
+from cfi2sframe.conversion import (
+    Conversion,
+    Options,
+    check_options,
+    convert_image,
+    default_section_vaddr,
+    place_again,
+    read_cfi,
+)
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from cfi2sframe.assemble import Outcomes
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.elf.ranges import Span
     from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.verification.readers import Verdict
 
@@ -133,8 +141,14 @@ def _verify(image: ElfImage, section: DecodedSection, options: Options) -> Verif
     truth = _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts)
     if options.source is None:
         # It may have functions from instructions, which are compared if the user says so.
-        truth = truth._replace(uncompared=lambda: uncovered_code(image, map_code(image, cfi.entries, header.version)))
+        truth = truth._replace(uncompared=lambda: _uncovered(image, map_code(image, cfi.entries, header.version)))
     return verify_section(image, truth, section)
+
+
+def _uncovered(image: ElfImage, code_map: CodeMap) -> list[Span]:
+    from cfi2sframe.uncovered import uncovered_code
+
+    return uncovered_code(image, code_map)
 
 
 def byte_counters(image: ElfImage) -> ByteCounters:
@@ -147,8 +161,8 @@ def byte_counters(image: ElfImage) -> ByteCounters:
     with naming(image.name):
         cfi = read_cfi(image, None)
         code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
-        without_cfi = uncovered_code(image, code_map)
-        return ByteCounters(SpanCount(code_map.padding.ranges).between, SpanCount(without_cfi).between)
+        without_cfi = SpanCount(_uncovered(image, code_map))
+        return ByteCounters(SpanCount(code_map.padding.ranges).between, without_cfi.between)
 
 
 def truth_of(conversion: Conversion) -> Truth:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.all_cfi import read_cfi
 from cfi2sframe.assemble import Functions, Outcomes, assemble, outcomes_of
 from cfi2sframe.budget import Budget
 from cfi2sframe.code_map import CodeMap, map_code
+from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.lower import InParts, Skip, Target, check_target, lower_programs
@@ -18,6 +18,7 @@ from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.rows import words_size
+from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import Cfi, CfiEntry
@@ -204,6 +205,19 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
     entries = tuple(functions.entries)
     return Conversion(image, target, cfi, code_map, outcomes, section, entries, plan, section_vaddr, data)
+
+
+def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
+    """Read the CFI of an image: of the kind asked for, of all that it has, or with "code" also what instructions say.
+
+    Raises what `find_cfi` and `read_programs` raise, and with "code" what `with_derived` raises.
+    """
+    cfi = read_programs(image, find_cfi(image, kind))
+    if kind == "code":
+        from cfi2sframe.uncovered import with_derived
+
+        cfi = with_derived(image, cfi)
+    return cfi
 
 
 def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_frames, eh_frames
 from cfi2sframe.errors import BudgetError, CfiError, ElfError, RequestError, UnfitError
-from cfi2sframe.gotable.translate import go_table_cfi
+from cfi2sframe.gotable.header import find_table
 from cfi2sframe.reasons import UnreadSource
 
 if TYPE_CHECKING:
@@ -15,11 +15,22 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
 
+
+def _go_table_cfi(image: ElfImage) -> tuple[CfiSection, ...]:
+    """Return the CFI of Go's table, which few files have: the translation is loaded for those."""
+    table = find_table(image)
+    if table is None:
+        return ()
+    from cfi2sframe.gotable.translate import go_table_cfi
+
+    return (go_table_cfi(image, table),)
+
+
 #: In the order of `CFI_KINDS`; "code" is no part of a file.
 _FINDERS: Final[dict[CfiKind, Callable[[ElfImage], tuple[CfiSection, ...]]]] = {
     "eh_frame": eh_frames,
     "debug_frame": debug_frames,
-    "gopclntab": go_table_cfi,
+    "gopclntab": _go_table_cfi,
 }
 
 

@@ -52,8 +52,8 @@ class Judge:
         self.arch = arch
         self.code_arch = code_arch
 
-    def opinions(self, row: RowState, state: State, vaddr: int) -> Opinions:
-        """Return what the state at an address says of a row.
+    def opinions(self, row: RowState, state: State, vaddr: int, *, has_fp: bool = True) -> Opinions:
+        """Return what the state at an address says of a row; `has_fp`: a row without a rule for FP says it is kept.
 
         Where the RA is undefined there is no caller, and the CFA has no meaning. A CFA that is not known may be that of
         another frame, as in functions that switch stacks: what is at such a CFA cannot be told.
@@ -63,6 +63,8 @@ class Judge:
         cfa = self._cfa(row.cfa, state, vaddr)
         is_agreed = cfa.answer is Answer.AGREES
         ra = self._register(row.ra, _RA, self.code_arch.ra_register, state, vaddr, is_cfa_right=is_agreed)
+        if row.fp is NoRule.UNSPECIFIED and not has_fp:
+            return cfa, ra, _SILENT
         fp = self._register(row.fp, _FP, self.code_arch.fp_register, state, vaddr, is_cfa_right=is_agreed)
         return cfa, ra, fp
 

@@ -7,20 +7,22 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.audit.agreement import Judge
+from cfi2sframe.audit.directives import directive_for
 from cfi2sframe.audit.held_code import follow
-from cfi2sframe.audit.records import Answer, Audit, Finding, Subject, Tally, Undecided
+from cfi2sframe.audit.records import Answer, Audit, Finding, RuleSubject, Tally, Undecided
 from cfi2sframe.audit.rows_in_force import InForce, RowsInForce
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
 from cfi2sframe.code.rows import RowMaker
 from cfi2sframe.describe import describe_rule
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule, RegisterOffset
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cfi2sframe.arch import Arch
     from cfi2sframe.audit.agreement import Opinion, Opinions
     from cfi2sframe.code.flow import FlowAnalysis
     from cfi2sframe.code.values import State, Value
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
 
-_SUBJECTS: Final = tuple(Subject)
+_SUBJECTS: Final = tuple(RuleSubject)
+_GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 _ALL_BITS: Final = (1 << 64) - 1
 _STEPS: Final = 6
 _WHAT: Final = "the rows compared with instructions"
@@ -39,8 +42,7 @@ def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
     """Compare the CFI of an image, of one kind or of all, with what its instructions do to the stack.
 
     Raises `InputError` when there is no CFI, it cannot be read, or capstone cannot be loaded; its subclass
-    `BudgetError`
-    when the code is out of proportion to the file.
+    `BudgetError` when the code is out of proportion to the file.
     """
     entries = read_programs(image, find_cfi(image, kind)).entries
     rows = RowsInForce(image, entries)
@@ -53,7 +55,7 @@ class _Contradiction(NamedTuple):
 
     vaddr: int
     number: int
-    subject: Subject
+    subject: RuleSubject
     cfi_rule: CfaRule | RegisterRule | None
     code_rule: CfaRule | RegisterRule | None
     value: Value | None
@@ -69,12 +71,13 @@ class _Auditor:
         self.flow = flow
         self.judge = Judge(image.arch, flow.arch)
         self.maker = RowMaker(flow.arch)
-        self.counts: dict[tuple[Subject, Answer], int] = Counter()
+        self.counts: dict[tuple[RuleSubject, Answer], int] = Counter()
         self.agreed_count = 0
         self.contradicted_count = 0
         self.undecided: dict[tuple[int, Undecided], int] = Counter()
         self.contradictions: list[_Contradiction] = []
         self.reached: set[int] = set()
+        self._first_of_go = _first_of_go(image, entries)
         self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
 
     def run(self) -> Audit:
@@ -92,10 +95,10 @@ class _Auditor:
             sum(pieces.ends) - sum(pieces.starts),
             self.agreed_count,
             self.contradicted_count,
-            {each: Tally(*(self.counts.get((each, answer), 0) for answer in Answer)) for each in Subject},
+            {each: Tally(*(self.counts.get((each, answer), 0) for answer in Answer)) for each in RuleSubject},
             dict(reasons),
             tuple((self.entries.starts[number], reason, n) for (number, reason), n in sorted_counts(self.undecided)),
-            tuple(self._findings()),
+            tuple(sorted(self._findings(), key=_place_of)),
         )
 
     def _block(self, start: int) -> None:
@@ -144,16 +147,20 @@ class _Auditor:
         else:
             self.agreed_count += count
 
+    def has_fp(self, found: InForce) -> bool:
+        """Whether a row without a rule for FP says that it has the caller's value: Go never writes such a rule."""
+        return found.number is None or found.number < self._first_of_go
+
     def _contradict(
         self, addresses: Iterable[int], number: int, row: RowState, opinions: Opinions, state: State
     ) -> None:
         ours = self.maker.row_of(state)
-        rules: tuple[tuple[Subject, Opinion, CfaRule | RegisterRule | None, CfaRule | RegisterRule | None], ...]
+        rules: tuple[tuple[RuleSubject, Opinion, CfaRule | RegisterRule | None, CfaRule | RegisterRule | None], ...]
         known = None if isinstance(ours, CodeReason) else ours
         rules = (
-            (Subject.CFA, opinions[0], row.cfa, known and known.cfa),
-            (Subject.RA, opinions[1], row.ra, known and known.ra),
-            (Subject.FP, opinions[2], row.fp, known and known.fp),
+            (RuleSubject.CFA, opinions[0], row.cfa, known and known.cfa),
+            (RuleSubject.RA, opinions[1], row.ra, known and known.ra),
+            (RuleSubject.FP, opinions[2], row.fp, known and known.fp),
         )
         for subject, opinion, cfi_rule, code_rule in rules:
             if opinion.answer is Answer.CONTRADICTS:
@@ -176,22 +183,18 @@ class _Auditor:
 
     def _findings(self) -> Iterable[Finding]:
         """Return contradictions of neighbouring instructions that differ alike as one finding."""
-        found: dict[tuple[int, Subject], tuple[Finding, tuple[object, ...]]] = {}
+        found: dict[tuple[int, RuleSubject], tuple[Finding, tuple[object, ...]]] = {}
         for each in sorted(self.contradictions, key=_order):
             key = each.number, each.subject
             # A CFA that is too low by the same number of bytes, a register with the same rule.
-            alike = (each.value,) if each.subject is Subject.CFA else (each.value, each.cfi_rule)
+            alike = (each.value,) if each.subject is RuleSubject.CFA else (each.value, each.cfi_rule)
             last = found.get(key)
             if last is not None and last[1] == alike:
                 found[key] = last[0]._replace(instruction_count=last[0].instruction_count + 1), alike
                 continue
             if last is not None:
                 yield last[0]
-            arch = self.image.arch
-            code_rule = "" if each.code_rule is None else describe_rule(each.code_rule, arch)
-            start = self.entries.starts[each.number]
-            cfi_rule = describe_rule(each.cfi_rule, arch)
-            found[key] = Finding(start, each.vaddr, 1, each.subject, cfi_rule, code_rule), alike
+            found[key] = _finding(each, self.entries.starts[each.number], self.image.arch), alike
         yield from (finding for finding, _ in found.values())
 
 
@@ -216,7 +219,7 @@ class _Comparison:
             end = min(end_vaddr, self.found.end_vaddr)
             if row is not None:
                 if self.opinions is None or self.changed & self._bits_of(row):
-                    self.opinions = auditor.judge.opinions(row, self.state, vaddr)
+                    self.opinions = auditor.judge.opinions(row, self.state, vaddr, has_fp=auditor.has_fp(self.found))
                     self.changed = 0
                 auditor.count(vaddr, end, self.found, self.opinions, self.state)
             vaddr = end
@@ -228,9 +231,35 @@ class _Comparison:
         return _ALL_BITS
 
 
+def _first_of_go(image: ElfImage, entries: CfiEntries) -> int:
+    """Return the number of the first FDE that Go's tools may have made: all but those of .eh_frame, in Go's files."""
+    if any(True for name in _GO_SECTIONS for _ in image.sections_named(name)):
+        for first in entries.source_starts:
+            if first < len(entries) and entries[first].section.kind != "eh_frame":
+                return first
+    return len(entries)
+
+
+def _finding(first: _Contradiction, function_vaddr: int, arch: Arch) -> Finding:
+    """Return the finding that begins with a contradiction."""
+    directive = directive_for(first.subject, first.cfi_rule, first.code_rule, arch)
+    code_rule = "" if first.code_rule is None else _text(first.code_rule, arch)
+    return Finding(function_vaddr, first.vaddr, 1, first.subject, _text(first.cfi_rule, arch), code_rule, directive)
+
+
+def _text(rule: CfaRule | RegisterRule | None, arch: Arch) -> str:
+    if rule in (NoRule.UNSPECIFIED, NoRule.SAME_VALUE):
+        return "unchanged"
+    return describe_rule(rule, arch)
+
+
 def sorted_counts(counts: dict[tuple[int, Undecided], int]) -> list[tuple[tuple[int, Undecided], int]]:
     """Return counts by the number of the FDE and the reason."""
     return sorted(counts.items(), key=lambda item: (item[0][0], item[0][1].value))
+
+
+def _place_of(finding: Finding) -> tuple[int, str]:
+    return finding.vaddr, finding.subject.value
 
 
 def _order(each: _Contradiction) -> tuple[int, str]:

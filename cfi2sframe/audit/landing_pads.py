@@ -49,6 +49,7 @@ class LandingPads:
                 continue
         self._sites_by_start = sorted(sites)
         self._starts = [site.start_vaddr for site in self._sites_by_start]
+        self._pads = {site.pad_vaddr for site in sites}
 
     def pad_of(self, vaddr: int) -> int | None:
         """Return where the call at an address continues after an exception; None where it does not."""
@@ -56,6 +57,10 @@ class LandingPads:
         if index < 0 or vaddr >= self._sites_by_start[index].end_vaddr:
             return None
         return self._sites_by_start[index].pad_vaddr
+
+    def __contains__(self, vaddr: object) -> bool:
+        """Whether an address is that of a landing pad."""
+        return vaddr in self._pads
 
     def _sites(self, entry: CfiEntry) -> Iterator[CallSite]:
         """Yield the call sites of a function that have landing pads. Raises `CfiError` when they are damaged."""

@@ -19,10 +19,15 @@ from cfi2sframe.code.effects import JUMP_TARGET, NO_EFFECT, NOTHING, CodeArch, C
 
 if TYPE_CHECKING:
     from cfi2sframe.code.aarch64_memory import Handler
-    from cfi2sframe.code.aarch64_text import Text
+    from cfi2sframe.code.aarch64_text import Aarch64Text
 
 _FP: Final = 29
 _RA: Final = 30
+#: The register with the number of one of Linux's system calls; exit, exit_group; rt_sigreturn (asm-generic/unistd.h).
+_SYSTEM_CALL: Final = 8
+_EXITS: Final = frozenset({93, 94})
+_CLONES: Final = frozenset({220, 435})
+_SIGRETURN: Final = frozenset({139})
 #: A pseudo-register of DWARF (AADWARF64, 4.1): 0 where the RA is an address, else the key that signed it.
 RA_SIGN_STATE: Final = 34
 _A_KEY: Final = 1
@@ -46,24 +51,24 @@ _MEMORY_COPY: Final = re.compile(r"(?:cpyf?|setg?)[pme](?:w|r|t|n)*")
 _REGISTER: Final = re.compile(r"\bx([0-9]+)")
 
 
-def _jump(text: Text) -> Effect | None:
+def _jump(text: Aarch64Text) -> Effect | None:
     target = text.value(0)
     return None if target is None else Effect(flow=Flow.JUMP, target=target)
 
 
-def _call(text: Text) -> Effect | None:
+def _call(text: Aarch64Text) -> Effect | None:
     target = text.value(0)
     return None if target is None else Effect(flow=Flow.CALL, target=target)
 
 
-def _branch(text: Text) -> Effect | None:
+def _branch(text: Aarch64Text) -> Effect | None:
     """Return the effect of a branch that compares for itself."""
     target = text.value(len(text.operands) - 1)
     return None if target is None else Effect(flow=Flow.BRANCH, target=target)
 
 
 def _conditional(condition: Condition) -> Handler:
-    def handle(text: Text) -> Effect | None:
+    def handle(text: Aarch64Text) -> Effect | None:
         target = text.value(0)
         return None if target is None else Effect(flow=Flow.BRANCH, target=target, condition=condition)
 
@@ -73,7 +78,7 @@ def _conditional(condition: Condition) -> Handler:
 def _indirect(flow: Flow, *, is_signed: bool = False) -> Handler:
     """Return the handler of what goes to an address in a register, in x30 where none is named."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: Aarch64Text) -> Effect:
         register = text.register(0) if text.operands else (_RA, WORD_SIZE)
         if is_signed or register is None or register[0] == NOTHING:
             return Effect(registers.forget(JUMP_TARGET), flow)
@@ -90,17 +95,17 @@ def _signing(key: int) -> Handler:
     """Return the handler of what signs, or authenticates, the RA with SP or without, or another pointer."""
     effect = _sign_state(key)
 
-    def handle(text: Text) -> Effect:
+    def handle(text: Aarch64Text) -> Effect:
         return effect if text.operands in (("x30", "sp"), ("x30",)) else registers.changes_first(text)
 
     return handle
 
 
-def _strip(text: Text) -> Effect:
+def _strip(text: Aarch64Text) -> Effect:
     return NO_EFFECT if text.operands == ("x30",) else registers.changes_first(text)
 
 
-def _system_register(text: Text) -> Effect | None:
+def _system_register(text: Aarch64Text) -> Effect | None:
     """Return the effect of MSR; None for the registers that are SP, or select one."""
     name = text.operands[0].lower() if text.operands else ""
     if name.startswith(("spsel", "sp_el")):
@@ -108,19 +113,19 @@ def _system_register(text: Text) -> Effect | None:
     return _CHANGES_FLAGS if name == "nzcv" else NO_EFFECT
 
 
-def _read_system_register(text: Text) -> Effect:
+def _read_system_register(text: Aarch64Text) -> Effect:
     # RNDR and RNDRRS change the flags.
     is_random = text.operands[-1].lower().startswith(("rndr", "s3_3_c2_c4"))
     return registers.changes_first_and_flags(text) if is_random else registers.changes_first(text)
 
 
-def _hint(text: Text) -> Effect | None:
+def _hint(text: Aarch64Text) -> Effect | None:
     """Return the effect of a hint by its number; those that have none are NOPs."""
     number = text.value(0)
     return None if number is None else _HINTS.get(number, NO_EFFECT)
 
 
-def _trap(text: Text) -> Effect:
+def _trap(text: Aarch64Text) -> Effect:
     # Zeros are an undefined instruction.
     return Effect(flow=Flow.STOP, is_padding=text.name == "udf" and text.value(0) == 0)
 
@@ -183,7 +188,7 @@ _EFFECTS: Final[dict[str, Effect]] = {
     **dict.fromkeys(_names("reta", "a,b", "sppc,sppcr"), Effect(registers.forget(JUMP_TARGET), Flow.RETURN)),
     **dict.fromkeys(_names("pac,aut", "ia,ib", "1716,171615"), _forgets(17)),
     # Linux's system calls change x0 only; SMCCC allows firmware to change x0 to x17.
-    "svc": Effect((Step(Op.MOVE, JUMP_TARGET, 8), *registers.forget(0)), Flow.SYSTEM_CALL),
+    "svc": Effect((Step(Op.MOVE, JUMP_TARGET, _SYSTEM_CALL), *registers.forget(0)), Flow.SYSTEM_CALL),
     **dict.fromkeys(("hvc", "smc"), _forgets(*range(18))),
     "ld64b": _forgets(*range(8)),
 }
@@ -307,10 +312,10 @@ AARCH64_CODE: Final = CodeArch(
     call_clobbered=_CLOBBERED,
     red_zone=0,
     alignment=4,
-    system_call_register=8,
-    last_system_calls=frozenset({93, 94, 139}),
-    sigreturn_calls=frozenset({139}),
-    clone_calls=frozenset({220, 435}),
+    system_call_register=_SYSTEM_CALL,
+    last_system_calls=_EXITS | _SIGRETURN,
+    sigreturn_calls=_SIGRETURN,
+    clone_calls=_CLONES,
     open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,

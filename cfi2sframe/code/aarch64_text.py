@@ -33,7 +33,7 @@ _LIST: Final = re.compile(r"\{ ?([^}]*?) ?\}(\[)?")
 _ARRANGEMENT: Final = re.compile(r"v([0-9]+)\.([0-9]*)([bhsdq])")
 
 
-class Memory(NamedTuple):
+class Aarch64Memory(NamedTuple):
     """A memory operand: base + offset, or base + index * scale; the base is `NOTHING` where it is a vector.
 
     Of the index, the low `index_size` bytes count, signed where `is_signed`. `is_scalable`: the offset is in units of
@@ -63,12 +63,12 @@ class Memory(NamedTuple):
         return self.is_pre or self.step != 0 or self.step_register != NOTHING
 
 
-class Text(NamedTuple):
+class Aarch64Text(NamedTuple):
     """An instruction: its mnemonic, its operands before that in memory, and that one."""
 
     name: str
     operands: tuple[str, ...]
-    memory: Memory | None
+    memory: Aarch64Memory | None
 
     def register(self, number: int) -> tuple[int, int] | None:
         """Return an operand's general register and the bytes of it that are meant; None when it is something else."""
@@ -91,14 +91,14 @@ class Text(NamedTuple):
         return bool(self.operands) and _VECTOR.match(self.operands[0]) is not None
 
 
-def parse(mnemonic: str, operands: str) -> Text:
+def parse(mnemonic: str, operands: str) -> Aarch64Text:
     """Take an instruction's text apart."""
     match = _MEMORY.search(operands) if "[" in operands else None
     if match is None:
-        return Text(mnemonic, tuple(operands.split(", ")) if operands else (), None)
+        return Aarch64Text(mnemonic, tuple(operands.split(", ")) if operands else (), None)
     before = operands[: match.start()]
     memory = _parse_memory(match[1], is_pre=match[2] is not None, step=match[3])
-    return Text(mnemonic, tuple(before.split(", ")) if before else (), memory)
+    return Aarch64Text(mnemonic, tuple(before.split(", ")) if before else (), memory)
 
 
 def as_number(text: str) -> int | None:
@@ -113,10 +113,10 @@ def as_signed(value: int) -> int:
     return value - (1 << _ADDRESS_BITS) if value >> (_ADDRESS_BITS - 1) else value
 
 
-def _parse_memory(inside: str, *, is_pre: bool, step: str | None) -> Memory:
+def _parse_memory(inside: str, *, is_pre: bool, step: str | None) -> Aarch64Memory:
     name, *rest = inside.split(", ")
     base = REGISTERS.get(name, (NOTHING, 0))[0]
-    memory = Memory(base, is_pre=is_pre)
+    memory = Aarch64Memory(base, is_pre=is_pre)
     if rest:
         offset = as_number(rest[0])
         if offset is not None:

@@ -142,6 +142,8 @@ class _Sieve:
         self._sp_register = sp_register
         self._system_call_register = system_call_register
         self._addresses = addresses
+        #: Registers with a number, as the size of a large frame.
+        self._numbers: dict[int, int] = {}
         #: Registers of which nothing is known, whatever was known at the block's start.
         self._lost = {BETWEEN_STEPS}
 
@@ -161,6 +163,11 @@ class _Sieve:
             comparison = self.comparison
             if comparison is not None and register in (comparison.register, comparison.source):
                 self.comparison = None
+            if op is Op.ADD and step.source in self._numbers and step.size == _WORD:
+                step = Step(Op.MOVE, register, register, self._numbers[step.source] * step.scale)  # noqa: PLW2901
+            self._numbers.pop(register, None)
+            if op is Op.CONSTANT and step.size == _WORD:
+                self._numbers[register] = step.offset
             if register != self._sp_register and self._is_unknown(step):
                 if register not in lost:
                     lost.add(register)

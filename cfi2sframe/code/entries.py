@@ -33,10 +33,14 @@ _MASK: Final = (1 << 64) - 1
 
 
 class Entries(NamedTuple):
-    """Addresses of entries: those that are certain, and those that may be entries; `process_entry` is the file's."""
+    """Addresses of entries: those that are certain, and those that may be entries; `process_entry` is the file's.
+
+    Of those that may be, `labels` have only a symbol, which may be that of anything.
+    """
 
     certain: frozenset[int]
     possible: frozenset[int]
+    labels: frozenset[int]
     process_entry: int | None
 
 
@@ -46,16 +50,20 @@ def find_entries(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> 
     `covered` are the ranges of the functions that other sources describe, ascending. Raises `BudgetError` when the
     symbols, relocations and covered code are out of proportion to the file.
     """
-    certain, possible = _symbols(image, decoder)
+    certain, labels = _symbols(image, decoder)
+    possible: set[int] = set()
     # A damaged table refers to nothing.
     with suppress(ElfError):
-        possible.update(vaddr for vaddr in referred_addresses(image) if decoder.span_of(vaddr) is not None)
+        # The linker's relocations also fill fields within instructions, which begin nothing.
+        referred = referred_addresses(image, with_static=False) - labels
+        possible.update(vaddr for vaddr in referred if decoder.span_of(vaddr) is not None)
     for reference in _from_covered_code(image, decoder, covered):
         (certain if reference.is_call else possible).add(reference.target)
     entry = image.header.entry_vaddr
     process_entry = entry if not image.is_relocatable and entry and decoder.span_of(entry) is not None else None
     certain.discard(entry)
-    return Entries(frozenset(certain), frozenset(possible - certain - {entry}), process_entry)
+    possible -= certain | {entry}
+    return Entries(frozenset(certain), frozenset(possible), frozenset(labels - certain - possible), process_entry)
 
 
 def _symbols(image: ElfImage, decoder: Decoder) -> tuple[set[int], set[int]]:

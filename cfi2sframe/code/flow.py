@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
-from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from cfi2sframe.code.blocks import Exit
     from cfi2sframe.code.decoder import Decoder
@@ -48,7 +48,7 @@ class Surroundings(NamedTuple):
     is_entry: Callable[[int], bool]
     returns: Callable[[int], bool]
     import_returns: Callable[[int], bool]
-    table_targets: Callable[[Table], tuple[int, ...] | None]
+    table_targets: Callable[[TableWord], tuple[int, ...] | None]
     is_start: Callable[[int], bool]
     landing_pad: Callable[[int], int | None] = lambda _vaddr: None
 
@@ -59,10 +59,13 @@ class FlowAnalysis:
     `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
-    def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
+    def __init__(
+        self, decoder: Decoder, arch: CodeArch, around: Surroundings, certain: Container[int] = frozenset()
+    ) -> None:
         self.decoder = decoder
         self.arch = arch
         self.around = around
+        self.certain = certain
         self.machine = Machine(arch, address_range(decoder.image))
         self.blocks = Blocks(decoder, self.machine.addresses)
         self.states: dict[int, State] = {}
@@ -74,6 +77,8 @@ class FlowAnalysis:
         #: By block, those from which control gets there within a function; by entry, the blocks that call it.
         self._before: dict[int, set[int]] = {}
         self._callers: dict[int, set[int]] = {}
+        #: Functions that some caller expects to leave FP as it was.
+        self.needing_fp: set[int] = set()
         self._returning: set[int] = set()
         self._spoiling_fp: set[int] = set()
         #: By block, a bit for each register that is changed on some way from there to a return.
@@ -112,9 +117,17 @@ class FlowAnalysis:
             self.entries.discard(start)
         self.blocks.remove(gone)
 
+    def is_known_entry(self, vaddr: int) -> bool:
+        """Whether an address is an entry for certain, or that of an earlier round."""
+        return vaddr in self.entries and (vaddr in self.certain or vaddr in self.kept)
+
     def is_called(self, start: int) -> bool:
         """Whether kept code calls an address."""
         return any(caller in self.kept for caller in self._callers.get(start, ()))
+
+    def is_only_called(self, start: int, blocks: Collection[int]) -> bool:
+        """Whether calls lead to an address, and otherwise only control from among some blocks."""
+        return start in self._callers and all(before in blocks for before in self._before.get(start, ()))
 
     def is_kept(self, vaddr: int) -> bool:
         """Whether a block of an earlier round has an address."""
@@ -139,7 +152,7 @@ class FlowAnalysis:
         targets = state.targets_of(JUMP_TARGET)
         found: list[int] = []
         for target in targets or ():
-            words = self.around.table_targets(target) if isinstance(target, Table) else (target,)
+            words = self.around.table_targets(target) if isinstance(target, TableWord) else (target,)
             if words is None:
                 return None
             found += words
@@ -149,8 +162,10 @@ class FlowAnalysis:
 
     def _follow(self, start: int) -> None:
         block = self.blocks[start]
-        state = self.states[start].copy()
-        self.machine.run(state, block.changes)
+        state = self.states[start]
+        if block.changes or block.exit is not None:
+            state = state.copy()
+            self.machine.run(state, block.changes)
         self.decoder.image.budget.spend(_BLOCK_STEPS + _CHANGE_STEPS * len(block.changes), _WHAT)
         self._mark_changed(start, block.changed)
         if block.exit is not None and block.exit.effect is not None:
@@ -241,6 +256,8 @@ class FlowAnalysis:
                 is_returning, bits = True, self._clobbered
             else:
                 self.enter(target)
+                if self._needs_fp(state):
+                    self.needing_fp.add(target)
                 self._callers.setdefault(target, set()).add(start)
                 is_returning, bits = target in self._returning, self._changed.get(target, 0)
                 keeps_fp &= target not in self._spoiling_fp
@@ -248,6 +265,15 @@ class FlowAnalysis:
                 returns, changed = True, changed | bits
         if returns:
             self._come_back(start, end, state, changed, keeps_fp=keeps_fp)
+
+    def _needs_fp(self, state: State) -> bool:
+        """Whether a caller's frame cannot be found without FP, or the caller's caller's FP is in no other place."""
+        sp = state.registers.get(self.arch.sp_register)
+        if sp is None or sp.base != CFA:
+            return True
+        if state.registers.get(self.arch.fp_register) != _CALLER_FP:
+            return False
+        return not any(value == _CALLER_FP and place >= sp for place, value in state.slots.items() if place.base == CFA)
 
     def _come_back(
         self, start: int, end: int, state: State, changed: int | None = None, *, keeps_fp: bool = True

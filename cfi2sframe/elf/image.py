@@ -94,7 +94,7 @@ class ElfImage:
         #: The first SHT_SYMTAB_SHNDX of each symbol table, by the table's index.
         self._index_lists = {s.link: s for s in reversed(self.sections) if s.type == c.SHT_SYMTAB_SHNDX}
         self._code_starts = [r.start_vaddr for r in self.code_ranges]
-        #: What `all_cfi` has derived from instructions; it costs too much to be done for each version of a section.
+        #: What `uncovered` has derived from instructions; it costs too much to be done for each version of a section.
         self.derived: Derived | None = None
 
     def __repr__(self) -> str:

@@ -18,7 +18,6 @@ from cfi2sframe.dwarf.writer import FDE_HEAD_SIZE, advance, cie, fde_head
 from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.elf.constants import EM_S390, EM_X86_64
 from cfi2sframe.errors import CfiError
-from cfi2sframe.gotable.header import find_table
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
@@ -76,19 +75,15 @@ class _DepthRows(NamedTuple):
     problem: str = ""
 
 
-def go_table_cfi(image: ElfImage) -> tuple[CfiSection, ...]:
-    """Return the CFI that says what Go's table says; nothing in a file without one.
+def go_table_cfi(image: ElfImage, table: GoTable) -> CfiSection:
+    """Return the CFI that says what Go's table says.
 
     Functions are damaged one by one (`CfiSection.damaged`). Those for which no depth is true have no rule for the CFA:
     functions that change SP by other means than pushing and subtracting (a switch of stacks), that pop what they have
     not pushed, the trampoline of signals, and, other than on AMD64, functions whose call a signal handler has faked.
-    Raises `UnfitError` when the table is of another version of Go, `CfiError` when it is damaged as a whole,
-    `BudgetError` when it is out of proportion to the file.
+    Raises `CfiError` when the table is damaged as a whole, `BudgetError` when it is out of proportion to the file.
     """
-    table = find_table(image)
-    if table is None:
-        return ()
-    return (_Translation(image, table).section(),)
+    return _Translation(image, table).section()
 
 
 class _Translation:

@@ -90,7 +90,7 @@ class Machine:
         for page in range(vaddr // _PAGE * _PAGE, vaddr + size, _PAGE):
             if page not in self._pages and not _CODE_VADDR <= page < _CODE_VADDR + _CODE_SIZE:
                 self._emulator.mem_map(page, _PAGE)
-                self._emulator.mem_write(page, random.Random(page).randbytes(_PAGE))
+                self._emulator.mem_write(page, random.Random(page).randbytes(_PAGE))  # noqa: S311 - any content
                 self._pages.add(page)
 
     def _on_unmapped(self, _emulator: Any, _kind: int, vaddr: int, size: int, *_: object) -> bool:  # noqa: ANN401

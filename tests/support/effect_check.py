@@ -165,7 +165,9 @@ def _wrong_flow(effect: Effect, pc: int, expected: Expected, after: Executed) ->
     elif flow is Flow.BRANCH:
         places = {target, pc + 4}
     elif flow in (Flow.JUMP_INDIRECT, Flow.RETURN, Flow.CALL_INDIRECT):
-        wanted = expected.values.get(JUMP_TARGET)
+        if JUMP_TARGET not in expected.named:
+            return ["no step tells where control goes"]
+        wanted = expected.values[JUMP_TARGET]
         places = {after.pc if wanted is None else wanted}
     elif flow is Flow.STOP:
         return ["it does not stop"]

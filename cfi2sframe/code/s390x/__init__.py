@@ -49,7 +49,7 @@ from cfi2sframe.code.s390x.steps import (
     named_pairs,
     pair,
 )
-from cfi2sframe.code.s390x.text import FLOATS, Text, parse
+from cfi2sframe.code.s390x.text import FLOATS, S390xText, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ _DEPENDING: Final = frozenset(
 )
 
 
-_HANDLERS: Final[dict[str, Callable[[Text], Effect | None]]] = {
+_HANDLERS: Final[dict[str, Callable[[S390xText], Effect | None]]] = {
     **dict.fromkeys(READS_ONLY, lambda _text: NO_EFFECT),
     **dict.fromkeys(FLAGS_ONLY, lambda _text: _FLAGS_ONLY_EFFECT),
     **dict.fromkeys(FIRST_ONLY, first),

@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(r"-?(?:0x[0-9a-f]+|\d+)")
 _MASK: Final = (1 << 64) - 1
 
 
-class Memory(NamedTuple):
+class S390xMemory(NamedTuple):
     """An operand in memory: registers or `NOTHING`, the displacement, and the length in bytes where the text has one.
 
     `index` may be a register that holds the length, or a vector register of indices: no part of a plain address.
@@ -50,7 +50,7 @@ class Memory(NamedTuple):
         return self.base != NOTHING and self.index == NOTHING
 
 
-class Text(NamedTuple):
+class S390xText(NamedTuple):
     """An instruction: its name, its operands, its address, and the address of the next one."""
 
     name: str
@@ -77,7 +77,7 @@ class Text(NamedTuple):
         number = self.number(place)
         return None if number is None else number & _MASK
 
-    def memory(self, place: int) -> Memory | None:
+    def memory(self, place: int) -> S390xMemory | None:
         """Return an operand in memory; None where it is something else. A number alone is an address."""
         text = self.operands[place] if place < len(self.operands) else ""
         number, _, inside = text.partition("(")
@@ -96,16 +96,16 @@ class Text(NamedTuple):
                 registers.append(_REGISTERS.get(part, _OTHER))
         base = registers[-1] if registers else NOTHING
         index = registers[0] if len(registers) > 1 else NOTHING
-        return Memory(base, index, int(number, 0), length)
+        return S390xMemory(base, index, int(number, 0), length)
 
     def named(self) -> list[int]:
         """Return the registers that are operands by themselves, not parts of an address."""
         return [_REGISTERS[text] for text in self.operands if text in _REGISTERS]
 
 
-def parse(address: int, size: int, mnemonic: str, operands: str) -> Text:
+def parse(address: int, size: int, mnemonic: str, operands: str) -> S390xText:
     """Return the parts of an instruction's text."""
-    return Text(mnemonic, tuple(_OPERAND.findall(operands)), address, address + size)
+    return S390xText(mnemonic, tuple(_OPERAND.findall(operands)), address, address + size)
 
 
 def float_register(number: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The call frame information of an image and, where asked for, rows from instructions for code that it does not cover.
+"""Code that no CFI covers: where it is, and what its instructions say of it as one more source of CFI.
 
 What a file says of its code is better than what its instructions say: nothing is derived for an address that an FDE or
 a PLT stub holds, whatever becomes of these. Nor is anything derived for padding.
@@ -18,26 +18,14 @@ from cfi2sframe.errors import BudgetError, CfiError, ElfError, UnfitError
 from cfi2sframe.padding import fill_size
 from cfi2sframe.reasons import UnreadSource
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
-from cfi2sframe.sources import FoundCfi, find_cfi
+from cfi2sframe.sources import FoundCfi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.code_map import CodeMap
-    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import CodeRange
-
-
-def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
-    """Read the image's CFI, of one kind or of all, and with "code" as the kind derive what follows from instructions.
-
-    Raises what `find_cfi` and `read_programs` raise; `UnfitError` when there is neither CFI nor code with rows. Where
-    instructions cannot be analysed, that source is unread, as any other that cannot be read. Raises `InputError` when
-    there is code to be analysed and capstone cannot be loaded.
-    """
-    cfi = read_programs(image, find_cfi(image, kind))
-    return _with_derived(image, cfi) if kind == "code" else cfi
 
 
 def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
@@ -49,7 +37,13 @@ def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
     return [gap for code, gap in _gaps(image, held) if image.code_bytes(code, gap.start, gap.start + 1)]
 
 
-def _with_derived(image: ElfImage, cfi: Cfi) -> Cfi:
+def with_derived(image: ElfImage, cfi: Cfi) -> Cfi:
+    """Return an image's CFI and, as its last source, what follows from the instructions of the code that it leaves.
+
+    Where that cannot be found out, the source is unread, as any other that cannot be read; without any other source,
+    that is raised: `ElfError`, `CfiError`, `BudgetError`, or `UnfitError` when no rows follow. Raises `InputError` when
+    there is code to be analysed and capstone cannot be loaded.
+    """
     if not cfi.sections:
         found = _derived(image, cfi)
         if not found.sections:
