@@ -144,7 +144,8 @@ class _Sieve:
         self._addresses = addresses
         #: Registers with a number, as the size of a large frame.
         self._numbers: dict[int, int] = {}
-        #: Registers of which nothing is known, whatever was known at the block's start.
+        #: Registers of which nothing is known, whatever was known at the block's start. The target of a jump that led
+        #: to the block may be known there.
         self._lost = {BETWEEN_STEPS}
 
     def left_of(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -190,5 +191,4 @@ class _Sieve:
             return step.offset not in self._addresses and step.register not in (self._system_call_register, JUMP_TARGET)
         if op is Op.ADD:
             return step.source in lost or step.register in lost
-        # Either one may be the table's address where the other is not multiplied.
-        return op is Op.LOAD_INDEXED and step.source in lost and (step.scale != 1 or step.index in lost)
+        return op is Op.LOAD_INDEXED and step.source in lost

@@ -34,12 +34,13 @@ long on_long(long x, long y) { switch (x) { CASES } return 1; }
 long on_int(int x, long y) { switch (x + 3) { CASES } return 2; }
 long on_bits(unsigned char x, long y) { switch (x & 7) { CASES } return 3; }
 long on_memory(unsigned short *p, long y) { switch (p[1]) { CASES } return 4; }
-long in_loop(unsigned char *p, long y, long (*call)(long)) {
+struct list { long number; long (*call)(long); };
+long in_loop(unsigned char *p, long y, long (*call)(long), struct list *list) {
   for (;;) {
     switch (*p++) {
     case 0: return y;
     case 1: y += call(3); break;
-    case 2: y *= 7; break;
+    case 2: y *= list[y ^ 5].call(7); break;
     case 3: y -= b(9); break;
     case 4: y ^= 17; break;
     case 5: a(y); break;
