@@ -145,8 +145,9 @@ class _Sieve:
         self._addresses = addresses
         #: Registers with a number, as the size of a large frame.
         self._numbers: dict[int, int] = {}
-        #: Registers of which nothing is known, whatever was known at the block's start.
-        self._lost = {JUMP_TARGET, BETWEEN_STEPS}
+        #: Registers of which nothing is known, whatever was known at the block's start. The target of a jump that led
+        #: to the block may be known there.
+        self._lost = {BETWEEN_STEPS}
 
     def left_of(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
         """Return those of an instruction's steps that matter."""

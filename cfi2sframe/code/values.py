@@ -299,6 +299,8 @@ class Machine:
 
     def _load_indexed(self, state: State, step: Step, address: int) -> None:
         _, register, source, offset, size, index, scale, is_signed = step
+        if scale == 1 and source != NOTHING and state.targets_of(source) is None:
+            source, index = index, source
         number = state.registers.get(index)
         limit = number.offset if number is not None and is_limited(number) and number.offset < _NO_LIMIT else None
         if number is not None and SCALED <= number.base < SET_AT:
