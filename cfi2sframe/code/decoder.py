@@ -7,7 +7,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
-from cfi2sframe.elf.object_code import CodeBytes
+from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Decoder:
         self._swept: dict[int, Decoded] = {}
         self._found = self._swept
         self._bytes: dict[int, bytes] = {}
-        self.code = CodeBytes(image)
+        self.code = RelocatedCode(image)
         try:
             self._disassembler: Any = arch.open_disassembler()
         except ImportError:

@@ -284,6 +284,9 @@ class FlowAnalysis:
         """
         if changed is None:
             changed = self._clobbered
+        if self.arch.ra_slot is None:
+            # The call itself changes it.
+            changed |= 1 << self.arch.ra_register
         self._mark_changed(start, changed)
         if self.around.is_start(end):
             return
