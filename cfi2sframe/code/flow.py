@@ -378,12 +378,15 @@ def branch_states(arch: CodeArch, effect: Effect, compared: Step | None, state: 
             known = equal.registers.get(same)
             if register == arch.sp_register and known is not None and known.base == CFA:
                 equal.registers[register] = known
-    elif compared.source < 0 and not compared.is_signed:
+    elif compared.source < 0:
         is_strict = condition in (Condition.ABOVE, Condition.BELOW_OR_EQUAL)
         below = other if condition in (Condition.ABOVE, Condition.ABOVE_OR_EQUAL) else taken
         number = compared.offset if is_strict else compared.offset - 1
         old = below.registers.get(compared.register)
-        if number >= 0 and (old is None or old.base == LIMITED):
+        limit = old.offset if old is not None and old.base == LIMITED else None
+        # A number that is not negative compares alike as a signed one.
+        is_unsigned = not compared.is_signed or (limit is not None and limit >> (8 * compared.size - 1) == 0)
+        if number >= 0 and is_unsigned and (old is None or limit is not None):
             below.registers[compared.register] = Value(LIMITED, number)
     return taken, other
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
+from cfi2sframe.code.effects import RA_SIGN_STATE
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, NO_CALLER, RETURN_ADDRESS, Value
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from cfi2sframe.code.values import State
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
-#: The pseudo-register of DWARF for AArch64 that says whether the RA is signed: 1 with the A key, 2 with the B key.
-RA_SIGN_STATE: Final = 34
 _CALLER_FP: Final = Value(CALLER_FP, 0)
 _RA: Final = Value(RETURN_ADDRESS, 0)
 _NO_CALLER: Final = Value(NO_CALLER, 0)
