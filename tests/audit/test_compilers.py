@@ -153,7 +153,7 @@ def test_compiled_functions(compiler: str, options: str, tmp_path: Path) -> None
     if compiler == "clang" and "accumulate" in options:
         pytest.skip("clang has no such options")
     path = tmp_path / "compiled.so"
-    words = [compiler, *options.split(), "-w", "-fPIC", "-shared", "-nostdlib", "-x", "c", "-", "-o", path]
+    words = [compiler, *options.split(), "-w", "-fPIC", "-shared", "-nostdlib", "-x", "c", "-", "-o", str(path)]
     subprocess.run(words, input=SOURCE, text=True, check=True)
     result = audited(path)
     assert said_of(result) == []
