@@ -143,7 +143,7 @@ class Exits:
         flow = self.flow
         if flow.decoder.span_of(target) is None:
             return (), self._jump_verdict(state) if flow.around.is_entry(target) else _NEUTRAL
-        if target in flow.entries and flow.is_at_return(state):
+        if flow.is_known_entry(target) and flow.is_at_return(state):
             return (), _CONFIRMS
         if not flow.is_kept(target):
             return (target,), _NEUTRAL

@@ -18,7 +18,7 @@ from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RE
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from cfi2sframe.code.blocks import Exit
     from cfi2sframe.code.decoder import Decoder
@@ -59,10 +59,13 @@ class FlowAnalysis:
     `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
-    def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
+    def __init__(
+        self, decoder: Decoder, arch: CodeArch, around: Surroundings, certain: Container[int] = frozenset()
+    ) -> None:
         self.decoder = decoder
         self.arch = arch
         self.around = around
+        self.certain = certain
         self.machine = Machine(arch, address_range(decoder.image))
         self.blocks = Blocks(decoder, self.machine.addresses)
         self.states: dict[int, State] = {}
@@ -113,6 +116,10 @@ class FlowAnalysis:
             del self.states[start]
             self.entries.discard(start)
         self.blocks.remove(gone)
+
+    def is_known_entry(self, vaddr: int) -> bool:
+        """Whether an address is an entry for certain, or that of an earlier round."""
+        return vaddr in self.entries and (vaddr in self.certain or vaddr in self.kept)
 
     def is_called(self, start: int) -> bool:
         """Whether kept code calls an address."""
@@ -371,12 +378,15 @@ def branch_states(arch: CodeArch, effect: Effect, compared: Step | None, state: 
             known = equal.registers.get(same)
             if register == arch.sp_register and known is not None and known.base == CFA:
                 equal.registers[register] = known
-    elif compared.source < 0 and not compared.is_signed:
+    elif compared.source < 0:
         is_strict = condition in (Condition.ABOVE, Condition.BELOW_OR_EQUAL)
         below = other if condition in (Condition.ABOVE, Condition.ABOVE_OR_EQUAL) else taken
         number = compared.offset if is_strict else compared.offset - 1
         old = below.registers.get(compared.register)
-        if number >= 0 and (old is None or old.base == LIMITED):
+        limit = old.offset if old is not None and old.base == LIMITED else None
+        # A number that is not negative compares alike as a signed one.
+        is_unsigned = not compared.is_signed or (limit is not None and limit >> (8 * compared.size - 1) == 0)
+        if number >= 0 and is_unsigned and (old is None or limit is not None):
             below.registers[compared.register] = Value(LIMITED, number)
     return taken, other
 
