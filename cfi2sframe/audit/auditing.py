@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.audit.agreement import Judge
 from cfi2sframe.audit.directives import directive_for
 from cfi2sframe.audit.held_code import follow
-from cfi2sframe.audit.records import Answer, Audit, Finding, RuleSubject, Tally, Undecided
+from cfi2sframe.audit.records import Answer, Audit, Contradiction, RuleSubject, RuleTally, Undecided
 from cfi2sframe.audit.rows_in_force import InForce, RowsInForce
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
@@ -50,7 +50,7 @@ def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
     return _Auditor(image, entries, rows, flow).run()
 
 
-class _Contradiction(NamedTuple):
+class _Contradicted(NamedTuple):
     """An instruction whose CFI is contradicted in one subject; `value` is what the rule's place has."""
 
     vaddr: int
@@ -75,7 +75,7 @@ class _Auditor:
         self.agreed_count = 0
         self.contradicted_count = 0
         self.undecided: dict[tuple[int, Undecided], int] = Counter()
-        self.contradictions: list[_Contradiction] = []
+        self.contradictions: list[_Contradicted] = []
         self.reached: set[int] = set()
         self._first_of_go = _first_of_go(image, entries)
         self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
@@ -95,7 +95,7 @@ class _Auditor:
             sum(pieces.ends) - sum(pieces.starts),
             self.agreed_count,
             self.contradicted_count,
-            {each: Tally(*(self.counts.get((each, answer), 0) for answer in Answer)) for each in RuleSubject},
+            {each: RuleTally(*(self.counts.get((each, answer), 0) for answer in Answer)) for each in RuleSubject},
             dict(reasons),
             tuple((self.entries.starts[number], reason, n) for (number, reason), n in sorted_counts(self.undecided)),
             tuple(sorted(self._findings(), key=_place_of)),
@@ -165,7 +165,7 @@ class _Auditor:
         for subject, opinion, cfi_rule, code_rule in rules:
             if opinion.answer is Answer.CONTRADICTS:
                 self.contradictions += [
-                    _Contradiction(vaddr, number, subject, cfi_rule, code_rule, opinion.value) for vaddr in addresses
+                    _Contradicted(vaddr, number, subject, cfi_rule, code_rule, opinion.value) for vaddr in addresses
                 ]
 
     def _not_reached(self) -> None:
@@ -181,9 +181,9 @@ class _Auditor:
                     self.undecided[number, Undecided.NOT_REACHED] += 1
                 vaddr = decoded.end_vaddr
 
-    def _findings(self) -> Iterable[Finding]:
+    def _findings(self) -> Iterable[Contradiction]:
         """Return contradictions of neighbouring instructions that differ alike as one finding."""
-        found: dict[tuple[int, RuleSubject], tuple[Finding, tuple[object, ...]]] = {}
+        found: dict[tuple[int, RuleSubject], tuple[Contradiction, tuple[object, ...]]] = {}
         for each in sorted(self.contradictions, key=_order):
             key = each.number, each.subject
             # A CFA that is too low by the same number of bytes, a register with the same rule.
@@ -240,11 +240,13 @@ def _first_of_go(image: ElfImage, entries: CfiEntries) -> int:
     return len(entries)
 
 
-def _finding(first: _Contradiction, function_vaddr: int, arch: Arch) -> Finding:
+def _finding(first: _Contradicted, function_vaddr: int, arch: Arch) -> Contradiction:
     """Return the finding that begins with a contradiction."""
     directive = directive_for(first.subject, first.cfi_rule, first.code_rule, arch)
     code_rule = "" if first.code_rule is None else _text(first.code_rule, arch)
-    return Finding(function_vaddr, first.vaddr, 1, first.subject, _text(first.cfi_rule, arch), code_rule, directive)
+    return Contradiction(
+        function_vaddr, first.vaddr, 1, first.subject, _text(first.cfi_rule, arch), code_rule, directive
+    )
 
 
 def _text(rule: CfaRule | RegisterRule | None, arch: Arch) -> str:
@@ -258,9 +260,9 @@ def sorted_counts(counts: dict[tuple[int, Undecided], int]) -> list[tuple[tuple[
     return sorted(counts.items(), key=lambda item: (item[0][0], item[0][1].value))
 
 
-def _place_of(finding: Finding) -> tuple[int, str]:
+def _place_of(finding: Contradiction) -> tuple[int, str]:
     return finding.vaddr, finding.subject.value
 
 
-def _order(each: _Contradiction) -> tuple[int, str]:
+def _order(each: _Contradicted) -> tuple[int, str]:
     return each.vaddr, each.subject.value

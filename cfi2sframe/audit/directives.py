@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.audit.records import Subject
+from cfi2sframe.audit.records import RuleSubject
 from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterOffset
 from cfi2sframe.elf.constants import EM_AARCH64
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def directive_for(
-    subject: Subject, old: CfaRule | RegisterRule | None, new: CfaRule | RegisterRule | None, arch: Arch
+    subject: RuleSubject, old: CfaRule | RegisterRule | None, new: CfaRule | RegisterRule | None, arch: Arch
 ) -> str:
     """Return the directive that replaces an old rule by a new one; empty where none does it."""
     if isinstance(new, RegisterOffset):
         if isinstance(old, RegisterOffset) and old.register == new.register:
             return f".cfi_def_cfa_offset {new.offset}"
         return f".cfi_def_cfa {_name(new.register, arch)}, {new.offset}"
-    register = _name(arch.fp_register if subject is Subject.FP else arch.ra_register, arch)
+    register = _name(arch.fp_register if subject is RuleSubject.FP else arch.ra_register, arch)
     if isinstance(new, AtCfa):
         return f".cfi_offset {register}, {new.offset}"
     if isinstance(new, InRegister):

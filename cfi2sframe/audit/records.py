@@ -35,7 +35,7 @@ class Undecided(Enum):
     OTHER_PLACE = "the CFI names a place whose value is not followed"
 
 
-class Finding(NamedTuple):
+class Contradiction(NamedTuple):
     """Neighbouring instructions of a function whose CFI contradicts them in the same way.
 
     `function_vaddr` is where the function's FDE starts, `vaddr` the first of `instruction_count` instructions.
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
     directive: str = ""
 
 
-class Tally(NamedTuple):
+class RuleTally(NamedTuple):
     """Instructions by what was found out about one rule."""
 
     silent: int = 0
@@ -73,10 +73,10 @@ class Audit(NamedTuple):
     code_size: int
     agreed_count: int
     contradicted_count: int
-    tallies: dict[RuleSubject, Tally]
+    tallies: dict[RuleSubject, RuleTally]
     undecided: dict[Undecided, int]
     undecided_functions: tuple[tuple[int, Undecided, int], ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Contradiction, ...]
 
     @property
     def undecided_count(self) -> int:

@@ -83,7 +83,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def _audit(found: Sequence[Source | Unusable], arguments: argparse.Namespace, out: TextIO) -> int:
     """Print what is found out about all files; return the worst one's exit status."""
     is_single = is_one_file(found)
-    printer = (_JsonPrinter if format_of(arguments) == "json" else _TextPrinter)(arguments, out, is_single=is_single)
+    printer = (_AuditJson if format_of(arguments) == "json" else _AuditText)(arguments, out, is_single=is_single)
     statuses = [EXIT_SUCCESS]
     question = partial(_account, kind=arguments.source, context=arguments.context)
     for source, result in answers_of(found, question, arguments):
@@ -106,7 +106,7 @@ def _account(image: ElfImage, kind: CfiKind | None, context: int) -> Account:
     return account(image, kind, context=context)
 
 
-class _TextPrinter:
+class _AuditText:
     """Prints the findings of each file, and its sum; of several files, those without findings are in one sum."""
 
     def __init__(self, arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:
@@ -134,7 +134,7 @@ class _TextPrinter:
             self._out.write(f"{counted(self.count, 'file')}: {clean}, {places} in the others\n")
 
 
-class _JsonPrinter:
+class _AuditJson:
     """Prints an account as JSON, or a list of several."""
 
     def __init__(self, _arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:

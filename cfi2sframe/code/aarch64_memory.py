@@ -183,7 +183,7 @@ def _vector(text: Aarch64Text) -> Effect:
     """Return the effect of what has a vector for its first operand: general registers are only read by it."""
     memory = text.memory
     if memory is None:
-        return Effect((FLAGS,)) if text.operands[0].startswith("p") else NO_EFFECT
+        return Effect((FLAGS,)) if text.operands[0].startswith(("p", "{p", "{ p")) else NO_EFFECT
     if text.name.startswith("ld") and not _VECTOR_ATOMIC.match(text.name):
         return _access(memory, ())
     size = list_size(text.operands)

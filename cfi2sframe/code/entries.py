@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.code.effects import Flow, Op
 from cfi2sframe.code.references import Reference, references_in
 from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.dynamic import dynamic_entries, initializer_vaddrs
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.errors import ElfError
 
@@ -57,13 +58,29 @@ def find_entries(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> 
         # The linker's relocations also fill fields within instructions, which begin nothing.
         referred = referred_addresses(image, with_static=False) - labels
         possible.update(vaddr for vaddr in referred if decoder.span_of(vaddr) is not None)
+    with suppress(ElfError):
+        initializers = set() if image.is_relocatable else initializer_vaddrs(image)
+        certain.update(vaddr for vaddr in initializers if decoder.span_of(vaddr) is not None)
     for reference in _from_covered_code(image, decoder, covered):
         (certain if reference.is_call else possible).add(reference.target)
+    entry = _process_entry(image, decoder)
+    if entry is not None:
+        certain.discard(entry)
+        possible.discard(entry)
+    possible -= certain
+    return Entries(frozenset(certain), frozenset(possible), frozenset(labels - certain - possible), entry)
+
+
+def _process_entry(image: ElfImage, decoder: Decoder) -> int | None:
+    """Return where a process begins, which nothing has called; None where that is not in the code.
+
+    Linkers have given libraries an entry point, too: the first function of their code.
+    """
     entry = image.header.entry_vaddr
-    process_entry = entry if not image.is_relocatable and entry and decoder.span_of(entry) is not None else None
-    certain.discard(entry)
-    possible -= certain | {entry}
-    return Entries(frozenset(certain), frozenset(possible), frozenset(labels - certain - possible), process_entry)
+    if not entry or decoder.span_of(entry) is None:
+        return None
+    is_program = image.header.type == c.ET_EXEC or any(segment.type == c.PT_INTERP for segment in image.segments)
+    return entry if is_program or dynamic_entries(image).get(c.DT_FLAGS_1, 0) & c.DF_1_PIE else None
 
 
 def _symbols(image: ElfImage, decoder: Decoder) -> tuple[set[int], set[int]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
+from cfi2sframe.code.effects import RA_SIGN_STATE
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, NO_CALLER, RETURN_ADDRESS, Value
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from cfi2sframe.code.values import State
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
-#: The pseudo-register of DWARF for AArch64 that says whether the RA is signed: 1 with the A key, 2 with the B key.
-RA_SIGN_STATE: Final = 34
 _CALLER_FP: Final = Value(CALLER_FP, 0)
 _RA: Final = Value(RETURN_ADDRESS, 0)
 _NO_CALLER: Final = Value(NO_CALLER, 0)
@@ -128,9 +127,10 @@ class RowMaker:
         if register is not None and register < RA_SIGN_STATE:
             return InRegister(register)
         place = next((place for place, value in state.slots.items() if value == _CALLER_FP), None)
-        sp = state.registers.get(self.arch.sp_register)
-        if place is not None and sp is not None and sp.base == place.base and place.offset >= sp.offset:
-            return AtExpression(_address(self.arch.sp_register, place.offset - sp.offset))
+        for register in (self.arch.sp_register, self.arch.fp_register) if place is not None else ():
+            base = state.registers.get(register)
+            if base is not None and place is not None and base.base == place.base and place.offset >= base.offset:
+                return AtExpression(_address(register, place.offset - base.offset))
         # The caller's value cannot be told: a row without FP would say that the register has it.
         return NoRule.UNDEFINED
 

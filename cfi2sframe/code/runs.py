@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.code_reasons import CodeReason
+from cfi2sframe.code.effects import RA_SIGN_STATE
 from cfi2sframe.code.records import DerivedFunction
-from cfi2sframe.code.rows import RA_SIGN_STATE
 from cfi2sframe.code.values import CONSTANT, Value
 from cfi2sframe.dwarf.rules import NoRule, RowState, TableBuilder
 

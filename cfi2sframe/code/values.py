@@ -242,11 +242,19 @@ class Machine:
                 if any(isinstance(target, TableWord) and target.origin == register for target in targets):
                     state.targets[other] = frozenset([_without_origin(target, register) for target in targets])
         if value is not None:
+            if register == self.sp and state.slots:
+                self._drop_popped(state, value)
             state.registers[register] = value
         elif register == self.sp:
             self._set_sp(state, address)
         else:
             state.registers.pop(register, None)
+
+    def _drop_popped(self, state: State, sp: Value) -> None:
+        """Forget the slots that signal handlers may write to once SP has this value, wherever SP is later."""
+        lowest = sp.offset - self.arch.red_zone
+        for place in [p for p in state.slots if p.base == sp.base and p.offset < lowest]:
+            del state.slots[place]
 
     @staticmethod
     def _forget_base(state: State, base: int) -> None:
@@ -291,6 +299,8 @@ class Machine:
 
     def _load_indexed(self, state: State, step: Step, address: int) -> None:
         _, register, source, offset, size, index, scale, is_signed = step
+        if scale == 1 and source != NOTHING and state.targets_of(source) is None:
+            source, index = index, source
         number = state.registers.get(index)
         limit = number.offset if number is not None and is_limited(number) and number.offset < _NO_LIMIT else None
         if number is not None and SCALED <= number.base < SET_AT:

@@ -48,8 +48,8 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
     """Return the addresses that symbols, entry points and relocations of a file name, and those that relocations fill.
 
     They may be addresses of anything; in an object, those of the image's layout. `with_static`: count the relocations
-    that are the linker's; what those of a table of distances name is only near what they mean. Raises `ElfError` when one of the
-    tables cannot be read, `BudgetError` when they are out of proportion to the file.
+    that are the linker's; what those of a table of distances name is only near what they mean. Raises `ElfError` when
+    one of the tables cannot be read, `BudgetError` when they are out of proportion to the file.
     """
     found = {image.header.entry_vaddr}
     if image.is_relocatable:

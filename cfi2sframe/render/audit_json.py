@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from cfi2sframe.audit.account import Account, ShownFinding
+    from cfi2sframe.audit.account import Account, ShownContradiction
 
 #: Incremented when a field changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
@@ -30,7 +30,7 @@ def audit_data(account: Account) -> dict[str, Any]:
     }
 
 
-def _finding(found: ShownFinding) -> dict[str, Any]:
+def _finding(found: ShownContradiction) -> dict[str, Any]:
     finding = found.finding
     return {
         "place": found.place,

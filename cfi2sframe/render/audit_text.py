@@ -10,7 +10,7 @@ from cfi2sframe.printable import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.audit.account import Account, ShownFinding
+    from cfi2sframe.audit.account import Account, ShownContradiction
     from cfi2sframe.audit.records import Audit
 
 
@@ -37,7 +37,7 @@ def sum_of(result: Audit) -> str:
     return f"{counted(total, 'instruction')}, {share}, {result.contradicted_count:,} contradict the CFI, in {places}"
 
 
-def _sentence(found: ShownFinding) -> str:
+def _sentence(found: ShownContradiction) -> str:
     finding = found.finding
     function = f"{found.function}: " if found.function else ""
     ours = f"the instructions say {finding.code_rule}" if finding.code_rule else "the instructions say otherwise"
@@ -47,7 +47,7 @@ def _sentence(found: ShownFinding) -> str:
     return f"{text} ({counted(finding.instruction_count, 'instruction')})"
 
 
-def _instructions(found: ShownFinding) -> Iterator[str]:
+def _instructions(found: ShownContradiction) -> Iterator[str]:
     width = max((len(each.place) for each in found.instructions), default=0)
     for each in found.instructions:
         yield f"  {'>' if each.is_first else ' '} {each.place:>{width}}  {each.text}"

@@ -31,7 +31,9 @@ RIGHT = {
     "two exits": (
         f"{PUSH_BX}; test %edi, %edi; je 1f; .cfi_remember_state; {POP_BX}; ret; 1: .cfi_restore_state; {POP_BX}; ret"
     ),
-    "a call that does not return": f"{PUSH_BX}; test %edi, %edi; je 1f; {POP_BX}; ret; 1: .cfi_def_cfa_offset 16; call abort",
+    "a call that does not return": (
+        f"{PUSH_BX}; test %edi, %edi; je 1f; {POP_BX}; ret; 1: .cfi_def_cfa_offset 16; call abort"
+    ),
     "a frame without a fixed size": (
         f"{FRAME}; sub %rdi, %rsp; and $-64, %rsp; mov %rsp, %rdi; call g; leave; .cfi_def_cfa %rsp, 8; ret"
     ),
@@ -77,8 +79,9 @@ WRONG = {
     ),
     "FP saved at another slot": (
         (
-            "push %rbx; .cfi_def_cfa_offset 16; push %rbp; .cfi_def_cfa_offset 24; .cfi_offset %rbp, -16; xor %ebp, %ebp; "
-            "call g; pop %rbp; .cfi_def_cfa_offset 16; .cfi_restore %rbp; pop %rbx; .cfi_def_cfa_offset 8; ret"
+            "push %rbx; .cfi_def_cfa_offset 16; push %rbp; .cfi_def_cfa_offset 24; .cfi_offset %rbp, -16; "
+            "xor %ebp, %ebp; call g; pop %rbp; .cfi_def_cfa_offset 16; .cfi_restore %rbp; pop %rbx; "
+            ".cfi_def_cfa_offset 8; ret"
         ),
         [Said(2, "FP", "*(c-16)", "*(c-24)")],
     ),
@@ -103,8 +106,8 @@ WRONG = {
     ),
     "RA popped, and still at its slot by the CFI": (
         (
-            "pop %rdx; .cfi_def_cfa_offset 0; push %rax; .cfi_def_cfa_offset 8; call g; pop %rax; .cfi_def_cfa_offset 0; "
-            "jmp *%rdx"
+            "pop %rdx; .cfi_def_cfa_offset 0; push %rax; .cfi_def_cfa_offset 8; call g; pop %rax; "
+            ".cfi_def_cfa_offset 0; jmp *%rdx"
         ),
         [Said(2, "RA", "*(c-8)", "rdx")],
     ),

@@ -41,7 +41,7 @@ def _branch(
     if target is None:
         return None
     if target == text.address + _TRAP_DISTANCE:
-        return Effect(steps)
+        return NO_EFFECT
     return Effect(steps, Flow.BRANCH, target, condition=condition)
 
 
