@@ -100,6 +100,7 @@ static void open_window(struct shadow_thread *thread)
 
   shadow_sums.windows++;
   in_window = true;
+  shadow_protect_all(true);
   thread->is_stepping = false;
   setitimer(ITIMER_REAL, &once, NULL);
 }
@@ -115,7 +116,7 @@ static void close_window(struct shadow_thread *thread)
     open_window(thread);
   else {
     in_window = false;
-    shadow_close_all();
+    shadow_protect_all(false);
   }
 }
 
@@ -185,7 +186,7 @@ static void on_trap(struct shadow_thread *thread)
   else if (pages == NULL) {
     thread->is_stepping = false;
     if (!is_over)
-      shadow_close_all();
+      shadow_protect_all(false);
   }
 }
 
@@ -207,7 +208,7 @@ static bool on_fault(struct shadow_thread *thread)
   if ((uint64_t)(uintptr_t)info.si_addr - now.rip > 15)
     return false;
   shadow_protect(pages, true);
-  if (return_pc != 0 || is_over || in_window)
+  if (return_pc != 0 || is_over)
     return true;
   is_called = thread->is_stepping ? shadow_follow(thread, &now)
                                   : shadow_enter(thread, &now);
@@ -316,7 +317,7 @@ int main(int argc, char **argv)
   if (steps_all)
     shadow_get_registers(shadow_pid, &thread->before);
   else
-    shadow_close_all();
+    shadow_protect_all(false);
   resume(thread, 0);
   sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_alarm,
                                          .sa_flags = SA_RESTART}, NULL);
