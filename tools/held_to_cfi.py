@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import load
 from cfi2sframe.audit.auditing import audit
-from cfi2sframe.audit.records import Subject
+from cfi2sframe.audit.records import RuleSubject
 from cfi2sframe.errors import InputError
 from cfi2sframe.files import find_sources
 from cfi2sframe.pool import results_of
@@ -121,7 +121,7 @@ def table_of(results: Iterable[FileResult]) -> list[tuple[str, ...]]:
         ("decided", f"{decided:,} ({_share(decided, total)})"),
         ("agreed, of the decided", f"{counts['agreed']:,} ({_share(counts['agreed'], decided)})"),
         ("contradicted", f"{counts['contradicted']:,}"),
-        *((f"- {subject.value}", f"{counts[subject.value]:,}") for subject in Subject),
+        *((f"- {subject.value}", f"{counts[subject.value]:,}") for subject in RuleSubject),
         ("- places", f"{counts['findings']:,}"),
         ("undecided", f"{counts['undecided']:,} ({_share(counts['undecided'], total)})"),
         *((f"- {reason}", f"{count:,} ({_share(count, total)})") for reason, count in reasons.most_common()),

@@ -7,20 +7,22 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.audit.agreement import Judge
+from cfi2sframe.audit.directives import directive_for
 from cfi2sframe.audit.held_code import follow
-from cfi2sframe.audit.records import Answer, Audit, Finding, Subject, Tally, Undecided
+from cfi2sframe.audit.records import Answer, Audit, Contradiction, RuleSubject, RuleTally, Undecided
 from cfi2sframe.audit.rows_in_force import InForce, RowsInForce
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
 from cfi2sframe.code.rows import RowMaker
 from cfi2sframe.describe import describe_rule
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule, RegisterOffset
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cfi2sframe.arch import Arch
     from cfi2sframe.audit.agreement import Opinion, Opinions
     from cfi2sframe.code.flow import FlowAnalysis
     from cfi2sframe.code.values import State, Value
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
 
-_SUBJECTS: Final = tuple(Subject)
+_SUBJECTS: Final = tuple(RuleSubject)
 _GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 _ALL_BITS: Final = (1 << 64) - 1
 _STEPS: Final = 6
@@ -48,12 +50,12 @@ def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
     return _Auditor(image, entries, rows, flow).run()
 
 
-class _Contradiction(NamedTuple):
+class _Contradicted(NamedTuple):
     """An instruction whose CFI is contradicted in one subject; `value` is what the rule's place has."""
 
     vaddr: int
     number: int
-    subject: Subject
+    subject: RuleSubject
     cfi_rule: CfaRule | RegisterRule | None
     code_rule: CfaRule | RegisterRule | None
     value: Value | None
@@ -69,11 +71,11 @@ class _Auditor:
         self.flow = flow
         self.judge = Judge(image.arch, flow.arch)
         self.maker = RowMaker(flow.arch)
-        self.counts: dict[tuple[Subject, Answer], int] = Counter()
+        self.counts: dict[tuple[RuleSubject, Answer], int] = Counter()
         self.agreed_count = 0
         self.contradicted_count = 0
         self.undecided: dict[tuple[int, Undecided], int] = Counter()
-        self.contradictions: list[_Contradiction] = []
+        self.contradictions: list[_Contradicted] = []
         self.reached: set[int] = set()
         self._first_of_go = _first_of_go(image, entries)
         self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
@@ -93,10 +95,10 @@ class _Auditor:
             sum(pieces.ends) - sum(pieces.starts),
             self.agreed_count,
             self.contradicted_count,
-            {each: Tally(*(self.counts.get((each, answer), 0) for answer in Answer)) for each in Subject},
+            {each: RuleTally(*(self.counts.get((each, answer), 0) for answer in Answer)) for each in RuleSubject},
             dict(reasons),
             tuple((self.entries.starts[number], reason, n) for (number, reason), n in sorted_counts(self.undecided)),
-            tuple(self._findings()),
+            tuple(sorted(self._findings(), key=_place_of)),
         )
 
     def _block(self, start: int) -> None:
@@ -153,17 +155,17 @@ class _Auditor:
         self, addresses: Iterable[int], number: int, row: RowState, opinions: Opinions, state: State
     ) -> None:
         ours = self.maker.row_of(state)
-        rules: tuple[tuple[Subject, Opinion, CfaRule | RegisterRule | None, CfaRule | RegisterRule | None], ...]
+        rules: tuple[tuple[RuleSubject, Opinion, CfaRule | RegisterRule | None, CfaRule | RegisterRule | None], ...]
         known = None if isinstance(ours, CodeReason) else ours
         rules = (
-            (Subject.CFA, opinions[0], row.cfa, known and known.cfa),
-            (Subject.RA, opinions[1], row.ra, known and known.ra),
-            (Subject.FP, opinions[2], row.fp, known and known.fp),
+            (RuleSubject.CFA, opinions[0], row.cfa, known and known.cfa),
+            (RuleSubject.RA, opinions[1], row.ra, known and known.ra),
+            (RuleSubject.FP, opinions[2], row.fp, known and known.fp),
         )
         for subject, opinion, cfi_rule, code_rule in rules:
             if opinion.answer is Answer.CONTRADICTS:
                 self.contradictions += [
-                    _Contradiction(vaddr, number, subject, cfi_rule, code_rule, opinion.value) for vaddr in addresses
+                    _Contradicted(vaddr, number, subject, cfi_rule, code_rule, opinion.value) for vaddr in addresses
                 ]
 
     def _not_reached(self) -> None:
@@ -179,24 +181,20 @@ class _Auditor:
                     self.undecided[number, Undecided.NOT_REACHED] += 1
                 vaddr = decoded.end_vaddr
 
-    def _findings(self) -> Iterable[Finding]:
+    def _findings(self) -> Iterable[Contradiction]:
         """Return contradictions of neighbouring instructions that differ alike as one finding."""
-        found: dict[tuple[int, Subject], tuple[Finding, tuple[object, ...]]] = {}
+        found: dict[tuple[int, RuleSubject], tuple[Contradiction, tuple[object, ...]]] = {}
         for each in sorted(self.contradictions, key=_order):
             key = each.number, each.subject
             # A CFA that is too low by the same number of bytes, a register with the same rule.
-            alike = (each.value,) if each.subject is Subject.CFA else (each.value, each.cfi_rule)
+            alike = (each.value,) if each.subject is RuleSubject.CFA else (each.value, each.cfi_rule)
             last = found.get(key)
             if last is not None and last[1] == alike:
                 found[key] = last[0]._replace(instruction_count=last[0].instruction_count + 1), alike
                 continue
             if last is not None:
                 yield last[0]
-            arch = self.image.arch
-            code_rule = "" if each.code_rule is None else describe_rule(each.code_rule, arch)
-            start = self.entries.starts[each.number]
-            cfi_rule = describe_rule(each.cfi_rule, arch)
-            found[key] = Finding(start, each.vaddr, 1, each.subject, cfi_rule, code_rule), alike
+            found[key] = _finding(each, self.entries.starts[each.number], self.image.arch), alike
         yield from (finding for finding, _ in found.values())
 
 
@@ -242,10 +240,29 @@ def _first_of_go(image: ElfImage, entries: CfiEntries) -> int:
     return len(entries)
 
 
+def _finding(first: _Contradicted, function_vaddr: int, arch: Arch) -> Contradiction:
+    """Return the finding that begins with a contradiction."""
+    directive = directive_for(first.subject, first.cfi_rule, first.code_rule, arch)
+    code_rule = "" if first.code_rule is None else _text(first.code_rule, arch)
+    return Contradiction(
+        function_vaddr, first.vaddr, 1, first.subject, _text(first.cfi_rule, arch), code_rule, directive
+    )
+
+
+def _text(rule: CfaRule | RegisterRule | None, arch: Arch) -> str:
+    if rule in (NoRule.UNSPECIFIED, NoRule.SAME_VALUE):
+        return "unchanged"
+    return describe_rule(rule, arch)
+
+
 def sorted_counts(counts: dict[tuple[int, Undecided], int]) -> list[tuple[tuple[int, Undecided], int]]:
     """Return counts by the number of the FDE and the reason."""
     return sorted(counts.items(), key=lambda item: (item[0][0], item[0][1].value))
 
 
-def _order(each: _Contradiction) -> tuple[int, str]:
+def _place_of(finding: Contradiction) -> tuple[int, str]:
+    return finding.vaddr, finding.subject.value
+
+
+def _order(each: _Contradicted) -> tuple[int, str]:
     return each.vaddr, each.subject.value

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from cfi2sframe.audit.landing_pads import LandingPads
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from cfi2sframe.code.effects import CodeArch
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
+
+
+class _Entry(Enum):
+    """What starts at an address."""
+
+    FUNCTION = 0
+    OUTERMOST = 1
+    """A function without a caller."""
+    WITHOUT_CFI = 2
 
 
 def follow(image: ElfImage, rows: RowsInForce) -> FlowAnalysis:
@@ -56,9 +66,9 @@ def follow(image: ElfImage, rows: RowsInForce) -> FlowAnalysis:
         if vaddr == found.process_entry or decoder.span_of(vaddr) is None or _is_before_pad(vaddr, decoder, pads):
             continue
         row = rows.at(vaddr).row
-        is_at_entry = row is not None and _is_at_entry(row, arch)
-        if row is None or is_at_entry or vaddr in lazy:
-            flow.enter(vaddr, is_firm=is_at_entry)
+        kind = _kind_of(row, arch, is_function=vaddr in found.certain)
+        if kind is not None or vaddr in lazy:
+            flow.enter(vaddr, has_caller=kind is not _Entry.OUTERMOST, is_firm=kind not in (None, _Entry.WITHOUT_CFI))
     flow.run()
     return flow
 
@@ -71,11 +81,18 @@ def _is_before_pad(vaddr: int, decoder: Decoder, pads: LandingPads) -> bool:
     return decoded.end_vaddr in pads
 
 
-def _is_at_entry(row: RowState, arch: CodeArch) -> bool:
-    """Whether a row is that of a function's entry."""
+def _kind_of(row: RowState | None, arch: CodeArch, *, is_function: bool) -> _Entry | None:
+    """Return what a row says of a function that may start with it; None: it is a part that other code leads to."""
+    if row is None:
+        return _Entry.WITHOUT_CFI
+    if row.ra is NoRule.UNDEFINED:
+        return _Entry.OUTERMOST
     unchanged = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
     is_ra_there = row.ra in unchanged if arch.ra_slot is None else row.ra == AtCfa(arch.ra_slot)
-    return row.cfa == RegisterOffset(arch.sp_register, -arch.entry_sp_offset) and is_ra_there and row.fp in unchanged
+    # A symbol makes up for what a row says of FP, which may be wrong.
+    if row.cfa != RegisterOffset(arch.sp_register, -arch.entry_sp_offset) or not is_ra_there:
+        return None
+    return _Entry.FUNCTION if row.fp in unchanged or is_function else None
 
 
 def _lazy_entries(image: ElfImage) -> Iterator[int]:

@@ -7,7 +7,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 
-class Subject(Enum):
+class RuleSubject(Enum):
     """What a rule is about. The value is the text that reports print."""
 
     CFA = "CFA"
@@ -35,23 +35,24 @@ class Undecided(Enum):
     OTHER_PLACE = "the CFI names a place whose value is not followed"
 
 
-class Finding(NamedTuple):
+class Contradiction(NamedTuple):
     """Neighbouring instructions of a function whose CFI contradicts them in the same way.
 
     `function_vaddr` is where the function's FDE starts, `vaddr` the first of `instruction_count` instructions.
-    `cfi_rule` is the CFI's rule of the `subject`, `code_rule` what the instructions say instead; it is empty where they
-    only say that the CFI's rule is wrong.
+    `cfi_rule` is the CFI's rule of the `subject`, `code_rule` what the instructions say instead, and `directive` what
+    says so to an assembler; both are empty where the instructions only say that the CFI's rule is wrong.
     """
 
     function_vaddr: int
     vaddr: int
     instruction_count: int
-    subject: Subject
+    subject: RuleSubject
     cfi_rule: str
     code_rule: str
+    directive: str = ""
 
 
-class Tally(NamedTuple):
+class RuleTally(NamedTuple):
     """Instructions by what was found out about one rule."""
 
     silent: int = 0
@@ -72,10 +73,10 @@ class Audit(NamedTuple):
     code_size: int
     agreed_count: int
     contradicted_count: int
-    tallies: dict[Subject, Tally]
+    tallies: dict[RuleSubject, RuleTally]
     undecided: dict[Undecided, int]
     undecided_functions: tuple[tuple[int, Undecided, int], ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Contradiction, ...]
 
     @property
     def undecided_count(self) -> int:

@@ -71,7 +71,7 @@ def check_line(outcome: Outcome) -> str:
     return f"{printable(outcome.name)}: {verdict}{f': {printable(detail)}' if detail else ''}"
 
 
-class Tally(NamedTuple):
+class BatchTally(NamedTuple):
     """The sums of a run; `kinds` counts what the skipped files are."""
 
     counts: Mapping[Status, int]
@@ -82,13 +82,13 @@ class Tally(NamedTuple):
     section_size: int
 
 
-def tally(outcomes: Sequence[Outcome]) -> Tally:
+def tally(outcomes: Sequence[Outcome]) -> BatchTally:
     """Add up outcomes."""
     counts: dict[Status, int] = dict.fromkeys(_STATUS_ORDER, 0)
     for outcome in outcomes:
         counts[outcome.status] += 1
     good = [outcome for outcome in outcomes if outcome.status != "failed"]
-    return Tally(
+    return BatchTally(
         counts,
         Counter(outcome.skip_kind for outcome in outcomes if outcome.skip_kind is not None),
         sum(outcome.function_count for outcome in good),
@@ -98,7 +98,7 @@ def tally(outcomes: Sequence[Outcome]) -> Tally:
     )
 
 
-def summary_line(total: Tally, known_count: int, seconds: float) -> str:
+def summary_line(total: BatchTally, known_count: int, seconds: float) -> str:
     """Return the one sentence about a run that converts; `known_count` files were not looked into."""
     parts = [_with_kinds(f"{number:,} {status}", status, total) for status, number in total.counts.items() if number]
     if known_count:
@@ -121,7 +121,7 @@ _REMOVAL_TEXTS: Final[dict[Status, str]] = {
 }
 
 
-def removal_line(total: Tally, seconds: float) -> str:
+def removal_line(total: BatchTally, seconds: float) -> str:
     """Return the one sentence about a run that takes sections out."""
     parts = [
         _with_kinds(_REMOVAL_TEXTS[status].format(number), status, total)
@@ -140,12 +140,12 @@ def mount_point_line(paths: Sequence[str], *, one_file_system: bool) -> str:
     return f"{count} not entered: {shown}{more}{remedy}"
 
 
-def _files(total: Tally) -> str:
+def _files(total: BatchTally) -> str:
     count = sum(total.counts.values())
     return f"{count:,} file{'' if count == 1 else 's'}"
 
 
-def _with_kinds(text: str, status: Status, total: Tally) -> str:
+def _with_kinds(text: str, status: Status, total: BatchTally) -> str:
     """Add to the number of skipped files what they are."""
     if status != "skipped" or not total.kinds:
         return text

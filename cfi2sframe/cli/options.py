@@ -128,6 +128,13 @@ def count_from_one(text: str) -> int:
     return value
 
 
+def count_from_zero(text: str) -> int:
+    """Parse a count."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"not a count: {text!r}")
+    return int(text)
+
+
 def conversion_options(arguments: argparse.Namespace) -> Options:
     """Return the library's options for the command line's. Raises `RequestError` when they contradict."""
     from cfi2sframe.conversion import Options

@@ -24,6 +24,7 @@ VERBS: Final = {
     "remove": "take the .sframe section out of files",
     "dump": "print .sframe sections in the form of readelf --sframe",
     "verify": "compare the .sframe section of a file with its CFI at every PC",
+    "audit": "list where the CFI of a file contradicts its instructions",
     "coverage": "list which functions SFrame can describe, and why not the others",
     "size": "measure what SFrame costs or would cost, for files, trees, archives and packages",
     "trace": "print the stacks of a core file or a live process, unwound by SFrame",

@@ -14,12 +14,23 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code import aarch64_memory as memory
 from cfi2sframe.code import aarch64_registers as registers
-from cfi2sframe.code.aarch64_text import SP, WORD_SIZE, parse
-from cfi2sframe.code.effects import JUMP_TARGET, NO_EFFECT, NOTHING, CodeArch, Condition, Effect, Flow, Op, Step
+from cfi2sframe.code.aarch64_text import SP, WORD_SIZE, as_number, parse
+from cfi2sframe.code.effects import (
+    JUMP_TARGET,
+    NO_EFFECT,
+    NOTHING,
+    RA_SIGN_STATE,
+    CodeArch,
+    Condition,
+    Effect,
+    Flow,
+    Op,
+    Step,
+)
 
 if TYPE_CHECKING:
     from cfi2sframe.code.aarch64_memory import Handler
-    from cfi2sframe.code.aarch64_text import Text
+    from cfi2sframe.code.aarch64_text import Aarch64Text
 
 _FP: Final = 29
 _RA: Final = 30
@@ -28,8 +39,6 @@ _SYSTEM_CALL: Final = 8
 _EXITS: Final = frozenset({93, 94})
 _CLONES: Final = frozenset({220, 435})
 _SIGRETURN: Final = frozenset({139})
-#: A pseudo-register of DWARF (AADWARF64, 4.1): 0 where the RA is an address, else the key that signed it.
-RA_SIGN_STATE: Final = 34
 _A_KEY: Final = 1
 _B_KEY: Final = 2
 #: Registers that calls do not keep (AAPCS64, 6.1.1); x18 belongs to the platform.
@@ -37,48 +46,21 @@ _CLOBBERED: Final = frozenset({*range(19), _RA})
 
 _CHANGES_FLAGS: Final = Effect((registers.FLAGS,))
 _STOP: Final = Effect(flow=Flow.STOP)
-_CONDITIONS: Final = {
-    "eq": Condition.EQUAL,
-    "ne": Condition.NOT_EQUAL,
-    "hi": Condition.ABOVE,
-    **dict.fromkeys(("hs", "cs"), Condition.ABOVE_OR_EQUAL),
-    **dict.fromkeys(("lo", "cc"), Condition.BELOW),
-    "ls": Condition.BELOW_OR_EQUAL,
-    **dict.fromkeys(("mi", "pl", "vs", "vc", "ge", "lt", "gt", "le"), Condition.NONE),
-}
 #: CPYFP, SETGM and the like (FEAT_MOPS).
 _MEMORY_COPY: Final = re.compile(r"(?:cpyf?|setg?)[pme](?:w|r|t|n)*")
 _REGISTER: Final = re.compile(r"\bx([0-9]+)")
 
 
-def _jump(text: Text) -> Effect | None:
-    target = text.value(0)
-    return None if target is None else Effect(flow=Flow.JUMP, target=target)
-
-
-def _call(text: Text) -> Effect | None:
-    target = text.value(0)
-    return None if target is None else Effect(flow=Flow.CALL, target=target)
-
-
-def _branch(text: Text) -> Effect | None:
-    """Return the effect of a branch that compares for itself."""
-    target = text.value(len(text.operands) - 1)
-    return None if target is None else Effect(flow=Flow.BRANCH, target=target)
-
-
-def _conditional(condition: Condition) -> Handler:
-    def handle(text: Text) -> Effect | None:
-        target = text.value(0)
-        return None if target is None else Effect(flow=Flow.BRANCH, target=target, condition=condition)
-
-    return handle
+def _direct(flow: Flow, condition: Condition, operands: str) -> Effect | None:
+    """Return the effect of a jump, a branch or a call, whose last operand is the target."""
+    target = as_number(operands.rpartition(" ")[2])
+    return None if target is None else Effect((), flow, target, 0, condition)
 
 
 def _indirect(flow: Flow, *, is_signed: bool = False) -> Handler:
     """Return the handler of what goes to an address in a register, in x30 where none is named."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: Aarch64Text) -> Effect:
         register = text.register(0) if text.operands else (_RA, WORD_SIZE)
         if is_signed or register is None or register[0] == NOTHING:
             return Effect(registers.forget(JUMP_TARGET), flow)
@@ -95,17 +77,17 @@ def _signing(key: int) -> Handler:
     """Return the handler of what signs, or authenticates, the RA with SP or without, or another pointer."""
     effect = _sign_state(key)
 
-    def handle(text: Text) -> Effect:
+    def handle(text: Aarch64Text) -> Effect:
         return effect if text.operands in (("x30", "sp"), ("x30",)) else registers.changes_first(text)
 
     return handle
 
 
-def _strip(text: Text) -> Effect:
+def _strip(text: Aarch64Text) -> Effect:
     return NO_EFFECT if text.operands == ("x30",) else registers.changes_first(text)
 
 
-def _system_register(text: Text) -> Effect | None:
+def _system_register(text: Aarch64Text) -> Effect | None:
     """Return the effect of MSR; None for the registers that are SP, or select one."""
     name = text.operands[0].lower() if text.operands else ""
     if name.startswith(("spsel", "sp_el")):
@@ -113,19 +95,19 @@ def _system_register(text: Text) -> Effect | None:
     return _CHANGES_FLAGS if name == "nzcv" else NO_EFFECT
 
 
-def _read_system_register(text: Text) -> Effect:
+def _read_system_register(text: Aarch64Text) -> Effect:
     # RNDR and RNDRRS change the flags.
     is_random = text.operands[-1].lower().startswith(("rndr", "s3_3_c2_c4"))
     return registers.changes_first_and_flags(text) if is_random else registers.changes_first(text)
 
 
-def _hint(text: Text) -> Effect | None:
+def _hint(text: Aarch64Text) -> Effect | None:
     """Return the effect of a hint by its number; those that have none are NOPs."""
     number = text.value(0)
     return None if number is None else _HINTS.get(number, NO_EFFECT)
 
 
-def _trap(text: Text) -> Effect:
+def _trap(text: Aarch64Text) -> Effect:
     # Zeros are an undefined instruction.
     return Effect(flow=Flow.STOP, is_padding=text.name == "udf" and text.value(0) == 0)
 
@@ -148,7 +130,23 @@ def _names(*parts: str) -> list[str]:
 _READS_ONLY: Final = (
     *("yield", "wfe", "wfi", "wfet", "wfit", "sev", "sevl", "dgh", "csdb", "esb", "psb", "tsb", "gcsb", "clrbhb"),
     *("dmb", "dsb", "dfb", "isb", "sb", "ssbb", "pssbb", "clrex", "bti", "stshh", "pacm", "xpaclri"),
-    *("prfm", "prfum", "rprfm", "prfb", "prfh", "prfw", "prfd", "ic", "tlbi", "at", "cfp", "dvp", "cpp", "cosp"),
+    *(
+        "prfm",
+        "prfum",
+        "rprfm",
+        "prfb",
+        "prfh",
+        "prfw",
+        "prfd",
+        "ic",
+        "tlbi",
+        "at",
+        "cfp",
+        "dvp",
+        "cpp",
+        "cosp",
+        "sysp",
+    ),
     *("smstart", "smstop", "zero", "setffr", "gcspushm", "gcspushx", "gcspopcx", "gcspopx", "gcsss1"),
 )
 _FLAGS_ONLY: Final = (
@@ -199,6 +197,24 @@ _HINTS: Final[dict[int, Effect]] = {
     **dict.fromkeys((26, 27), _SIGNED_B),
     **dict.fromkeys((28, 29, 30, 31), _NOT_SIGNED),
     40: _forgets(16),
+}
+#: Conditions, where they are those of a comparison of two numbers without signs.
+_CONDITIONS: Final = {
+    "eq": Condition.EQUAL,
+    "ne": Condition.NOT_EQUAL,
+    **dict.fromkeys(("hs", "cs"), Condition.ABOVE_OR_EQUAL),
+    **dict.fromkeys(("lo", "cc"), Condition.BELOW),
+    "hi": Condition.ABOVE,
+    "ls": Condition.BELOW_OR_EQUAL,
+    **dict.fromkeys(("mi", "pl", "vs", "vc", "ge", "lt", "gt", "le"), Condition.NONE),
+}
+#: What goes to a target in the text. CBZ and its like compare for themselves.
+_DIRECT: Final[dict[str, tuple[Flow, Condition]]] = {
+    **dict.fromkeys(("b", "b.al", "b.nv", "bc.al", "bc.nv"), (Flow.JUMP, Condition.NONE)),
+    "bl": (Flow.CALL, Condition.NONE),
+    **{name: (Flow.BRANCH, known) for word, known in _CONDITIONS.items() for name in _names("b.,bc.", word)},
+    **dict.fromkeys(_names("cb,cbb,cbh", "z,nz,eq,ne,gt,lt,ge,le,hi,lo,hs,ls"), (Flow.BRANCH, Condition.NONE)),
+    **dict.fromkeys(("tbz", "tbnz"), (Flow.BRANCH, Condition.NONE)),
 }
 _ORDERS: Final = ",a,l,al"
 _ATOMIC_WORDS: Final = "add,clr,eor,set,smax,smin,umax,umin"
@@ -258,12 +274,6 @@ _HANDLERS: Final[dict[str, Handler]] = {
     "mrs": _read_system_register,
     "hint": _hint,
     # Flow
-    "b": _jump,
-    "bl": _call,
-    **dict.fromkeys(_names("cb,cbb,cbh", "z,nz,eq,ne,gt,lt,ge,le,hi,lo,hs,ls"), _branch),
-    **dict.fromkeys(("tbz", "tbnz"), _branch),
-    **{name: _conditional(condition) for word, condition in _CONDITIONS.items() for name in _names("b.,bc.", word)},
-    **dict.fromkeys(("b.al", "b.nv", "bc.al", "bc.nv"), _jump),
     "br": _indirect(Flow.JUMP_INDIRECT),
     "blr": _indirect(Flow.CALL_INDIRECT),
     "ret": _indirect(Flow.RETURN),
@@ -279,6 +289,12 @@ _UNKNOWN: Final = frozenset(
 
 def effect_of(_address: int, _size: int, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of an instruction from its text (`CodeArch.effect_of`)."""
+    handler = _HANDLERS.get(mnemonic)
+    if handler is not None:
+        return handler(parse(mnemonic, operands))
+    direct = _DIRECT.get(mnemonic)
+    if direct is not None:
+        return _direct(*direct, operands)
     effect = _EFFECTS.get(mnemonic)
     if effect is not None:
         return effect
@@ -286,7 +302,7 @@ def effect_of(_address: int, _size: int, mnemonic: str, operands: str) -> Effect
         return None
     if _MEMORY_COPY.fullmatch(mnemonic):
         return _memory_copy(operands)
-    return _HANDLERS.get(mnemonic, memory.other)(parse(mnemonic, operands))
+    return memory.other(parse(mnemonic, operands))
 
 
 def depends_on_address(_mnemonic: str, _operands: str) -> bool:

@@ -13,9 +13,9 @@ from cfi2sframe.code.effects import BETWEEN_STEPS, NO_EFFECT, NOTHING, Effect, O
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cfi2sframe.code.aarch64_text import Memory, Text
+    from cfi2sframe.code.aarch64_text import Aarch64Memory, Aarch64Text
 
-    Handler = Callable[[Text], Effect | None]
+    Handler = Callable[[Aarch64Text], Effect | None]
 
 #: The largest single access but for SVE's: LD64B, ST4 of 16-byte vectors.
 _MAX_ACCESS_SIZE: Final = 64
@@ -29,7 +29,7 @@ _MAX_ZVA_SIZE: Final = 2048
 _VECTOR_ATOMIC: Final = re.compile(r"ldb?f(?:add|max|min)")
 
 
-def _access(memory: Memory, steps: Iterable[Step]) -> Effect:
+def _access(memory: Aarch64Memory, steps: Iterable[Step]) -> Effect:
     """Return the effect of steps at a memory operand, and of what the operand does to its base."""
     base = memory.base
     if base == NOTHING:
@@ -43,7 +43,7 @@ def _access(memory: Memory, steps: Iterable[Step]) -> Effect:
     return Effect((*steps, Step(Op.MOVE, base, base, memory.step)) if memory.step else tuple(steps))
 
 
-def _store_steps(memory: Memory, parts: Iterable[tuple[int, int]]) -> list[Step]:
+def _store_steps(memory: Aarch64Memory, parts: Iterable[tuple[int, int]]) -> list[Step]:
     """Return the stores of registers of some sizes, one after the other, where the address is plain."""
     steps: list[Step] = []
     if not memory.is_plain:
@@ -55,7 +55,7 @@ def _store_steps(memory: Memory, parts: Iterable[tuple[int, int]]) -> list[Step]
     return steps
 
 
-def _scalable_store(memory: Memory, *, is_predicate: bool = False, count: int = 1) -> Effect:
+def _scalable_store(memory: Aarch64Memory, *, is_predicate: bool = False, count: int = 1) -> Effect:
     """Return the effect of a store of SVE registers, whose size is not known: all bytes that it may reach."""
     if memory.base == NOTHING or memory.index != NOTHING:
         return NO_EFFECT
@@ -71,7 +71,7 @@ def store(size: int | None = None, *, has_status: bool = False) -> Handler:
     `has_status`: the first operand tells whether the second was stored at all.
     """
 
-    def handle(text: Text) -> Effect | None:
+    def handle(text: Aarch64Text) -> Effect | None:
         memory = text.memory
         sources = text.operands[1:] if has_status else text.operands
         if memory is None or not sources:
@@ -95,7 +95,7 @@ def store(size: int | None = None, *, has_status: bool = False) -> Handler:
 def load(size: int | None = None, *, is_signed: bool = False) -> Handler:
     """Return the handler of loads into general registers, or into vectors."""
 
-    def handle(text: Text) -> Effect | None:
+    def handle(text: Aarch64Text) -> Effect | None:
         memory = text.memory
         if memory is None:
             return _literal(text, size, is_signed=is_signed)
@@ -118,7 +118,7 @@ def load(size: int | None = None, *, is_signed: bool = False) -> Handler:
     return handle
 
 
-def _loaded(memory: Memory, register: int, full: int, offset: int, size: int, *, is_signed: bool) -> list[Step]:
+def _loaded(memory: Aarch64Memory, register: int, full: int, offset: int, size: int, *, is_signed: bool) -> list[Step]:
     """Return the steps that load a general register, of which `full` bytes are named."""
     if memory.base == NOTHING or memory.is_scalable or (is_signed and full != WORD_SIZE):
         return list(forget(register))
@@ -134,7 +134,7 @@ def _loaded(memory: Memory, register: int, full: int, offset: int, size: int, *,
     return [*steps, Step(Op.LOAD_INDEXED, register, memory.base, 0, size, index, memory.scale, is_signed)]
 
 
-def _literal(text: Text, size: int | None, *, is_signed: bool) -> Effect | None:
+def _literal(text: Aarch64Text, size: int | None, *, is_signed: bool) -> Effect | None:
     """Return the effect of a load from a fixed distance to the instruction."""
     target, address = text.register(0), text.value(1)
     if text.is_vector or target is None or target[0] == NOTHING:
@@ -147,7 +147,7 @@ def _literal(text: Text, size: int | None, *, is_signed: bool) -> Effect | None:
 def atomic(changed: int | None, size: int | None = None, *, pairs: int = 1) -> Handler:
     """Return the handler of what reads and writes memory, and changes an operand, or `pairs` operands from there on."""
 
-    def handle(text: Text) -> Effect | None:
+    def handle(text: Aarch64Text) -> Effect | None:
         if text.memory is None or not text.operands or text.is_vector:
             return other(text)
         full = pairs * (size or register_size(text.operands[0]) or _MAX_ACCESS_SIZE)
@@ -161,7 +161,7 @@ def atomic(changed: int | None, size: int | None = None, *, pairs: int = 1) -> H
 def tags(size: int) -> Handler:
     """Return the handler of what sets the tags of memory (MTE), and clears as many bytes of it."""
 
-    def handle(text: Text) -> Effect | None:
+    def handle(text: Aarch64Text) -> Effect | None:
         if text.memory is None:
             return other(text)
         return _access(text.memory, _store_steps(text.memory, [(NOTHING, size)] if size else []))
@@ -169,7 +169,7 @@ def tags(size: int) -> Handler:
     return handle
 
 
-def authenticated_load(text: Text) -> Effect | None:
+def authenticated_load(text: Aarch64Text) -> Effect | None:
     """Return the effect of LDRAA and LDRAB."""
     if text.memory is None:
         return other(text)
@@ -179,11 +179,11 @@ def authenticated_load(text: Text) -> Effect | None:
     return Effect((*steps, *forget(text.memory.base)) if text.memory.is_pre else steps)
 
 
-def _vector(text: Text) -> Effect:
+def _vector(text: Aarch64Text) -> Effect:
     """Return the effect of what has a vector for its first operand: general registers are only read by it."""
     memory = text.memory
     if memory is None:
-        return Effect((FLAGS,)) if text.operands[0].startswith("p") else NO_EFFECT
+        return Effect((FLAGS,)) if text.operands[0].startswith(("p", "{p", "{ p")) else NO_EFFECT
     if text.name.startswith("ld") and not _VECTOR_ATOMIC.match(text.name):
         return _access(memory, ())
     size = list_size(text.operands)
@@ -192,7 +192,7 @@ def _vector(text: Text) -> Effect:
     return _access(memory, _store_steps(memory, [(NOTHING, size or _MAX_ACCESS_SIZE)]))
 
 
-def other(text: Text) -> Effect | None:
+def other(text: Aarch64Text) -> Effect | None:
     """Return the effect of an instruction that no table names; None where it names no register."""
     if text.is_vector:
         return _vector(text)
@@ -205,7 +205,7 @@ def other(text: Text) -> Effect | None:
     return _access(text.memory, (*_store_steps(text.memory, [(NOTHING, _MAX_ACCESS_SIZE)]), *steps))
 
 
-def cache(text: Text) -> Effect:
+def cache(text: Aarch64Text) -> Effect:
     """Return the effect of DC and SYS, of which some clear a block of memory."""
     clears = text.operands[0] in ("zva", "gzva")
     if text.name == "sys" and text.operands[1:3] == ("c7", "c4"):

@@ -9,7 +9,7 @@ from cfi2sframe.code.aarch64_text import SP, WORD_SIZE, as_number, as_signed
 from cfi2sframe.code.effects import BETWEEN_STEPS, NO_EFFECT, NOTHING, Effect, Op, Step
 
 if TYPE_CHECKING:
-    from cfi2sframe.code.aarch64_text import Text
+    from cfi2sframe.code.aarch64_text import Aarch64Text
 
 #: Limits of indices beyond this are of no table of jumps.
 _MAX_LIMIT: Final = 0xFFFF
@@ -24,13 +24,13 @@ def forget(*registers: int) -> tuple[Step, ...]:
     return tuple([Step(Op.FORGET, register) for register in registers if register != NOTHING])
 
 
-def changes_first(text: Text) -> Effect:
+def changes_first(text: Aarch64Text) -> Effect:
     """Return the effect of what changes its first operand, and in no way that is followed."""
     target = text.register(0)
     return NO_EFFECT if target is None else Effect(forget(target[0]))
 
 
-def changes_first_and_flags(text: Text) -> Effect:
+def changes_first_and_flags(text: Aarch64Text) -> Effect:
     """Return the effect of what changes the flags, too."""
     return Effect((FLAGS, *changes_first(text).steps))
 
@@ -39,7 +39,7 @@ def _constant(register: int, size: int, value: int) -> Effect:
     return Effect((Step(Op.CONSTANT, register, offset=as_signed(value) if size == WORD_SIZE else value & 0xFFFFFFFF),))
 
 
-def mov(text: Text) -> Effect:
+def mov(text: Aarch64Text) -> Effect:
     """Return the effect of MOV, MOVZ, MOVN."""
     target, source, value = text.register(0), text.register(1), text.value(1)
     if target is None or target == (SP, 4) or target[0] == NOTHING:
@@ -53,7 +53,7 @@ def mov(text: Text) -> Effect:
     return Effect((Step(Op.MOVE, target[0], source[0], size=target[1]),))
 
 
-def orr(text: Text) -> Effect:
+def orr(text: Aarch64Text) -> Effect:
     """Return the effect of ORR, which some versions of capstone write for a MOV of a number."""
     target, value = text.register(0), text.value(2)
     if target is None or value is None or text.operands[1] not in ("xzr", "wzr") or target == (SP, 4):
@@ -61,7 +61,7 @@ def orr(text: Text) -> Effect:
     return _constant(*target, value)
 
 
-def address(text: Text) -> Effect:
+def address(text: Aarch64Text) -> Effect:
     """Return the effect of ADR and ADRP, whose operand is the address itself."""
     target, value = text.register(0), text.value(1)
     if target is None or value is None or target[0] == NOTHING:
@@ -69,7 +69,7 @@ def address(text: Text) -> Effect:
     return _constant(*target, value)
 
 
-def add_or_sub(text: Text) -> Effect:
+def add_or_sub(text: Aarch64Text) -> Effect:
     """Return the effect of ADD and SUB, with or without flags, of any form."""
     is_difference = text.name.startswith("sub")
     flags: tuple[Step, ...] = ()
@@ -87,7 +87,7 @@ def add_or_sub(text: Text) -> Effect:
 
 
 def _register_sum(
-    text: Text, target: int, source: int, addend: tuple[int, int], *, is_difference: bool
+    text: Aarch64Text, target: int, source: int, addend: tuple[int, int], *, is_difference: bool
 ) -> tuple[Step, ...]:
     """Return the steps of a sum of registers, of which the second may be extended and shifted."""
     kind, _, amount = text.operands[3].partition(" ") if len(text.operands) > 3 else ("", "", "")
@@ -109,7 +109,7 @@ def _register_sum(
     return (copy, Step(Op.MOVE, target, source), addition._replace(source=BETWEEN_STEPS))
 
 
-def _comparison(text: Text, first: int) -> Step:
+def _comparison(text: Aarch64Text, first: int) -> Step:
     """Return the comparison of two operands, the first of which is given by its number."""
     left, right, value = text.register(first), text.register(first + 1), text.value(first + 1)
     if left is None or left[0] == NOTHING:
@@ -122,12 +122,12 @@ def _comparison(text: Text, first: int) -> Step:
     return Step(Op.COMPARE, left[0], right[0], size=left[1])
 
 
-def cmp(text: Text) -> Effect:
+def cmp(text: Aarch64Text) -> Effect:
     """Return the effect of CMP."""
     return Effect((_comparison(text, 0),))
 
 
-def _low_bytes(text: Text, size: int, *, is_signed: bool = False) -> Effect:
+def _low_bytes(text: Aarch64Text, size: int, *, is_signed: bool = False) -> Effect:
     """Return the effect of a copy of the low bytes of a register."""
     target, source = text.register(0), text.register(1)
     if target is None or source is None or NOTHING in (target[0], source[0]):
@@ -137,26 +137,26 @@ def _low_bytes(text: Text, size: int, *, is_signed: bool = False) -> Effect:
     return Effect((Step(Op.MOVE, target[0], source[0], size=size, is_signed=is_signed),))
 
 
-def extend(text: Text) -> Effect:
+def extend(text: Aarch64Text) -> Effect:
     """Return the effect of SXTB, UXTH and their like."""
     return _low_bytes(text, _LOW_BYTES[text.name[-1]], is_signed=text.name[0] == "s")
 
 
-def _limited(text: Text, limit: int | None) -> Effect:
+def _limited(text: Aarch64Text, limit: int | None) -> Effect:
     target = text.register(0)
     if target is None or target[0] in (NOTHING, SP) or limit is None or not 0 <= limit <= _MAX_LIMIT:
         return changes_first(text)
     return Effect((Step(Op.LIMIT, target[0], offset=limit),))
 
 
-def mask(text: Text) -> Effect:
+def mask(text: Aarch64Text) -> Effect:
     """Return the effect of AND: a copy of the low bytes, or a number with a limit."""
     bits = text.value(2)
     size = _MASKS.get(bits or 0)
     return _low_bytes(text, size) if size is not None else _limited(text, bits)
 
 
-def bit_field(text: Text) -> Effect:
+def bit_field(text: Aarch64Text) -> Effect:
     """Return the effect of UBFX."""
     lowest, width = text.value(2), text.value(3)
     if lowest == 0 and width in (8, 16, 32):
@@ -164,12 +164,12 @@ def bit_field(text: Text) -> Effect:
     return _limited(text, None if width is None else (1 << width) - 1)
 
 
-def shift_right(text: Text) -> Effect:
+def shift_right(text: Aarch64Text) -> Effect:
     """Return the effect of LSR."""
     target, distance = text.register(0), text.value(2)
     return _limited(text, None if target is None or distance is None else (1 << 8 * target[1]) - 1 >> distance)
 
 
-def condition_set(text: Text) -> Effect:
+def condition_set(text: Aarch64Text) -> Effect:
     """Return the effect of CSET."""
     return _limited(text, 1)

@@ -26,14 +26,14 @@ REGISTERS: Final[dict[str, tuple[int, int]]] = {
 #: Bytes of a vector or predicate register. Those of SVE have 16 to 256 bytes, or an eighth of that.
 _VECTOR_SIZES: Final = {"b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
 
-_MEMORY: Final = re.compile(r"(?:^|, )\[([^\]]*)\](!)?(?:, ([^\[\]]*))?$")
-_NUMBER: Final = re.compile(r"#?(-?(?:0x[0-9a-f]+|[0-9]+))")
+_FIRST_DIGITS: Final = frozenset("-0123456789")
+_NO_REGISTER: Final = (NOTHING, 0)
 _VECTOR: Final = re.compile(r"[bhsdqvzp][0-9]|\{|za")
 _LIST: Final = re.compile(r"\{ ?([^}]*?) ?\}(\[)?")
 _ARRANGEMENT: Final = re.compile(r"v([0-9]+)\.([0-9]*)([bhsdq])")
 
 
-class Memory(NamedTuple):
+class Aarch64Memory(NamedTuple):
     """A memory operand: base + offset, or base + index * scale; the base is `NOTHING` where it is a vector.
 
     Of the index, the low `index_size` bytes count, signed where `is_signed`. `is_scalable`: the offset is in units of
@@ -63,12 +63,12 @@ class Memory(NamedTuple):
         return self.is_pre or self.step != 0 or self.step_register != NOTHING
 
 
-class Text(NamedTuple):
+class Aarch64Text(NamedTuple):
     """An instruction: its mnemonic, its operands before that in memory, and that one."""
 
     name: str
     operands: tuple[str, ...]
-    memory: Memory | None
+    memory: Aarch64Memory | None
 
     def register(self, number: int) -> tuple[int, int] | None:
         """Return an operand's general register and the bytes of it that are meant; None when it is something else."""
@@ -91,20 +91,27 @@ class Text(NamedTuple):
         return bool(self.operands) and _VECTOR.match(self.operands[0]) is not None
 
 
-def parse(mnemonic: str, operands: str) -> Text:
+def parse(mnemonic: str, operands: str) -> Aarch64Text:
     """Take an instruction's text apart."""
-    match = _MEMORY.search(operands) if "[" in operands else None
-    if match is None:
-        return Text(mnemonic, tuple(operands.split(", ")) if operands else (), None)
-    before = operands[: match.start()]
-    memory = _parse_memory(match[1], is_pre=match[2] is not None, step=match[3])
-    return Text(mnemonic, tuple(before.split(", ")) if before else (), memory)
+    start = operands.rfind("[")
+    # A lane of a vector has its number in brackets, too.
+    if start < 0 or (start and operands[start - 2 : start] != ", "):
+        return Aarch64Text(mnemonic, tuple(operands.split(", ")) if operands else (), None)
+    end = operands.find("]", start)
+    before = tuple(operands[: start - 2].split(", ")) if start else ()
+    return Aarch64Text(mnemonic, before, _parse_memory(operands[start + 1 : end].split(", "), operands[end + 1 :]))
 
 
 def as_number(text: str) -> int | None:
     """Return the integer that a text is; None for any other text."""
-    match = _NUMBER.fullmatch(text)
-    return int(match[1], 0) if match else None
+    digits = text[1:] if text[:1] == "#" else text
+    if digits[:1] not in _FIRST_DIGITS:
+        return None
+    try:
+        return int(digits, 0)
+    except ValueError:
+        # A number with a fraction.
+        return None
 
 
 def as_signed(value: int) -> int:
@@ -113,29 +120,36 @@ def as_signed(value: int) -> int:
     return value - (1 << _ADDRESS_BITS) if value >> (_ADDRESS_BITS - 1) else value
 
 
-def _parse_memory(inside: str, *, is_pre: bool, step: str | None) -> Memory:
-    name, *rest = inside.split(", ")
-    base = REGISTERS.get(name, (NOTHING, 0))[0]
-    memory = Memory(base, is_pre=is_pre)
-    if rest:
-        offset = as_number(rest[0])
-        if offset is not None:
-            memory = memory._replace(offset=as_signed(offset), is_scalable=rest[-1] == "mul vl")
-        elif rest[0] in ("xzr", "wzr"):
-            pass
-        elif rest[0] not in REGISTERS:
-            memory = memory._replace(base=NOTHING)
-        else:
-            index, size = REGISTERS[rest[0]]
-            kind, _, amount = rest[1].partition(" ") if len(rest) > 1 else ("", "", "")
-            shift = as_number(amount) or 0
-            memory = memory._replace(index=index, index_size=size, is_signed=kind.startswith("s"), scale=1 << shift)
-    if step is not None:
-        number = as_number(step)
-        # Capstone 5 writes negative ones as 64 bits without a sign.
-        number = None if number is None else as_signed(number)
-        memory = memory._replace(step=number, step_register=REGISTERS.get(step, (NOTHING, 0))[0])
-    return memory
+def _parse_memory(inside: list[str], after: str) -> Aarch64Memory:
+    """Take apart what stands in the brackets, and what follows them."""
+    base = REGISTERS.get(inside[0], _NO_REGISTER)[0]
+    is_pre = after[:1] == "!"
+    step: int | None = 0
+    step_register = NOTHING
+    if after[:2] == ", ":
+        step = _signed_number(after[2:])
+        step_register = REGISTERS.get(after[2:], _NO_REGISTER)[0]
+    if len(inside) == 1:
+        return Aarch64Memory(base, 0, is_pre=is_pre, step=step, step_register=step_register)
+    offset = _signed_number(inside[1])
+    if offset is not None:
+        is_scalable = inside[-1] == "mul vl"
+        return Aarch64Memory(
+            base, offset, is_scalable=is_scalable, is_pre=is_pre, step=step, step_register=step_register
+        )
+    if inside[1] not in REGISTERS:
+        return Aarch64Memory(NOTHING)
+    index, size = REGISTERS[inside[1]]
+    if index == NOTHING:
+        return Aarch64Memory(base)
+    kind, _, amount = inside[2].partition(" ") if len(inside) > 2 else ("", "", "")
+    return Aarch64Memory(base, 0, index, size, is_signed=kind[:1] == "s", scale=1 << (as_number(amount) or 0))
+
+
+def _signed_number(text: str) -> int | None:
+    # Capstone 5 writes negative steps as 64 bits without a sign.
+    number = as_number(text)
+    return None if number is None else as_signed(number)
 
 
 def register_size(operand: str) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.code.effects import BETWEEN_STEPS, JUMP_TARGET, NOTHING, Condition, Flow, Op, Step
+from cfi2sframe.code.effects import BETWEEN_STEPS, JUMP_TARGET, NOTHING, RA_SIGN_STATE, Condition, Flow, Op, Step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,12 +140,14 @@ class _Sieve:
     def __init__(self, sp_register: int, system_call_register: int, addresses: range) -> None:
         self.comparison: Step | None = None
         self._sp_register = sp_register
-        self._system_call_register = system_call_register
+        #: Registers whose numbers matter, also those that are no addresses.
+        self._numbered = (system_call_register, JUMP_TARGET, RA_SIGN_STATE)
         self._addresses = addresses
         #: Registers with a number, as the size of a large frame.
         self._numbers: dict[int, int] = {}
-        #: Registers of which nothing is known, whatever was known at the block's start.
-        self._lost = {JUMP_TARGET, BETWEEN_STEPS}
+        #: Registers of which nothing is known, whatever was known at the block's start. The target of a jump that led
+        #: to the block may be known there.
+        self._lost = {BETWEEN_STEPS}
 
     def left_of(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
         """Return those of an instruction's steps that matter."""
@@ -187,7 +189,7 @@ class _Sieve:
         if op is Op.LOAD:
             return step.source in lost or step.size != _WORD
         if op is Op.CONSTANT:
-            return step.offset not in self._addresses and step.register not in (self._system_call_register, JUMP_TARGET)
+            return step.offset not in self._addresses and step.register not in self._numbered
         if op is Op.ADD:
             return step.source in lost or step.register in lost
         return op is Op.LOAD_INDEXED and step.source in lost

@@ -7,7 +7,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
-from cfi2sframe.elf.object_code import CodeBytes
+from cfi2sframe.code.references import references_in
+from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
 _MAX_INSTRUCTION_SIZE: Final = 15
-_REGISTER_BITS: Final = 63
+#: The size of every instruction of AArch64.
+_WORD_SIZE: Final = 4
+_REGISTER_BITS: Final = 62
+#: In `Decoded.changed`, the bit for a word of a table of jumps.
+_TABLE_BIT: Final = 1 << 62
 #: In `Decoded.changed`, the bit for a store.
 MEMORY_BIT: Final = 1 << 63
 #: Microseconds of work on an instruction, and bytes of memory that it takes.
@@ -56,12 +61,13 @@ class Decoder:
         self.spans = spans
         self.branch_targets: set[int] = set()
         self.constants: set[int] = set()
+        self._last_constants: dict[int, int] = {}
         self._starts = [span.start for span in spans]
         self._effects: dict[tuple[str, str, int], tuple[Effect | None, int]] = {}
         self._swept: dict[int, Decoded] = {}
         self._found = self._swept
         self._bytes: dict[int, bytes] = {}
-        self.code = CodeBytes(image)
+        self.code = RelocatedCode(image)
         try:
             self._disassembler: Any = arch.open_disassembler()
         except ImportError:
@@ -69,6 +75,11 @@ class Decoder:
             raise InputError(f"{reason}; without --from code, only CFI is read") from None
         for span in spans:
             self._sweep(span)
+            if arch.alignment == _WORD_SIZE:
+                # Two instructions load an address there.
+                data = self._read(span, span.start, span.end)
+                references = references_in(image.arch.elf_machine, data, span.start)
+                self.constants.update(reference.target for reference in references if not reference.is_call)
         #: What is found between the instructions of the first pass.
         self._found = {}
 
@@ -137,6 +148,8 @@ class Decoder:
                     self._note(effect)
             reached = address + size
             found[address] = Decoded(reached, *known)
+            if known[1] & _TABLE_BIT:
+                self._note_table(known[0])
         self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
@@ -156,14 +169,25 @@ class Decoder:
             if effect.flow != Flow.CALL:
                 self.branch_targets.add(effect.target)
             return
-        self.constants.update([step.offset for step in effect.steps if step.op == Op.CONSTANT])
+        for step in effect.steps:
+            if step.op is Op.CONSTANT:
+                self.constants.add(step.offset)
+                self._last_constants[step.register] = step.offset
+
+    def _note_table(self, effect: Effect | None) -> None:
+        """Note where a table begins, by the last address that was loaded into the register that it counts from."""
+        for step in effect.steps if effect is not None else ():
+            if step.op is Op.LOAD_INDEXED and step.offset and step.source in self._last_constants:
+                self.constants.add(self._last_constants[step.source] + step.offset)
 
 
 def _changed(effect: Effect | None) -> int:
     """Return a number with a bit for each register that an instruction changes, of those with numbers below 64."""
     bits = 0
     for step in effect.steps if effect is not None else ():
-        if step.op == Op.STORE:
+        if step.op is Op.LOAD_INDEXED:
+            bits |= _TABLE_BIT
+        if step.op is Op.STORE:
             bits |= MEMORY_BIT
         elif step.register < _REGISTER_BITS and step.op != Op.COMPARE:
             bits |= 1 << step.register

@@ -7,42 +7,40 @@ at the depth of the entry, or a jump to another entry at that depth. The other c
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.code_reasons import CodeReason
+from cfi2sframe.code.components import components_of, reason_against
 from cfi2sframe.code.decoder import Decoder
 from cfi2sframe.code.entries import find_entries
 from cfi2sframe.code.exits import Exits
 from cfi2sframe.code.flow import FlowAnalysis, Surroundings
 from cfi2sframe.code.machines import code_arch_of
-from cfi2sframe.code.records import Derived, DerivedFunction, Underived
+from cfi2sframe.code.records import Derived, Underived
 from cfi2sframe.code.rows import RowMaker
+from cfi2sframe.code.runs import BlockReader, Run, functions_of, start_of, without_overlaps
 from cfi2sframe.code.surroundings import ImageSurroundings
-from cfi2sframe.code.values import CONSTANT
-from cfi2sframe.dwarf.rules import NoRule, TableBuilder
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.padding import fill_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from cfi2sframe.code.blocks import Change
-    from cfi2sframe.code.exits import Ending
-    from cfi2sframe.code.values import State
-    from cfi2sframe.dwarf.rules import RowState
+    from cfi2sframe.code.exits import BlockEnd
     from cfi2sframe.elf.image import ElfImage
 
 #: Compilers and assemblers align functions to this; other addresses that are referred to are rarely functions.
 _FUNCTION_ALIGNMENT: Final = 16
+#: What may be kept for an entry that is certain, though no exit confirms it.
+_UNCONFIRMED: Final = (CodeReason.NOT_CONFIRMED, CodeReason.UNKNOWN_INSTRUCTION)
 
 
-class Run(NamedTuple):
-    """Instructions at `[start_vaddr, end_vaddr)` with one row, or one reason for none."""
+class _Kept(NamedTuple):
+    """Blocks that belong together and that are kept, and their rows."""
 
-    start_vaddr: int
-    end_vaddr: int
-    row: RowState | CodeReason
+    component: list[int]
+    runs: list[Run]
 
 
 def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
@@ -59,14 +57,20 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
 def _code_without(image: ElfImage, covered: Sequence[Span]) -> list[Span]:
     """Return the executable code outside of some ranges, without gaps that only padding fills."""
     found: list[Span] = []
+    starts, ends = [span.start for span in covered], [span.end for span in covered]
     for code in image.code_ranges:
-        gaps = without([(code.start_vaddr, code.end_vaddr)], covered)
+        first, last = bisect_right(ends, code.start_vaddr), bisect_left(starts, code.end_vaddr)
+        gaps = without([(code.start_vaddr, code.end_vaddr)], covered[first:last])
         found += [gap for gap in gaps if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start]
     return found
 
 
 class _Derivation:
-    """The rounds of one derivation: first from entries that are certain, then from those that may be entries."""
+    """The rounds of one derivation: first from entries that are certain, then from those that may be entries.
+
+    Each round follows control from some entries, and keeps what its exits confirm. What control reaches from an entry
+    that is none, such as a label in a function, is then mostly known already, and else contradicts.
+    """
 
     def __init__(self, image: ElfImage, spans: Sequence[Span], covered: Sequence[Span]) -> None:
         self.image = image
@@ -74,45 +78,50 @@ class _Derivation:
         arch = code_arch_of(image.arch)
         self.decoder = Decoder(image, arch, spans)
         self.entries = find_entries(image, self.decoder, covered)
-        known = self.entries.certain | self.entries.possible
+        known = self.entries.certain | self.entries.possible | self.entries.labels
         around = ImageSurroundings(image, self.decoder, [span.start for span in covered], known, arch)
         self.around = Surroundings(
             around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start
         )
-        self.flow = FlowAnalysis(self.decoder, arch, self.around)
+        self.flow = self._new_flow()
         self.rows = RowMaker(arch)
-        self.runs: list[Run] = []
+        self.kept: list[_Kept] = []
         self.refused: list[Run] = []
-        self.function_starts: set[int] = set()
         self._loaded: set[int] = set()
+        #: Those of them that the last round has added.
+        self._newly_loaded: set[int] = set()
+
+    def _new_flow(self) -> FlowAnalysis:
+        return FlowAnalysis(self.decoder, self.decoder.arch, self.around, self.entries.certain)
 
     def run(self) -> Derived:
         """Return what is derived."""
-        certain = self.entries.certain
-        self._enter(certain)
-        has_shared_code = self._settle(certain)
-        tried = set(certain)
-        waiting = set(self.entries.possible)
+        has_shared_code = self._round(self.entries.certain)
+        tried = set(self.entries.certain)
+        aligned: set[int] = set()
+        others: set[int] = set()
+        found: Iterable[int] = self.entries.possible
+        labels = self.entries.labels
+        # There may be as many rounds as functions: none of them looks at all that earlier ones have found.
         while True:
-            waiting |= {vaddr for vaddr in self._loaded if self.decoder.span_of(vaddr) is not None}
-            waiting = {vaddr for vaddr in waiting - tried if not self.flow.is_kept(vaddr)}
-            batch = {vaddr for vaddr in waiting if vaddr % _FUNCTION_ALIGNMENT == 0} or waiting
-            if not batch:
+            for vaddr in (*found, *self._newly_loaded):
+                if vaddr not in tried and self.decoder.span_of(vaddr) is not None:
+                    (others if vaddr % _FUNCTION_ALIGNMENT else aligned).add(vaddr)
+            waiting = aligned or others
+            if not waiting and not labels:
                 break
-            tried |= batch
-            for vaddr in sorted(batch):
-                self.flow.enter(vaddr)
-            has_shared_code |= self._settle(certain)
+            if not waiting:
+                found, labels = labels, frozenset()
+                continue
+            found = ()
+            self._newly_loaded = set()
+            batch = [vaddr for vaddr in sorted(waiting) if not self.flow.is_kept(vaddr)]
+            tried |= waiting
+            waiting.clear()
+            has_shared_code |= self._round(batch)
         if has_shared_code:
             self._run_again()
         return self._derived()
-
-    def _enter(self, entries: Iterable[int]) -> None:
-        process_entry = self.entries.process_entry
-        if process_entry is not None:
-            self.flow.enter(process_entry, has_caller=False)
-        for vaddr in sorted(entries):
-            self.flow.enter(vaddr)
 
     def _run_again(self) -> None:
         """Follow control once more from all entries that were kept, at one time.
@@ -120,46 +129,87 @@ class _Derivation:
         Code of one round that control reaches in another one has to have the join of all states, and all targets.
         """
         entries = self.flow.entries & self.flow.kept
-        self.flow = FlowAnalysis(self.decoder, self.flow.arch, self.around)
-        self.runs.clear()
-        self.function_starts.clear()
-        self._enter(entries)
-        self._settle(self.entries.certain)
+        self.flow = self._new_flow()
+        self.kept.clear()
+        self._round(entries)
 
-    def _settle(self, certain: Collection[int]) -> bool:
-        """Follow control, and keep what its exits confirm; return whether it has reached code of an earlier round."""
+    def _round(self, entries: Iterable[int]) -> bool:
+        """Follow control from some entries, and keep what its exits confirm.
+
+        Return whether control has reached code of an earlier round.
+        """
         flow = self.flow
+        if self.entries.process_entry is not None:
+            flow.enter(self.entries.process_entry, has_caller=False)
+        for vaddr in sorted(entries):
+            flow.enter(vaddr)
         flow.run()
         exits = Exits(flow)
-        runs: dict[int, list[Run]] = {}
-        loaded: dict[int, set[int]] = {}
-        endings: dict[int, Ending] = {}
-        for start in [start for start in flow.states if start not in flow.kept]:
-            reader = _BlockReader(self.rows)
+        readers: dict[int, BlockReader] = {}
+        endings: dict[int, BlockEnd] = {}
+        for start in flow.take_fresh():
+            reader = readers[start] = BlockReader(self.rows)
             endings[start] = exits.read(start, reader.look, reader.look_at_call)
-            runs[start], loaded[start] = reader.runs(flow.blocks[start].end_vaddr), reader.loaded
-        judged = [(component, _reason_against(component, endings)) for component in _components(endings)]
-        while True:
-            kept = [
-                component
-                for component, reason in judged
-                if reason is None or self._is_called(component, reason, certain)
-            ]
-            if not kept:
-                break
-            for component in kept:
-                flow.keep(component)
-                self.function_starts.update(start for start in component if start in flow.entries)
-                fp_is_dead = self._is_fp_dead(component)
-                for start in component:
-                    self.runs += [_without_fp(run) for run in runs[start]] if fp_is_dead else runs[start]
-                    self._loaded |= loaded[start]
-            judged = [(component, reason) for component, reason in judged if component[0] not in flow.kept]
-        for component, reason in judged:
-            flow.forget(component)
-            for start in component:
-                self.refused += [run._replace(row=reason or CodeReason.NOT_CONFIRMED) for run in runs[start]]
+        judged = [(component, reason_against(component, endings)) for component in components_of(endings)]
+        self._keep(
+            [each for each, reason in judged if reason is None or self._is_certain(each, reason)], judged, readers
+        )
+        refused = [(component, reason) for component, reason in judged if component[0] not in flow.kept]
+        for component, reason in refused:
+            for run in self._runs(component, readers):
+                self.refused.append(run._replace(row=reason or CodeReason.NOT_CONFIRMED))
+        flow.forget(start for component, _ in refused for start in component)
         return exits.has_shared_code
+
+    def _keep(
+        self,
+        kept: list[list[int]],
+        judged: Iterable[tuple[list[int], CodeReason | None]],
+        readers: dict[int, BlockReader],
+    ) -> None:
+        """Keep some components, and those of the others that they call: these are then certain."""
+        flow = self.flow
+        called_from: dict[int, list[list[int]]] = {}
+        for component, reason in judged:
+            if reason in _UNCONFIRMED:
+                for start in component:
+                    for caller in flow.callers_of(start):
+                        called_from.setdefault(caller, []).append(component)
+        # The list grows while it is read.
+        for component in kept:
+            if component[0] in flow.kept:
+                continue
+            flow.keep(component)
+            self.kept.append(_Kept(component, self._runs(component, readers)))
+            loaded = set().union(*(readers[start].loaded for start in component)) - self._loaded
+            self._loaded |= loaded
+            self._newly_loaded |= loaded
+            for start in component:
+                kept += called_from.pop(start, ())
+
+    def _runs(self, component: Iterable[int], readers: dict[int, BlockReader]) -> list[Run]:
+        blocks = self.flow.blocks
+        return [run for start in component for run in readers[start].runs(blocks[start].end_vaddr)]
+
+    def _is_certain(self, component: Iterable[int], reason: CodeReason) -> bool:
+        """Whether nothing contradicts a component, and an entry of it is certain: then no exit has to confirm it."""
+        if reason not in _UNCONFIRMED:
+            return False
+        certain, process_entry = self.entries.certain, self.entries.process_entry
+        return any(start in certain or start == process_entry or self.flow.is_called(start) for start in component)
+
+    def _derived(self) -> Derived:
+        """Return what has been kept as functions, and everything else with its reasons."""
+        runs: list[Run] = []
+        for component, found in self.kept:
+            runs += [run.without_fp() for run in found] if self._is_fp_dead(component) else found
+        runs = without_overlaps(sorted(runs, key=start_of))
+        starts = {start for start in self.flow.entries if start in self.flow.kept}
+        functions = tuple(functions_of(runs, starts))
+        held = [Span(function.start_vaddr, function.end_vaddr) for function in functions]
+        reasons = sorted([*self.refused, *(run for run in runs if isinstance(run.row, CodeReason))], key=start_of)
+        left_out = [each for span in without(self.spans, held) for each in self._without_rows(span, reasons)]
+        return Derived(functions, tuple(left_out))
 
     def _is_fp_dead(self, component: Collection[int]) -> bool:
         """Whether no caller of some functions has use for FP: helpers of assembly that keep other values in it.
@@ -167,49 +217,26 @@ class _Derivation:
         All calls have to be known. Their frames are found by SP, and have saved FP if it has to be restored: what a
         reader takes for FP in the callee is never used.
         """
-        flow = self.flow
+        flow, known = self.flow, self.entries
         entries = [start for start in component if start in flow.entries]
-        referred = self.entries.certain | self.entries.possible | self._loaded
         return bool(entries) and all(
-            start not in flow.needing_fp and start not in referred and flow.is_only_called(start, component)
+            start not in flow.needing_fp
+            and flow.is_only_called(start, component)
+            and not (start in known.certain or start in known.possible or start in self._loaded)
             for start in entries
         )
-
-    def _is_called(self, component: Iterable[int], reason: CodeReason, certain: Collection[int]) -> bool:
-        """Whether nothing speaks against a component, and an entry of it is certain: then no exit has to confirm it."""
-        if reason is not CodeReason.NOT_CONFIRMED:
-            return False
-        process_entry = self.entries.process_entry
-        return any(start in certain or start == process_entry or self.flow.is_called(start) for start in component)
-
-    def _derived(self) -> Derived:
-        runs = sorted(self.runs, key=_start_of)
-        functions: list[DerivedFunction] = []
-        left_out: list[Underived] = []
-        for group in _contiguous(runs, self.function_starts):
-            builder = TableBuilder()
-            for run in group:
-                if not isinstance(run.row, CodeReason):
-                    builder.add(run.start_vaddr - group[0].start_vaddr, run.row)
-            functions.append(DerivedFunction(group[0].start_vaddr, group[-1].end_vaddr, builder.table()))
-        held = [Span(function.start_vaddr, function.end_vaddr) for function in functions]
-        reasons = sorted([*self.refused, *(run for run in runs if isinstance(run.row, CodeReason))], key=_start_of)
-        rest = without(self.spans, held)
-        for span in rest:
-            left_out += self._without_rows(span, reasons)
-        return Derived(tuple(functions), tuple(left_out))
 
     def _without_rows(self, span: Span, reasons: Sequence[Run]) -> Iterator[Underived]:
         """Yield the stretches of a range without rows, each with its reason; padding is none."""
         vaddr = span.start
-        index = max(0, bisect_left(reasons, span.start, key=_start_of) - 1)
-        for run in reasons[index:]:
+        for index in range(max(0, bisect_left(reasons, span.start, key=start_of) - 1), len(reasons)):
+            run = reasons[index]
             if run.start_vaddr >= span.end:
                 break
             start, end = max(vaddr, run.start_vaddr), min(span.end, run.end_vaddr)
-            if start < end:
+            if start < end and isinstance(run.row, CodeReason):
                 yield from self._not_reached(vaddr, start)
-                yield Underived(start, end, cast("CodeReason", run.row), "")
+                yield Underived(start, end, run.row, "")
                 vaddr = end
         yield from self._not_reached(vaddr, span.end)
 
@@ -220,98 +247,3 @@ class _Derivation:
             start += fill_size(self.image, code, start, end)
             if start < end:
                 yield Underived(start, end, CodeReason.NOT_REACHED, "")
-
-
-def _start_of(run: Run) -> int:
-    return run.start_vaddr
-
-
-def _without_fp(run: Run) -> Run:
-    """Return a run whose row says nothing of FP where it would say that FP is lost."""
-    row = run.row
-    if isinstance(row, CodeReason) or row.fp is not NoRule.UNDEFINED:
-        return run
-    return run._replace(row=row._replace(fp=NoRule.UNSPECIFIED))
-
-
-class _BlockReader:
-    """Collects the rows of a block, and the addresses that its instructions load."""
-
-    def __init__(self, rows: RowMaker) -> None:
-        self.rows = rows
-        self.starts: list[tuple[int, RowState | CodeReason]] = []
-        self.loaded: set[int] = set()
-
-    def look(self, vaddr: int, change: Change | None, state: State) -> None:
-        """Take the state at an address, after a change."""
-        if change is not None:
-            for step in change.steps:
-                value = state.registers.get(step.register)
-                if value is not None and value.base == CONSTANT:
-                    self.loaded.add(value.offset)
-            # Where the CFA counts from SP, only SP, FP, the RA and the stack matter.
-            if not change.changed & self.rows.frame_bits and self.rows.is_plain(self.starts[-1][1]):
-                return
-        row = self.rows.row_of(state)
-        if not self.starts or self.starts[-1][1] is not row:
-            self.starts.append((vaddr, row))
-
-    def look_at_call(self, vaddr: int, state: State) -> None:
-        """Take the state at a call."""
-        row = self.rows.row_of(state, at_call=True)
-        if row is not self.starts[-1][1]:
-            self.starts.append((vaddr, row))
-
-    def runs(self, end_vaddr: int) -> list[Run]:
-        """Return the rows as runs up to the block's end."""
-        ends = [vaddr for vaddr, _ in self.starts[1:]] + [end_vaddr]
-        return [Run(vaddr, end, row) for (vaddr, row), end in zip(self.starts, ends, strict=True) if vaddr < end]
-
-
-def _components(endings: dict[int, Ending]) -> Iterator[list[int]]:
-    """Yield the blocks that belong together: those that control leads to within a function."""
-    neighbours: dict[int, list[int]] = {start: [] for start in endings}
-    for start, ending in endings.items():
-        for follower in ending.followers:
-            if follower in neighbours:
-                neighbours[start].append(follower)
-                neighbours[follower].append(start)
-    seen: set[int] = set()
-    for start in endings:
-        if start in seen:
-            continue
-        seen.add(start)
-        component = [start]
-        for block_start in component:
-            for other in neighbours[block_start]:
-                if other not in seen:
-                    seen.add(other)
-                    component.append(other)
-        yield component
-
-
-def _reason_against(component: Iterable[int], endings: dict[int, Ending]) -> CodeReason | None:
-    """Return why a component is not kept; None when its exits confirm it."""
-    confirms = False
-    for start in component:
-        verdict = endings[start].verdict
-        if verdict.contradicts:
-            return CodeReason.CONTRADICTED
-        confirms |= verdict.confirms
-    return None if confirms else CodeReason.NOT_CONFIRMED
-
-
-def _contiguous(runs: Iterable[Run], starts: set[int]) -> Iterator[list[Run]]:
-    """Yield runs with rows that follow one another without a gap, cut where functions start."""
-    group: list[Run] = []
-    for run in runs:
-        if isinstance(run.row, CodeReason):
-            continue
-        if group and (run.start_vaddr != group[-1].end_vaddr or run.start_vaddr in starts):
-            yield group
-            group = []
-        if group and run.start_vaddr < group[-1].end_vaddr:
-            continue
-        group.append(run)
-    if group:
-        yield group

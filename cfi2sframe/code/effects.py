@@ -19,6 +19,9 @@ NOTHING: Final = -1
 JUMP_TARGET: Final = 1000
 #: Another one: a value that a step leaves for the next step of the same effect.
 BETWEEN_STEPS: Final = 1001
+#: DWARF's pseudo-register for AArch64 (AADWARF64, 4.1): 0 where the RA is an address, 1 where the A key has signed it,
+#: 2 where the B key has.
+RA_SIGN_STATE: Final = 34
 
 
 class Op(IntEnum):

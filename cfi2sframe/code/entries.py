@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.code.effects import Flow, Op
 from cfi2sframe.code.references import Reference, references_in
 from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.dynamic import dynamic_entries, initializer_vaddrs
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.errors import ElfError
 
@@ -33,10 +34,14 @@ _MASK: Final = (1 << 64) - 1
 
 
 class Entries(NamedTuple):
-    """Addresses of entries: those that are certain, and those that may be entries; `process_entry` is the file's."""
+    """Addresses of entries: those that are certain, and those that may be entries; `process_entry` is the file's.
+
+    Of those that may be, `labels` have only a symbol, which may be that of anything.
+    """
 
     certain: frozenset[int]
     possible: frozenset[int]
+    labels: frozenset[int]
     process_entry: int | None
 
 
@@ -46,16 +51,36 @@ def find_entries(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> 
     `covered` are the ranges of the functions that other sources describe, ascending. Raises `BudgetError` when the
     symbols, relocations and covered code are out of proportion to the file.
     """
-    certain, possible = _symbols(image, decoder)
+    certain, labels = _symbols(image, decoder)
+    possible: set[int] = set()
     # A damaged table refers to nothing.
     with suppress(ElfError):
-        possible.update(vaddr for vaddr in referred_addresses(image) if decoder.span_of(vaddr) is not None)
+        # The linker's relocations also fill fields within instructions, which begin nothing.
+        referred = referred_addresses(image, with_static=False) - labels
+        possible.update(vaddr for vaddr in referred if decoder.span_of(vaddr) is not None)
+    with suppress(ElfError):
+        initializers = set() if image.is_relocatable else initializer_vaddrs(image)
+        certain.update(vaddr for vaddr in initializers if decoder.span_of(vaddr) is not None)
     for reference in _from_covered_code(image, decoder, covered):
         (certain if reference.is_call else possible).add(reference.target)
+    entry = _process_entry(image, decoder)
+    if entry is not None:
+        certain.discard(entry)
+        possible.discard(entry)
+    possible -= certain
+    return Entries(frozenset(certain), frozenset(possible), frozenset(labels - certain - possible), entry)
+
+
+def _process_entry(image: ElfImage, decoder: Decoder) -> int | None:
+    """Return where a process begins, which nothing has called; None where that is not in the code.
+
+    Linkers have given libraries an entry point, too: the first function of their code.
+    """
     entry = image.header.entry_vaddr
-    process_entry = entry if not image.is_relocatable and entry and decoder.span_of(entry) is not None else None
-    certain.discard(entry)
-    return Entries(frozenset(certain), frozenset(possible - certain - {entry}), process_entry)
+    if not entry or decoder.span_of(entry) is None:
+        return None
+    is_program = image.header.type == c.ET_EXEC or any(segment.type == c.PT_INTERP for segment in image.segments)
+    return entry if is_program or dynamic_entries(image).get(c.DT_FLAGS_1, 0) & c.DF_1_PIE else None
 
 
 def _symbols(image: ElfImage, decoder: Decoder) -> tuple[set[int], set[int]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _RA: Final = Value(RETURN_ADDRESS, 0)
 
 
-class Verdict(NamedTuple):
+class DepthVerdict(NamedTuple):
     """What the way out of a block says of the depth: it is that of a function's end, or another one, or neither."""
 
     confirms: bool = False
@@ -29,11 +29,11 @@ class Verdict(NamedTuple):
 
 
 _INDIRECT: Final = frozenset({Flow.RETURN, Flow.BRANCH_INDIRECT, Flow.JUMP_INDIRECT})
-_NEUTRAL: Final = Verdict()
-_CONFIRMS: Final = Verdict(confirms=True)
+_NEUTRAL: Final = DepthVerdict()
+_CONFIRMS: Final = DepthVerdict(confirms=True)
 
 
-class Ending(NamedTuple):
+class BlockEnd(NamedTuple):
     """How a block ends.
 
     `followers` are the blocks of the same function where control continues. `stop` is the address of an instruction
@@ -41,7 +41,7 @@ class Ending(NamedTuple):
     """
 
     followers: tuple[int, ...] = ()
-    verdict: Verdict = _NEUTRAL
+    verdict: DepthVerdict = _NEUTRAL
     stop: int | None = None
 
 
@@ -60,7 +60,7 @@ class Exits:
         start: int,
         look: Callable[[int, Change | None, State], None],
         look_at_call: Callable[[int, State], None],
-    ) -> Ending:
+    ) -> BlockEnd:
         """Return how a block ends.
 
         `look(vaddr, change, state)` is called for the block's start, without a change, and then for each address where
@@ -80,76 +80,76 @@ class Exits:
             look_at_call(block.exit.vaddr, state)
         return self._ending(start, block, state)
 
-    def _ending(self, start: int, block: Block, state: State) -> Ending:
+    def _ending(self, start: int, block: Block, state: State) -> BlockEnd:
         if block.is_cut:
-            return Ending(stop=block.end_vaddr)
+            return BlockEnd(stop=block.end_vaddr)
         if block.exit is None:
-            return Ending(*self._arrival(block.end_vaddr, state))
+            return BlockEnd(*self._arrival(block.end_vaddr, state))
         effect, end = block.exit.effect, block.end_vaddr
         if effect is None:
-            return Ending(stop=block.exit.vaddr)
+            return BlockEnd(stop=block.exit.vaddr)
         if effect.flow in _INDIRECT:
             return self._indirect_ending(effect, state, block)
         flow, target = effect.flow, effect.target
         if flow is Flow.BRANCH and target is not None:
             taken, other = branch_states(self.arch, effect, block.exit.comparison, state)
             first, second = self._arrival(target, taken), self._arrival(end, other)
-            return Ending(first[0] + second[0], _stronger(first[1], second[1]))
+            return BlockEnd(first[0] + second[0], _stronger(first[1], second[1]))
         if flow is Flow.JUMP and target is not None:
-            return Ending(*self._arrival(target, state))
+            return BlockEnd(*self._arrival(target, state))
         if flow in CALLS:
-            return Ending((end,) if self.flow.comes_back(start, end) else ())
+            return BlockEnd((end,) if self.flow.comes_back(start, end) else ())
         if flow is Flow.SYSTEM_CALL:
             return self._system_call(block.exit.vaddr, end, state)
-        return Ending()
+        return BlockEnd()
 
-    def _indirect_ending(self, effect: Effect, state: State, block: Block) -> Ending:
+    def _indirect_ending(self, effect: Effect, state: State, block: Block) -> BlockEnd:
         """Return the ending of a block that leads to an address in a register."""
         if effect.flow is Flow.RETURN:
-            return Ending(verdict=self._return_verdict(effect, state, block))
+            return BlockEnd(verdict=self._return_verdict(effect, state, block))
         if effect.flow is Flow.BRANCH_INDIRECT:
             return self._conditional(block.end_vaddr, effect, state, block)
         return self._indirect(state)
 
-    def _system_call(self, vaddr: int, end: int, state: State) -> Ending:
+    def _system_call(self, vaddr: int, end: int, state: State) -> BlockEnd:
         if not self.flow.is_last_call(state):
             self.flow.after_system_call(state, vaddr)
-            return Ending(*self._arrival(end, state))
+            return BlockEnd(*self._arrival(end, state))
         number = state.registers[JUMP_TARGET].offset
         if number in self.arch.sigreturn_calls:
             # What comes here was not called: the kernel has made the frame of a signal above SP.
-            return Ending(verdict=Verdict(contradicts=True, detail="a return from a signal"))
-        return Ending()
+            return BlockEnd(verdict=DepthVerdict(contradicts=True, detail="a return from a signal"))
+        return BlockEnd()
 
-    def _conditional(self, end: int, effect: Effect, state: State, block: Block) -> Ending:
+    def _conditional(self, end: int, effect: Effect, state: State, block: Block) -> BlockEnd:
         """Return the ending of a branch to an address in a register, or to the next instruction."""
         follower, verdict = self._arrival(end, state)
         if state.registers.get(JUMP_TARGET) == _RA:
-            return Ending(follower, _stronger(self._return_verdict(effect, state, block), verdict))
+            return BlockEnd(follower, _stronger(self._return_verdict(effect, state, block), verdict))
         other = self._indirect(state)
-        return Ending(follower + other.followers, _stronger(other.verdict, verdict))
+        return BlockEnd(follower + other.followers, _stronger(other.verdict, verdict))
 
-    def _indirect(self, state: State) -> Ending:
+    def _indirect(self, state: State) -> BlockEnd:
         targets = self.flow.targets_of(state)
         if targets:
-            return Ending(tuple(each for each in targets if self.flow.decoder.span_of(each) is not None))
+            return BlockEnd(tuple(each for each in targets if self.flow.decoder.span_of(each) is not None))
         value = state.registers.get(JUMP_TARGET)
         if value is not None and value.base == LOADED:
-            return Ending(verdict=self._jump_verdict(state))
-        return Ending()
+            return BlockEnd(verdict=self._jump_verdict(state))
+        return BlockEnd()
 
-    def _arrival(self, target: int, state: State) -> tuple[tuple[int, ...], Verdict]:
+    def _arrival(self, target: int, state: State) -> tuple[tuple[int, ...], DepthVerdict]:
         """Return the block at a target if it is of the same function, and what arriving there says of the depth."""
         flow = self.flow
         if flow.decoder.span_of(target) is None:
             return (), self._jump_verdict(state) if flow.around.is_entry(target) else _NEUTRAL
-        if target in flow.entries and flow.is_at_return(state):
+        if flow.is_known_entry(target) and flow.is_at_return(state):
             return (), _CONFIRMS
         if not flow.is_kept(target):
             return (target,), _NEUTRAL
         known = self._state_at(target)
         if known is None or not self._is_same_frame(known, state):
-            return (), Verdict(contradicts=True, detail=f"a jump to 0x{target:x} with another frame")
+            return (), DepthVerdict(contradicts=True, detail=f"a jump to 0x{target:x} with another frame")
         self.has_shared_code = True
         return (), _CONFIRMS
 
@@ -177,16 +177,16 @@ class Exits:
                 flow.machine.apply(state, step, change.vaddr)
         return state
 
-    def _jump_verdict(self, state: State) -> Verdict:
+    def _jump_verdict(self, state: State) -> DepthVerdict:
         """Return what a jump to another function says."""
         sp = state.registers.get(self.arch.sp_register)
         if self.flow.is_at_return(state):
             return _CONFIRMS
         if sp is not None and sp.base == CFA and sp != self._entry_sp:
-            return Verdict(contradicts=True, detail=f"a jump with SP at CFA{sp.offset:+d}")
+            return DepthVerdict(contradicts=True, detail=f"a jump with SP at CFA{sp.offset:+d}")
         return _NEUTRAL
 
-    def _return_verdict(self, effect: Effect, state: State, block: Block) -> Verdict:
+    def _return_verdict(self, effect: Effect, state: State, block: Block) -> DepthVerdict:
         sp = state.registers.get(self.arch.sp_register)
         if sp is None or sp.base != CFA:
             return _NEUTRAL
@@ -199,7 +199,7 @@ class Exits:
             return _NEUTRAL
         if sp == self._entry_sp and not effect.popped:
             return _CONFIRMS if self.flow.is_at_return(state) or self.arch.ra_slot is None else _NEUTRAL
-        return Verdict(contradicts=True, detail=f"a return with SP at CFA{sp.offset:+d}")
+        return DepthVerdict(contradicts=True, detail=f"a return with SP at CFA{sp.offset:+d}")
 
 
 def _has_instruction(flow: FlowAnalysis, start: int, vaddr: int) -> bool:
@@ -217,7 +217,7 @@ def _pushes(change: Change, sp_register: int) -> bool:
     return any(step.op == Op.STORE and step.register == sp_register for step in change.steps)
 
 
-def _stronger(first: Verdict, second: Verdict) -> Verdict:
+def _stronger(first: DepthVerdict, second: DepthVerdict) -> DepthVerdict:
     """Return the verdict that says more: a contradiction, else a confirmation."""
     if first.contradicts or second.contradicts:
         return first if first.contradicts else second

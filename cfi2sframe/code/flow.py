@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
-from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, Table, Value
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from cfi2sframe.code.blocks import Exit
     from cfi2sframe.code.decoder import Decoder
@@ -48,7 +48,7 @@ class Surroundings(NamedTuple):
     is_entry: Callable[[int], bool]
     returns: Callable[[int], bool]
     import_returns: Callable[[int], bool]
-    table_targets: Callable[[Table], tuple[int, ...] | None]
+    table_targets: Callable[[TableWord], tuple[int, ...] | None]
     is_start: Callable[[int], bool]
     landing_pad: Callable[[int], int | None] = lambda _vaddr: None
 
@@ -59,15 +59,19 @@ class FlowAnalysis:
     `entries` are those of functions, `kept` the blocks of earlier rounds, and `firm` entries whose state is certain.
     """
 
-    def __init__(self, decoder: Decoder, arch: CodeArch, around: Surroundings) -> None:
+    def __init__(
+        self, decoder: Decoder, arch: CodeArch, around: Surroundings, certain: Container[int] = frozenset()
+    ) -> None:
         self.decoder = decoder
         self.arch = arch
         self.around = around
+        self.certain = certain
         self.machine = Machine(arch, address_range(decoder.image))
         self.blocks = Blocks(decoder, self.machine.addresses)
         self.states: dict[int, State] = {}
         self.entries: set[int] = set()
         self.kept: set[int] = set()
+        self._fresh: list[int] = []
         self.firm: set[int] = set()
         self._work: list[int] = []
         self._waiting: set[int] = set()
@@ -102,6 +106,11 @@ class FlowAnalysis:
             self._waiting.discard(start)
             self._follow(start)
 
+    def take_fresh(self) -> list[int]:
+        """Return the blocks that control has reached since this was asked last."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
     def keep(self, starts: Iterable[int]) -> None:
         """Let some blocks of this round stay as they are."""
         self.kept.update(starts)
@@ -113,6 +122,14 @@ class FlowAnalysis:
             del self.states[start]
             self.entries.discard(start)
         self.blocks.remove(gone)
+
+    def is_known_entry(self, vaddr: int) -> bool:
+        """Whether an address is an entry for certain, or that of an earlier round."""
+        return vaddr in self.entries and (vaddr in self.certain or vaddr in self.kept)
+
+    def callers_of(self, start: int) -> Collection[int]:
+        """Return the blocks that call an address, also those that have been forgotten."""
+        return self._callers.get(start, ())
 
     def is_called(self, start: int) -> bool:
         """Whether kept code calls an address."""
@@ -145,7 +162,7 @@ class FlowAnalysis:
         targets = state.targets_of(JUMP_TARGET)
         found: list[int] = []
         for target in targets or ():
-            words = self.around.table_targets(target) if isinstance(target, Table) else (target,)
+            words = self.around.table_targets(target) if isinstance(target, TableWord) else (target,)
             if words is None:
                 return None
             found += words
@@ -277,6 +294,9 @@ class FlowAnalysis:
         """
         if changed is None:
             changed = self._clobbered
+        if self.arch.ra_slot is None:
+            # The call itself changes it.
+            changed |= 1 << self.arch.ra_register
         self._mark_changed(start, changed)
         if self.around.is_start(end):
             return
@@ -309,6 +329,7 @@ class FlowAnalysis:
             if self.is_kept(vaddr):
                 return
             self.states[vaddr] = state.copy()
+            self._fresh.append(vaddr)
             before = self.blocks.add(vaddr)
             if before is not None:
                 # What was followed past this address has to stop here, and join.
@@ -318,7 +339,8 @@ class FlowAnalysis:
         self._wait(vaddr)
 
     def _wait(self, start: int) -> None:
-        if start not in self._waiting and start not in self.kept:
+        # Of a caller, an earlier round may have forgotten the block.
+        if start not in self._waiting and start not in self.kept and start in self.states:
             self._waiting.add(start)
             heappush(self._work, start)
 
@@ -371,12 +393,15 @@ def branch_states(arch: CodeArch, effect: Effect, compared: Step | None, state: 
             known = equal.registers.get(same)
             if register == arch.sp_register and known is not None and known.base == CFA:
                 equal.registers[register] = known
-    elif compared.source < 0 and not compared.is_signed:
+    elif compared.source < 0:
         is_strict = condition in (Condition.ABOVE, Condition.BELOW_OR_EQUAL)
         below = other if condition in (Condition.ABOVE, Condition.ABOVE_OR_EQUAL) else taken
         number = compared.offset if is_strict else compared.offset - 1
         old = below.registers.get(compared.register)
-        if number >= 0 and (old is None or old.base == LIMITED):
+        limit = old.offset if old is not None and old.base == LIMITED else None
+        # A number that is not negative compares alike as a signed one.
+        is_unsigned = not compared.is_signed or (limit is not None and limit >> (8 * compared.size - 1) == 0)
+        if number >= 0 and is_unsigned and (old is None or limit is not None):
             below.registers[compared.register] = Value(LIMITED, number)
     return taken, other
 

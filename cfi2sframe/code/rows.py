@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
+from cfi2sframe.code.effects import RA_SIGN_STATE
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, NO_CALLER, RETURN_ADDRESS, Value
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from cfi2sframe.code.values import State
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule
 
-#: The pseudo-register of DWARF for AArch64 that says whether the RA is signed: 1 with the A key, 2 with the B key.
-_RA_SIGN_STATE: Final = 34
 _CALLER_FP: Final = Value(CALLER_FP, 0)
 _RA: Final = Value(RETURN_ADDRESS, 0)
 _NO_CALLER: Final = Value(NO_CALLER, 0)
@@ -43,7 +42,7 @@ class RowMaker:
         #: A bit for each register that a row may depend on where its CFA counts from SP, and for the stack.
         self.frame_bits = sum(1 << r for r in {arch.sp_register, arch.fp_register, arch.ra_register}) | MEMORY_BIT
         if arch.ra_slot is None:
-            self.frame_bits |= 1 << _RA_SIGN_STATE
+            self.frame_bits |= 1 << RA_SIGN_STATE
         self._known: dict[RowState, RowState] = {}
 
     def is_plain(self, row: RowState | CodeReason) -> bool:
@@ -69,7 +68,7 @@ class RowMaker:
         if isinstance(ra, CodeReason):
             return ra
         fp = self._fp(state, red_zone=0 if at_call else self.arch.red_zone)
-        signing = state.registers.get(_RA_SIGN_STATE)
+        signing = state.registers.get(RA_SIGN_STATE)
         signed = signing is not None and signing != Value(CONSTANT, 0) and arch.ra_slot is None
         row = RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if signed else RaSigning.NONE)
         return self._known.setdefault(row, row)
@@ -80,7 +79,7 @@ class RowMaker:
             value = registers.get(register)
             if value is not None and value.base == CFA:
                 return RegisterOffset(register, -value.offset)
-        others = [register for register, value in registers.items() if value.base == CFA and register < _RA_SIGN_STATE]
+        others = [register for register, value in registers.items() if value.base == CFA and register < RA_SIGN_STATE]
         if others:
             register = max(others, key=lambda each: (each not in arch.call_clobbered, -each))
             return RegisterOffset(register, -registers[register].offset)
@@ -114,7 +113,7 @@ class RowMaker:
             if value == _RA:
                 return NoRule.UNSPECIFIED
         register = next((each for each, value in state.registers.items() if value == _RA), None)
-        if register is not None and register < _RA_SIGN_STATE:
+        if register is not None and register < RA_SIGN_STATE:
             return InRegister(register)
         return CodeReason.RA_UNKNOWN
 
@@ -125,17 +124,20 @@ class RowMaker:
         if state.registers.get(self.arch.fp_register) == _CALLER_FP:
             return NoRule.UNSPECIFIED
         register = next((each for each, value in state.registers.items() if value == _CALLER_FP), None)
-        if register is not None and register < _RA_SIGN_STATE:
+        if register is not None and register < RA_SIGN_STATE:
             return InRegister(register)
         place = next((place for place, value in state.slots.items() if value == _CALLER_FP), None)
-        sp = state.registers.get(self.arch.sp_register)
-        if place is not None and sp is not None and sp.base == place.base and place.offset >= sp.offset:
-            return AtExpression(_address(self.arch.sp_register, place.offset - sp.offset))
+        for register in (self.arch.sp_register, self.arch.fp_register) if place is not None else ():
+            base = state.registers.get(register)
+            if base is not None and place is not None and base.base == place.base and place.offset >= base.offset:
+                return AtExpression(_address(register, place.offset - base.offset))
         # The caller's value cannot be told: a row without FP would say that the register has it.
         return NoRule.UNDEFINED
 
     def _slot_of(self, state: State, wanted: Value, red_zone: int) -> AtCfa | None:
         """Return the slot that holds a value, counted from the CFA: the highest of those not below SP's red zone."""
+        if wanted not in state.slots.values():
+            return None
         sp = state.registers.get(self.arch.sp_register)
         in_register = (
             state.registers.get(self.arch.fp_register if wanted == _CALLER_FP else self.arch.ra_register) == wanted

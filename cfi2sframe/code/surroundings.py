@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.code.decoder import Decoder
     from cfi2sframe.code.effects import CodeArch
-    from cfi2sframe.code.values import Table
+    from cfi2sframe.code.values import TableWord
     from cfi2sframe.elf.image import ElfImage
 
 #: Functions of C and C++ run-time libraries that never come back to their caller.
@@ -41,6 +41,8 @@ _MAX_STUB_SIZE: Final = 32
 _MAX_WORDS: Final = 4096
 #: Words that are read where no comparison limits the index.
 _UNLIMITED_WORDS: Final = 32
+#: Of these, the first one of the table is among so many.
+_MAX_SKIPPED: Final = 5
 _WORD: Final = 8
 _WHAT: Final = "tables of jumps"
 
@@ -63,8 +65,8 @@ class ImageSurroundings:
         self._never_return = self._named_vaddrs()
         self._words: tuple[dict[int, str], dict[int, int]] | None = None
         self._constants = sorted(decoder.constants)
-        self._tables: dict[Table, tuple[int, ...] | None] = {}
-        self._stubs: dict[int, bool] = {}
+        self._tables: dict[TableWord, tuple[int, ...] | None] = {}
+        self._slots: dict[int, int | None] = {}
 
     def _named_vaddrs(self) -> frozenset[int]:
         found = {vaddr for vaddr, name in self.decoder.code.imports.items() if name in NEVER_RETURN}
@@ -92,11 +94,8 @@ class ImageSurroundings:
         """Whether a function outside of the code may come back to its caller."""
         if vaddr in self._never_return:
             return False
-        known = self._stubs.get(vaddr)
-        if known is None:
-            slot = self._slot_of(vaddr)
-            known = self._stubs[vaddr] = slot is None or self.import_returns(slot)
-        return known
+        slot = self._slot_of(vaddr)
+        return slot is None or self.import_returns(slot)
 
     def import_returns(self, slot_vaddr: int) -> bool:
         """Whether the function whose address the dynamic loader writes to a word may come back to its caller."""
@@ -126,13 +125,13 @@ class ImageSurroundings:
                 self._words = ({}, {})
         return self._words
 
-    def table_targets(self, table: Table) -> tuple[int, ...] | None:
+    def table_targets(self, table: TableWord) -> tuple[int, ...] | None:
         """Return where the words of a table lead; None where one of them leads to no instruction."""
         if table not in self._tables:
             self._tables[table] = self._read_table(table)
         return self._tables[table]
 
-    def _read_table(self, table: Table) -> tuple[int, ...] | None:
+    def _read_table(self, table: TableWord) -> tuple[int, ...] | None:
         if table.size not in (1, 2, 4, 8) or table.scale < table.size:
             return None
         count = _UNLIMITED_WORDS if table.limit is None else table.limit + 1
@@ -153,33 +152,40 @@ class ImageSurroundings:
         decoded = self.decoder.at(vaddr)
         return decoded is not None and (decoded.effect is None or not decoded.effect.is_padding)
 
-    def _probable(self, table: Table, targets: list[int | None]) -> list[int | None]:
+    def _probable(self, table: TableWord, targets: list[int | None]) -> list[int | None]:
         """Return which words are those of a table, where nothing limits the index.
 
-        They end before the first that leads to no instruction, and where the next table starts whose address some
-        instruction loads. Assembly may load an address before the table, for indices that begin with another number
-        than 0: then words of other tables come first, and the next address that is loaded tells nothing.
+        They are the longest row of words that lead to instructions, and they end where the next table starts whose
+        address some instruction loads. Assembly may load an address some words before the table, for indices that begin
+        with another number than 0: then other tables are as many words before the addresses that are loaded for them.
         """
-        known = [target is not None for target in targets]
-        first = known.index(True) if True in known else len(known)
-        last = known.index(False, first) if False in known[first:] else len(known)
-        if first == 0:
-            index = bisect_right(self._constants, table.vaddr)
-            if index < len(self._constants):
-                last = min(last, -(-(self._constants[index] - table.vaddr) // table.scale))
-        return targets[first:last]
+        rows = [_row_from(targets, first) for first in range(_MAX_SKIPPED)]
+        first = max(range(_MAX_SKIPPED), key=lambda place: (len(rows[place]), -place))
+        row = rows[first]
+        index = bisect_right(self._constants, table.vaddr)
+        if index < len(self._constants):
+            row = row[: -(-(self._constants[index] - table.vaddr) // table.scale)]
+        return row
 
-    def _word(self, table: Table, vaddr: int) -> int | None:
+    def _word(self, table: TableWord, vaddr: int) -> int | None:
         data = self.image.bytes_at(vaddr, table.size)
         if data is None:
             return None
         word = int.from_bytes(data, "little" if self.image.byte_order == "<" else "big", signed=table.is_signed)
         if table.size == _WORD:
             word = self._dynamic_words[1].get(vaddr, word)
+        if not word and table.limit is None:
+            # What fills the space after a table.
+            return None
         return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF
 
     def _slot_of(self, vaddr: int) -> int | None:
         """Return the address of the word whose value a stub at an address jumps to; None where there is no stub."""
+        if vaddr not in self._slots:
+            self._slots[vaddr] = self._read_stub(vaddr)
+        return self._slots[vaddr]
+
+    def _read_stub(self, vaddr: int) -> int | None:
         code = self.image.code_range_of(vaddr)
         if code is None:
             return None
@@ -198,3 +204,9 @@ class ImageSurroundings:
             if effect.flow != Flow.NEXT:
                 return None
         return None
+
+
+def _row_from(targets: list[int | None], first: int) -> list[int | None]:
+    """Return the targets from a place on, up to the first that is none."""
+    row = targets[first:]
+    return row[: row.index(None)] if None in row else row

@@ -51,7 +51,7 @@ class Value(NamedTuple):
     offset: int
 
 
-class Table(NamedTuple):
+class TableWord(NamedTuple):
     """A word of a table of jumps: which one is not known, but that its number is at most `limit` (None: any).
 
     Words have `size` bytes, and are `scale` bytes apart from `vaddr` on; the value is the word times `factor` plus
@@ -70,7 +70,7 @@ class Table(NamedTuple):
 
 
 #: Where an indirect jump may lead: addresses, and words of tables.
-Targets = frozenset[int | Table]
+Targets = frozenset[int | TableWord]
 
 
 class State:
@@ -239,14 +239,22 @@ class Machine:
         if state.targets:
             state.targets.pop(register, None)
             for other, targets in state.targets.items():
-                if any(isinstance(target, Table) and target.origin == register for target in targets):
+                if any(isinstance(target, TableWord) and target.origin == register for target in targets):
                     state.targets[other] = frozenset([_without_origin(target, register) for target in targets])
         if value is not None:
+            if register == self.sp and state.slots:
+                self._drop_popped(state, value)
             state.registers[register] = value
         elif register == self.sp:
             self._set_sp(state, address)
         else:
             state.registers.pop(register, None)
+
+    def _drop_popped(self, state: State, sp: Value) -> None:
+        """Forget the slots that signal handlers may write to once SP has this value, wherever SP is later."""
+        lowest = sp.offset - self.arch.red_zone
+        for place in [p for p in state.slots if p.base == sp.base and p.offset < lowest]:
+            del state.slots[place]
 
     @staticmethod
     def _forget_base(state: State, base: int) -> None:
@@ -291,6 +299,8 @@ class Machine:
 
     def _load_indexed(self, state: State, step: Step, address: int) -> None:
         _, register, source, offset, size, index, scale, is_signed = step
+        if scale == 1 and source != NOTHING and state.targets_of(source) is None:
+            source, index = index, source
         number = state.registers.get(index)
         limit = number.offset if number is not None and is_limited(number) and number.offset < _NO_LIMIT else None
         if number is not None and SCALED <= number.base < SET_AT:
@@ -301,9 +311,9 @@ class Machine:
             return
         origin = source if source != register else NOTHING
         tables = [
-            Table(base + offset & _MASK, scale, size, is_signed, limit, 0, 1, origin, base)
+            TableWord(base + offset & _MASK, scale, size, is_signed, limit, 0, 1, origin, base)
             for base in bases
-            if not isinstance(base, Table)
+            if not isinstance(base, TableWord)
         ]
         if len(tables) == len(bases):
             state.targets[register] = Targets(tables)
@@ -340,14 +350,14 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _moved(target: int | Table, offset: int) -> int | Table:
-    if isinstance(target, Table):
+def _moved(target: int | TableWord, offset: int) -> int | TableWord:
+    if isinstance(target, TableWord):
         return target._replace(added=target.added + offset & _MASK)
     return target + offset & _MASK
 
 
-def _without_origin(target: int | Table, register: int) -> int | Table:
-    return target._replace(origin=NOTHING) if isinstance(target, Table) and target.origin == register else target
+def _without_origin(target: int | TableWord, register: int) -> int | TableWord:
+    return target._replace(origin=NOTHING) if isinstance(target, TableWord) and target.origin == register else target
 
 
 def _sums(state: State, base: int, step: Step) -> Targets | None:
@@ -355,15 +365,15 @@ def _sums(state: State, base: int, step: Step) -> Targets | None:
     words, bases = state.targets.get(step.source), state.targets_of(base)
     if words is None or bases is None:
         return None
-    found: set[int | Table] = set()
+    found: set[int | TableWord] = set()
     for each in words:
-        if not isinstance(each, Table) or step.size < each.size:
+        if not isinstance(each, TableWord) or step.size < each.size:
             return None
         word = each._replace(is_signed=step.is_signed) if step.size == each.size < _WORD else each
         # Where several tables meet, each belongs with the address that it was found by.
         added = (each.origin_vaddr,) if each.origin == base else bases
         for number in added:
-            if isinstance(number, Table):
+            if isinstance(number, TableWord):
                 return None
             total = word.added * step.scale + number & _MASK
             found.add(word._replace(added=total, factor=word.factor * step.scale))

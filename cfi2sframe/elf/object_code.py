@@ -31,7 +31,7 @@ _IMPORT_ALIGNMENT: Final = 1 << 20
 _WHAT: Final = "the relocations of code"
 
 
-class CodeBytes:
+class RelocatedCode:
     """The bytes of an image's code, and `imports`: the names of what an object does not define, by their addresses."""
 
     def __init__(self, image: ElfImage) -> None:

@@ -44,11 +44,12 @@ _DISTANCE_BIAS: Final = {c.EM_X86_64: -4, c.EM_AARCH64: 0, c.EM_S390: 2}
 _PATCHABLE: Final = "__patchable_function_entries"
 
 
-def referred_addresses(image: ElfImage) -> set[int]:
+def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]:
     """Return the addresses that symbols, entry points and relocations of a file name, and those that relocations fill.
 
-    They may be addresses of anything; in an object, those of the image's layout. Raises `ElfError` when one of the
-    tables cannot be read, `BudgetError` when they are out of proportion to the file.
+    They may be addresses of anything; in an object, those of the image's layout. `with_static`: count the relocations
+    that are the linker's; what those of a table of distances name is only near what they mean. Raises `ElfError` when
+    one of the tables cannot be read, `BudgetError` when they are out of proportion to the file.
     """
     found = {image.header.entry_vaddr}
     if image.is_relocatable:
@@ -61,7 +62,7 @@ def referred_addresses(image: ElfImage) -> set[int]:
         found.update(_dynamic_targets(image, dynamic))
         for section in image.sections_named(_PATCHABLE):
             found.update(_words(image, image.section_bytes(section), 1))
-    for table in image.sections:
+    for table in image.sections if with_static else ():
         if table.type in (c.SHT_RELA, c.SHT_REL) and not table.flags & c.SHF_ALLOC and table.info < len(image.sections):
             target = image.sections[table.info]
             if target.flags & c.SHF_ALLOC:

@@ -152,10 +152,9 @@ def _assembled_entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator
     """
     dropped = code_map.dropped
     plt = united((p.vaddr, p.end_vaddr) for name in _PLT_SECTIONS for p in image.sections_named(name))
-    for number, entry in enumerate(cfi.entries):
+    # What is derived comes last.
+    for number, entry in zip(range(cfi.derived_numbers.start), cfi.entries, strict=False):
         start = entry.fde.pc_begin_vaddr
-        if number in cfi.derived_numbers:
-            break
         if dropped.get(number) in _NOT_ASSEMBLED or holder_of(plt, Span(start, start + 1)) is not None:
             continue
         yield entry

@@ -31,7 +31,7 @@ class CheckRequest(NamedTuple):
     readers: tuple[str, ...] = ()
 
 
-class Finding(NamedTuple):
+class SectionFault(NamedTuple):
     """What is wrong with a section at a place in the code: an address, or `SECTION+OFFSET` in an object."""
 
     place: str
@@ -53,7 +53,7 @@ class Checked(NamedTuple):
     function_count: int = 0
     row_count: int = 0
     left_out_count: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SectionFault, ...] = ()
     sentences: tuple[str, ...] = ()
     is_read: bool = True
     uncompared_count: int = 0
@@ -92,7 +92,7 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
         result.function_count,
         result.point_count,
         result.left_out_count,
-        tuple(Finding(_place(image, found.vaddr), found.kind, found.message) for found in result.differences),
+        tuple(SectionFault(_place(image, found.vaddr), found.kind, found.message) for found in result.differences),
         uncompared_count=result.uncompared_count,
         uncompared_size=result.uncompared_size,
     )

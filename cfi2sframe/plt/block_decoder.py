@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.arch import AMD64, S390X, Arch
+from cfi2sframe.code.effects import Flow
 from cfi2sframe.errors import InputError
-from cfi2sframe.plt.aarch64 import AARCH64_STUBS
-from cfi2sframe.plt.amd64 import AMD64_STUBS
-from cfi2sframe.plt.s390x import S390X_STUBS
-from cfi2sframe.plt.stub_model import ENDS_FLOW, Block, Effect, Flow, Problem, StubArch, StubInstruction
+from cfi2sframe.plt.stub_effects import understand
+from cfi2sframe.plt.stub_model import ENDS_FLOW, Problem, StubBlock, StubEffect, StubInstruction
 from cfi2sframe.plt.stub_reasons import StubReason
 
 if TYPE_CHECKING:
@@ -18,19 +17,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cfi2sframe.budget import Budget
+    from cfi2sframe.plt.stub_model import DecodedInstruction, StubArch
 
 #: Instructions per call of capstone, which allocates two kilobytes for each; and the bytes that are passed to it.
 _PIECE_COUNT: Final = 256
 _PIECE_SIZE: Final = 16 * _PIECE_COUNT
 #: Microseconds of work on an instruction.
 _INSTRUCTION_STEPS: Final = 20
-
-_STUB_ARCHES: Final[dict[Arch, StubArch]] = {
-    AMD64: AMD64_STUBS,
-    AARCH64_LE: AARCH64_STUBS,
-    AARCH64_BE: AARCH64_STUBS,
-    S390X: S390X_STUBS,
-}
 
 
 class BlockDecoder:
@@ -41,11 +34,11 @@ class BlockDecoder:
 
     def __init__(self, arch: Arch, budget: Budget) -> None:
         self.budget = budget
-        self.stubs = _STUB_ARCHES[arch]
+        self.stubs = _stub_arch(arch)
         self._disassembler: Any = None
-        self._known: dict[bytes, Block | Problem] = {}
+        self._known: dict[bytes, StubBlock | Problem] = {}
 
-    def block(self, data: bytes) -> Block | Problem:
+    def block(self, data: bytes) -> StubBlock | Problem:
         """Decode a block; return the first problem where it does not consist of known instructions."""
         found = self._known.get(data)
         if found is None:
@@ -56,10 +49,11 @@ class BlockDecoder:
         """Decode up to the first instruction that ends the flow; None without one, or if one before it is unknown."""
         instructions: list[StubInstruction] = []
         for insn in self._disassemble(data):
-            understood = self.stubs.understand(insn, insn.address, data)
+            understood = understand(self.stubs, insn, data)
             if understood is None:
                 return None
-            instructions.append(StubInstruction(insn.address, insn.size, understood[0]))
+            offset, size, _, _ = insn
+            instructions.append(StubInstruction(offset, size, understood[0]))
             if understood[0].flow in ENDS_FLOW:
                 return tuple(instructions)
         return None
@@ -67,45 +61,46 @@ class BlockDecoder:
     def _open(self) -> Any:  # noqa: ANN401 - capstone has no types
         if self._disassembler is None:
             try:
-                self._disassembler = self.stubs.open_disassembler()
+                self._disassembler = self.stubs.code.open_disassembler()
             except ImportError:
                 reason = "PLT stubs are described with the Python package capstone, which cannot be loaded"
                 raise InputError(f"{reason}; --no-plt leaves them to the CFI") from None
         return self._disassembler
 
-    def _disassemble(self, data: bytes) -> Iterator[Any]:
+    def _disassemble(self, data: bytes) -> Iterator[DecodedInstruction]:
         """Yield the instructions up to the first bytes that are not one."""
         position = 0
         while position < len(data):
             piece = data[position : position + _PIECE_SIZE]
-            found = list(self._open().disasm(piece, position, _PIECE_COUNT))
+            found: list[DecodedInstruction] = list(self._open().disasm_lite(piece, position, _PIECE_COUNT))
             self.budget.spend(_INSTRUCTION_STEPS * len(found), "the instructions of PLT stubs")
             yield from found
             if not found:
                 return
-            position = found[-1].address + found[-1].size
+            offset, size, _, _ = found[-1]
+            position = offset + size
 
-    def _decode(self, data: bytes) -> Block | Problem:
+    def _decode(self, data: bytes) -> StubBlock | Problem:
         instructions: list[StubInstruction] = []
         mask = bytearray()
         for insn in self._disassemble(data):
-            if self._is_literal(instructions, len(data) - insn.address):
+            offset, size, mnemonic, operands = insn
+            if self._is_literal(instructions, len(data) - offset):
                 break
-            understood = self.stubs.understand(insn, insn.address, data)
+            understood = understand(self.stubs, insn, data)
             if understood is None:
-                text = f"{insn.mnemonic} {insn.op_str}".strip()
-                return Problem(StubReason.UNKNOWN_INSTRUCTION, text, insn.address)
+                return Problem(StubReason.UNKNOWN_INSTRUCTION, f"{mnemonic} {operands}".strip(), offset)
             effect, insn_mask = understood
-            instructions.append(StubInstruction(insn.address, insn.size, effect))
+            instructions.append(StubInstruction(offset, size, effect))
             mask += insn_mask
         rest_size = len(data) - len(mask)
         if rest_size and not self._is_literal(instructions, rest_size):
             return Problem(StubReason.NO_INSTRUCTION, data[len(mask) :][:16].hex(" "), len(mask))
         if rest_size:
-            literal = Effect(Flow.LEAVE, is_padding=True)
+            literal = StubEffect(Flow.STOP, is_padding=True)
             instructions.append(StubInstruction(len(mask), rest_size, literal))
             mask += bytes(rest_size)
-        return Block(data, bytes(mask), tuple(instructions))
+        return StubBlock(data, bytes(mask), tuple(instructions))
 
     def _is_literal(self, instructions: list[StubInstruction], rest_size: int) -> bool:
         """Whether the last `rest_size` bytes of a block are data: of the known size, after the last jump."""
@@ -115,3 +110,18 @@ class BlockDecoder:
             and instructions[-1].effect.flow in ENDS_FLOW
             and not instructions[-1].effect.is_padding
         )
+
+
+def _stub_arch(arch: Arch) -> StubArch:
+    """Return the record of an ABI; the tables of the others' instructions need not be loaded."""
+    if arch == AMD64:
+        from cfi2sframe.plt.amd64 import AMD64_STUBS
+
+        return AMD64_STUBS
+    if arch == S390X:
+        from cfi2sframe.plt.s390x import S390X_STUBS
+
+        return S390X_STUBS
+    from cfi2sframe.plt.aarch64 import AARCH64_STUBS
+
+    return AARCH64_STUBS

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.stub_model import Block, Problem, StubRange, Unit
+from cfi2sframe.plt.stub_model import Problem, StubBlock, StubRange, Unit
 from cfi2sframe.plt.stub_reasons import StubReason, StubSkip
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class _Run(NamedTuple):
 
     first: int
     block_count: int
-    block: Block | Problem
+    block: StubBlock | Problem
 
 
 def cut_range(stubs: StubRange, decoder: BlockDecoder) -> Cut:
@@ -72,7 +72,7 @@ def cut_range(stubs: StubRange, decoder: BlockDecoder) -> Cut:
     beginning = stubs.data[:_MAX_SHOWN_SIZE]
     problem = decoder.block(beginning)
     is_cut_short = len(beginning) < len(stubs.data)
-    if isinstance(problem, Block) or (is_cut_short and problem.offset > _MAX_SHOWN_SIZE - _MAX_INSTRUCTION_SIZE):
+    if isinstance(problem, StubBlock) or (is_cut_short and problem.offset > _MAX_SHOWN_SIZE - _MAX_INSTRUCTION_SIZE):
         problem = Problem(StubReason.MIXED_BLOCKS, f"{len(stubs.data)} bytes")
     return Cut((), (_skip(stubs, 0, len(stubs.data), problem),))
 
@@ -103,7 +103,7 @@ def _cut_as(stubs: StubRange, shape: _Shape, decoder: BlockDecoder) -> Cut | Non
 
     if shape.header_size:
         header = _whole(decoder, stubs.data[: shape.header_size])
-        if isinstance(header, Block) and not _is_one_piece(header):
+        if isinstance(header, StubBlock) and not _is_one_piece(header):
             return None
         add(0, _Run(0, 1, header), shape.header_size, is_header=True)
     tail_offset = len(stubs.data) - shape.tail_size
@@ -120,15 +120,15 @@ def _cut_as(stubs: StubRange, shape: _Shape, decoder: BlockDecoder) -> Cut | Non
     return Cut(tuple(units), tuple(left_out)) if units else None
 
 
-def _whole(decoder: BlockDecoder, data: bytes) -> Block | Problem:
+def _whole(decoder: BlockDecoder, data: bytes) -> StubBlock | Problem:
     """Decode a block whose control flow may not run past its end."""
     block = decoder.block(data)
-    if isinstance(block, Block) and not block.ends_flow:
+    if isinstance(block, StubBlock) and not block.ends_flow:
         return Problem(StubReason.UNKNOWN_INSTRUCTION, "control runs past its end", len(data))
     return block
 
 
-def _is_one_piece(block: Block) -> bool:
+def _is_one_piece(block: StubBlock) -> bool:
     """Whether a header is entered only at its start and by its own jumps; otherwise it contains stubs."""
     own_targets = {insn.effect.target_delta for insn in block.instructions}
     return all(block.instructions[number].offset in own_targets for number in block.entries[1:])
@@ -138,7 +138,7 @@ def _runs(data: bytes, shape: _Shape, decoder: BlockDecoder) -> list[_Run] | Non
     """Return runs of blocks of the same kind, or None when there are too many kinds, runs or unknown blocks."""
     size, count = shape.block_size, shape.block_count
     kind_of: list[int] = [-1] * count
-    kinds: list[Block | Problem] = []
+    kinds: list[StubBlock | Problem] = []
     unknown_limit = min(_MAX_UNKNOWN_BLOCKS, count // 4)
     known_count = 0
     for number in range(count):
@@ -164,7 +164,7 @@ def _runs(data: bytes, shape: _Shape, decoder: BlockDecoder) -> list[_Run] | Non
     return runs if len(runs) <= _MAX_RUNS else None
 
 
-def _mark_equals(data: bytes, block: Block, first: int, kind_of: list[int], kind: int) -> None:
+def _mark_equals(data: bytes, block: StubBlock, first: int, kind_of: list[int], kind: int) -> None:
     """Set `kind_of` for the blocks from `first` on that have no kind yet and equal `block` in its constant bits."""
     size = len(block.data)
     count = len(kind_of) - first

@@ -14,13 +14,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.plt.stub_model import Effect, Flow, Problem
+from cfi2sframe.code.effects import Flow
+from cfi2sframe.plt.stub_model import Problem
 from cfi2sframe.plt.stub_reasons import StubReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cfi2sframe.plt.stub_model import StubArch, Unit
+    from cfi2sframe.plt.stub_model import StubArch, StubEffect, Unit
 
 #: Limits that real stubs do not reach: words on the stack, targets of a jump, states at an instruction.
 _MAX_WORDS: Final = 8
@@ -201,10 +202,8 @@ class _Flow:
                 # Otherwise the flow leaves the stubs: to the caller, or to the address in a word of unknown value.
                 if after.words and after.words[-1] is not None:
                     self._reach(after.words[-1], _State(_push(after.frame, -8), after.words[:-1]))
-            case Flow.LEAVE:
-                pass
 
-    def _apply(self, effect: Effect, node: _FlowNode, state: _State) -> _State | None:
+    def _apply(self, effect: StubEffect, node: _FlowNode, state: _State) -> _State | None:
         """Return the state after an instruction, before a call pushes or a return pops; None on failure."""
         frame, words = state
         if effect.overwrites_top:

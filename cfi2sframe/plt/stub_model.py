@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
-from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final, NamedTuple
 
+from cfi2sframe.code.effects import CodeArch, Flow
 from cfi2sframe.plt.stub_reasons import StubReason  # noqa: TC001 - part of a NamedTuple's fields
-
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class StubRange(NamedTuple):
@@ -29,32 +26,20 @@ class Problem(NamedTuple):
     offset: int = 0
 
 
-class Flow(IntEnum):
-    """Where control flow continues after an instruction."""
-
-    NEXT = 0
-    JUMP = 1
-    """To `Effect.target_delta`."""
-    CALL = 2
-    """To `Effect.target_delta`, with the next instruction's address on the stack (AMD64)."""
-    LEAVE = 3
-    """To an address in a register or in memory, or into a trap."""
-    RETURN = 4
-    """To the address on top of the stack (AMD64)."""
-
-
+#: An instruction of a block, as capstone has it: its offset, its size, mnemonic and operands. Their text is that of a
+#: block at the address 0.
+DecodedInstruction = tuple[int, int, str, str]
 #: The flow never continues at the next instruction; that one is reached only by jumps.
-ENDS_FLOW = frozenset({Flow.JUMP, Flow.LEAVE, Flow.RETURN})
+ENDS_FLOW: Final = frozenset({Flow.JUMP, Flow.JUMP_INDIRECT, Flow.RETURN, Flow.STOP})
 
 
-class Effect(NamedTuple):
+class StubEffect(NamedTuple):
     """What an instruction does to the frame and to the flow.
 
     `push_size` bytes are pushed (negative: popped) before the flow continues. `ra_at` is the offset from the new SP at
     which the return address was saved (AArch64). `overwrites_top`: the word on top of the stack gets another value.
     `is_padding`: not meant to be executed. `target_delta`: the target of a direct jump or call, in bytes from the
-    block's start. `reads_relative`: the instruction reads a word, whose distance from the next instruction is in the
-    bits that are clear in the mask (AMD64).
+    block's start.
     """
 
     flow: Flow = Flow.NEXT
@@ -63,7 +48,6 @@ class Effect(NamedTuple):
     overwrites_top: bool = False
     is_padding: bool = False
     target_delta: int | None = None
-    reads_relative: bool = False
 
 
 class StubInstruction(NamedTuple):
@@ -71,10 +55,10 @@ class StubInstruction(NamedTuple):
 
     offset: int
     size: int
-    effect: Effect
+    effect: StubEffect
 
 
-class Block(NamedTuple):
+class StubBlock(NamedTuple):
     """A decoded block. The bits of `mask` are set where blocks of the same kind are equal."""
 
     data: bytes
@@ -91,7 +75,7 @@ class Block(NamedTuple):
     def entries(self) -> tuple[int, ...]:
         """The indices of the first instruction and of each after the end of the flow: only jumps lead there."""
         found = []
-        previous = Flow.LEAVE
+        previous = Flow.STOP
         for number, insn in enumerate(self.instructions):
             if number and insn.effect.is_padding:
                 continue
@@ -111,7 +95,7 @@ class Unit(NamedTuple):
     start_vaddr: int
     block_size: int
     block_count: int
-    block: Block
+    block: StubBlock
     data: bytes
     is_header: bool
 
@@ -124,19 +108,21 @@ class Unit(NamedTuple):
 class StubArch(NamedTuple):
     """What the analysis needs to know of an architecture.
 
-    `open_disassembler()` returns capstone's disassembler. `understand(instruction, offset, data)` returns an
-    instruction's effect and the mask of its constant bits, or None when the effect is not known.
+    `code` has the effects of instructions. `constant_bits(mnemonic, operands, code)` returns, for an instruction's text
+    and its bytes, the mask of the bits that are equal in stubs of one kind, or None when stubs have no such thing.
     `branch_delta(data, offset, size)` returns the distance of a direct branch's target from the start of `data`.
     `words_read(kind, data, start_vaddr)` returns the addresses of the words that a block reads, such as its GOT slot:
     `data` are its bytes, `kind` is a decoded block of the same kind. Sizes count bytes and are tried in this order; a
     header or tail of size 0 is none. The last `literal_size` bytes of a block, after its last jump, may be data.
+    The `save_area_size` bytes from the entry's SP on are the callee's to write to.
     """
 
-    open_disassembler: Callable[[], Any]
-    understand: Callable[[Any, int, bytes], tuple[Effect, bytes] | None]
+    code: CodeArch
+    constant_bits: Callable[[str, str, bytes], bytes | None]
     branch_delta: Callable[[bytes, int, int], int]
-    words_read: Callable[[Block, bytes, int], frozenset[int]]
+    words_read: Callable[[StubBlock, bytes, int], frozenset[int]]
     block_sizes: tuple[int, ...]
     header_sizes: tuple[int, ...]
     tail_sizes: tuple[int, ...]
     literal_size: int
+    save_area_size: int

@@ -12,10 +12,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.code.effects import Flow
 from cfi2sframe.dwarf.rules import CfaExpression
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.dynamic import dynamic_entries
-from cfi2sframe.plt.stub_model import Block, Flow, StubRange
+from cfi2sframe.plt.stub_model import StubBlock, StubRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,20 +155,20 @@ class _Rows:
             for header_size in stubs.header_sizes if may_have_header else (0,):
                 if header_size:
                     header = self.decoder.block(_bytes_to_end(self.image, vaddr, header_size))
-                    if not isinstance(header, Block) or not header.ends_flow or self._has_slot(header, vaddr):
+                    if not isinstance(header, StubBlock) or not header.ends_flow or self._has_slot(header, vaddr):
                         continue
                 count = self._count(vaddr + header_size, block_size)
                 if count > best_count:
                     best_size, best_count = header_size + count * block_size, count
         return best_size
 
-    def _has_slot(self, block: Block, start_vaddr: int) -> bool:
+    def _has_slot(self, block: StubBlock, start_vaddr: int) -> bool:
         words = self.decoder.stubs.words_read(block, block.data, start_vaddr)
         return not self.slots.vaddrs.isdisjoint(words)
 
     def _count(self, vaddr: int, block_size: int) -> int:
         """Count the blocks at an address that are equal in their constant bits and belong to slots."""
-        block: Block | None = None
+        block: StubBlock | None = None
         count = 0
         while True:
             self.image.budget.spend(_BLOCK_STEPS, "the rows of PLT stubs")
@@ -175,14 +176,14 @@ class _Rows:
             data = _bytes_to_end(self.image, start, block_size)
             if block is None:
                 found = self.decoder.block(data)
-                if not isinstance(found, Block) or not found.ends_flow or len(data) < block_size:
+                if not isinstance(found, StubBlock) or not found.ends_flow or len(data) < block_size:
                     return 0
                 block = found
             if not (_equals(block, data) and self._belongs(block, data, start)):
                 return count
             count += 1
 
-    def _belongs(self, kind: Block, data: bytes, start_vaddr: int) -> bool:
+    def _belongs(self, kind: StubBlock, data: bytes, start_vaddr: int) -> bool:
         """Whether a block reads a slot or jumps to the first block."""
         stubs = self.decoder.stubs
         if not self.slots.vaddrs.isdisjoint(stubs.words_read(kind, data, start_vaddr)):
@@ -194,7 +195,7 @@ class _Rows:
         )
 
 
-def _equals(kind: Block, data: bytes) -> bool:
+def _equals(kind: StubBlock, data: bytes) -> bool:
     if len(data) != len(kind.data):
         return False
     mask = int.from_bytes(kind.mask)

@@ -63,14 +63,14 @@ class SectionBytes(NamedTuple):
     counts: ByteCounts
 
 
-class CodeBytes(NamedTuple):
+class CodeByteCounts(NamedTuple):
     """The byte counts of each executable section, and the code that they count as `uncovered`, in ascending order."""
 
     sections: tuple[SectionBytes, ...]
     uncovered: tuple[UncoveredCode, ...]
 
 
-def count_bytes(conversion: Conversion) -> CodeBytes:
+def count_bytes(conversion: Conversion) -> CodeByteCounts:
     """Count the bytes of every executable range by what describes them.
 
     Raises `BudgetError` when the padding is out of proportion to the file.
@@ -93,7 +93,7 @@ def count_bytes(conversion: Conversion) -> CodeBytes:
             counts[index]["uncovered"] += size
             counts[index]["other_padding"] += end - start - size
             uncovered += found
-    return CodeBytes(
+    return CodeByteCounts(
         tuple(
             SectionBytes(code.name, ByteCounts(**count)) for code, count in zip(image.code_ranges, counts, strict=True)
         ),

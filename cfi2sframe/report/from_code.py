@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.code.code_reasons import CodeReason
     from cfi2sframe.conversion import Conversion
+    from cfi2sframe.plt.stub_reasons import StubReason
     from cfi2sframe.reasons import SkipReason
     from cfi2sframe.report.without_cfi import UncoveredCode
 
@@ -49,12 +50,13 @@ class FromCode(NamedTuple):
 class Underivable(NamedTuple):
     """Code at `[start_vaddr, end_vaddr)` that is not described from its instructions, and why.
 
-    A `SkipReason` is that of rows which were derived, and which the version cannot express.
+    A `SkipReason` is that of rows which were derived, and which the version cannot express; PLT stubs are not analysed
+    as other code is, and have a `StubReason`.
     """
 
     start_vaddr: int
     end_vaddr: int
-    reason: CodeReason | SkipReason | None
+    reason: CodeReason | SkipReason | StubReason | None
     detail: str
 
 
@@ -94,7 +96,14 @@ def underivable(conversion: Conversion) -> list[Underivable]:
     """Return why code without CFI is not described, in ascending order, without overlaps."""
     found: list[Underivable] = []
     end = 0
-    every = [*(Underivable(*item) for item in conversion.cfi.underived or ()), *_inexpressible(conversion)]
+    every = [
+        *(Underivable(*item) for item in conversion.cfi.underived or ()),
+        *(
+            Underivable(s.start_vaddr, s.start_vaddr + s.size, s.reason, s.detail)
+            for s in conversion.code_map.stubs.left_out
+        ),
+        *_inexpressible(conversion),
+    ]
     for item in sorted(every, key=_start_of):
         start = max(item.start_vaddr, end)
         if start < item.end_vaddr:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage, Symbol
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.elf.sections import CodeRange
+    from cfi2sframe.plt.stub_reasons import StubReason
     from cfi2sframe.reasons import SkipReason
     from cfi2sframe.report.from_code import Underivable
 
@@ -37,7 +38,7 @@ class WithoutCfi(NamedTuple):
     section: str
     address: int
     size: int
-    reason: CodeReason | SkipReason | None = None
+    reason: CodeReason | SkipReason | StubReason | None = None
     detail: str = ""
 
 

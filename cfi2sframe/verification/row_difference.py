@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _WORD: Final = 1 << 64
 
 
-class Value(NamedTuple):
+class RowValue(NamedTuple):
     """A register of this frame plus `offsets[0]`; for each further offset, what is saved there plus that offset.
 
     Offsets are words, modulo 2**64, so that equal values have equal records.
@@ -44,13 +44,13 @@ class Value(NamedTuple):
     register: int
     offsets: tuple[int, ...]
 
-    def plus(self, offset: int) -> Value:
+    def plus(self, offset: int) -> RowValue:
         """Return the sum with a number."""
-        return Value(self.register, (*self.offsets[:-1], (self.offsets[-1] + offset) % _WORD))
+        return RowValue(self.register, (*self.offsets[:-1], (self.offsets[-1] + offset) % _WORD))
 
-    def load(self) -> Value:
+    def load(self) -> RowValue:
         """Return what is saved at this address."""
-        return Value(self.register, (*self.offsets, 0))
+        return RowValue(self.register, (*self.offsets, 0))
 
 
 def row_difference(truth: RowState, state: FrameState | None, arch: Arch, shapes: Shapes) -> str | None:
@@ -103,50 +103,50 @@ def _describe(rule: Rule | None, arch: Arch) -> str:
     return "unchanged" if rule is None else describe_frame_rule(rule, arch)
 
 
-def _frame_value(rule: Rule, cfa: Value | None) -> Value | None:
+def _frame_value(rule: Rule, cfa: RowValue | None) -> RowValue | None:
     """Return the value of an SFrame rule; None where it counts from a CFA that is not known."""
-    base = cfa if rule.register is None else Value(rule.register, (0,))
+    base = cfa if rule.register is None else RowValue(rule.register, (0,))
     if base is None:
         return None
     return base.plus(rule.offset).load() if rule.deref else base.plus(rule.offset)
 
 
-def _cfa_value(rule: CfaRule | None, shapes: Shapes) -> Value | None:
+def _cfa_value(rule: CfaRule | None, shapes: Shapes) -> RowValue | None:
     """Return the value of DWARF's CFA; None where it is no sum and no load of one."""
     match rule:
         case RegisterOffset(register, offset):
-            return Value(register, (0,)).plus(offset)
+            return RowValue(register, (0,)).plus(offset)
         case CfaExpression(expression):
             return _expression_value(expression, None, shapes)
         case None:
             return None
 
 
-def _expression_value(expression: bytes, cfa: Value | None, shapes: Shapes) -> Value | None:
+def _expression_value(expression: bytes, cfa: RowValue | None, shapes: Shapes) -> RowValue | None:
     """Return the value of an expression that starts with a CFA, or with nothing; None as in `_cfa_value`."""
     shape = shapes[expression, cfa is not None]
     if shape is None:
         return None
     register, offset, _ = shape if isinstance(shape, Sum) else shape.address
-    base = cfa if register is None else Value(register, (0,))
+    base = cfa if register is None else RowValue(register, (0,))
     if base is None:
         return None
     return base.plus(offset).load() if isinstance(shape, Load) else base.plus(offset)
 
 
-def _register_value(rule: RegisterRule, cfa: Value, own_register: int, shapes: Shapes) -> Value | None:
+def _register_value(rule: RegisterRule, cfa: RowValue, own_register: int, shapes: Shapes) -> RowValue | None:
     """Return the caller's value of a register by its DWARF rule; None where it is lost, or as in `_cfa_value`."""
     match rule:
         case NoRule.UNDEFINED:
             return None
         case NoRule():
-            return Value(own_register, (0,))
+            return RowValue(own_register, (0,))
         case AtCfa(offset):
             return cfa.plus(offset).load()
         case ValueAtCfa(offset):
             return cfa.plus(offset)
         case InRegister(register):
-            return Value(register, (0,))
+            return RowValue(register, (0,))
         case AtExpression(expression):
             address = _expression_value(expression, cfa, shapes)
             return None if address is None else address.load()
@@ -154,7 +154,7 @@ def _register_value(rule: RegisterRule, cfa: Value, own_register: int, shapes: S
             return _expression_value(expression, cfa, shapes)
 
 
-def _sp_of_caller(truth: RowState, cfa: Value, arch: Arch, shapes: Shapes) -> Value | None:
+def _sp_of_caller(truth: RowState, cfa: RowValue, arch: Arch, shapes: Shapes) -> RowValue | None:
     """Return the caller's SP by the CFI; None as in `_register_value`."""
     of_abi = cfa.plus(arch.sp_offset_from_cfa)
     if arch.sp_offset_from_cfa:
@@ -168,8 +168,8 @@ def _sp_of_caller(truth: RowState, cfa: Value, arch: Arch, shapes: Shapes) -> Va
 
 
 def _is_same(
-    truth: RegisterRule, cfa: Value, rule: Rule | None, cfa_of_row: Value, own_register: int, shapes: Shapes
+    truth: RegisterRule, cfa: RowValue, rule: Rule | None, cfa_of_row: RowValue, own_register: int, shapes: Shapes
 ) -> bool:
     value = _register_value(truth, cfa, own_register, shapes)
-    found = Value(own_register, (0,)) if rule is None else _frame_value(rule, cfa_of_row)
+    found = RowValue(own_register, (0,)) if rule is None else _frame_value(rule, cfa_of_row)
     return value is not None and value == found

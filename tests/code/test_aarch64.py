@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from cfi2sframe.code.aarch64 import AARCH64_CODE, RA_SIGN_STATE
+from cfi2sframe.code.aarch64 import AARCH64_CODE
 from cfi2sframe.code.effects import (
     BETWEEN_STEPS,
     JUMP_TARGET,
     NOTHING,
+    RA_SIGN_STATE,
     Condition,
     Effect,
     Flow,

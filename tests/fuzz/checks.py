@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.conversion import Level
+    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
 
@@ -31,10 +32,12 @@ _FUNCTION_COUNT: Final = 32
 _PC_COUNT: Final = 8
 
 
-def check_conversions(image: ElfImage, level: Level, versions: tuple[int, ...] = VERSIONS) -> None:
+def check_conversions(
+    image: ElfImage, level: Level, versions: tuple[int, ...] = VERSIONS, source: CfiKind | None = None
+) -> None:
     """Convert an image: an error of the project's own, or a section that agrees with the CFI."""
     for version in versions:
-        options = Options(version=version, level=level)
+        options = Options(version=version, level=level, source=source)
         try:
             conversion = convert(image, options)
         except Cfi2SFrameError:

@@ -49,7 +49,7 @@ from cfi2sframe.code.s390x.steps import (
     named_pairs,
     pair,
 )
-from cfi2sframe.code.s390x.text import FLOATS, Text, parse
+from cfi2sframe.code.s390x.text import FLOATS, S390xText, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,14 +59,14 @@ _CLOBBERED: Final = frozenset({0, 1, 2, 3, 4, 5, RA, *FLOATS[:8]})
 #: The mnemonic of what capstone does not know; its operands are bytes.
 _UNDECODED: Final = ".byte"
 _FLAGS_ONLY_EFFECT: Final = Effect((FLAGS,))
-#: What has the address of the next instruction, or may lead into the midst of itself.
+#: What has the address of the next instruction, or of something at a distance, or may lead into the midst of itself.
 _DEPENDING: Final = frozenset(
-    {"brasl", "bras", "basr", "balr", "bas", "bal", "j", "jg", "brc", "brcl", "brct", "brctg", "brcth"}
+    {"larl", "brasl", "bras", "basr", "balr", "bas", "bal", "j", "jg", "brc", "brcl", "brct", "brctg", "brcth"}
     | {"brxh", "brxle", "brxhg", "brxlg", *with_conditions("j", "jg", *(f"{stem}j" for stem in COMPARES))}
 )
 
 
-_HANDLERS: Final[dict[str, Callable[[Text], Effect | None]]] = {
+_HANDLERS: Final[dict[str, Callable[[S390xText], Effect | None]]] = {
     **dict.fromkeys(READS_ONLY, lambda _text: NO_EFFECT),
     **dict.fromkeys(FLAGS_ONLY, lambda _text: _FLAGS_ONLY_EFFECT),
     **dict.fromkeys(FIRST_ONLY, first),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.effects import NOTHING, Effect, Op, Step
-from cfi2sframe.code.s390x.text import Memory, Text, partner
+from cfi2sframe.code.s390x.text import S390xMemory, S390xText, partner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,14 +24,14 @@ def forget(registers: Iterable[int]) -> tuple[Step, ...]:
     return tuple([Step(Op.FORGET, register) for register in sorted(set(registers)) if register != NOTHING])
 
 
-def store(memory: Memory | None, size: int, source: int = NOTHING) -> tuple[Step, ...]:
+def store(memory: S390xMemory | None, size: int, source: int = NOTHING) -> tuple[Step, ...]:
     """Return the store to an operand in memory; nothing where its address is no plain sum."""
     if memory is None or not memory.is_plain:
         return ()
     return (Step(Op.STORE, memory.base, source, memory.offset, size),)
 
 
-def load(target: int, memory: Memory | None, size: int, *, is_signed: bool = False) -> Step:
+def load(target: int, memory: S390xMemory | None, size: int, *, is_signed: bool = False) -> Step:
     """Return the step that loads `size` bytes from an operand in memory."""
     if memory is None:
         return Step(Op.FORGET, target)
@@ -51,7 +51,7 @@ def sum_of(target: int, first: int, second: int) -> tuple[Step, ...]:
     return (*copy, Step(Op.ADD, target, second))
 
 
-def address_of(target: int, memory: Memory) -> tuple[Step, ...]:
+def address_of(target: int, memory: S390xMemory) -> tuple[Step, ...]:
     """Return the steps to the address of an operand."""
     base, index, offset, _ = memory
     if base == NOTHING:
@@ -62,39 +62,39 @@ def address_of(target: int, memory: Memory) -> tuple[Step, ...]:
     return steps if not offset or steps[-1].op is Op.FORGET else (*steps, Step(Op.MOVE, target, target, offset))
 
 
-def first(text: Text) -> Effect:
+def first(text: S390xText) -> Effect:
     """Return the effect of an instruction that changes its first operand."""
     return Effect(forget((text.register(0),)))
 
 
-def first_and_flags(text: Text) -> Effect:
+def first_and_flags(text: S390xText) -> Effect:
     """Return the effect of an instruction that changes its first operand and the condition code."""
     return Effect((*forget((text.register(0),)), FLAGS))
 
 
-def pair(text: Text) -> Effect:
+def pair(text: S390xText) -> Effect:
     """Return the effect of an instruction that changes a pair of registers and the condition code."""
     register = text.register(0)
     return Effect((*forget((register, partner(register))), FLAGS))
 
 
-def named(text: Text) -> Effect:
+def named(text: S390xText) -> Effect:
     """Return the effect of an instruction that changes the registers that it names, and the condition code."""
     return Effect((*forget(text.named()), FLAGS))
 
 
-def named_pairs(text: Text) -> Effect:
+def named_pairs(text: S390xText) -> Effect:
     """Return the effect of an instruction that changes the pairs that it names, and the condition code."""
     named = text.named()
     return Effect((*forget((*named, *map(partner, named))), FLAGS))
 
 
-def implicit(*registers: int) -> Callable[[Text], Effect]:
+def implicit(*registers: int) -> Callable[[S390xText], Effect]:
     """Return the handler of an instruction that changes these registers, what it names, and the condition code."""
     return lambda text: Effect((*forget((*registers, *text.named())), FLAGS))
 
 
-def default(text: Text) -> Effect | None:
+def default(text: S390xText) -> Effect | None:
     """Return the effect of an instruction that no table names; None for one that may be a branch."""
     if text.name.startswith(("b", "j")):
         return None
@@ -107,6 +107,6 @@ def default(text: Text) -> Effect | None:
     return Effect((*stores, *forget((0, 1, 2, *named, *map(partner, named))), FLAGS))
 
 
-def _memory_of_default(text: Text, place: int) -> tuple[Step, ...]:
+def _memory_of_default(text: S390xText, place: int) -> tuple[Step, ...]:
     memory = text.memory(place) if "(" in text.operands[place] else None
     return store(memory, (memory and memory.length) or WORD)

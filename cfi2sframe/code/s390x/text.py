@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(r"-?(?:0x[0-9a-f]+|\d+)")
 _MASK: Final = (1 << 64) - 1
 
 
-class Memory(NamedTuple):
+class S390xMemory(NamedTuple):
     """An operand in memory: registers or `NOTHING`, the displacement, and the length in bytes where the text has one.
 
     `index` may be a register that holds the length, or a vector register of indices: no part of a plain address.
@@ -50,7 +50,7 @@ class Memory(NamedTuple):
         return self.base != NOTHING and self.index == NOTHING
 
 
-class Text(NamedTuple):
+class S390xText(NamedTuple):
     """An instruction: its name, its operands, its address, and the address of the next one."""
 
     name: str
@@ -70,14 +70,17 @@ class Text(NamedTuple):
     def number(self, place: int) -> int | None:
         """Return an operand that is a number; None where it is something else."""
         text = self.operands[place] if place < len(self.operands) else ""
-        return int(text, 0) if _NUMBER.fullmatch(text) else None
+        try:
+            return int(text, 0) if text[:1] != "%" else None
+        except ValueError:
+            return None
 
     def target(self, place: int) -> int | None:
         """Return an operand that is an address relative to the instruction's; None where it is something else."""
         number = self.number(place)
         return None if number is None else number & _MASK
 
-    def memory(self, place: int) -> Memory | None:
+    def memory(self, place: int) -> S390xMemory | None:
         """Return an operand in memory; None where it is something else. A number alone is an address."""
         text = self.operands[place] if place < len(self.operands) else ""
         number, _, inside = text.partition("(")
@@ -96,16 +99,18 @@ class Text(NamedTuple):
                 registers.append(_REGISTERS.get(part, _OTHER))
         base = registers[-1] if registers else NOTHING
         index = registers[0] if len(registers) > 1 else NOTHING
-        return Memory(base, index, int(number, 0), length)
+        return S390xMemory(base, index, int(number, 0), length)
 
     def named(self) -> list[int]:
         """Return the registers that are operands by themselves, not parts of an address."""
         return [_REGISTERS[text] for text in self.operands if text in _REGISTERS]
 
 
-def parse(address: int, size: int, mnemonic: str, operands: str) -> Text:
+def parse(address: int, size: int, mnemonic: str, operands: str) -> S390xText:
     """Return the parts of an instruction's text."""
-    return Text(mnemonic, tuple(_OPERAND.findall(operands)), address, address + size)
+    # Most texts that are looked at are those of jumps, each with an address of its own.
+    parts = operands.split(", ") if "(" not in operands else _OPERAND.findall(operands)
+    return S390xText(mnemonic, tuple(parts) if operands else (), address, address + size)
 
 
 def float_register(number: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.code.effects import BETWEEN_STEPS, NO_EFFECT, NOTHING, Effect, Op, Step
 from cfi2sframe.code.s390x.steps import FLAGS, WORD, address_of, default, forget, load, store, sum_of
-from cfi2sframe.code.s390x.text import GENERAL_COUNT, REGISTER_COUNTS, Text, float_register, partner
+from cfi2sframe.code.s390x.text import GENERAL_COUNT, REGISTER_COUNTS, S390xText, float_register, partner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 # Copies and sums
 
 
-def copies(size: int = WORD, *, is_signed: bool = False, sets_flags: bool = False) -> Callable[[Text], Effect]:
+def copies(size: int = WORD, *, is_signed: bool = False, sets_flags: bool = False) -> Callable[[S390xText], Effect]:
     """Return the handler of copies of a register, or of its low bytes, extended to all bytes."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: S390xText) -> Effect:
         target, source = text.register(0), text.register(1)
         steps = (Step(Op.MOVE, target, source, size=size, is_signed=is_signed),)
         return Effect((*steps, FLAGS) if sets_flags else steps)
@@ -27,10 +27,10 @@ def copies(size: int = WORD, *, is_signed: bool = False, sets_flags: bool = Fals
     return handle
 
 
-def constants(shift: int, *, is_signed: bool = False) -> Callable[[Text], Effect | None]:
+def constants(shift: int, *, is_signed: bool = False) -> Callable[[S390xText], Effect | None]:
     """Return the handler of loads of a number, of which all other bits are 0."""
 
-    def handle(text: Text) -> Effect | None:
+    def handle(text: S390xText) -> Effect | None:
         number = text.number(1)
         if number is None or (number < 0 and not is_signed):
             return default(text)
@@ -39,22 +39,22 @@ def constants(shift: int, *, is_signed: bool = False) -> Callable[[Text], Effect
     return handle
 
 
-def larl(text: Text) -> Effect | None:
+def larl(text: S390xText) -> Effect | None:
     """Return the effect of `larl`, the load of an address in the text."""
     vaddr = text.target(1)
     return default(text) if vaddr is None else Effect((Step(Op.CONSTANT, text.register(0), offset=vaddr),))
 
 
-def la(text: Text) -> Effect | None:
+def la(text: S390xText) -> Effect | None:
     """Return the effect of `la` and `lay`, loads of the address of an operand."""
     memory = text.memory(1)
     return default(text) if memory is None else Effect(address_of(text.register(0), memory))
 
 
-def adds_number(sign: int = 1) -> Callable[[Text], Effect | None]:
+def adds_number(sign: int = 1) -> Callable[[S390xText], Effect | None]:
     """Return the handler of sums with a number, of two or three operands."""
 
-    def handle(text: Text) -> Effect | None:
+    def handle(text: S390xText) -> Effect | None:
         number = text.number(len(text.operands) - 1)
         source = text.register(len(text.operands) - 2)
         if number is None:
@@ -64,17 +64,17 @@ def adds_number(sign: int = 1) -> Callable[[Text], Effect | None]:
     return handle
 
 
-def adds_register(text: Text) -> Effect:
+def adds_register(text: S390xText) -> Effect:
     """Return the effect of a sum of registers, of two or three operands."""
     target = text.register(0)
     first = target if len(text.operands) == 2 else text.register(1)
     return Effect((*sum_of(target, first, text.register(len(text.operands) - 1)), FLAGS))
 
 
-def adds_memory(size: int) -> Callable[[Text], Effect]:
+def adds_memory(size: int) -> Callable[[S390xText], Effect]:
     """Return the handler of sums with signed memory: those with a word of a table of jumps lead to its target."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: S390xText) -> Effect:
         target, memory = text.register(0), text.memory(1)
         if memory is None or memory.index == NOTHING:
             return Effect((Step(Op.FORGET, target), FLAGS))
@@ -83,12 +83,12 @@ def adds_memory(size: int) -> Callable[[Text], Effect]:
     return handle
 
 
-def short_limit(limit: int) -> Callable[[Text], Effect]:
+def short_limit(limit: int) -> Callable[[S390xText], Effect]:
     """Return the handler of copies of an unsigned number of fewer bits from memory or from a register."""
     return lambda text: Effect((Step(Op.LIMIT, text.register(0), offset=limit),))
 
 
-def shifts_left(text: Text) -> Effect:
+def shifts_left(text: S390xText) -> Effect:
     """Return the effect of `sllg`."""
     memory = text.memory(2)
     target, source = text.register(0), text.register(1)
@@ -98,7 +98,7 @@ def shifts_left(text: Text) -> Effect:
     return Effect((*copy, Step(Op.SCALE, target, scale=1 << memory.offset)))
 
 
-def rotates_and_selects(text: Text) -> Effect:
+def rotates_and_selects(text: S390xText) -> Effect:
     """Return the effect of `risbg`: the low bits of a register, moved to the left, with zeros around them."""
     flags = () if text.name == "risbgn" else (FLAGS,)
     target, source, first, last = text.register(0), text.register(1), text.number(2), text.number(3)
@@ -121,20 +121,20 @@ def rotates_and_selects(text: Text) -> Effect:
 # Loads and stores
 
 
-def loads(size: int = WORD, *, is_signed: bool = False, sets_flags: bool = False) -> Callable[[Text], Effect]:
+def loads(size: int = WORD, *, is_signed: bool = False, sets_flags: bool = False) -> Callable[[S390xText], Effect]:
     """Return the handler of loads of all bytes of a register."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: S390xText) -> Effect:
         step = load(text.register(0), text.memory(1), size, is_signed=is_signed)
         return Effect((step, FLAGS) if sets_flags else (step,))
 
     return handle
 
 
-def loads_relative(size: int, *, is_signed: bool = False) -> Callable[[Text], Effect | None]:
+def loads_relative(size: int, *, is_signed: bool = False) -> Callable[[S390xText], Effect | None]:
     """Return the handler of loads of all bytes of a register from an address in the text."""
 
-    def handle(text: Text) -> Effect | None:
+    def handle(text: S390xText) -> Effect | None:
         vaddr, target = text.target(1), text.register(0)
         if vaddr is None:
             return default(text)
@@ -143,14 +143,14 @@ def loads_relative(size: int, *, is_signed: bool = False) -> Callable[[Text], Ef
     return handle
 
 
-def _range(text: Text) -> list[int]:
+def _range(text: S390xText) -> list[int]:
     """Return the registers from the first operand to the second, of which the last one is followed by r0."""
     first, last = text.register(0), text.register(1)
     count = (last - first) % GENERAL_COUNT + 1
     return [(first + place) % GENERAL_COUNT for place in range(count)]
 
 
-def stores_many(text: Text) -> Effect:
+def stores_many(text: S390xText) -> Effect:
     """Return the effect of `stmg`."""
     memory = text.memory(2)
     if memory is None or not memory.is_plain:
@@ -159,7 +159,7 @@ def stores_many(text: Text) -> Effect:
     return Effect(tuple([Step(Op.STORE, memory.base, source, memory.offset + WORD * place) for place, source in at]))
 
 
-def loads_many(text: Text) -> Effect:
+def loads_many(text: S390xText) -> Effect:
     """Return the effect of `lmg`."""
     memory, targets = text.memory(2), _range(text)
     if memory is None:
@@ -170,68 +170,68 @@ def loads_many(text: Text) -> Effect:
     return Effect(tuple([Step(Op.LOAD, target, memory.base, offset) for target, offset in at]))
 
 
-def loads_many_halves(text: Text) -> Effect:
+def loads_many_halves(text: S390xText) -> Effect:
     """Return the effect of loads of one half of many registers."""
     return Effect(forget(_range(text)))
 
 
-def stores_range(size: int) -> Callable[[Text], Effect]:
+def stores_range(size: int) -> Callable[[S390xText], Effect]:
     """Return the handler of stores of `size` bytes of many registers, of any kind, which are not followed."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: S390xText) -> Effect:
         count = (text.register_number(1) - text.register_number(0)) % REGISTER_COUNTS[text.operands[0][1]] + 1
         return Effect(store(text.memory(2), size * count))
 
     return handle
 
 
-def loads_vectors(text: Text) -> Effect:
+def loads_vectors(text: S390xText) -> Effect:
     """Return the effect of `vlm`."""
     first, last = text.register_number(0), text.register_number(1)
     changed = [float_register(number) for number in range(first, min(last, 15) + 1)]
     return Effect(forget(changed))
 
 
-def stores_zoned(text: Text) -> Effect:
+def stores_zoned(text: S390xText) -> Effect:
     """Return the effect of stores of decimal digits, whose number is in the text."""
     memory = text.memory(1)
     return Effect(store(memory, (memory and memory.length) or 1))
 
 
-def stores(size: int, place: int = 1, *, follows_source: bool = False) -> Callable[[Text], Effect]:
+def stores(size: int, place: int = 1, *, follows_source: bool = False) -> Callable[[S390xText], Effect]:
     """Return the handler of stores to an operand in memory."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: S390xText) -> Effect:
         return Effect(store(text.memory(place), size, text.register(0) if follows_source else NOTHING))
 
     return handle
 
 
-def updates(size: int) -> Callable[[Text], Effect]:
+def updates(size: int) -> Callable[[S390xText], Effect]:
     """Return the handler of instructions that change their first operand, in memory, and the condition code."""
     return lambda text: Effect((*store(text.memory(0), size), FLAGS))
 
 
-def moves(text: Text) -> Effect:
+def moves(text: S390xText) -> Effect:
     """Return the effect of an instruction that changes its first operand, whose length is in the text."""
     memory = text.memory(0)
     return Effect(store(memory, (memory and memory.length) or 1))
 
 
-def moves_and_flags(text: Text) -> Effect:
+def moves_and_flags(text: S390xText) -> Effect:
     """Return the effect of such an instruction that changes the condition code, too."""
     return Effect((*moves(text).steps, FLAGS))
 
 
-def moves_and_changes(register: int) -> Callable[[Text], Effect]:
+def moves_and_changes(register: int) -> Callable[[S390xText], Effect]:
     """Return the handler of such an instruction that changes the condition code and a register, too."""
     return lambda text: Effect((*moves_and_flags(text).steps, Step(Op.FORGET, register)))
 
 
-def swaps(size: int, *, is_pair: bool = False) -> Callable[[Text], Effect]:
+def swaps(size: int, *, is_pair: bool = False) -> Callable[[S390xText], Effect]:
     """Return the handler of `cs` and of its kin, which may change a register, or a pair, and storage."""
 
-    def handle(text: Text) -> Effect:
+    def handle(text: S390xText) -> Effect:
         target = text.register(0)
         changed = (target, partner(target)) if is_pair else (target,)
         return Effect((*store(text.memory(2), size), *forget(changed), FLAGS))

@@ -326,7 +326,7 @@ class SizeReport(NamedTuple):
     level: Level = DEFAULT_LEVEL
 
 
-class Change(NamedTuple):
+class NumberChange(NamedTuple):
     """A number before and after."""
 
     old: int
@@ -350,19 +350,19 @@ class Pair(NamedTuple):
     old: FileSizes | None
     new: FileSizes | None
 
-    def sizes(self, version: int, maker: Maker = "cfi2sframe") -> Change:
+    def sizes(self, version: int, maker: Maker = "cfi2sframe") -> NumberChange:
         """Return the section's size before and after, 0 without a section."""
         sections = [None if file is None else file.section(version, maker) for file in (self.old, self.new)]
-        return Change(*(0 if section is None else section.size for section in sections))
+        return NumberChange(*(0 if section is None else section.size for section in sections))
 
     def change(self, version: int) -> int:
         """Return by how many bytes the section grew."""
         return self.sizes(version).difference
 
     @property
-    def base(self) -> Change:
+    def base(self) -> NumberChange:
         """The size of the CFI and its search table before and after, 0 without a file."""
-        return Change(*(0 if file is None else file.sizes.base for file in (self.old, self.new)))
+        return NumberChange(*(0 if file is None else file.sizes.base for file in (self.old, self.new)))
 
     def verdict(self, version: int) -> str:
         """Return what became of the file, in one word."""
@@ -384,11 +384,11 @@ class SizeComparison(NamedTuple):
     failures: tuple[Failure, ...]
     level: Level = DEFAULT_LEVEL
 
-    def section_change(self, version: int, maker: Maker) -> Change:
+    def section_change(self, version: int, maker: Maker) -> NumberChange:
         """Return the size of all sections of a version before and after."""
-        return Change(*(totals.version(version).section(maker).size for totals in self.totals))
+        return NumberChange(*(totals.version(version).section(maker).size for totals in self.totals))
 
     @property
-    def base(self) -> Change:
+    def base(self) -> NumberChange:
         """The size of all CFI and search tables before and after."""
-        return Change(*(totals.sizes.base for totals in self.totals))
+        return NumberChange(*(totals.sizes.base for totals in self.totals))

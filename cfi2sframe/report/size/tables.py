@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.report.size.records import MAKERS, Change, by_count, quotient
+from cfi2sframe.report.size.records import MAKERS, NumberChange, by_count, quotient
 from cfi2sframe.report.size.row_classes import ROWS_CLASSES
 from cfi2sframe.report.size.totals import ratio_bins
 from cfi2sframe.sframe.constants import VERSIONS
@@ -356,11 +356,11 @@ def changes_table(comparison: SizeComparison) -> Table:
     """Return the sums before and after."""
     old, new = comparison.totals
     changes = [
-        ("files", Change(old.file_count, new.file_count)),
-        ("functions (FDEs)", Change(old.fde_count, new.fde_count)),
-        (".text", Change(old.sizes.text, new.sizes.text)),
+        ("files", NumberChange(old.file_count, new.file_count)),
+        ("functions (FDEs)", NumberChange(old.fde_count, new.fde_count)),
+        (".text", NumberChange(old.sizes.text, new.sizes.text)),
         ("CFI + hdr", comparison.base),
-        (".sframe in the files", Change(old.sizes.sframe, new.sizes.sframe)),
+        (".sframe in the files", NumberChange(old.sizes.sframe, new.sizes.sframe)),
         *(
             (f"version {version}, {MAKER_NAMES[maker]}", comparison.section_change(version, maker))
             for version in VERSIONS
@@ -374,7 +374,7 @@ def changes_table(comparison: SizeComparison) -> Table:
 _CHANGE_COLUMNS: Final = (Column("old"), Column("new"), Column("change", "change"), Column("change in %", "percent"))
 
 
-def _change_cells(change: Change) -> tuple[Cell, ...]:
+def _change_cells(change: NumberChange) -> tuple[Cell, ...]:
     return change.old, change.new, change.difference, change.percent
 
 

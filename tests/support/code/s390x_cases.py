@@ -175,7 +175,7 @@ EFFECTS: Final[dict[str, Effect | None]] = {
     "jo .+64": effect(flow=Flow.BRANCH, target=START + 64),
     "j .+2": effect(flow=Flow.STOP),
     "jne .+2": NO_EFFECT,
-    "cgijne %r2,0,.+2": effect(branch_on(compare(2, is_signed=True))),
+    "cgijne %r2,0,.+2": NO_EFFECT,
     "crjl %r1,%r2,.+64": effect(
         branch_on(compare(1, 2, size=4, is_signed=True)),
         flow=Flow.BRANCH,

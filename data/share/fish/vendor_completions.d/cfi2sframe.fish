@@ -52,8 +52,8 @@ function _shtab_cfi2sframe_using
   test "$_shtab_cfi2sframe_cmdpath" = "$argv"
 end
 
-set -g _shtab_cfi2sframe_commands convert remove dump verify coverage size trace
-set -g _shtab_cfi2sframe_opts_with_value --by --color --compare --emit --errata --exclude --executable --executor --files-from --format --from --functions --header-table --jobs --limit --min-bytes --min-coverage --output --pid --reader --report --section-address --section-type --sframe-version --sort --stamp --sysroot --thread --top -O -j -o
+set -g _shtab_cfi2sframe_commands convert remove dump verify audit coverage size trace
+set -g _shtab_cfi2sframe_opts_with_value --by --color --compare --context --emit --errata --exclude --executable --executor --files-from --format --from --functions --header-table --jobs --limit --min-bytes --min-coverage --output --pid --reader --report --section-address --section-type --sframe-version --sort --stamp --sysroot --thread --top -O -j -o
 
 complete -c cfi2sframe -e
 complete -c cfi2sframe -f
@@ -179,6 +179,21 @@ complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l no-padding -d 'end
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l whole-functions -d 'leave a function out when the version cannot express one of its rows'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify' -l section-address -x -d 'the address that the section will have'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using verify; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF file, a folder, a static archive or a package'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a audit -d 'Follow what the instructions of each FILE do to the stack, and compare it with the CFI: where the CFA, the'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -s h -l help -d 'show this help message and exit'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -s r -l recursive -d 'no difference'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l exclude -x -d 'in folders, leave out the files that match this shell pattern, and do not'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l one-file-system -d 'in folders, do not enter mount points'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l no-one-file-system -d 'enter mount points, but those of the kernel'"'"'s own file systems'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l files-from -xka "(__fish_complete_path (commandline -ct))" -d 'also take the files named in LIST, each name terminated by a NUL byte'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -s j -l jobs -x -d 'processes for several files'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l from -xka "eh_frame debug_frame gopclntab" -d 'the only CFI to compare'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the file to write'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l format -xka "text json" -d default
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l json -d 'print JSON'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -l context -x -d 'show N instructions before and after each place'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit' -s v -l verbose -d 'name functions that could not be compared, and why'
+complete -c cfi2sframe -n '_shtab_cfi2sframe_using audit; and test $_shtab_cfi2sframe_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an ELF file, a folder, a static archive or a package'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using; and test $_shtab_cfi2sframe_npos -eq 0' -a coverage -d 'Say how much of the code the SFrame section describes, in bytes and in functions; what it leaves out, and'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -s h -l help -d 'show this help message and exit'
 complete -c cfi2sframe -n '_shtab_cfi2sframe_using coverage' -s r -l recursive -d 'no difference'

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions whose directives are right or wrong in one way each, assembled by GNU as."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.audited import Said, assembled, audited, function, said_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.oracle
+
+PUSH_BX = "push %rbx; .cfi_adjust_cfa_offset 8"
+POP_BX = "pop %rbx; .cfi_adjust_cfa_offset -8"
+SAVE_FP = "push %rbp; .cfi_def_cfa_offset 16; .cfi_offset %rbp, -16; mov %rsp, %rbp"
+FRAME = f"{SAVE_FP}; .cfi_def_cfa_register %rbp"
+
+RIGHT = {
+    "a leaf": "lea 1(%rdi), %rax; ret",
+    "a push": f"{PUSH_BX}; call g; {POP_BX}; ret",
+    "a frame pointer": f"{FRAME}; sub $32, %rsp; call g; leave; .cfi_def_cfa %rsp, 8; ret",
+    "a frame pointer whose rule outlives it in the red zone": f"{FRAME}; pop %rbp; .cfi_def_cfa %rsp, 8; ret",
+    "FP as a general register": (
+        "push %rbp; .cfi_def_cfa_offset 16; .cfi_offset %rbp, -16; mov %rdi, %rbp; call g; mov %rbp, %rax; "
+        "pop %rbp; .cfi_def_cfa_offset 8; .cfi_restore %rbp; ret"
+    ),
+    "two exits": (
+        f"{PUSH_BX}; test %edi, %edi; je 1f; .cfi_remember_state; {POP_BX}; ret; 1: .cfi_restore_state; {POP_BX}; ret"
+    ),
+    "a call that does not return": (
+        f"{PUSH_BX}; test %edi, %edi; je 1f; {POP_BX}; ret; 1: .cfi_def_cfa_offset 16; call abort"
+    ),
+    "a frame without a fixed size": (
+        f"{FRAME}; sub %rdi, %rsp; and $-64, %rsp; mov %rsp, %rdi; call g; leave; .cfi_def_cfa %rsp, 8; ret"
+    ),
+    "a realigned stack, as GCC makes it": (
+        "lea 8(%rsp), %r10; .cfi_def_cfa %r10, 0; and $-64, %rsp; push -8(%r10); push %rbp; mov %rsp, %rbp; "
+        ".cfi_escape 0x10, 6, 2, 0x76, 0; push %r10; .cfi_escape 0x0f, 3, 0x76, 0x78, 6; sub $56, %rsp; call g; "
+        "mov -8(%rbp), %r10; .cfi_def_cfa %r10, 0; leave; .cfi_restore %rbp; lea -8(%r10), %rsp; .cfi_def_cfa %rsp, 8; "
+        "ret"
+    ),
+    "SP in a slot, as OpenSSL has it": (
+        "mov %rsp, %rax; .cfi_def_cfa_register %rax; sub $96, %rsp; and $-64, %rsp; mov %rax, 64(%rsp); "
+        ".cfi_escape 0x0f, 6, 0x77, 0xc0, 0, 6, 0x23, 8; call g; mov 64(%rsp), %rsi; .cfi_def_cfa %rsi, 8; "
+        "lea (%rsi), %rsp; .cfi_def_cfa_register %rsp; ret"
+    ),
+    "the end of the stack": ".cfi_undefined %rip; xor %ebp, %ebp; push %rax; call g; hlt",
+    "a call to get its own address": ("call 1f; 1: .cfi_adjust_cfa_offset 8; pop %rax; .cfi_adjust_cfa_offset -8; ret"),
+    "RA in a register": (
+        "pop %rdx; .cfi_def_cfa_offset 0; .cfi_register %rip, %rdx; push %rdx; .cfi_def_cfa_offset 8; "
+        ".cfi_offset %rip, -8; ret"
+    ),
+}
+
+WRONG = {
+    "a push without a directive": (
+        f"push %rbx; call g; {POP_BX}; ret",
+        [Said(1, "CFA", "rsp+8", "rsp+16")],
+    ),
+    "a wrong offset": (
+        "sub $24, %rsp; .cfi_def_cfa_offset 24; call g; add $24, %rsp; .cfi_def_cfa_offset 8; ret",
+        [Said(4, "CFA", "rsp+24", "rsp+32")],
+    ),
+    "an adjustment with the wrong sign": (
+        f"{PUSH_BX}; call g; pop %rbx; .cfi_adjust_cfa_offset 8; ret",
+        [Said(7, "CFA", "rsp+24", "rsp+8")],
+    ),
+    "a missing restore_state": (
+        f"{PUSH_BX}; test %edi, %edi; je 1f; {POP_BX}; ret; 1: {POP_BX}; ret",
+        [Said(7, "CFA", "rsp+8", "rsp+16")],
+    ),
+    "FP saved without a directive": (
+        "push %rbp; .cfi_def_cfa_offset 16; mov %rdi, %rbp; call g; pop %rbp; .cfi_def_cfa_offset 8; ret",
+        [Said(4, "FP", "unchanged", "*(c-16)")],
+    ),
+    "FP saved at another slot": (
+        (
+            "push %rbx; .cfi_def_cfa_offset 16; push %rbp; .cfi_def_cfa_offset 24; .cfi_offset %rbp, -16; "
+            "xor %ebp, %ebp; call g; pop %rbp; .cfi_def_cfa_offset 16; .cfi_restore %rbp; pop %rbx; "
+            ".cfi_def_cfa_offset 8; ret"
+        ),
+        [Said(2, "FP", "*(c-16)", "*(c-24)")],
+    ),
+    "FP's rule before it is saved": (
+        ".cfi_offset %rbp, -16; nop; push %rbp; .cfi_def_cfa_offset 16; pop %rbp; .cfi_def_cfa_offset 8; ret",
+        [Said(0, "FP", "*(c-16)", "unchanged")],
+    ),
+    "a rule that outlives leave": (
+        f"{FRAME}; leave; ret",
+        [Said(5, "CFA", "rbp+16", "rsp+8")],
+    ),
+    "a rule for a register that is not set yet": (
+        "push %rbp; .cfi_def_cfa %rbp, 16; .cfi_offset %rbp, -16; mov %rsp, %rbp; pop %rbp; .cfi_def_cfa %rsp, 8; ret",
+        [Said(1, "CFA", "rbp+16", "rsp+16")],
+    ),
+    "RA at another slot": (
+        (
+            "push %rax; .cfi_def_cfa_offset 16; .cfi_offset %rip, -16; call g; pop %rax; .cfi_def_cfa_offset 8; "
+            ".cfi_offset %rip, -8; ret"
+        ),
+        [Said(1, "RA", "*(c-16)", "*(c-8)")],
+    ),
+    "RA popped, and still at its slot by the CFI": (
+        (
+            "pop %rdx; .cfi_def_cfa_offset 0; push %rax; .cfi_def_cfa_offset 8; call g; pop %rax; "
+            ".cfi_def_cfa_offset 0; jmp *%rdx"
+        ),
+        [Said(2, "RA", "*(c-8)", "rdx")],
+    ),
+    "FP from the stack, though its slot has been used again": (
+        (
+            f"{SAVE_FP}; pop %rbp; .cfi_def_cfa_offset 8; push %rax; .cfi_def_cfa_offset 16; call g; pop %rax; "
+            ".cfi_def_cfa_offset 8; ret"
+        ),
+        [Said(6, "FP", "*(c-16)", "unchanged")],
+    ),
+    "a CFA that is an expression of the wrong slot": (
+        (
+            "mov %rsp, %rax; .cfi_def_cfa_register %rax; sub $96, %rsp; mov %rax, 64(%rsp); "
+            ".cfi_escape 0x0f, 6, 0x77, 0xc0, 0, 6, 0x23, 16; call g; mov 64(%rsp), %rsp; .cfi_def_cfa %rsp, 8; ret"
+        ),
+        [Said(12, "CFA", "(breg7 64; deref; plus_uconst 16)", "rsp+104")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name: str, tmp_path: Path) -> None:
+    result = audited(assembled(function(RIGHT[name]), tmp_path))
+    assert said_of(result) == []
+    assert result.undecided_count == 0
+    assert result.agreed_count > 0
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong(name: str, tmp_path: Path) -> None:
+    body, expected = WRONG[name]
+    assert said_of(audited(assembled(function(body), tmp_path))) == expected
+
+
+def test_findings_are_of_their_function(tmp_path: Path) -> None:
+    bodies = (RIGHT["a push"], WRONG["a wrong offset"][0], RIGHT["a frame pointer"])
+    source = "".join(function(body, f"f{number}") for number, body in enumerate(bodies))
+    result = audited(assembled(source, tmp_path))
+    assert result.function_count == 3
+    assert said_of(result) == WRONG["a wrong offset"][1]
+    (finding,) = result.findings
+    assert finding.directive == ".cfi_def_cfa_offset 32"
+    assert finding.instruction_count == 2

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verb `audit`: text, JSON, exit statuses, several files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import jsonschema
+import pytest
+
+from tests.support.audited import assembled, function
+from tests.support.cli import ROOT, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.oracle
+
+RIGHT = function("push %rbx; .cfi_def_cfa_offset 16; call g; pop %rbx; .cfi_def_cfa_offset 8; ret")
+WRONG = function("sub $8, %rsp; call g; add $8, %rsp; ret", "wrong")
+TEXT = """\
+IN: .text+0x4: wrong+0x4: CFA is rsp+8 by the CFI; the instructions say rsp+16: .cfi_def_cfa_offset 16 (2 instructions)
+    .text+0x0  sub rsp, 8
+  > .text+0x4  call g
+    .text+0x9  add rsp, 8
+IN: 4 instructions, 100.0 % compared, 2 contradict the CFI, in 1 place
+"""
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> Path:
+    return assembled(WRONG, tmp_path)
+
+
+def test_text(wrong: Path) -> None:
+    result = run("audit", wrong, "--context", "1")
+    assert result.status == 1
+    assert result.out.decode() == TEXT.replace("IN", str(wrong))
+    assert not result.err
+
+
+def test_without_instructions(wrong: Path) -> None:
+    result = run("audit", wrong, "--context", "0")
+    assert result.out.decode().splitlines() == [
+        line.replace("IN", str(wrong)) for line in TEXT.splitlines() if line.startswith("IN")
+    ]
+
+
+def test_clean(tmp_path: Path) -> None:
+    path = assembled(RIGHT, tmp_path)
+    result = run("audit", path)
+    assert (result.status, result.err) == (0, ())
+    assert result.out.decode() == f"{path}: 4 instructions, 100.0 % compared, none contradicts the CFI\n"
+
+
+def test_what_is_not_compared_is_named(tmp_path: Path) -> None:
+    path = assembled(function("jmp *%rdi; mov %rax, %rbx; ret"), tmp_path)
+    assert f"{path}: 3 instructions, 33.3 % compared, none contradicts the CFI\n" == run("audit", path).out.decode()
+    lines = run("audit", "-v", path).out.decode().splitlines()
+    assert lines[0] == f"{path}: .text+0x0: f: not compared: no known path leads there (2 instructions)"
+
+
+def test_json(wrong: Path, tmp_path: Path) -> None:
+    result = run("audit", wrong, "--json")
+    assert result.status == 1
+    data = json.loads(result.out)
+    schema = json.loads((ROOT / "cfi2sframe/schemas/audit.schema.json").read_text())
+    jsonschema.validate(data, schema)
+    assert (data["agreed"], data["contradicted"], data["undecided"]) == (2, 2, {})
+    assert data["rules"]["CFA"] == {"silent": 0, "agreed": 2, "undecided": 0, "contradicted": 2}
+    (finding,) = data["findings"]
+    assert finding["directive"] == ".cfi_def_cfa_offset 16"
+    assert [each["is_first"] for each in finding["context"]] == [False, True, False, False]
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    right = assembled(RIGHT, clean)
+    several = json.loads(run("audit", right, wrong, "--json").out)
+    jsonschema.validate(several, schema)
+    assert [len(each["findings"]) for each in several] == [0, 1]
+
+
+def test_the_directive_is_right(tmp_path: Path) -> None:
+    """What the report says is written where it says so, until nothing is left to say."""
+    lines = ["sub $8, %rsp", "call g", "add $8, %rsp", "ret"]
+    ends = [4, 9, 13, 14]
+    for _ in range(4):
+        path = assembled(function("; ".join(lines), "wrong"), tmp_path)
+        (data, *_) = [json.loads(run("audit", path, "--json").out)]
+        if not data["findings"]:
+            break
+        first = data["findings"][0]
+        offset = int(first["place"].split("+")[1], 16)
+        count = ends.index(offset) + 1
+        place = [n for n, line in enumerate(lines) if not line.startswith(".cfi")][count]
+        lines.insert(place, first["directive"])
+    assert lines == ["sub $8, %rsp", ".cfi_def_cfa_offset 16", "call g", "add $8, %rsp", ".cfi_def_cfa_offset 8", "ret"]
+
+
+def test_folders_and_archives(wrong: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "several"
+    folder.mkdir()
+    shutil.move(wrong, folder / "wrong.o")
+    (folder / "text").write_text("no ELF file")
+    archive = tmp_path / "lib.a"
+    subprocess.run(["ar", "rc", archive, assembled(RIGHT, tmp_path), folder / "wrong.o"], check=True)
+    result = run("audit", "-j", "1", folder, archive)
+    assert result.status == 1
+    lines = result.out.decode().splitlines()
+    assert lines[-1] == "3 files: 1 without a contradiction, 2 places in the others"
+    assert sum("CFA is" in line for line in lines) == 2
+
+
+def test_nothing_to_audit(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run("audit", tmp_path / "empty").status == 3
+    assert run("audit").status == 2
+    path = assembled("\tnop\n", tmp_path)
+    result = run("audit", path)
+    assert result.status == 3
+    assert "no call frame information" in result.err[0]
+    assert run("audit", path, "-o", path).status == 2
+
+
+def test_one_source_of_cfi(wrong: Path) -> None:
+    assert run("audit", wrong, "--from", "eh_frame").status == 1
+    assert run("audit", wrong, "--from", "debug_frame").status == 2

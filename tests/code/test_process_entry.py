@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a process begins there is no caller; an entry point of a library is no such place."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from cfi2sframe import Options, load
+from cfi2sframe.arch import AMD64
+from cfi2sframe.conversion import convert_image
+from cfi2sframe.dwarf.rules import AtCfa, NoRule
+from cfi2sframe.elf.constants import DF_1_PIE, DT_FLAGS_1
+from tests.support import cfi_asm as asm
+from tests.support.samples import CODE, SHF_ALLOC, TEXT_VADDR
+
+#: `push rbx; pop rbx; ret`.
+FUNCTION = bytes.fromhex("53 5b c3")
+DATA_VADDR = 0x1000
+ET_EXEC, ET_DYN = 2, 3
+PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
+
+
+@pytest.mark.parametrize(
+    ("file_type", "segment", "data", "is_process"),
+    [
+        (ET_EXEC, None, b"", True),
+        (ET_DYN, None, b"", False),
+        (ET_DYN, PT_INTERP, b"/lib/ld.so\0", True),
+        (ET_DYN, PT_DYNAMIC, struct.pack("<QQQQ", DT_FLAGS_1, DF_1_PIE, 0, 0), True),
+        (ET_DYN, PT_DYNAMIC, struct.pack("<QQQQ", DT_FLAGS_1, 1, 0, 0), False),
+    ],
+)
+def test_entry_points(file_type: int, segment: int | None, data: bytes, is_process: bool) -> None:  # noqa: FBT001
+    data_section = asm.Section(".data", data or b"\0", 1, SHF_ALLOC, DATA_VADDR, align=8)
+    file = asm.elf_file(
+        AMD64.elf_machine,
+        (data_section, asm.Section(".text", FUNCTION, 1, CODE, TEXT_VADDR, align=16)),
+        file_type=file_type,
+        segments=(
+            asm.Segment(PT_LOAD, 4, (".data",)),
+            asm.Segment(PT_LOAD, 5, (".text",)),
+            *((asm.Segment(segment, 4, (".data",)),) if segment is not None else ()),
+        ),
+        symbols=(asm.Symbol("f", TEXT_VADDR, 3, 0x12),),
+        entry_vaddr=TEXT_VADDR,
+    )
+    (entry,) = convert_image(load(file, "sample"), Options(source="code")).cfi.entries
+    expected = NoRule.UNDEFINED if is_process else AtCfa(-8)
+    assert {state.ra for state in entry.program.table.states} == {expected}

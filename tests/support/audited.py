@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions with CFI directives, assembled and audited."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.audit.auditing import audit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cfi2sframe.audit.records import Audit
+
+
+class Said(NamedTuple):
+    """A finding as a test names it: where it is, counted from its function's start, and what it says."""
+
+    offset: int
+    subject: str
+    cfi_rule: str
+    code_rule: str
+
+
+def assembled(source: str, folder: Path, tool: str = "as", *options: str) -> Path:
+    """Return an object of some source. Skips the test where the assembler is missing."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    target = folder / "audited.o"
+    subprocess.run([tool, *options, "-o", target, "-"], input=source, text=True, check=True)
+    return target
+
+
+def function(body: str, name: str = "f") -> str:
+    """Return a function with CFI around some lines, separated by semicolons."""
+    lines = "\n".join(f"\t{line.strip()}" for line in body.split(";"))
+    return f"\t.globl {name}\n\t.type {name}, @function\n{name}:\t.cfi_startproc\n{lines}\n\t.cfi_endproc\n"
+
+
+def audited(path: Path) -> Audit:
+    """Return the audit of a file."""
+    return audit(load(path))
+
+
+def said_of(result: Audit) -> list[Said]:
+    """Return the findings of an audit."""
+    return [
+        Said(each.vaddr - each.function_vaddr, each.subject.value, each.cfi_rule, each.code_rule)
+        for each in result.findings
+    ]
