@@ -7,6 +7,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
+from cfi2sframe.code.references import references_in
 from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.errors import InputError
 
@@ -23,6 +24,8 @@ _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
 _MAX_INSTRUCTION_SIZE: Final = 15
+#: The size of every instruction of AArch64.
+_WORD_SIZE: Final = 4
 _REGISTER_BITS: Final = 62
 #: In `Decoded.changed`, the bit for a word of a table of jumps.
 _TABLE_BIT: Final = 1 << 62
@@ -72,6 +75,11 @@ class Decoder:
             raise InputError(f"{reason}; without --from code, only CFI is read") from None
         for span in spans:
             self._sweep(span)
+            if arch.alignment == _WORD_SIZE:
+                # Two instructions load an address there.
+                data = self._read(span, span.start, span.end)
+                references = references_in(image.arch.elf_machine, data, span.start)
+                self.constants.update(reference.target for reference in references if not reference.is_call)
         #: What is found between the instructions of the first pass.
         self._found = {}
 

@@ -7,7 +7,7 @@ at the depth of the entry, or a jump to another entry at that depth. The other c
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.code_reasons import CodeReason
@@ -57,8 +57,10 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
 def _code_without(image: ElfImage, covered: Sequence[Span]) -> list[Span]:
     """Return the executable code outside of some ranges, without gaps that only padding fills."""
     found: list[Span] = []
+    starts, ends = [span.start for span in covered], [span.end for span in covered]
     for code in image.code_ranges:
-        gaps = without([(code.start_vaddr, code.end_vaddr)], covered)
+        first, last = bisect_right(ends, code.start_vaddr), bisect_left(starts, code.end_vaddr)
+        gaps = without([(code.start_vaddr, code.end_vaddr)], covered[first:last])
         found += [gap for gap in gaps if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start]
     return found
 
@@ -86,6 +88,8 @@ class _Derivation:
         self.kept: list[_Kept] = []
         self.refused: list[Run] = []
         self._loaded: set[int] = set()
+        #: Those of them that the last round has added.
+        self._newly_loaded: set[int] = set()
 
     def _new_flow(self) -> FlowAnalysis:
         return FlowAnalysis(self.decoder, self.decoder.arch, self.around, self.entries.certain)
@@ -94,19 +98,27 @@ class _Derivation:
         """Return what is derived."""
         has_shared_code = self._round(self.entries.certain)
         tried = set(self.entries.certain)
-        waiting = set(self.entries.possible)
-        labels = set(self.entries.labels)
+        aligned: set[int] = set()
+        others: set[int] = set()
+        found: Iterable[int] = self.entries.possible
+        labels = self.entries.labels
+        # There may be as many rounds as functions: none of them looks at all that earlier ones have found.
         while True:
-            waiting |= {vaddr for vaddr in self._loaded if self.decoder.span_of(vaddr) is not None}
-            waiting = {vaddr for vaddr in waiting - tried if not self.flow.is_kept(vaddr)}
-            batch = {vaddr for vaddr in waiting if vaddr % _FUNCTION_ALIGNMENT == 0} or waiting
-            if not batch and labels:
-                waiting, labels = labels, set()
-            elif not batch:
+            for vaddr in (*found, *self._newly_loaded):
+                if vaddr not in tried and self.decoder.span_of(vaddr) is not None:
+                    (others if vaddr % _FUNCTION_ALIGNMENT else aligned).add(vaddr)
+            waiting = aligned or others
+            if not waiting and not labels:
                 break
-            else:
-                tried |= batch
-                has_shared_code |= self._round(batch)
+            if not waiting:
+                found, labels = labels, frozenset()
+                continue
+            found = ()
+            self._newly_loaded = set()
+            batch = [vaddr for vaddr in sorted(waiting) if not self.flow.is_kept(vaddr)]
+            tried |= waiting
+            waiting.clear()
+            has_shared_code |= self._round(batch)
         if has_shared_code:
             self._run_again()
         return self._derived()
@@ -135,25 +147,45 @@ class _Derivation:
         exits = Exits(flow)
         readers: dict[int, BlockReader] = {}
         endings: dict[int, BlockEnd] = {}
-        for start in [start for start in flow.states if start not in flow.kept]:
+        for start in flow.take_fresh():
             reader = readers[start] = BlockReader(self.rows)
             endings[start] = exits.read(start, reader.look, reader.look_at_call)
         judged = [(component, reason_against(component, endings)) for component in components_of(endings)]
-        while True:
-            # What is kept calls other functions, which are then certain.
-            kept = [each for each, reason in judged if reason is None or self._is_certain(each, reason)]
-            if not kept:
-                break
-            for component in kept:
-                flow.keep(component)
-                self.kept.append(_Kept(component, self._runs(component, readers)))
-                self._loaded.update(*(readers[start].loaded for start in component))
-            judged = [(component, reason) for component, reason in judged if component[0] not in flow.kept]
-        for component, reason in judged:
+        self._keep(
+            [each for each, reason in judged if reason is None or self._is_certain(each, reason)], judged, readers
+        )
+        refused = [(component, reason) for component, reason in judged if component[0] not in flow.kept]
+        for component, reason in refused:
             for run in self._runs(component, readers):
                 self.refused.append(run._replace(row=reason or CodeReason.NOT_CONFIRMED))
-            flow.forget(component)
+        flow.forget(start for component, _ in refused for start in component)
         return exits.has_shared_code
+
+    def _keep(
+        self,
+        kept: list[list[int]],
+        judged: Iterable[tuple[list[int], CodeReason | None]],
+        readers: dict[int, BlockReader],
+    ) -> None:
+        """Keep some components, and those of the others that they call: these are then certain."""
+        flow = self.flow
+        called_from: dict[int, list[list[int]]] = {}
+        for component, reason in judged:
+            if reason in _UNCONFIRMED:
+                for start in component:
+                    for caller in flow.callers_of(start):
+                        called_from.setdefault(caller, []).append(component)
+        # The list grows while it is read.
+        for component in kept:
+            if component[0] in flow.kept:
+                continue
+            flow.keep(component)
+            self.kept.append(_Kept(component, self._runs(component, readers)))
+            loaded = set().union(*(readers[start].loaded for start in component)) - self._loaded
+            self._loaded |= loaded
+            self._newly_loaded |= loaded
+            for start in component:
+                kept += called_from.pop(start, ())
 
     def _runs(self, component: Iterable[int], readers: dict[int, BlockReader]) -> list[Run]:
         blocks = self.flow.blocks
@@ -197,7 +229,8 @@ class _Derivation:
     def _without_rows(self, span: Span, reasons: Sequence[Run]) -> Iterator[Underived]:
         """Yield the stretches of a range without rows, each with its reason; padding is none."""
         vaddr = span.start
-        for run in reasons[max(0, bisect_left(reasons, span.start, key=start_of) - 1) :]:
+        for index in range(max(0, bisect_left(reasons, span.start, key=start_of) - 1), len(reasons)):
+            run = reasons[index]
             if run.start_vaddr >= span.end:
                 break
             start, end = max(vaddr, run.start_vaddr), min(span.end, run.end_vaddr)

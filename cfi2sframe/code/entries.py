@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.code.effects import Flow, Op
 from cfi2sframe.code.references import Reference, references_in
 from cfi2sframe.elf import constants as c
-from cfi2sframe.elf.dynamic import dynamic_entries
+from cfi2sframe.elf.dynamic import dynamic_entries, initializer_vaddrs
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.errors import ElfError
 
@@ -58,6 +58,9 @@ def find_entries(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> 
         # The linker's relocations also fill fields within instructions, which begin nothing.
         referred = referred_addresses(image, with_static=False) - labels
         possible.update(vaddr for vaddr in referred if decoder.span_of(vaddr) is not None)
+    with suppress(ElfError):
+        initializers = set() if image.is_relocatable else initializer_vaddrs(image)
+        certain.update(vaddr for vaddr in initializers if decoder.span_of(vaddr) is not None)
     for reference in _from_covered_code(image, decoder, covered):
         (certain if reference.is_call else possible).add(reference.target)
     entry = _process_entry(image, decoder)

@@ -71,6 +71,7 @@ class FlowAnalysis:
         self.states: dict[int, State] = {}
         self.entries: set[int] = set()
         self.kept: set[int] = set()
+        self._fresh: list[int] = []
         self.firm: set[int] = set()
         self._work: list[int] = []
         self._waiting: set[int] = set()
@@ -105,6 +106,11 @@ class FlowAnalysis:
             self._waiting.discard(start)
             self._follow(start)
 
+    def take_fresh(self) -> list[int]:
+        """Return the blocks that control has reached since this was asked last."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
     def keep(self, starts: Iterable[int]) -> None:
         """Let some blocks of this round stay as they are."""
         self.kept.update(starts)
@@ -120,6 +126,10 @@ class FlowAnalysis:
     def is_known_entry(self, vaddr: int) -> bool:
         """Whether an address is an entry for certain, or that of an earlier round."""
         return vaddr in self.entries and (vaddr in self.certain or vaddr in self.kept)
+
+    def callers_of(self, start: int) -> Collection[int]:
+        """Return the blocks that call an address, also those that have been forgotten."""
+        return self._callers.get(start, ())
 
     def is_called(self, start: int) -> bool:
         """Whether kept code calls an address."""
@@ -284,6 +294,9 @@ class FlowAnalysis:
         """
         if changed is None:
             changed = self._clobbered
+        if self.arch.ra_slot is None:
+            # The call itself changes it.
+            changed |= 1 << self.arch.ra_register
         self._mark_changed(start, changed)
         if self.around.is_start(end):
             return
@@ -316,6 +329,7 @@ class FlowAnalysis:
             if self.is_kept(vaddr):
                 return
             self.states[vaddr] = state.copy()
+            self._fresh.append(vaddr)
             before = self.blocks.add(vaddr)
             if before is not None:
                 # What was followed past this address has to stop here, and join.
@@ -325,7 +339,8 @@ class FlowAnalysis:
         self._wait(vaddr)
 
     def _wait(self, start: int) -> None:
-        if start not in self._waiting and start not in self.kept:
+        # Of a caller, an earlier round may have forgotten the block.
+        if start not in self._waiting and start not in self.kept and start in self.states:
             self._waiting.add(start)
             heappush(self._work, start)
 

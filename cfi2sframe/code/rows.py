@@ -127,9 +127,10 @@ class RowMaker:
         if register is not None and register < RA_SIGN_STATE:
             return InRegister(register)
         place = next((place for place, value in state.slots.items() if value == _CALLER_FP), None)
-        sp = state.registers.get(self.arch.sp_register)
-        if place is not None and sp is not None and sp.base == place.base and place.offset >= sp.offset:
-            return AtExpression(_address(self.arch.sp_register, place.offset - sp.offset))
+        for register in (self.arch.sp_register, self.arch.fp_register) if place is not None else ():
+            base = state.registers.get(register)
+            if base is not None and place is not None and base.base == place.base and place.offset >= base.offset:
+                return AtExpression(_address(register, place.offset - base.offset))
         # The caller's value cannot be told: a row without FP would say that the register has it.
         return NoRule.UNDEFINED
 

@@ -41,6 +41,8 @@ _MAX_STUB_SIZE: Final = 32
 _MAX_WORDS: Final = 4096
 #: Words that are read where no comparison limits the index.
 _UNLIMITED_WORDS: Final = 32
+#: Of these, the first one of the table is among so many.
+_MAX_SKIPPED: Final = 5
 _WORD: Final = 8
 _WHAT: Final = "tables of jumps"
 
@@ -153,18 +155,17 @@ class ImageSurroundings:
     def _probable(self, table: TableWord, targets: list[int | None]) -> list[int | None]:
         """Return which words are those of a table, where nothing limits the index.
 
-        They end before the first that leads to no instruction, and where the next table starts whose address some
-        instruction loads. Assembly may load an address before the table, for indices that begin with another number
-        than 0: then words of other tables come first, and the next address that is loaded tells nothing.
+        They are the longest row of words that lead to instructions, and they end where the next table starts whose
+        address some instruction loads. Assembly may load an address some words before the table, for indices that begin
+        with another number than 0: then other tables are as many words before the addresses that are loaded for them.
         """
-        known = [target is not None for target in targets]
-        first = known.index(True) if True in known else len(known)
-        last = known.index(False, first) if False in known[first:] else len(known)
-        if first == 0:
-            index = bisect_right(self._constants, table.vaddr)
-            if index < len(self._constants):
-                last = min(last, -(-(self._constants[index] - table.vaddr) // table.scale))
-        return targets[first:last]
+        rows = [_row_from(targets, first) for first in range(_MAX_SKIPPED)]
+        first = max(range(_MAX_SKIPPED), key=lambda place: (len(rows[place]), -place))
+        row = rows[first]
+        index = bisect_right(self._constants, table.vaddr)
+        if index < len(self._constants):
+            row = row[: -(-(self._constants[index] - table.vaddr) // table.scale)]
+        return row
 
     def _word(self, table: TableWord, vaddr: int) -> int | None:
         data = self.image.bytes_at(vaddr, table.size)
@@ -203,3 +204,9 @@ class ImageSurroundings:
             if effect.flow != Flow.NEXT:
                 return None
         return None
+
+
+def _row_from(targets: list[int | None], first: int) -> list[int | None]:
+    """Return the targets from a place on, up to the first that is none."""
+    row = targets[first:]
+    return row[: row.index(None)] if None in row else row

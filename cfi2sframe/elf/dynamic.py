@@ -12,6 +12,12 @@ from cfi2sframe.elf.headers import RELA_SIZE
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
 
+_ARRAYS = (
+    (c.DT_INIT_ARRAY, c.DT_INIT_ARRAYSZ),
+    (c.DT_FINI_ARRAY, c.DT_FINI_ARRAYSZ),
+    (c.DT_PREINIT_ARRAY, c.DT_PREINIT_ARRAYSZ),
+)
+
 
 def dynamic_entries(image: ElfImage) -> dict[int, int]:
     """Return the entries of the dynamic section by tag; a tag that repeats keeps its last value."""
@@ -53,3 +59,22 @@ def _symbol_names(image: ElfImage, index: int) -> list[str]:
     if not 0 < index < len(image.sections) or image.sections[index].type not in (c.SHT_DYNSYM, c.SHT_SYMTAB):
         return []
     return [symbol.name for symbol in image.symbols(image.sections[index])]
+
+
+def initializer_vaddrs(image: ElfImage) -> set[int]:
+    """Return the addresses in a linked file's arrays of functions to call at the start and at the end of a process.
+
+    In a file at fixed addresses no relocation names them (gABI, "Initialization and Termination Functions"). Raises
+    `ElfError` when an array leaves the file.
+    """
+    arrays = [
+        image.section_bytes(section)
+        for section in image.sections
+        if section.type in (c.SHT_INIT_ARRAY, c.SHT_FINI_ARRAY, c.SHT_PREINIT_ARRAY)
+    ]
+    if not image.sections:
+        dynamic = dynamic_entries(image)
+        for tag, size_tag in _ARRAYS:
+            arrays.append(image.bytes_at(dynamic.get(tag, 0), dynamic.get(size_tag, 0)) or b"")
+    usable = [data[: len(data) // 8 * 8] for data in arrays]
+    return {vaddr for data in usable for (vaddr,) in struct.iter_unpack(image.byte_order + "Q", data)}

@@ -274,7 +274,7 @@ def test_instructions_of_libraries(name: str, machine: Machine) -> None:
     rest=st.binary(min_size=5, max_size=5),
     seed=st.integers(0, 1 << 32),
 )
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_random_instructions(first: int, rest: bytes, seed: int, machine: Machine) -> None:
     instruction = next(decode(bytes([first]) + rest, CODE_VADDR), None)
     assume(instruction is not None and instruction.code[0] == first)

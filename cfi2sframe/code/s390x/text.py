@@ -70,7 +70,10 @@ class S390xText(NamedTuple):
     def number(self, place: int) -> int | None:
         """Return an operand that is a number; None where it is something else."""
         text = self.operands[place] if place < len(self.operands) else ""
-        return int(text, 0) if _NUMBER.fullmatch(text) else None
+        try:
+            return int(text, 0) if text[:1] != "%" else None
+        except ValueError:
+            return None
 
     def target(self, place: int) -> int | None:
         """Return an operand that is an address relative to the instruction's; None where it is something else."""
@@ -105,7 +108,9 @@ class S390xText(NamedTuple):
 
 def parse(address: int, size: int, mnemonic: str, operands: str) -> S390xText:
     """Return the parts of an instruction's text."""
-    return S390xText(mnemonic, tuple(_OPERAND.findall(operands)), address, address + size)
+    # Most texts that are looked at are those of jumps, each with an address of its own.
+    parts = operands.split(", ") if "(" not in operands else _OPERAND.findall(operands)
+    return S390xText(mnemonic, tuple(parts) if operands else (), address, address + size)
 
 
 def float_register(number: int) -> int:
