@@ -201,16 +201,10 @@ def build_blas(kit: Kit) -> Path:
 
 def musl(kit: Kit) -> list[Run]:
     """Programs of musl, static and dynamic, with threads and without: every instruction is stepped."""
-    folder, library = kit.root / "usr" / "lib" / "x86_64-linux-musl", kit.root / "lib" / "ld-musl-x86_64.so.1"
-    kit.has(folder / "libc.a", library)
-    headers = ("-isystem", kit.root / "usr" / "include" / "x86_64-linux-musl", "-isystem", _of_cc("include"))
-    options = ("-O2", "-fno-stack-protector", "-nostdlib", "-nostdinc", *headers)
-    static, dynamic, gcc = kit.folder / "musl-static", kit.folder / "musl-dynamic", _of_cc("libgcc.a")
-    start, ends = (folder / "crti.o", SOURCES / "musl.c"), (gcc, folder / "crtn.o")
-    inside = ("-Wl,--start-group", folder / "libc.a", gcc, "-Wl,--end-group", folder / "crtn.o")
-    kit.build("cc", *options, "-static", "-no-pie", "-o", static, folder / "crt1.o", *start, *inside)
-    loader = f"-Wl,-dynamic-linker,{library}"
-    kit.build("cc", *options, "-fPIE", "-pie", loader, "-o", dynamic, folder / "Scrt1.o", *start, library, *ends)
+    library = kit.root / "lib" / "ld-musl-x86_64.so.1"
+    kit.has(library)
+    static = build_musl(kit, "cc", kit.root, "x86_64", kit.folder / "musl-static")
+    dynamic = build_musl(kit, "cc", kit.root, "x86_64", kit.folder / "musl-dynamic", library)
     runs = []
     for program, subject in ((static, static), (dynamic, library.resolve())):
         runs.append(Run(program.name, subject, (program,), ALL))
@@ -218,11 +212,29 @@ def musl(kit: Kit) -> list[Run]:
     return runs
 
 
-def _of_cc(name: str) -> Path:
-    """Return a file or folder of the compiler's own."""
-    if shutil.which("cc") is None:
-        raise MissingError("no cc")
-    words = ["cc", f"-print-file-name={name}"]
+def build_musl(kit: Kit, compiler: str, root: Path, machine: str, program: Path, library: Path | None = None) -> Path:
+    """Build a program with the musl of some unpacked packages: a static one, or one for a library that loads itself."""
+    folder = root / "usr" / "lib" / f"{machine}-linux-musl"
+    kit.has(folder / "libc.a")
+    includes = ("-isystem", root / "usr" / "include" / f"{machine}-linux-musl", "-isystem", _of_cc(compiler, "include"))
+    options = ("-O2", "-fno-stack-protector", "-nostdlib", "-nostdinc", *includes, "-o", program)
+    start, gcc = (folder / "crti.o", SOURCES / "musl.c"), _of_cc(compiler, "libgcc.a")
+    if library is None:
+        rest = ("-Wl,--start-group", folder / "libc.a", gcc, "-Wl,--end-group", folder / "crtn.o")
+        kit.build(compiler, *options, "-static", "-no-pie", folder / "crt1.o", *start, *rest)
+    else:
+        loader = f"-Wl,-dynamic-linker,{library}"
+        kit.build(
+            compiler, *options, "-fPIE", "-pie", loader, folder / "Scrt1.o", *start, library, gcc, folder / "crtn.o"
+        )
+    return program
+
+
+def _of_cc(compiler: str, name: str) -> Path:
+    """Return a file or folder of a compiler's own."""
+    if shutil.which(compiler) is None:
+        raise MissingError(f"no {compiler}")
+    words = [compiler, f"-print-file-name={name}"]
     return Path(subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip())
 
 
