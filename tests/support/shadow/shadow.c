@@ -100,6 +100,8 @@ static void open_window(struct shadow_thread *thread)
 
   shadow_sums.windows++;
   in_window = true;
+  /* What is called meanwhile is not seen: frames would be those of other calls.  */
+  thread->depth = 1;
   shadow_protect_all(true);
   thread->is_stepping = false;
   setitimer(ITIMER_REAL, &once, NULL);
