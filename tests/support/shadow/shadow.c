@@ -22,6 +22,9 @@ static bool is_over; /* there were enough steps */
 static long window_us; /* for how long functions run that were called too often */
 static bool in_window;
 
+/* Windows open at calls that are so many times too many.  */
+enum { OFTEN = 64 };
+
 /* Where a call that is not stepped returns to; 0: none is under way.  */
 static uint64_t return_pc, return_cfa;
 static long return_code; /* what the breakpoint replaced */
@@ -75,10 +78,10 @@ static bool is_back(struct shadow_thread *thread,
   return false;
 }
 
-/* Counts a call of the function at NOW, and returns how many there were.  Tests of
+/* How often the function at NOW was called, or NULL elsewhere.  Tests of
    assembly call it through a function that gets it as its first argument: a
    call of that one counts as a call of what it is given.  */
-static uint64_t count_call(const struct user_regs_struct *now)
+static uint32_t *count_of(const struct user_regs_struct *now)
 {
   struct shadow_module *module = shadow_of_interest(now->rdi);
   uint64_t address = now->rdi;
@@ -88,8 +91,15 @@ static uint64_t count_call(const struct user_regs_struct *now)
     address = now->rip;
   }
   if (module == NULL)
-    return 0;
-  return ++module->entries[address - module->bias - module->low];
+    return NULL;
+  return &module->entries[address - module->bias - module->low];
+}
+
+static uint64_t calls_of(const struct user_regs_struct *now)
+{
+  const uint32_t *count = count_of(now);
+
+  return count == NULL ? 0 : *count;
 }
 
 /* Lets everything run for a while: to stop for each of the calls of a function that
@@ -137,13 +147,16 @@ static bool is_enough(struct shadow_thread *thread, bool is_called,
     return false;
   if (top->steps > most_in_call)
     return true;
-  return is_called && count_call(now) > most_calls;
+  if (!is_called || count_of(now) == NULL)
+    return false;
+  return ++*count_of(now) > most_calls;
 }
 
 /* There is no need to step the call at NOW.  */
-static void pass_over(struct shadow_thread *thread)
+static void pass_over(struct shadow_thread *thread, bool is_called,
+                      const struct user_regs_struct *now)
 {
-  if (window_us > 0)
+  if (window_us > 0 && is_called && calls_of(now) > most_calls * OFTEN)
     open_window(thread);
   else
     run_to_return(thread);
@@ -166,7 +179,7 @@ static void visit(struct shadow_thread *thread, bool is_called,
     is_over = true;
     thread->is_stepping = false;
   } else if (is_enough(thread, is_called, now))
-    pass_over(thread);
+    pass_over(thread, is_called, now);
 }
 
 static void on_trap(struct shadow_thread *thread)
