@@ -120,7 +120,7 @@ def x264_checkasm(kit: Kit) -> list[Run]:
         without = [f"--disable-{name}" for name in ("lavf", "swscale", "ffms", "gpac", "lsmash", "opencl")]
         kit.build(kit.source("x264") / "configure", "--enable-static", "--enable-debug", *without, cwd=folder)
         kit.build("make", *(program.name for program in programs), cwd=folder)
-    return [Run(f"x264 {program.name}", program, (program, "1")) for program in programs]
+    return [Run(f"x264 {program.name}", program, (program, "1"), MANY) for program in programs]
 
 
 def x265_testbench(kit: Kit) -> list[Run]:
@@ -135,7 +135,7 @@ def x265_testbench(kit: Kit) -> list[Run]:
         kit.build("cmake", "-G", "Ninja", "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", *options)
         kit.build("ninja", "-C", folder, "TestBench")
     masks = ("SSE2", "SSSE3", "SSE4", "AVX", "AVX2")
-    return [Run(f"x265 TestBench {mask}", program, (program, "--cpuid", mask)) for mask in masks]
+    return [Run(f"x265 TestBench {mask}", program, (program, "--cpuid", mask), MANY) for mask in masks]
 
 
 def dav1d_decode(kit: Kit) -> list[Run]:
