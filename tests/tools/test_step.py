@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of `make step` and `make stacks`: rows of libdav1d's assembly, which has no CFI, against a decoder that runs."""
+"""Parts of `make step` and `make stacks`: the assembly of a decoder that runs has no CFI, and rows are right."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def output_of(*words: str) -> str:
 def test_a_decoder_is_stepped() -> None:
     text = output_of("tools/step.py", "--only", "dav1d")
     found = re.search(
-        r"^([\d,]+) steps in code without CFI, ([\d,]+) at addresses with a row that is right", text, re.M
+        r"^([\d,]+) steps in code without CFI, ([\d,]+) at addresses with a row that is right", text, re.MULTILINE
     )
     assert found is not None, text
     steps, right = (int(number.replace(",", "")) for number in found.groups())
