@@ -36,6 +36,7 @@ _NEEDED_FLAGS: Final = {
     "Zen": "avx2",
     "SkylakeX": "avx512vl",
     "Barcelona": "sse4a",
+    "Opteron": "3dnow",
 }
 
 
