@@ -39,8 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"{PROGRAM} verify FILE... [--would-be] [--reader NAME]... [OPTION]...\n"
         f"       {PROGRAM} verify FILE SECTION [--section-address ADDR] [OPTION]...",
         "Compare the SFrame section of each FILE with the FILE's CFI at every row boundary of either side: CFA, RA,\n"
-        "FP, RA signing, outermost frames; its functions for code that no CFI covers, with what the instructions say;\n"
-        "and check what readers require. SECTION is a file with the raw bytes of a section for FILE. The exit status is\n"
+        "FP, RA signing, outermost frames; its functions for code without CFI, with what the instructions say; and\n"
+        "check what readers require. SECTION is a file with the raw bytes of a section for FILE. The exit status is\n"
         "1 if anything differs, 3 if a FILE has no section. In folders, files without a section are skipped.\n\n"
         "With --reader, hold the section to what this reader insists on instead, and print what it would do with it.\n"
         "The exit status is 1 if no known release of a named reader would read it.",
