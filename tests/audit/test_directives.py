@@ -128,8 +128,8 @@ WRONG = {
     ),
     "FP at a slot that signal handlers may overwrite": (
         (
-            "sub $200, %rsp; .cfi_def_cfa_offset 208; mov %rbp, (%rsp); .cfi_offset %rbp, -208; mov %rdi, %rbp; call g; "
-            "mov (%rsp), %rbp; add $200, %rsp; .cfi_def_cfa_offset 8; ret"
+            "sub $200, %rsp; .cfi_def_cfa_offset 208; mov %rbp, (%rsp); .cfi_offset %rbp, -208; "
+            "mov %rdi, %rbp; call g; mov (%rsp), %rbp; add $200, %rsp; .cfi_def_cfa_offset 8; ret"
         ),
         [Said(30, "FP", "*(c-208)", "unchanged")],
     ),
