@@ -52,6 +52,15 @@ RIGHT = {
         "push %rbp; .cfi_def_cfa_offset 16; .cfi_escape 0x10, 6, 2, 0x40, 0x1c; xor %ebp, %ebp; call g; pop %rbp; "
         ".cfi_def_cfa_offset 8; .cfi_restore %rbp; ret"
     ),
+    "a frame whose size is in a register": (
+        "mov $4096, %eax; sub %rax, %rsp; .cfi_def_cfa_offset 4104; call g; mov $4096, %eax; add %rax, %rsp; "
+        ".cfi_def_cfa_offset 8; ret"
+    ),
+    "sums by lea": (
+        "mov %rsp, %rbx; mov $-64, %rax; lea (%rax,%rbx), %rbx; .cfi_def_cfa %rbx, 72; nop; mov $-64, %rax; "
+        "lea 8(%rsp,%rax), %rax; .cfi_def_cfa %rax, 64; nop; mov $-64, %rdx; lea (%rsp,%rdx), %rcx; "
+        ".cfi_def_cfa %rcx, 72; nop; .cfi_def_cfa %rsp, 8; ret"
+    ),
     "FP's value by an expression": (
         "mov %rbp, %rbx; .cfi_escape 0x16, 6, 2, 0x73, 0; xor %ebp, %ebp; call g; mov %rbx, %rbp; "
         ".cfi_restore %rbp; ret"
