@@ -56,6 +56,12 @@ RIGHT = {
         "mov $4096, %eax; sub %rax, %rsp; .cfi_def_cfa_offset 4104; call g; mov $4096, %eax; add %rax, %rsp; "
         ".cfi_def_cfa_offset 8; ret"
     ),
+    "a sum that is a difference": (
+        "add $-128, %rsp; .cfi_def_cfa_offset 136; call g; sub $-128, %rsp; .cfi_def_cfa_offset 8; "
+        "add $-4096, %rsp; .cfi_def_cfa_offset 4104; call g; sub $-4096, %rsp; .cfi_def_cfa_offset 8; "
+        "mov $-64, %rax; add %rax, %rsp; .cfi_def_cfa_offset 72; call g; mov $64, %eax; add %rax, %rsp; "
+        ".cfi_def_cfa_offset 8; ret"
+    ),
     "sums by lea": (
         "mov %rsp, %rbx; mov $-64, %rax; lea (%rax,%rbx), %rbx; .cfi_def_cfa %rbx, 72; nop; mov $-64, %rax; "
         "lea 8(%rsp,%rax), %rax; .cfi_def_cfa %rax, 64; nop; mov $-64, %rdx; lea (%rsp,%rdx), %rcx; "
