@@ -36,6 +36,8 @@ _MAX_SHIFT: Final = 3
 _MASK: Final = (1 << 64) - 1
 #: Slots that are followed at one time; functions with more have arrays that are filled word by word.
 _MAX_SLOTS: Final = 64
+#: Slots and targets of a state of ordinary code: more are counted.
+_USUAL_COUNT: Final = 16
 #: Addresses and tables that a register may have at a jump.
 _MAX_TARGETS: Final = 32
 
@@ -91,6 +93,12 @@ class State:
     def copy(self) -> State:
         """Return a state that may be changed by itself."""
         return State(self.registers.copy(), self.slots.copy(), self.targets.copy())
+
+    @property
+    def excess(self) -> int:
+        """How many slots and targets the state has beyond the few that there are mostly; 0 where there are no more."""
+        targets = sum(map(len, self.targets.values())) if self.targets else 0
+        return max(0, len(self.slots) + targets - _USUAL_COUNT)
 
     def targets_of(self, register: int) -> Targets | None:
         """Return where a jump to a register's value may lead; None where that is not known."""
