@@ -52,7 +52,7 @@ test-lowest: ## run the unit tests with the oldest dependencies that pyproject.t
 	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
 	build/lowest/bin/$(PIP_SOURCES)
 	build/lowest/bin/pytest -n auto -m 'not slow' tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
-	  $(wildcard tests/test_*.py)
+	  tests/code $(wildcard tests/test_*.py)
 
 # The tests stand in a folder without the package's sources, so that nothing but the wheel can be imported.
 COMPILED       := build/compiled
