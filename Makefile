@@ -52,7 +52,7 @@ test-lowest: ## run the unit tests with the oldest dependencies that pyproject.t
 	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
 	build/lowest/bin/$(PIP_SOURCES)
 	build/lowest/bin/pytest -n auto -m 'not slow' tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
-	  $(wildcard tests/test_*.py)
+	  tests/code $(wildcard tests/test_*.py)
 
 # The tests stand in a folder without the package's sources, so that nothing but the wheel can be imported.
 COMPILED       := build/compiled
@@ -188,6 +188,15 @@ root: venv ## convert a whole root of this machine's Debian release, use it, and
 	tools/fetch-root build/root
 	$(BIN)/python tools/root_trial.py --directory build/root
 
+.PHONY: code-corpus code-figures bench-code
+
+code-corpus: ## fetch the ELF files of packages with much code without CFI, for two architectures (100 MB) -> build/code
+	PRODUCERS_LIST=tools/code.list tools/fetch-producers build/code amd64 arm64
+
+code-figures: venv code-corpus ## measure what --from code makes of them, on a quiet machine -> docs/lab/code-without-cfi.md
+	$(BIN)/python tools/code_figures.py measure -o build/code-figures.jsonl build/code
+	$(BIN)/python tools/code_figures.py table --write docs/lab/code-without-cfi.md build/code-figures.jsonl
+
 standard-systems: ## fetch the ELF files of the standard Debian system for three architectures -> build/standard
 	tools/fetch-corpus --standard build/standard
 
@@ -213,6 +222,9 @@ demo: venv ## show a conversion from start to end
 bench: venv ## measure speed, memory and size
 	$(BIN)/python bench/speed.py
 	$(BIN)/python bench/batch.py
+
+bench-code: venv ## measure what --from code costs where there is nothing to do for it
+	$(BIN)/python bench/code.py
 
 bench-lookup: venv ## measure the time of a look-up in sections of every level and in DWARF's tables
 	$(BIN)/python bench/lookup.py

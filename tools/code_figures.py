@@ -22,6 +22,7 @@ import json
 import os
 import subprocess
 import sys
+from bisect import bisect_right
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,12 +33,13 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from code_runs import Run, read
 
 from cfi2sframe import Options, convert, load
+from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.files import Source, find_sources
 from cfi2sframe.render.markdown import markdown_table
-from cfi2sframe.report.code_bytes import count_bytes
 from cfi2sframe.report.from_code import underivable
 from cfi2sframe.report.size.tables import Column, Table
+from cfi2sframe.report.without_cfi import symbols_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,15 +49,12 @@ MARKERS: Final = ("<!-- made by `make code-figures` -->", "<!-- end -->")
 #: Bytes of code without CFI from which a file has a row of its own.
 LEAST: Final = 10_000
 _MEGABYTE: Final = 1_000_000
-#: Names of folders between that of an architecture and that of a file which tell nothing.
-_PLAIN_FOLDERS: Final = frozenset({"usr", "lib", "bin"})
 
 
 class File(NamedTuple):
     """What was measured of a file: the run without the option, and the one with it."""
 
     path: str
-    arch: str
     without: Run
     with_code: Run
 
@@ -85,7 +84,7 @@ def measure(path: str) -> str:
             runs[mode] = Run(error=f"status {done.returncode}: {lines[-1] if lines else ''}")._asdict()
         else:
             runs[mode] = json.loads(done.stdout)
-    return json.dumps({"path": path, "arch": load(path).arch.name, **runs})
+    return json.dumps({"path": path, **runs})
 
 
 def files_under(paths: Iterable[str]) -> Iterator[str]:
@@ -111,7 +110,7 @@ def read_results(path: str) -> list[File]:
     for line in Path(path).read_text(encoding="utf-8").splitlines():
         data = json.loads(line)
         runs = [read(json.dumps(data[mode])) for mode in ("without", "with")]
-        files.append(File(data["path"], data["arch"], runs[0], runs[1]))
+        files.append(File(data["path"], runs[0], runs[1]))
     return files
 
 
@@ -123,8 +122,8 @@ def tables_of(files: list[File], least: int) -> Iterator[str]:
     converted = [file for file in files if not file.with_code.error]
     loops = [run.loop_seconds for file in converted for run in (file.without, file.with_code) if run.loop_seconds]
     quickest = min(loops, default=1.0)
-    for arch in sorted({file.arch for file in converted}):
-        chosen = [file for file in converted if file.arch == arch]
+    for arch in sorted({file.with_code.arch for file in converted}):
+        chosen = [file for file in converted if file.with_code.arch == arch]
         large = sorted((file for file in chosen if file.size >= least), key=lambda file: (-file.size, file.path))
         others = [file for file in chosen if 0 < file.size < least]
         yield f"### {arch}"
@@ -186,7 +185,7 @@ def _sum_of_reasons(files: Iterable[File]) -> Counter[str]:
 def _cost(large: list[File], quickest: float) -> Table:
     rows = []
     for file in large:
-        before, after = (run.cpu_seconds * quickest / (run.loop_seconds or quickest) for run in file[2:])
+        before, after = (run.cpu_seconds * quickest / (run.loop_seconds or quickest) for run in file[1:])
         run = file.with_code
         derive = run.derive_seconds * quickest / run.loop_seconds
         memory = max(0, run.grown_size - file.without.grown_size) / file.size
@@ -234,16 +233,16 @@ def write_page(page: Path, lines: Iterable[str]) -> None:
 def names_in(path: str, wanted: str) -> Iterator[str]:
     """Yield the stretches of a file's code without rows, the largest first."""
     conversion = convert(load(path), Options(source="code"))
-    _, uncovered = count_bytes(conversion)
-    functions = {stretch.start_vaddr: stretch for stretch in uncovered}
-    starts = sorted(functions)
+    image = conversion.image
+    symbols = symbols_within(image, [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges])
     found = []
     for item in underivable(conversion):
         reason = item.reason.value if item.reason else ""
         if wanted not in reason:
             continue
-        holder = max((start for start in starts if start <= item.start_vaddr), default=None)
-        name = functions[holder].name if holder is not None else ""
+        index = bisect_right(symbols.starts, item.start_vaddr) - 1
+        is_inside = index >= 0 and item.start_vaddr < symbols.starts[index] + max(1, symbols.sizes[index])
+        name = symbols.names[index] if is_inside else ""
         found.append((item.end_vaddr - item.start_vaddr, item.start_vaddr, name, reason, item.detail))
     for size, vaddr, name, reason, detail in sorted(found, reverse=True):
         yield "\t".join((os.path.basename(path), f"0x{vaddr:x}", f"{size}", name, reason, detail)).rstrip()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from cfi2sframe import Options, account, convert, decode, load, verify
-from cfi2sframe.api import judge
+from cfi2sframe.api import decode_made, judge
 from cfi2sframe.code import derive as door
 from cfi2sframe.errors import Cfi2SFrameError
 
@@ -52,6 +52,7 @@ class Run(NamedTuple):
     """
 
     error: str = ""
+    arch: str = ""
     unread: tuple[str, ...] = ()
     code_size: int = 0
     described_size: int = 0
@@ -99,16 +100,18 @@ def measure(path: str, *, with_code: bool) -> Run:
     options = Options(source="code" if with_code else None)
     convert(load(WARMING_FILE), Options(source="code"))
     clock = _Clock()
-    image = load(path)
     gc.collect()
     # The command line collects no cycles either.
     gc.disable()
     first_loop, first_size = loop_seconds(), _peak_size()
     begin = time.process_time()
+    arch = ""
     try:
+        image = load(path)
+        arch = image.arch.name
         conversion = convert(image, options)
     except Cfi2SFrameError as error:
-        return Run(error=str(error))
+        return Run(error.reason, arch)
     seconds = time.process_time() - begin
     grown = _peak_size() - first_size
     loops = (first_loop + loop_seconds()) / 2
@@ -117,6 +120,7 @@ def measure(path: str, *, with_code: bool) -> Run:
     counted = account(conversion)
     reasons = {} if counted.from_code is None else counted.from_code.reasons
     run = Run(
+        arch=arch,
         unread=tuple(f"{item.name}: {item.reason}" for item in conversion.cfi.unread),
         code_size=counted.bytes.code,
         described_size=counted.bytes.from_code,
@@ -130,9 +134,10 @@ def measure(path: str, *, with_code: bool) -> Run:
     )
     if not with_code or not conversion.data:
         return run
-    section = decode(conversion.data, conversion.section_vaddr)
     # The image is loaded again, so that the analysis is done again.
-    checked = verify(load(path), section, options)
+    again = load(path)
+    section = decode_made(again, options) if again.is_relocatable else decode(conversion.data, conversion.section_vaddr)
+    checked = verify(again, section, options)
     return run._replace(
         point_count=checked.point_count,
         differences=tuple(map(repr, checked.differences[:_MAX_DIFFERENCES])),

@@ -100,7 +100,7 @@ TESTS: Final = {
         "report/test_measure.py",
     ),
     "sframe/lookup.py": ("sframe/test_lookup.py", "sframe/test_decode.py", "verification/test_verify.py"),
-    "code/amd64*.py": ("audit/test_directives.py", "audit/test_compilers.py"),
+    "code/amd64*.py": ("audit/test_registers.py", "audit/test_directives.py", "audit/test_compilers.py"),
     "audit/*.py": ("audit/test_directives.py", "cli/test_audit.py", "audit/test_compilers.py"),
     "verification/*.py": (
         *("verification/test_verify.py", "verification/test_address_set.py", "verification/test_agreement.py"),

@@ -138,7 +138,7 @@ def account(name: str, samples: Sequence[dict[str, Any]], files: Files) -> bool:
     wrong = []
     for sample in samples:
         module, vaddr = sample["after"][0]
-        inside = module >= 0 and vaddr in files.without_cfi[module]
+        inside = module >= 0 and files.without_cfi[module].hold(vaddr)
         kind = "in code without CFI" if inside else "elsewhere"
         counts[kind, "samples"] += 1
         whole = {walker: _is_whole(sample[walker], files) for walker in ("before", "after", "libdw")}

@@ -6,9 +6,11 @@
 
 DIRECTORY is what tools/fetch-step made. Video codecs' tests of their assembly, a decoder and an encoder, OpenBLAS and
 musl programs run under the tracer of tests/support/shadow, which knows each instruction's CFA, return address and
-caller's FP from calls and returns alone. Printed are, for each run, the steps in code without CFI, those at addresses
-that a row describes, and those whose row says anything else. The exit status is 1 when there are such. What cannot be
-had is named and skipped.
+caller's FP from calls and returns alone. Printed are, for each run, the steps in code without CFI, those whose row is
+right or wrong or missing, and the addresses that ran. In a helper that has overwritten FP, and whose callers have it in
+a slot, a row may say that FP is in its register: "FP later" if the walk is right from the caller on. At calls the
+caller's row is tried as a walk from the callee does; "unsafe" are those that need another register than SP and FP. The
+exit status is 1 when a row is wrong. What cannot be had is named and skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import argparse
 import json
 import sys
 import tempfile
-from bisect import bisect_right
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -33,33 +34,24 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from cfi2sframe import Options, load  # noqa: E402  # the checkout that this script lies in
-from tests.support.shadow_run import RefusedError, Report, Subject, build_tracer, step, subject_of  # noqa: E402
+from tests.support.shadow_run import FunctionNames, RefusedError, Report, Subject, build_tracer, step, subject_of  # noqa: E402
 
 _OPTIONS: Final = Options(source="code")
 #: Functions without rows that are printed, those with the most steps first.
 _SHOWN_COUNT: Final = 15
-_HEADINGS: Final = ("run", "steps", "compared", "differ", "no row", "unknown", "places", "no row")
-
-
-class Names:
-    """The functions of a file by address: its symbols', and where there is none `after NAME` or an address."""
-
-    def __init__(self, path: Path) -> None:
-        image = load(str(path))
-        found = {
-            symbol.vaddr: symbol.name
-            for section in image.sections
-            if section.name in (".dynsym", ".symtab")
-            for symbol in image.symbols(section)
-            if symbol.name and symbol.vaddr is not None and image.may_execute(symbol.vaddr)
-        }
-        self._starts = sorted(found)
-        self._names = found
-
-    def of(self, vaddr: int) -> str:
-        """Return the name of the function before an address."""
-        place = bisect_right(self._starts, vaddr) - 1
-        return self._names[self._starts[place]] if place >= 0 else hex(vaddr)
+_HEADINGS: Final = (
+    "run",
+    "steps",
+    "right",
+    "FP later",
+    "wrong",
+    "no row",
+    "unknown",
+    "places",
+    "no row",
+    "calls",
+    "unsafe",
+)
 
 
 class Account(NamedTuple):
@@ -73,8 +65,9 @@ class Account(NamedTuple):
         """The run's line of the table."""
         sums, places = self.report.sums, self.report.places
         without = sum(1 for place in places if place.without_row)
-        counts = (sums["steps"], sums["equal"], sums["differing"], sums["without_row"], sums["unknown"])
-        return (self.run.name, *(f"{count:,}" for count in (*counts, len(places), without)))
+        counts = [sums[name] for name in ("steps", "equal", "fp_by_caller", "differing", "without_row", "unknown")]
+        calls = (sums["right_calls"], sums["unsafe_calls"])
+        return (self.run.name, *(f"{count:,}" for count in (*counts, len(places), without, *calls)))
 
 
 def main() -> int:
@@ -127,22 +120,22 @@ def _account(tracer: Path, folder: Path, run: Run, kit: Kit, subjects: dict[Path
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"{cells[0]:28} " + " ".join(f"{cell:>12}" for cell in cells[1:])
+    return f"{cells[0]:30} " + " ".join(f"{cell:>9}" for cell in cells[1:])
 
 
 def _print_sums(accounts: Sequence[Account], skipped: Sequence[str]) -> None:
     sums: Counter[str] = Counter()
     without: Counter[tuple[str, str]] = Counter()
-    names: dict[str, Names] = {}
+    names: dict[str, FunctionNames] = {}
     differing: list[str] = []
     for account in accounts:
         sums.update(account.report.sums)
         for place in account.report.places:
             if place.without_row:
-                name = names.setdefault(place.path, Names(Path(place.path))).of(place.vaddr)
+                name = _names_of(place.path, names).of(place.vaddr)
                 without[Path(place.path).name, name] += place.without_row
         for example in account.report.examples:
-            name = names.setdefault(example.path, Names(Path(example.path))).of(example.vaddr)
+            name = _names_of(example.path, names).of(example.vaddr)
             values = ", ".join(
                 f"{what} {want:#x} not {got:#x}"
                 for what, want, got in zip(("CFA", "RA", "FP"), example.want, example.got, strict=True)
@@ -151,7 +144,8 @@ def _print_sums(accounts: Sequence[Account], skipped: Sequence[str]) -> None:
             differing.append(f"{account.run.name}: {example.vaddr:#x} in {name}: {example.ending}: {values}")
     print(
         f"\n{sums['steps']:,} steps in code without CFI, {sums['equal']:,} at addresses with a row that is right, "
-        f"{sums['differing']:,} with one that is not, {sums['without_row']:,} without a row, {sums['unknown']:,} in "
+        f"{sums['fp_by_caller']:,} where FP is right from the caller on, {sums['differing']:,} with one that is wrong, "
+        f"{sums['without_row']:,} without a row, {sums['unknown']:,} in "
         f"frames that are not known; {sums['calls'] + sums['entries']:,} calls, {sums['returns']:,} returns"
     )
     print("\nmost steps without a row:")
@@ -160,6 +154,12 @@ def _print_sums(accounts: Sequence[Account], skipped: Sequence[str]) -> None:
     for heading, lines in (("rows that are not right:", differing), ("skipped:", skipped)):
         if lines:
             print(f"\n{heading}\n  " + "\n  ".join(lines))
+
+
+def _names_of(path: str, known: dict[str, FunctionNames]) -> FunctionNames:
+    if path not in known:
+        known[path] = FunctionNames(load(path))
+    return known[path]
 
 
 def _details(accounts: Sequence[Account]) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SOURCES: Final = Path(__file__).resolve().parent / "stepping"
 #: Of each function so many calls are stepped, and of each call so many instructions.
-ENOUGH: Final = ("-c", "6", "-i", "3000")
+ENOUGH: Final = ("-c", "6", "-i", "3000", "-w", "1000")
 ALL: Final = ("-a",)
 DAV1D_MASKS: Final = ("sse2", "ssse3", "sse41", "avx2", "avx512icl")
 OPENBLAS_CORES: Final = (

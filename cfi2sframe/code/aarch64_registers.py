@@ -35,8 +35,8 @@ def changes_first_and_flags(text: Aarch64Text) -> Effect:
     return Effect((FLAGS, *changes_first(text).steps))
 
 
-def _constant(register: int, size: int, value: int) -> Effect:
-    return Effect((Step(Op.CONSTANT, register, offset=as_signed(value) if size == WORD_SIZE else value & 0xFFFFFFFF),))
+def _number(register: int, size: int, value: int) -> Effect:
+    return Effect((Step(Op.NUMBER, register, offset=as_signed(value) if size == WORD_SIZE else value & 0xFFFFFFFF),))
 
 
 def mov(text: Aarch64Text) -> Effect:
@@ -45,11 +45,11 @@ def mov(text: Aarch64Text) -> Effect:
     if target is None or target == (SP, 4) or target[0] == NOTHING:
         return changes_first(text)
     if value is not None:
-        return _constant(*target, ~value if text.name == "movn" else value)
+        return _number(*target, ~value if text.name == "movn" else value)
     if source is None:
         return changes_first(text)
     if source[0] == NOTHING:
-        return _constant(*target, 0)
+        return _number(*target, 0)
     return Effect((Step(Op.MOVE, target[0], source[0], size=target[1]),))
 
 
@@ -58,7 +58,7 @@ def orr(text: Aarch64Text) -> Effect:
     target, value = text.register(0), text.value(2)
     if target is None or value is None or text.operands[1] not in ("xzr", "wzr") or target == (SP, 4):
         return changes_first(text)
-    return _constant(*target, value)
+    return _number(*target, value)
 
 
 def address(text: Aarch64Text) -> Effect:
@@ -66,7 +66,7 @@ def address(text: Aarch64Text) -> Effect:
     target, value = text.register(0), text.value(1)
     if target is None or value is None or target[0] == NOTHING:
         return changes_first(text)
-    return _constant(*target, value)
+    return Effect((Step(Op.CONSTANT, target[0], offset=value),))
 
 
 def add_or_sub(text: Aarch64Text) -> Effect:

@@ -7,6 +7,7 @@ those that such instructions change without naming them. Only instructions of th
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code import amd64_values as values
@@ -30,6 +31,8 @@ _KEEP_FLAGS: Final = frozenset(
 _CLOBBERED: Final = frozenset({RAX, RDX, RCX, RSI, RDI, 8, 9, 10, R11})
 #: How operands begin where a vector is changed, as most are in such code.
 _VECTOR_TARGETS: Final = frozenset({"xmm", "ymm", "zmm"})
+#: Instructions on vectors that set flags, or change rcx: comisd, ptest, vtestps, pcmpistri.
+_SETS_FLAGS: Final = re.compile("com|test|str")
 #: Prefixes that do not change what is said here.
 _PREFIXES: Final = (
     "rep ",
@@ -173,7 +176,8 @@ _HANDLERS: Final[dict[str, Callable[[Amd64Text], Effect | None]]] = {
 
 def effect_of(address: int, size: int, mnemonic: str, operands: str) -> Effect | None:
     """Return the effect of an instruction from its text (`CodeArch.effect_of`)."""
-    if operands[:3] in _VECTOR_TARGETS and "str" not in mnemonic:
+    # "xmm0, xmm1", and not "xmmword ptr [rsp], xmm0".
+    if operands[:3] in _VECTOR_TARGETS and operands[3:4] != "w" and not _SETS_FLAGS.search(mnemonic):
         return NO_EFFECT
     name = mnemonic
     while " " in name:

@@ -155,6 +155,9 @@ class _Sieve:
         left: list[Step] = []
         for step in steps:
             op, register = step.op, step.register
+            is_number = op is Op.NUMBER
+            if is_number:
+                op, step = Op.CONSTANT, step._replace(op=Op.CONSTANT)  # noqa: PLW2901
             if op in (Op.COMPARE, Op.COMPARE_AND_BRANCH):
                 self.comparison = None if register == NOTHING else step
                 continue
@@ -170,7 +173,7 @@ class _Sieve:
             self._numbers.pop(register, None)
             if op is Op.CONSTANT and step.size == _WORD:
                 self._numbers[register] = step.offset
-            if register != self._sp_register and self._is_unknown(step):
+            if register != self._sp_register and self._is_unknown(step, is_number=is_number):
                 if register not in lost:
                     lost.add(register)
                     left.append(Step(Op.FORGET, register))
@@ -179,7 +182,7 @@ class _Sieve:
             lost.discard(register)
         return tuple(left)
 
-    def _is_unknown(self, step: Step) -> bool:
+    def _is_unknown(self, step: Step, *, is_number: bool) -> bool:
         """Whether a step gives its register a value of which nothing is known."""
         op, lost = step.op, self._lost
         if op is Op.MOVE:
@@ -189,7 +192,11 @@ class _Sieve:
         if op is Op.LOAD:
             return step.source in lost or step.size != _WORD
         if op is Op.CONSTANT:
-            return step.offset not in self._addresses and step.register not in self._numbered
+            is_address = step.offset in self._addresses
+            if step.register in self._numbered:
+                # No system call has a number that is as high as the address of code.
+                return is_number and is_address
+            return is_number or not is_address
         if op is Op.ADD:
             return step.source in lost or step.register in lost
         return op is Op.LOAD_INDEXED and step.source in lost

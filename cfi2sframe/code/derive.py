@@ -173,7 +173,7 @@ class _Derivation:
         for component, reason in judged:
             if reason in _UNCONFIRMED:
                 for start in component:
-                    for caller in flow.callers_of(start):
+                    for caller in flow.summaries.callers_of(start):
                         called_from.setdefault(caller, []).append(component)
         # The list grows while it is read.
         for component in kept:
@@ -221,7 +221,7 @@ class _Derivation:
         entries = [start for start in component if start in flow.entries]
         return bool(entries) and all(
             start not in flow.needing_fp
-            and flow.is_only_called(start, component)
+            and flow.summaries.is_only_called(start, component)
             and not (start in known.certain or start in known.possible or start in self._loaded)
             for start in entries
         )

@@ -31,6 +31,8 @@ class Op(IntEnum):
     """register = source + offset; of a copy of fewer than 8 bytes, the low `size` bytes, signed where `is_signed`"""
     CONSTANT = 1
     """register = offset, an address or a number; of a number of 1 byte, the others are as they were"""
+    NUMBER = 11
+    """register = offset, a number that cannot be an address of code or data"""
     LOAD = 2
     """register = the `size` bytes at source + offset, signed where `is_signed`; at offset where source is `NOTHING`"""
     STORE = 3

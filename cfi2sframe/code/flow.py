@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
+from cfi2sframe.code.summaries import Summaries
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from cfi2sframe.code.blocks import Exit
     from cfi2sframe.code.decoder import Decoder
@@ -75,16 +76,9 @@ class FlowAnalysis:
         self.firm: set[int] = set()
         self._work: list[int] = []
         self._waiting: set[int] = set()
-        #: By block, those from which control gets there within a function; by entry, the blocks that call it.
-        self._before: dict[int, set[int]] = {}
-        self._callers: dict[int, set[int]] = {}
+        self.summaries = Summaries(arch, self._wait)
         #: Functions that some caller expects to leave FP as it was.
         self.needing_fp: set[int] = set()
-        self._returning: set[int] = set()
-        self._spoiling_fp: set[int] = set()
-        #: By block, a bit for each register that is changed on some way from there to a return.
-        self._changed: dict[int, int] = {}
-        self._clobbered = sum(1 << register for register in arch.call_clobbered)
         self._entry_sp = Value(CFA, arch.entry_sp_offset)
         self._ra_place = None if arch.ra_slot is None else Value(CFA, arch.ra_slot)
 
@@ -127,17 +121,9 @@ class FlowAnalysis:
         """Whether an address is an entry for certain, or that of an earlier round."""
         return vaddr in self.entries and (vaddr in self.certain or vaddr in self.kept)
 
-    def callers_of(self, start: int) -> Collection[int]:
-        """Return the blocks that call an address, also those that have been forgotten."""
-        return self._callers.get(start, ())
-
     def is_called(self, start: int) -> bool:
         """Whether kept code calls an address."""
-        return any(caller in self.kept for caller in self._callers.get(start, ()))
-
-    def is_only_called(self, start: int, blocks: Collection[int]) -> bool:
-        """Whether calls lead to an address, and otherwise only control from among some blocks."""
-        return start in self._callers and all(before in blocks for before in self._before.get(start, ()))
+        return any(caller in self.kept for caller in self.summaries.callers_of(start))
 
     def is_kept(self, vaddr: int) -> bool:
         """Whether a block of an earlier round has an address."""
@@ -147,7 +133,7 @@ class FlowAnalysis:
 
     def comes_back(self, start: int, end: int) -> bool:
         """Whether the call at the end of a block comes back to an address."""
-        return end in self.states and start in self._before.get(end, ())
+        return end in self.states and self.summaries.has_way(start, end)
 
     def is_at_return(self, state: State) -> bool:
         """Whether SP and the RA are what they were at the function's entry."""
@@ -177,13 +163,13 @@ class FlowAnalysis:
             state = state.copy()
             self.machine.run(state, block.changes)
         self.decoder.image.budget.spend(_BLOCK_STEPS + _CHANGE_STEPS * len(block.changes), _WHAT)
-        self._mark_changed(start, block.changed)
+        self.summaries.mark_changed(start, block.changed)
         if block.exit is not None and block.exit.effect is not None:
             self._leave(start, block.exit, block.exit.effect, state)
         elif block.exit is None and not block.is_cut:
             self._go(start, block.end_vaddr, state)
         else:
-            self._may_do_anything(start)
+            self.summaries.mark_unknown(start)
 
     def _leave(self, start: int, way_out: Exit, effect: Effect, state: State) -> None:
         """Pass the state after a block's last instruction on to where control continues."""
@@ -212,9 +198,9 @@ class FlowAnalysis:
             self._go(start, end, state)
             self._jump_to_target(start, state)
         elif flow is Flow.RETURN:
-            self._mark(start, self._returning)
+            self.summaries.mark_returning(start)
             if self.is_at_return(state) and state.registers.get(self.arch.fp_register) != _CALLER_FP:
-                self._mark(start, self._spoiling_fp)
+                self.summaries.mark_spoiling_fp(start)
         elif flow is Flow.JUMP_INDIRECT:
             self._jump_to_target(start, state)
 
@@ -222,7 +208,7 @@ class FlowAnalysis:
         """Let control go where an indirect jump leads."""
         targets = self.targets_of(state)
         if targets is None and self._jump_returns(state):
-            self._may_do_anything(start)
+            self.summaries.mark_unknown(start)
         for each in targets or ():
             self._go(start, each, state)
 
@@ -242,7 +228,7 @@ class FlowAnalysis:
         pad = self.around.landing_pad(vaddr)
         if pad is not None:
             landed = state.copy()
-            self.machine.after_call(landed, self._clobbered)
+            self.machine.after_call(landed, self.summaries.clobbered)
             self._go(start, pad, landed)
 
     def _jump_returns(self, state: State) -> bool:
@@ -257,20 +243,21 @@ class FlowAnalysis:
             self.machine.push(state, vaddr)
             self._go(start, end, state)
             return
+        summaries = self.summaries
         changed, keeps_fp, returns = 0, True, False
         for target in targets:
             if self.decoder.span_of(target) is None:
-                is_returning, bits = self.around.returns(target), self._clobbered
+                is_returning, bits = self.around.returns(target), self.summaries.clobbered
             elif target not in self.states and self.is_kept(target):
                 # Into the midst of a block.
-                is_returning, bits = True, self._clobbered
+                is_returning, bits = True, self.summaries.clobbered
             else:
                 self.enter(target)
                 if self._needs_fp(state):
                     self.needing_fp.add(target)
-                self._callers.setdefault(target, set()).add(start)
-                is_returning, bits = target in self._returning, self._changed.get(target, 0)
-                keeps_fp &= target not in self._spoiling_fp
+                summaries.add_call(start, target)
+                is_returning, bits = summaries.returns(target), summaries.changed_by(target)
+                keeps_fp &= summaries.keeps_fp(target)
             if is_returning:
                 returns, changed = True, changed | bits
         if returns:
@@ -290,14 +277,14 @@ class FlowAnalysis:
     ) -> None:
         """Continue after a call, unless what is there shows that nothing comes back.
 
-        `changed` has the registers that the function called changes, of those that calls may change; None: all of them.
+        `changed` has the registers that the function called changes; None: those that the ABI lets it change.
         """
         if changed is None:
-            changed = self._clobbered
+            changed = self.summaries.clobbered
         if self.arch.ra_slot is None:
             # The call itself changes it.
             changed |= 1 << self.arch.ra_register
-        self._mark_changed(start, changed)
+        self.summaries.mark_changed(start, changed)
         if self.around.is_start(end):
             return
         self.machine.after_call(state, changed, keeps_fp=keeps_fp)
@@ -307,19 +294,14 @@ class FlowAnalysis:
         """Let control go from a block to an address."""
         if self.decoder.span_of(target) is None:
             if self.around.returns(target):
-                self._may_do_anything(start)
+                self.summaries.mark_unknown(start)
             return
         known = self.states.get(target)
         if known is None and self.is_kept(target):
             # In the midst of a block.
-            self._may_do_anything(start)
+            self.summaries.mark_unknown(start)
             return
-        self._before.setdefault(target, set()).add(start)
-        if target in self._returning:
-            self._mark(start, self._returning)
-        if target in self._spoiling_fp:
-            self._mark(start, self._spoiling_fp)
-        self._mark_changed(start, self._changed.get(target, 0))
+        self.summaries.add_way(start, target)
         self._reach(target, state)
 
     def _reach(self, vaddr: int, state: State) -> None:
@@ -343,42 +325,6 @@ class FlowAnalysis:
         if start not in self._waiting and start not in self.kept and start in self.states:
             self._waiting.add(start)
             heappush(self._work, start)
-
-    # What is known of functions from their ways out
-
-    def _may_do_anything(self, start: int) -> None:
-        """Note that a block is left for code of which nothing is known."""
-        self._mark_changed(start, self._clobbered)
-        self._mark(start, self._returning)
-
-    def _mark(self, start: int, marked: set[int]) -> None:
-        """Mark a block and those from which control gets there; those that call marked functions go on."""
-        if start in marked:
-            return
-        marked.add(start)
-        waiting = [start]
-        while waiting:
-            block = waiting.pop()
-            for caller in self._callers.get(block, ()):
-                self._wait(caller)
-            for before in self._before.get(block, ()):
-                if before not in marked:
-                    marked.add(before)
-                    waiting.append(before)
-
-    def _mark_changed(self, start: int, bits: int) -> None:
-        """Note that registers are changed in a block, and so behind those from which control gets there."""
-        bits &= self._clobbered
-        waiting = [start]
-        while waiting:
-            block = waiting.pop()
-            known = self._changed.get(block, 0)
-            if known | bits == known:
-                continue
-            self._changed[block] = known | bits
-            for caller in self._callers.get(block, ()):
-                self._wait(caller)
-            waiting += self._before.get(block, ())
 
 
 def branch_states(arch: CodeArch, effect: Effect, compared: Step | None, state: State) -> tuple[State, State]:

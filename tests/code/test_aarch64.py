@@ -40,6 +40,10 @@ def _constant(register: int, value: int) -> Step:
     return Step(Op.CONSTANT, register, offset=value)
 
 
+def _number(register: int, value: int) -> Step:
+    return Step(Op.NUMBER, register, offset=value)
+
+
 def _load(register: int, base: int, offset: int = 0, size: int = 8, *, is_signed: bool = False) -> Step:
     return Step(Op.LOAD, register, base, offset, size, is_signed=is_signed)
 
@@ -75,7 +79,7 @@ _STEPS: Final[list[tuple[str, tuple[Step, ...]]]] = [
     ("mov sp, x29", (_move(SP, FP),)),
     ("mov x0, x30", (_move(0, RA),)),
     ("mov w0, w1", (_move(0, 1, size=4),)),
-    ("mov x0, xzr", (_constant(0, 0),)),
+    ("mov x0, xzr", (_number(0, 0),)),
     ("mov wsp, w0", _forget(SP)),
     ("mov xzr, x1", ()),
     ("mov x9, v0.d[1]", _forget(9)),
@@ -104,14 +108,14 @@ _STEPS: Final[list[tuple[str, tuple[Step, ...]]]] = [
     ("subs x8, x8, #7", (_compare(8, number=7), _move(8, 8, -7))),
     ("subs w8, w9, #7", (_compare(9, number=7, size=4), *_forget(8))),
     # Numbers and addresses; the assembler leaves ADRP, here as .inst, to the linker
-    ("mov x16, #-0x1000", (_constant(16, -0x1000),)),
-    ("mov x16, #0xffff000000000000", (_constant(16, -(1 << 48)),)),
-    ("mov x0, #0x4321000000000000", (_constant(0, 0x4321 << 48),)),
-    ("mov w0, #-1", (_constant(0, 0xFFFFFFFF),)),
-    ("mov w0, #0x55555555", (_constant(0, 0x55555555),)),
-    ("mov x0, #0x5555555555555555", (_constant(0, 0x5555555555555555),)),
-    ("mov sp, #0x5555555555555555", (_constant(SP, 0x5555555555555555),)),
-    ("movz w0, #1, lsl #16", (_constant(0, 0x10000),)),
+    ("mov x16, #-0x1000", (_number(16, -0x1000),)),
+    ("mov x16, #0xffff000000000000", (_number(16, -(1 << 48)),)),
+    ("mov x0, #0x4321000000000000", (_number(0, 0x4321 << 48),)),
+    ("mov w0, #-1", (_number(0, 0xFFFFFFFF),)),
+    ("mov w0, #0x55555555", (_number(0, 0x55555555),)),
+    ("mov x0, #0x5555555555555555", (_number(0, 0x5555555555555555),)),
+    ("mov sp, #0x5555555555555555", (_number(SP, 0x5555555555555555),)),
+    ("movz w0, #1, lsl #16", (_number(0, 0x10000),)),
     ("movk x0, #1, lsl #16", _forget(0)),
     ("adr x0, . + 0x20", (_constant(0, _START + 0x20),)),
     (".inst 0xb0000020", (_constant(0, _START + 0x5000),)),

@@ -73,7 +73,7 @@ class EmulatedShadow:
     def run(self, entries: Iterable[int], calls: int, most_steps: int) -> None:
         """Step `calls` calls of each of the functions that start at some virtual addresses, until the program ends."""
         for vaddr in entries:
-            if vaddr in self._ranges:
+            if self._ranges.hold(vaddr):
                 self._entries[vaddr + self._bias] = calls
                 self._break_at(vaddr + self._bias)
         try:
@@ -83,12 +83,13 @@ class EmulatedShadow:
             self.ending = error.args[0]
 
     def _next(self) -> None:
-        if self._frames and self._frames[-1].is_stepped:
-            top = self._frames[-1]
-            self._frames[-1] = top._replace(steps=top.steps + 1, is_stepped=top.steps < self._most_in_call)
-            if self._frames[-1].is_stepped:
+        top = self._frames[-1] if self._frames else None
+        if top is not None and top.is_stepped:
+            if top.steps < self._most_in_call:
+                self._frames[-1] = top._replace(steps=top.steps + 1)
                 self._step()
                 return
+            self._frames[-1] = top._replace(is_stepped=False)
             self._break_at(top.ra)
         self._gdb.go_on()
         now = self._gdb.registers()
@@ -131,7 +132,7 @@ class EmulatedShadow:
         ra, fp = now.values[self._arch.ra_register], now.values[self._arch.fp_register]
         self.sums["calls"] += 1
         self._entries[now.pc] = left - 1
-        is_stepped = now.pc - self._bias in self._ranges and left > 0
+        is_stepped = self._ranges.hold(now.pc - self._bias) and left > 0
         self._frames.append(Frame(self._cfa_of(now), ra, fp, is_stepped))
         if left <= 1:
             self._no_break_at(now.pc)
@@ -153,7 +154,7 @@ class EmulatedShadow:
             self._leave(now)
         elif self._is_call(before, now):
             left = self._entries.setdefault(now.pc, 3)
-            if left > 0 and now.pc not in self._breakpoints and now.pc - self._bias in self._ranges:
+            if left > 0 and now.pc not in self._breakpoints and self._ranges.hold(now.pc - self._bias):
                 self.sums["found by calls"] += 1
             self._enter(now)
         self._look(now)
@@ -183,7 +184,7 @@ class EmulatedShadow:
     def _look(self, now: Registers) -> None:
         """Compare the row for a stop with the frame that runs."""
         vaddr = now.pc - self._bias
-        if not self._frames or not self._frames[-1].is_stepped or vaddr not in self._ranges:
+        if not self._frames or not self._frames[-1].is_stepped or not self._ranges.hold(vaddr):
             return
         frame = self._frames[-1]
         self.sums["steps"] += 1

@@ -40,9 +40,8 @@ class Ranges(NamedTuple):
 
     pairs: tuple[tuple[int, int], ...]
 
-    def __contains__(self, vaddr: object) -> bool:
-        if not isinstance(vaddr, int):
-            return False
+    def hold(self, vaddr: int) -> bool:
+        """Whether an address lies in one of them."""
         place = bisect_right(self.pairs, vaddr, key=lambda pair: pair[0]) - 1
         return place >= 0 and vaddr < self.pairs[place][1]
 
@@ -90,6 +89,25 @@ class Report(NamedTuple):
 
 class RefusedError(Exception):
     """The program does what the tracer does not follow."""
+
+
+class FunctionNames:
+    """The functions of a file by address: those of its symbols that start at or before it."""
+
+    def __init__(self, image: ElfImage) -> None:
+        self._names = {
+            symbol.vaddr: symbol.name
+            for section in image.sections
+            if section.name in (".dynsym", ".symtab")
+            for symbol in image.symbols(section)
+            if symbol.name and symbol.vaddr is not None and image.may_execute(symbol.vaddr)
+        }
+        self._starts = sorted(self._names)
+
+    def of(self, vaddr: int) -> str:
+        """Return the name of the last function that starts at or before an address; without one, the address."""
+        place = bisect_right(self._starts, vaddr) - 1
+        return self._names[self._starts[place]] if place >= 0 else hex(vaddr)
 
 
 def build_tracer(folder: Path) -> Path:

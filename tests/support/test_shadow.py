@@ -14,7 +14,7 @@ from cfi2sframe import Options, convert, load
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import Rule
-from tests.support.shadow_run import SUPPORT, RefusedError, Report, build_tracer, step, subject_of
+from tests.support.shadow_run import SUPPORT, FunctionNames, RefusedError, Report, build_tracer, step, subject_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,15 +56,8 @@ def compiled(folder: Path, name: str, text: str, *options: str) -> Path:
 
 def differing_functions(report: Report, program: Path) -> set[str]:
     """Return the functions with rows that do not say what execution shows."""
-    image = load(str(program))
-    symbols = sorted(
-        (symbol.vaddr, symbol.name)
-        for section in image.sections_named(".symtab")
-        for symbol in image.symbols(section)
-        if symbol.vaddr is not None and image.may_execute(symbol.vaddr)
-    )
-    places = [place.vaddr for place in report.places if place.differing]
-    return {max(symbol for symbol in symbols if symbol[0] <= vaddr)[1] for vaddr in places}
+    names = FunctionNames(load(str(program)))
+    return {names.of(place.vaddr) for place in report.places if place.differing}
 
 
 @pytest.mark.parametrize("limits", [("-a",), ()], ids=["all", "pages"])
@@ -80,6 +73,8 @@ def test_rows_of_cfi_are_what_execution_shows(tracer: Path, program: Path, tmp_p
     assert sums["unknown"] <= 40
     assert sums["differing"] <= 4
     assert differing_functions(report, program) <= {"fill"}
+    assert sums["right_calls"] > 20
+    assert sums["unsafe_calls"] == 0
 
 
 def test_all_ends_of_frames_are_followed(tracer: Path, program: Path, tmp_path: Path) -> None:

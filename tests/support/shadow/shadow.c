@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,8 @@ static uint64_t most_calls = UINT64_MAX;    /* to one address that are stepped *
 static uint64_t most_in_call = UINT64_MAX;  /* steps in one call */
 static uint64_t most_steps = UINT64_MAX;
 static bool is_over; /* there were enough steps */
+static long window_us; /* for how long functions run that were called too often */
+static bool in_window;
 
 /* Where a call that is not stepped returns to; 0: none is under way.  */
 static uint64_t return_pc, return_cfa;
@@ -89,6 +92,39 @@ static uint64_t count_call(const struct user_regs_struct *now)
   return ++module->entries[address - module->bias - module->low];
 }
 
+/* Lets everything run for a while: to stop for each of the calls of a function that
+   was seen often enough takes longer than all else.  */
+static void open_window(struct shadow_thread *thread)
+{
+  const struct itimerval once = {{0, 0}, {0, window_us}};
+
+  shadow_sums.windows++;
+  in_window = true;
+  thread->is_stepping = false;
+  setitimer(ITIMER_REAL, &once, NULL);
+}
+
+/* The window's time is over, and the thread is stopped.  It closes where the thread
+   is outside of the pages, which it would enter in the midst of a function.  */
+static void close_window(struct shadow_thread *thread)
+{
+  struct user_regs_struct now;
+
+  shadow_get_registers(thread->tid, &now);
+  if (shadow_pages_of(now.rip) != NULL)
+    open_window(thread);
+  else {
+    in_window = false;
+    shadow_close_all();
+  }
+}
+
+static void on_alarm(int number)
+{
+  (void)number;
+  kill(shadow_pid, SIGSTOP);
+}
+
 static bool is_enough(struct shadow_thread *thread, bool is_called,
                       const struct user_regs_struct *now)
 {
@@ -99,6 +135,15 @@ static bool is_enough(struct shadow_thread *thread, bool is_called,
   if (top->steps > most_in_call)
     return true;
   return is_called && count_call(now) > most_calls;
+}
+
+/* There is no need to step the call at NOW.  */
+static void pass_over(struct shadow_thread *thread)
+{
+  if (window_us > 0)
+    open_window(thread);
+  else
+    run_to_return(thread);
 }
 
 /* --- Stops --- */
@@ -118,7 +163,7 @@ static void visit(struct shadow_thread *thread, bool is_called,
     is_over = true;
     thread->is_stepping = false;
   } else if (is_enough(thread, is_called, now))
-    run_to_return(thread);
+    pass_over(thread);
 }
 
 static void on_trap(struct shadow_thread *thread)
@@ -162,7 +207,7 @@ static bool on_fault(struct shadow_thread *thread)
   if ((uint64_t)(uintptr_t)info.si_addr - now.rip > 15)
     return false;
   shadow_protect(pages, true);
-  if (return_pc != 0 || is_over)
+  if (return_pc != 0 || is_over || in_window)
     return true;
   is_called = thread->is_stepping ? shadow_follow(thread, &now)
                                   : shadow_enter(thread, &now);
@@ -210,7 +255,10 @@ static void on_stop(struct shadow_thread *thread, int status, bool is_new)
     shadow_end(SHADOW_REFUSED, "the program starts another");
   if (event != 0)
     number = 0;
-  else if (number == SIGTRAP) {
+  else if (number == SIGSTOP && in_window) {
+    close_window(thread);
+    number = 0;
+  } else if (number == SIGTRAP) {
     on_trap(thread);
     number = 0;
   } else if (number == SIGSEGV && on_fault(thread))
@@ -226,7 +274,7 @@ static void read_options(int argc, char **argv)
 {
   int option;
 
-  while ((option = getopt(argc, argv, "+ac:i:s:")) != -1)
+  while ((option = getopt(argc, argv, "+ac:i:s:w:")) != -1)
     switch (option) {
     case 'a':
       steps_all = true;
@@ -240,12 +288,15 @@ static void read_options(int argc, char **argv)
     case 's':
       most_steps = strtoull(optarg, NULL, 10);
       break;
+    case 'w':
+      window_us = strtol(optarg, NULL, 10);
+      break;
     default:
       exit(SHADOW_BROKEN);
     }
   if (argc - optind < 3)
     shadow_end(SHADOW_BROKEN, "usage: shadow [-a] [-c CALLS] [-i STEPS-IN-CALL]"
-                              " [-s STEPS] JOB REPORT PROGRAM [ARGUMENT]...");
+                              " [-s STEPS] [-w MICROSECONDS] JOB REPORT PROGRAM [ARGUMENT]...");
 }
 
 int main(int argc, char **argv)
@@ -267,6 +318,8 @@ int main(int argc, char **argv)
   else
     shadow_close_all();
   resume(thread, 0);
+  sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_alarm,
+                                         .sa_flags = SA_RESTART}, NULL);
   while ((tid = waitpid(-1, &status, __WALL)) > 0) {
     unsigned index;
     bool is_new = true;

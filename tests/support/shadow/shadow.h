@@ -87,10 +87,15 @@ struct shadow_sums {
   uint64_t steps;      /* at addresses of interest */
   uint64_t all_steps;
   uint64_t equal, differing, without_row, unknown;
+  uint64_t fp_by_caller; /* FP is not told, and of no use to the walk */
+  /* Rows of calls, with SP and FP known only: right, or in need of another
+     register; wrong ones are among the differing.  */
+  uint64_t right_calls, unsafe_calls;
   uint64_t calls, returns, other_returns, abandoned; /* frames, and their ends */
   uint64_t signals;
   uint64_t entries, unknown_entries; /* into the protected pages */
   uint64_t let_run; /* calls that were not stepped, as there were enough */
+  uint64_t windows; /* in which nothing was */
 };
 
 struct shadow_example {

@@ -259,6 +259,9 @@ void shadow_write_report(const char *name, int status)
   PUT(differing);
   PUT(without_row);
   PUT(unknown);
+  PUT(fp_by_caller);
+  PUT(right_calls);
+  PUT(unsafe_calls);
   PUT(calls);
   PUT(returns);
   PUT(other_returns);
@@ -267,6 +270,7 @@ void shadow_write_report(const char *name, int status)
   PUT(entries);
   PUT(unknown_entries);
   PUT(let_run);
+  PUT(windows);
 #undef PUT
   fprintf(file, "}\n");
   for (index = 0; index < shadow_module_count; index++)

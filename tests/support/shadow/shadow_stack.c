@@ -64,6 +64,58 @@ static bool is_call(const struct user_regs_struct *before,
          && shadow_is_call(before->rip);
 }
 
+/* Applies the row for the walker's frame by the reader in ../consumer.  */
+static enum sframe_ending apply_row(struct sframe_walker *walker,
+                                    struct shadow_frame *got)
+{
+  enum sframe_ending ending = sframe_walk_step(walker);
+
+  *got = (struct shadow_frame){SHADOW_KNOWN, walker->frame.sp,
+                               walker->frame.pc, walker->frame.fp, 0};
+  return ending;
+}
+
+static bool has_no_row(enum sframe_ending ending)
+{
+  return ending == SFRAME_NO_MODULE || ending == SFRAME_NO_SECTION
+         || ending == SFRAME_NO_FUNCTION || ending == SFRAME_NO_ROW;
+}
+
+/* Compares the row of the call that led to NOW as a walk through the callee uses
+   it: of the registers only SP and FP are known.  */
+static void compare_caller(const struct shadow_thread *thread,
+                           const struct user_regs_struct *now)
+{
+  static struct sframe_walker walker;
+  const struct shadow_frame *want = &thread->frames[thread->depth - 2];
+  const struct user_regs_struct *call = &thread->before;
+  struct shadow_module *module = shadow_of_interest(call->rip);
+  enum sframe_ending ending;
+  struct shadow_frame got;
+
+  if (module == NULL || want->kind != SHADOW_KNOWN)
+    return;
+  shadow_begin_walk(&walker, &shadow_sections, call);
+  walker.frame.pc = shadow_word(now->rsp);
+  walker.frame.is_topmost = false;
+  walker.frame.pc_is_exact = false;
+  ending = apply_row(&walker, &got);
+  if (has_no_row(ending))
+    return;
+  if (ending == SFRAME_UNSAFE_REGISTER)
+    shadow_sums.unsafe_calls++;
+  else if (ending == SFRAME_STEPPED && got.cfa == want->cfa
+           && got.ra == want->ra
+           && (got.fp == want->fp || got.fp == call->rbp))
+    shadow_sums.right_calls++;
+  else {
+    struct shadow_example example = {module, call->rip, call->rsp, call->rbp,
+                                     ending, *want, got};
+    shadow_sums.differing++;
+    shadow_keep_example(&example);
+  }
+}
+
 bool shadow_follow(struct shadow_thread *thread,
                    const struct user_regs_struct *now)
 {
@@ -90,6 +142,7 @@ bool shadow_follow(struct shadow_thread *thread,
     shadow_sums.calls++;
     shadow_push(thread, SHADOW_KNOWN, now->rsp + 8, shadow_word(now->rsp),
                 now->rbp);
+    compare_caller(thread, now);
     return true;
   }
   /* longjmp() and its like leave frames without a return: the frame whose return
@@ -114,7 +167,8 @@ bool shadow_enter(struct shadow_thread *thread,
     return false;
   }
   ra = shadow_word(now->rsp);
-  if (shadow_is_behind_call(ra) || shadow_is_sigreturn(ra)) {
+  if (!shadow_is_behind_call(now->rip)
+      && (shadow_is_behind_call(ra) || shadow_is_sigreturn(ra))) {
     /* A frame that has this return address was left by a jump.  */
     drop(thread, now->rsp + 8, true);
     shadow_push(thread, SHADOW_KNOWN, now->rsp + 8, ra, now->rbp);
@@ -125,18 +179,26 @@ bool shadow_enter(struct shadow_thread *thread,
   return false;
 }
 
-/* Applies the row at NOW by the reader in ../consumer.  */
-static enum sframe_ending apply_row(const struct user_regs_struct *now,
-                                    struct shadow_frame *got)
+/* A row may say that FP is still in its register where a helper has overwritten
+   it, if the callers have it in a slot and do not need it to get there.  Returns
+   whether the walk goes on through the frames that are there, and comes to one
+   whose caller's FP is right.  */
+static bool callers_have_fp(const struct shadow_thread *thread,
+                            struct sframe_walker *walker)
 {
-  static struct sframe_walker walker;
-  enum sframe_ending ending;
+  unsigned depth = thread->depth;
+  struct shadow_frame got;
 
-  shadow_begin_walk(&walker, &shadow_sections, now);
-  ending = sframe_walk_step(&walker);
-  *got = (struct shadow_frame){SHADOW_KNOWN, walker.frame.sp, walker.frame.pc,
-                               walker.frame.fp, 0};
-  return ending;
+  while (--depth > 0) {
+    const struct shadow_frame *want = &thread->frames[depth - 1];
+    if (want->kind != SHADOW_KNOWN
+        || apply_row(walker, &got) != SFRAME_STEPPED || got.cfa != want->cfa
+        || got.ra != want->ra)
+      return false;
+    if (got.fp == want->fp)
+      return true;
+  }
+  return false;
 }
 
 void shadow_compare(struct shadow_thread *thread,
@@ -144,6 +206,7 @@ void shadow_compare(struct shadow_thread *thread,
 {
   struct shadow_module *module = shadow_of_interest(now->rip);
   const struct shadow_frame *want = shadow_top(thread);
+  static struct sframe_walker walker;
   struct shadow_count *count;
   struct shadow_frame got;
   enum sframe_ending ending;
@@ -158,14 +221,18 @@ void shadow_compare(struct shadow_thread *thread,
     shadow_sums.unknown++;
     return;
   }
-  ending = apply_row(now, &got);
-  if (ending == SFRAME_NO_MODULE || ending == SFRAME_NO_SECTION
-      || ending == SFRAME_NO_FUNCTION || ending == SFRAME_NO_ROW) {
+  shadow_begin_walk(&walker, &shadow_sections, now);
+  ending = apply_row(&walker, &got);
+  if (has_no_row(ending)) {
     count->without_row++;
     shadow_sums.without_row++;
   } else if (ending == SFRAME_STEPPED && got.cfa == want->cfa
              && got.ra == want->ra && got.fp == want->fp)
     shadow_sums.equal++;
+  else if (ending == SFRAME_STEPPED && got.cfa == want->cfa
+           && got.ra == want->ra && got.fp == now->rbp
+           && callers_have_fp(thread, &walker))
+    shadow_sums.fp_by_caller++;
   else {
     struct shadow_example example = {module, now->rip, now->rsp, now->rbp,
                                      ending, *want, got};

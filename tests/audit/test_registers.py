@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What instructions of AMD64 do to each register, seen by rules of the CFA that count from it.
+
+The registers that an instruction changes are those that Intel's manual (volume 2) names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import load
+from tests.support.audited import assembled, audited, function
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.oracle
+
+LETTERS = {"rax": "a", "rbx": "b", "rcx": "c", "rdx": "d"}
+STEMS = {"rsi": "si", "rdi": "di", "rbp": "bp"}
+REGISTERS = (*LETTERS, *STEMS, *(f"r{number}" for number in range(8, 16)))
+
+
+def parts_of(register: str) -> tuple[str, ...]:
+    """Return the names of a register and of its parts, from 8 bytes to 1."""
+    if register in LETTERS:
+        letter = LETTERS[register]
+        return f"r{letter}x", f"e{letter}x", f"{letter}x", f"{letter}l", f"{letter}h"
+    if register in STEMS:
+        stem = STEMS[register]
+        return f"r{stem}", f"e{stem}", stem, f"{stem}l"
+    return register, f"{register}d", f"{register}w", f"{register}b"
+
+
+#: Instructions that change a part of a register: a pattern, and the sizes that it fits.
+CHANGES = {
+    "inc {}": "8421",
+    "mov $1, {}": "8421",
+    "not {}": "8421",
+    "xor {}, {}": "8421",
+    "add {}, {}": "8421",
+    "sete {}": "1",
+    "imul $3, {}, {}": "842",
+    "cmove (%rsp), {}": "842",
+    "lea 1(%rip), {}": "84",
+    "movd %xmm0, {}": "4",
+    "movq %xmm0, {}": "8",
+    "bswap {}": "84",
+    "shl $1, {}": "8421",
+    "popcnt {}, {}": "842",
+    "xchg {}, -64(%rsp)": "8421",
+    "xadd {}, -64(%rsp)": "8421",
+    "cvttsd2si %xmm0, {}": "84",
+    "pmovmskb %xmm0, {}": "4",
+    "rdrand {}": "842",
+    "bsf (%rsp), {}": "842",
+    "movsbl (%rsp), {}": "4",
+    "movslq (%rsp), {}": "8",
+    "pextrw $1, %xmm0, {}": "4",
+}
+#: Instructions without operands that name what they change.
+IMPLICIT = {
+    "mulq (%rsp)": {"rax", "rdx"},
+    "divq (%rsp)": {"rax", "rdx"},
+    "imulq (%rsp)": {"rax", "rdx"},
+    "idivl (%rsp)": {"rax", "rdx"},
+    "cqto": {"rdx"},
+    "cltd": {"rdx"},
+    "cltq": {"rax"},
+    "cwtl": {"rax"},
+    "cpuid": {"rax", "rbx", "rcx", "rdx"},
+    "rdtsc": {"rax", "rdx"},
+    "rdtscp": {"rax", "rcx", "rdx"},
+    "xgetbv": {"rax", "rdx"},
+    "lodsb": {"rax", "rsi"},
+    "stosq": {"rdi"},
+    "movsl": {"rsi", "rdi"},
+    "cmpsb": {"rsi", "rdi"},
+    "scasb": {"rdi"},
+    "rep movsb": {"rcx", "rsi", "rdi"},
+    "rep stosl": {"rcx", "rdi"},
+    "repne scasb": {"rcx", "rdi"},
+    "cmpxchg %r9, -64(%r10)": {"rax"},
+    "lock cmpxchg16b -64(%r10)": {"rax", "rdx"},
+    "xchg %rax, %r9": {"rax", "r9"},
+    "xadd %r9, %r8": {"r8", "r9"},
+    "mulx %r8, %r9, %r10": {"r9", "r10"},
+    "syscall": {"rax", "rcx", "r11"},
+    "lahf": {"rax"},
+    "xlat": {"rax"},
+    "pcmpestri $0, %xmm0, %xmm1": {"rcx"},
+    "pcmpestrm $0, %xmm0, %xmm1": set[str](),
+    "fnstsw %ax": {"rax"},
+    "call g": {"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11"},
+    "test %rax, %rbx": set[str](),
+    "cmp %rax, (%rsp)": set[str](),
+    "mov %rax, -64(%rsp)": set[str](),
+    "movups %xmm0, -64(%rsp)": set[str](),
+    "addsd %xmm1, %xmm0": set[str](),
+    "vpaddd %ymm0, %ymm1, %ymm2": set[str](),
+    "vzeroupper": set[str](),
+    "fld1": set[str](),
+    "pause": set[str](),
+    "prefetcht0 (%rsp)": set[str](),
+    "bt $3, %rax": set[str](),
+    "std": set[str](),
+}
+
+
+#: What is taken for changed besides.
+MORE_CAUTIOUS: dict[str, set[str]] = {
+    **{key: {"rcx"} for key in ("lodsb", "stosq", "cmpsb", "scasb")},
+    # Its name is that of an instruction on vectors, too.
+    "movsl": {"rax", "rbx", "rcx", "rdx", "r11"},
+    "mulx %r8, %r9, %r10": {"r8"},
+    "pcmpestrm $0, %xmm0, %xmm1": {"rcx"},
+    "fld1": {"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r11"},
+}
+
+
+def based_on(register: str, instruction: str) -> str:
+    """Return a body whose CFA counts from a register before and after an instruction."""
+    # FP's value is lost where it is the base.
+    fp = ".cfi_undefined %rbp; " if register == "rbp" else ""
+    return (
+        f"mov %rsp, %{register}; {fp}.cfi_def_cfa_register %{register}; nop; {instruction}; nop; "
+        ".cfi_def_cfa %rsp, 8; .cfi_undefined %rbp; ret"
+    )
+
+
+def doubted_in(bodies: list[str], tmp_path: Path) -> list[int]:
+    """Return of how many instructions of each function the CFA's rule is not confirmed."""
+    path = assembled("".join(function(body, f"f{n}") for n, body in enumerate(bodies)), tmp_path)
+    result = audited(path)
+    assert result.function_count == len(bodies)
+    found = [(each.function_vaddr, each.instruction_count) for each in result.findings if each.subject.value == "CFA"]
+    found += [(vaddr, count) for vaddr, _, count in result.undecided_functions]
+    names = load(path).names_of([vaddr for vaddr, _ in found])
+    counts = [0] * len(bodies)
+    for vaddr, count in found:
+        counts[int(names[vaddr][1:])] += count
+    return counts
+
+
+@pytest.mark.parametrize("pattern", CHANGES)
+def test_an_instruction_that_changes_its_register(pattern: str, tmp_path: Path) -> None:
+    cases = [
+        (register, part)
+        for register in REGISTERS
+        for part, size in zip(parts_of(register), "84211", strict=False)
+        if size in CHANGES[pattern] and not (part[-1] == "h" and "xchg" in pattern)
+    ]
+    bodies = [based_on(register, pattern.replace("{}", f"%{part}")) for register, part in cases]
+    doubted = doubted_in(bodies, tmp_path)
+    assert [case for case, count in zip(cases, doubted, strict=True) if count != 1] == []
+
+
+@pytest.mark.parametrize("instruction", IMPLICIT)
+def test_an_instruction_that_changes_registers_without_naming_them(instruction: str, tmp_path: Path) -> None:
+    doubted = doubted_in([based_on(register, instruction) for register in REGISTERS], tmp_path)
+    changed = {register for register, count in zip(REGISTERS, doubted, strict=True) if count}
+    assert IMPLICIT[instruction] <= changed
+    assert changed <= IMPLICIT[instruction] | MORE_CAUTIOUS.get(instruction, set())
+
+
+#: Stores to FP's slot, at SP, or to a part of it.
+STORES = (
+    *("mov %rax, (%rsp)", "mov %eax, 4(%rsp)", "movw $1, 6(%rsp)", "movb $1, 3(%rsp)", "movq $0, (%rsp)"),
+    *("movups %xmm0, -8(%rsp)", "movaps %xmm0, -15(%rsp)", "vmovdqu %ymm0, -24(%rsp)", "vmovdqu64 %zmm0, -56(%rsp)"),
+    *("movss %xmm0, 4(%rsp)", "movsd %xmm0, (%rsp)", "movhps %xmm0, (%rsp)", "movntps %xmm0, -8(%rsp)"),
+    *("fstpt -2(%rsp)", "fistpll (%rsp)", "fnstcw 6(%rsp)", "stmxcsr 4(%rsp)", "movnti %rax, (%rsp)"),
+    *("addl $1, (%rsp)", "incw 6(%rsp)", "notb 7(%rsp)", "shlq $1, (%rsp)", "sete 7(%rsp)", "bts %rax, (%rsp)"),
+    *("xchg %eax, 4(%rsp)", "lock xadd %rax, (%rsp)", "cmpxchg %rcx, (%rsp)", "lock cmpxchg16b -8(%rsp)"),
+    *("pextrq $1, %xmm0, (%rsp)", "vextracti128 $1, %ymm0, -8(%rsp)", "movbe %rax, (%rsp)", "popq (%rsp); push %rax"),
+)
+#: Stores beside it.
+NEAR = (
+    *(
+        "mov %rax, -8(%rsp)",
+        "movups %xmm0, -16(%rsp)",
+        "vmovdqu %ymm0, -32(%rsp)",
+        "fstpt -10(%rsp)",
+        "movb $1, -1(%rsp)",
+    ),
+    *("cmpl $1, (%rsp)", "testb $1, (%rsp)", "movups (%rsp), %xmm0", "ucomisd (%rsp), %xmm0", "addsd (%rsp), %xmm0"),
+    *("lock cmpxchg16b -16(%rsp)", "vmovdqu64 %zmm0, -64(%rsp)", "ldmxcsr (%rsp)", "bt $1, (%rsp)"),
+)
+
+
+def after_saving_fp(instruction: str) -> str:
+    """Return a body that saves FP, and executes an instruction."""
+    return (
+        "push %rbp; .cfi_def_cfa_offset 16; .cfi_offset %rbp, -16; mov %rdi, %rbp; "
+        f"{instruction}; nop; .cfi_undefined %rbp; pop %rax; .cfi_def_cfa_offset 8; ret"
+    )
+
+
+def test_stores_to_a_slot(tmp_path: Path) -> None:
+    path = assembled("".join(function(after_saving_fp(text), f"f{n}") for n, text in enumerate(STORES)), tmp_path)
+    result = audited(path)
+    lost = {vaddr for vaddr, _, _ in result.undecided_functions} | {each.function_vaddr for each in result.findings}
+    names = load(path).names_of(lost)
+    assert [text for n, text in enumerate(STORES) if f"f{n}" not in names.values()] == []
+
+
+def test_stores_beside_a_slot(tmp_path: Path) -> None:
+    path = assembled("".join(function(after_saving_fp(text), f"f{n}") for n, text in enumerate(NEAR)), tmp_path)
+    result = audited(path)
+    assert [NEAR[int(load(path).names_of([vaddr])[vaddr][1:])] for vaddr, _, _ in result.undecided_functions] == []
+    assert result.findings == ()
