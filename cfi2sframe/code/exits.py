@@ -65,19 +65,21 @@ class Exits:
 
         `look(vaddr, change, state)` is called for the block's start, without a change, and then for each address where
         an instruction has changed values, with the state there, which changes afterwards. `look_at_call(vaddr, state)`
-        is called for a call, which is where the function stays until the call comes back.
+        is called for a call, with the state before it: that is where the function stays until the call comes back.
         """
         flow = self.flow
         block = flow.blocks[start]
         state = flow.states[start].copy()
         look(start, None, state)
+        call_vaddr = _call_vaddr(block)
         for change in block.changes:
+            if change.vaddr == call_vaddr:
+                look_at_call(change.vaddr, state)
             for step in change.steps:
                 flow.machine.apply(state, step, change.vaddr)
             look(change.end_vaddr, change, state)
-        has_call = block.exit is not None and block.exit.effect is not None and block.exit.effect.flow in CALLS
-        if block.exit is not None and has_call and self.arch.red_zone:
-            look_at_call(block.exit.vaddr, state)
+        if call_vaddr is not None and not (block.changes and block.changes[-1].vaddr == call_vaddr):
+            look_at_call(call_vaddr, state)
         return self._ending(start, block, state)
 
     def _ending(self, start: int, block: Block, state: State) -> BlockEnd:
@@ -200,6 +202,13 @@ class Exits:
         if sp == self._entry_sp and not effect.popped:
             return _CONFIRMS if self.flow.is_at_return(state) or self.arch.ra_slot is None else _NEUTRAL
         return DepthVerdict(contradicts=True, detail=f"a return with SP at CFA{sp.offset:+d}")
+
+
+def _call_vaddr(block: Block) -> int | None:
+    """Return the address of the call at a block's end; None without one."""
+    if block.exit is None or block.exit.effect is None or block.exit.effect.flow not in CALLS:
+        return None
+    return block.exit.vaddr
 
 
 def _has_instruction(flow: FlowAnalysis, start: int, vaddr: int) -> bool:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
@@ -34,6 +34,13 @@ _NO_CALLER: Final = Value(NO_CALLER, 0)
 _OUTERMOST: Final = RowState(None, NoRule.UNDEFINED, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
+class _SavedCfa(NamedTuple):
+    """A rule that loads a copy of SP; `is_exact`: it is the CFA, without an offset."""
+
+    rule: CfaExpression
+    is_exact: bool
+
+
 class RowMaker:
     """Makes rows for one ABI; equal rows are one object."""
 
@@ -54,15 +61,15 @@ class RowMaker:
     def row_of(self, state: State, *, at_call: bool = False) -> RowState | CodeReason:
         """Return the row of a state; `at_call`: what is below SP belongs to the function that is called.
 
-        The CFA counts from SP where its distance is known, else from FP, else from any register, else it is computed
-        from a copy of SP that was saved in the frame. FP's rule is its slot while that is above SP, so that a function
-        that saves FP first and changes it later needs no row for the change.
+        The CFA counts from SP where its distance is known, else from FP; else it is in the frame, or counts from
+        another register, which readers know in the topmost frame only, and which a call may change. FP's rule is its
+        slot while that is above SP, so that a function that saves FP first and changes it later needs no row for that.
         """
         arch = self.arch
         ra = self._ra(state)
         if ra is NoRule.UNDEFINED:
             return _OUTERMOST
-        cfa = self._cfa(state)
+        cfa = self._cfa(state, at_call=at_call)
         if isinstance(cfa, CodeReason):
             return cfa
         if isinstance(ra, CodeReason):
@@ -73,25 +80,40 @@ class RowMaker:
         row = RowState(cfa, ra, fp, NoRule.UNSPECIFIED, RaSigning.SIGNED if signed else RaSigning.NONE)
         return self._known.setdefault(row, row)
 
-    def _cfa(self, state: State) -> CfaRule | CodeReason:
+    def _cfa(self, state: State, *, at_call: bool) -> CfaRule | CodeReason:
         arch, registers = self.arch, state.registers
         for register in (arch.sp_register, arch.fp_register):
             value = registers.get(register)
             if value is not None and value.base == CFA:
                 return RegisterOffset(register, -value.offset)
-        others = [register for register, value in registers.items() if value.base == CFA and register < RA_SIGN_STATE]
-        if others:
+        saved = self._saved_cfa(state)
+        others = [
+            register
+            for register, value in registers.items()
+            if value.base == CFA and register < RA_SIGN_STATE and not (at_call and register in arch.call_clobbered)
+        ]
+        # SFrame has rows for a copy of the CFA in the frame, but for no sum with what is loaded.
+        if others and (saved is None or not saved.is_exact):
             register = max(others, key=lambda each: (each not in arch.call_clobbered, -each))
             return RegisterOffset(register, -registers[register].offset)
-        for register in (arch.sp_register, arch.fp_register):
-            value = registers.get(register)
-            if value is None:
-                continue
-            for place, saved in state.slots.items():
-                if saved.base == CFA and place.base == value.base and place.offset >= value.offset:
-                    return CfaExpression(_load(register, place.offset - value.offset) + _plus(-saved.offset))
+        if saved is not None:
+            return saved.rule
         sp = registers.get(arch.sp_register)
         return CodeReason.PATHS_DISAGREE if sp is None else CodeReason.SP_UNKNOWN
+
+    def _saved_cfa(self, state: State) -> _SavedCfa | None:
+        """Return where in the frame a copy of SP tells the CFA, which is best where it is the CFA itself."""
+        found: _SavedCfa | None = None
+        for register in (self.arch.sp_register, self.arch.fp_register):
+            base = state.registers.get(register)
+            if base is None:
+                continue
+            for place, saved in state.slots.items():
+                if saved.base == CFA and place.base == base.base and place.offset >= base.offset:
+                    rule = CfaExpression(_load(register, place.offset - base.offset) + _plus(-saved.offset))
+                    if found is None or (saved.offset == 0 and not found.is_exact):
+                        found = _SavedCfa(rule, saved.offset == 0)
+        return found
 
     def _ra(self, state: State) -> RegisterRule | CodeReason:
         arch = self.arch
