@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 SOURCES: Final = Path(__file__).resolve().parent / "stepping"
 #: Of each function so many calls are stepped, and of each call so many instructions.
-ENOUGH: Final = ("-c", "6", "-i", "3000", "-w", "1000")
+ENOUGH: Final = ("-c", "6", "-i", "3000")
+#: The same for programs that make millions of calls.
+MANY: Final = (*ENOUGH, "-w", "300")
 ALL: Final = ("-a",)
 DAV1D_MASKS: Final = ("sse2", "ssse3", "sse41", "avx2", "avx512icl")
 OPENBLAS_CORES: Final = (
@@ -120,7 +122,7 @@ def x264_checkasm(kit: Kit) -> list[Run]:
         without = [f"--disable-{name}" for name in ("lavf", "swscale", "ffms", "gpac", "lsmash", "opencl")]
         kit.build(kit.source("x264") / "configure", "--enable-static", "--enable-debug", *without, cwd=folder)
         kit.build("make", *(program.name for program in programs), cwd=folder)
-    return [Run(f"x264 {program.name}", program, (program, "1")) for program in programs]
+    return [Run(f"x264 {program.name}", program, (program, "1"), MANY) for program in programs]
 
 
 def x265_testbench(kit: Kit) -> list[Run]:
@@ -135,7 +137,7 @@ def x265_testbench(kit: Kit) -> list[Run]:
         kit.build("cmake", "-G", "Ninja", "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", *options)
         kit.build("ninja", "-C", folder, "TestBench")
     masks = ("SSE2", "SSSE3", "SSE4", "AVX", "AVX2")
-    return [Run(f"x265 TestBench {mask}", program, (program, "--cpuid", mask)) for mask in masks]
+    return [Run(f"x265 TestBench {mask}", program, (program, "--cpuid", mask), MANY) for mask in masks]
 
 
 def dav1d_decode(kit: Kit) -> list[Run]:

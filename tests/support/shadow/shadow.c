@@ -196,9 +196,12 @@ static void on_trap(struct shadow_thread *thread)
   else if (return_pc != 0)
     return;
   pages = shadow_pages_of(now.rip);
-  if (steps_all || (pages != NULL && pages->is_open))
+  if (steps_all)
     visit(thread, is_called, &now);
-  else if (pages == NULL) {
+  else if (pages != NULL) {
+    shadow_protect(pages, true);
+    visit(thread, is_called, &now);
+  } else {
     thread->is_stepping = false;
     if (!is_over)
       shadow_protect_all(false);
