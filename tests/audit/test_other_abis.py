@@ -26,8 +26,10 @@ CASES = {
     "AArch64: a frame": (A64, f"{PAIR}; bl g; {BACK}", []),
     "AArch64: signed": (
         A64,
-        f"paciasp; .cfi_negate_ra_state; {PAIR}; bl g; {BACK.removesuffix('; ret')}; autiasp; "
-        ".cfi_negate_ra_state; ret",
+        (
+            f"paciasp; .cfi_negate_ra_state; {PAIR}; bl g; {BACK.removesuffix('; ret')}; autiasp; "
+            ".cfi_negate_ra_state; ret"
+        ),
         [],
     ),
     "AArch64: the pair without rules": (
