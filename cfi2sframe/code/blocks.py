@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.ascending import Ascending
 from cfi2sframe.code.effects import BETWEEN_STEPS, JUMP_TARGET, NOTHING, RA_SIGN_STATE, Condition, Flow, Op, Step
+from cfi2sframe.code.values import signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -170,7 +171,8 @@ class _Sieve:
             if comparison is not None and register in (comparison.register, comparison.source):
                 self.comparison = None
             if op is Op.ADD and step.source in self._numbers and step.size == _WORD:
-                step = Step(Op.MOVE, register, register, self._numbers[step.source] * step.scale)  # noqa: PLW2901
+                number = signed(self._numbers[step.source]) * step.scale
+                step = Step(Op.MOVE, register, register, number)  # noqa: PLW2901
             self._numbers.pop(register, None)
             if op is Op.CONSTANT and step.size == _WORD:
                 self._numbers[register] = step.offset

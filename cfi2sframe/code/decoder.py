@@ -7,13 +7,12 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
+from cfi2sframe.code.machines import open_for_code
 from cfi2sframe.code.references import references_in
 from cfi2sframe.elf.object_code import RelocatedCode
-from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
 
     from cfi2sframe.code.effects import CodeArch, Effect
     from cfi2sframe.elf.image import ElfImage
@@ -70,11 +69,9 @@ class Decoder:
         self._found = self._swept
         self._bytes: dict[int, bytes] = {}
         self.code = RelocatedCode(image)
-        try:
-            self._disassembler: Any = arch.open_disassembler()
-        except ImportError:
-            reason = "code without CFI is read with the Python package capstone, which cannot be loaded"
-            raise InputError(f"{reason}; without --from code, only CFI is read") from None
+        self._disassembler = open_for_code(
+            image.arch, "code without CFI is read", "without --from code, only CFI is read"
+        )
         for span in spans:
             self._sweep(span)
             if arch.alignment == _WORD_SIZE:

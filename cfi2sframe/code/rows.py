@@ -61,9 +61,9 @@ class RowMaker:
     def row_of(self, state: State, *, at_call: bool = False) -> RowState | CodeReason:
         """Return the row of a state; `at_call`: what is below SP belongs to the function that is called.
 
-        The CFA counts from SP where its distance is known, else from FP; else it is in the frame, or counts from another
-        register, which readers know in the topmost frame only, and which a call may change. FP's rule is its slot while
-        that is above SP, so that a function that saves FP first and changes it later needs no row for the change.
+        The CFA counts from SP where its distance is known, else from FP; else it is in the frame, or counts from
+        another register, which readers know in the topmost frame only, and which a call may change. FP's rule is its
+        slot while that is above SP, so that a function that saves FP first and changes it later needs no row for that.
         """
         arch = self.arch
         ra = self._ra(state)

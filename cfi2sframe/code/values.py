@@ -341,9 +341,9 @@ class Machine:
         )
         value: Value | None = None
         if second is not None and second.base == CONSTANT and first is not None and size == _WORD:
-            value = self._sum(first, _signed(second.offset) * scale)
+            value = self._sum(first, signed(second.offset) * scale)
         elif first is not None and first.base == CONSTANT and second is not None and is_plain:
-            value = self._sum(second, _signed(first.offset))
+            value = self._sum(second, signed(first.offset))
         self._set(state, register, value, address)
         if sums is not None:
             state.targets[register] = sums
@@ -354,7 +354,8 @@ def is_limited(value: Value) -> bool:
     return value.base == LIMITED or SCALED <= value.base < SET_AT
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
+    """Return a number of 64 bits as one with a sign."""
     return number - (1 << 64) if number >> 63 else number
 
 
