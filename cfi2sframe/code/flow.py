@@ -34,7 +34,7 @@ _SHORT_BLOCK_STEPS: Final = 24
 _SHORT_BLOCK_SIZE: Final = 4
 _CHANGE_STEPS: Final = 1
 #: The excess of a state that a microsecond looks at, and bytes of memory for each of it.
-_ENTRIES_PER_STEP: Final = 8
+_ENTRIES_PER_STEP: Final = 4
 _ENTRY_SIZE: Final = 80
 _PAGE_SIZE: Final = 0x1000
 _WHAT: Final = "the paths through code without CFI"

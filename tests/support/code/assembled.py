@@ -96,7 +96,7 @@ def rows_of(derived: Derived) -> dict[int, RowState]:
 
 
 def _by_vaddr(start: int, end: int, table: UnwindTable) -> dict[int, RowState]:
-    found = {}
+    found: dict[int, RowState] = {}
     for first, last, state in zip(table.starts, (*table.starts[1:], end - start), table.states, strict=True):
         found |= dict.fromkeys(range(start + first, start + last), state)
     return found
