@@ -98,6 +98,12 @@ step: venv ## step through codecs, OpenBLAS and musl programs, and hold rows of 
 	tools/fetch-step build/step
 	$(BIN)/python tools/step.py $(addprefix --only ,$(STEP_ONLY))
 
+.PHONY: step-emulated
+
+step-emulated: venv ## the same for AArch64 and s390x, under qemu and of fewer programs
+	tools/fetch-step build/step
+	$(BIN)/python tools/step_emulated.py
+
 .PHONY: stacks
 
 stacks: venv ## sample stacks of a decoder and of OpenBLAS, and walk them with rows of code without CFI and without

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 SOURCES: Final = Path(__file__).resolve().parent / "stepping"
 #: Of each function so many calls are stepped, and of each call so many instructions.
-ENOUGH: Final = ("-c", "6", "-i", "3000", "-w", "1000")
+ENOUGH: Final = ("-c", "6", "-i", "3000")
+#: The same for programs that make millions of calls.
+MANY: Final = (*ENOUGH, "-w", "300")
 ALL: Final = ("-a",)
 DAV1D_MASKS: Final = ("sse2", "ssse3", "sse41", "avx2", "avx512icl")
 OPENBLAS_CORES: Final = (
@@ -120,7 +122,7 @@ def x264_checkasm(kit: Kit) -> list[Run]:
         without = [f"--disable-{name}" for name in ("lavf", "swscale", "ffms", "gpac", "lsmash", "opencl")]
         kit.build(kit.source("x264") / "configure", "--enable-static", "--enable-debug", *without, cwd=folder)
         kit.build("make", *(program.name for program in programs), cwd=folder)
-    return [Run(f"x264 {program.name}", program, (program, "1")) for program in programs]
+    return [Run(f"x264 {program.name}", program, (program, "1"), MANY) for program in programs]
 
 
 def x265_testbench(kit: Kit) -> list[Run]:
@@ -135,7 +137,7 @@ def x265_testbench(kit: Kit) -> list[Run]:
         kit.build("cmake", "-G", "Ninja", "-S", source, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", *options)
         kit.build("ninja", "-C", folder, "TestBench")
     masks = ("SSE2", "SSSE3", "SSE4", "AVX", "AVX2")
-    return [Run(f"x265 TestBench {mask}", program, (program, "--cpuid", mask)) for mask in masks]
+    return [Run(f"x265 TestBench {mask}", program, (program, "--cpuid", mask), MANY) for mask in masks]
 
 
 def dav1d_decode(kit: Kit) -> list[Run]:
@@ -201,16 +203,10 @@ def build_blas(kit: Kit) -> Path:
 
 def musl(kit: Kit) -> list[Run]:
     """Programs of musl, static and dynamic, with threads and without: every instruction is stepped."""
-    folder, library = kit.root / "usr" / "lib" / "x86_64-linux-musl", kit.root / "lib" / "ld-musl-x86_64.so.1"
-    kit.has(folder / "libc.a", library)
-    headers = ("-isystem", kit.root / "usr" / "include" / "x86_64-linux-musl", "-isystem", _of_cc("include"))
-    options = ("-O2", "-fno-stack-protector", "-nostdlib", "-nostdinc", *headers)
-    static, dynamic, gcc = kit.folder / "musl-static", kit.folder / "musl-dynamic", _of_cc("libgcc.a")
-    start, ends = (folder / "crti.o", SOURCES / "musl.c"), (gcc, folder / "crtn.o")
-    inside = ("-Wl,--start-group", folder / "libc.a", gcc, "-Wl,--end-group", folder / "crtn.o")
-    kit.build("cc", *options, "-static", "-no-pie", "-o", static, folder / "crt1.o", *start, *inside)
-    loader = f"-Wl,-dynamic-linker,{library}"
-    kit.build("cc", *options, "-fPIE", "-pie", loader, "-o", dynamic, folder / "Scrt1.o", *start, library, *ends)
+    library = kit.root / "lib" / "ld-musl-x86_64.so.1"
+    kit.has(library)
+    static = build_musl(kit, "cc", kit.root, "x86_64", kit.folder / "musl-static")
+    dynamic = build_musl(kit, "cc", kit.root, "x86_64", kit.folder / "musl-dynamic", library)
     runs = []
     for program, subject in ((static, static), (dynamic, library.resolve())):
         runs.append(Run(program.name, subject, (program,), ALL))
@@ -218,11 +214,29 @@ def musl(kit: Kit) -> list[Run]:
     return runs
 
 
-def _of_cc(name: str) -> Path:
-    """Return a file or folder of the compiler's own."""
-    if shutil.which("cc") is None:
-        raise MissingError("no cc")
-    words = ["cc", f"-print-file-name={name}"]
+def build_musl(kit: Kit, compiler: str, root: Path, machine: str, program: Path, library: Path | None = None) -> Path:
+    """Build a program with the musl of some unpacked packages: a static one, or one for a library that loads itself."""
+    folder = root / "usr" / "lib" / f"{machine}-linux-musl"
+    kit.has(folder / "libc.a")
+    includes = ("-isystem", root / "usr" / "include" / f"{machine}-linux-musl", "-isystem", _of_cc(compiler, "include"))
+    options = ("-O2", "-fno-stack-protector", "-nostdlib", "-nostdinc", *includes, "-o", program)
+    start, gcc = (folder / "crti.o", SOURCES / "musl.c"), _of_cc(compiler, "libgcc.a")
+    if library is None:
+        rest = ("-Wl,--start-group", folder / "libc.a", gcc, "-Wl,--end-group", folder / "crtn.o")
+        kit.build(compiler, *options, "-static", "-no-pie", folder / "crt1.o", *start, *rest)
+    else:
+        loader = f"-Wl,-dynamic-linker,{library}"
+        kit.build(
+            compiler, *options, "-fPIE", "-pie", loader, folder / "Scrt1.o", *start, library, gcc, folder / "crtn.o"
+        )
+    return program
+
+
+def _of_cc(compiler: str, name: str) -> Path:
+    """Return a file or folder of a compiler's own."""
+    if shutil.which(compiler) is None:
+        raise MissingError(f"no {compiler}")
+    words = [compiler, f"-print-file-name={name}"]
     return Path(subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip())
 
 

@@ -45,6 +45,7 @@ _UNLIMITED_WORDS: Final = 32
 _MAX_SKIPPED: Final = 5
 _WORD: Final = 8
 _WHAT: Final = "tables of jumps"
+_PADDING: Final = "padding after calls"
 
 
 class ImageSurroundings:
@@ -67,6 +68,7 @@ class ImageSurroundings:
         self._constants = sorted(decoder.constants)
         self._tables: dict[TableWord, tuple[int, ...] | None] = {}
         self._slots: dict[int, int | None] = {}
+        self._are_starts: dict[int, bool] = {}
 
     def _named_vaddrs(self) -> frozenset[int]:
         found = {vaddr for vaddr, name in self.decoder.code.imports.items() if name in NEVER_RETURN}
@@ -103,6 +105,12 @@ class ImageSurroundings:
 
     def is_start(self, vaddr: int) -> bool:
         """Whether only a jump or a call leads to an address: padding is there, or a function begins."""
+        known = self._are_starts.get(vaddr)
+        if known is None:
+            known = self._are_starts[vaddr] = self._is_start(vaddr)
+        return known
+
+    def _is_start(self, vaddr: int) -> bool:
         if self.decoder.span_of(vaddr) is None or vaddr in self._entries:
             return True
         first = vaddr
@@ -110,6 +118,7 @@ class ImageSurroundings:
             decoded = self.decoder.at(vaddr)
             if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
                 break
+            self.image.budget.spend(1, _PADDING)
             vaddr = decoded.end_vaddr
             if self.decoder.span_of(vaddr) is None:
                 return True

@@ -200,6 +200,9 @@ def test_assembly(tracer: Path, tmp_path: Path) -> None:
     assert len(FUNCTIONS) == 10
     assert {name for name in FUNCTIONS if met[name] >= 2} == set(FUNCTIONS)
     assert not without_row & set(FUNCTIONS)
+    assert report.sums["right_calls"] > 40
+    # Of in_register: no slot has what leads to its CFA.
+    assert report.sums["unsafe_calls"] == 5
 
 
 @pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-O3", "-Os", "-O2 -fno-omit-frame-pointer"])

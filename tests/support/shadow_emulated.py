@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Bits of an AArch64 address that carry no signature.
 _ADDRESS_MASK: Final = (1 << 48) - 1
 _MASK: Final = (1 << 64) - 1
+#: STT_NOTYPE, STT_FUNC
+_OF_CODE: Final = (0, 2)
 #: Steps of one call, after which it runs to its return.
 MOST_IN_CALL: Final = 1000
 
@@ -46,6 +48,18 @@ class Difference(NamedTuple):
     row: str
     want: tuple[int, int, int]
     got: tuple[int | None, int | None, int | None]
+
+
+def entries_of(image: ElfImage) -> list[int]:
+    """Return the addresses of a file's symbols that can be functions."""
+    found = {
+        symbol.vaddr
+        for section in image.sections
+        if section.name in (".dynsym", ".symtab")
+        for symbol in image.symbols(section)
+        if symbol.vaddr is not None and symbol.type in _OF_CODE and not symbol.name.startswith("$")
+    }
+    return sorted(vaddr for vaddr in found if vaddr % 2 == 0)
 
 
 class EmulatedShadow:
@@ -81,6 +95,11 @@ class EmulatedShadow:
                 self._next()
         except ExitedError as error:
             self.ending = error.args[0]
+
+    @property
+    def ending_text(self) -> str:
+        """How the program ended, if it did."""
+        return "stopped" if self.ending is None else f"exit status {self.ending}"
 
     def _next(self) -> None:
         top = self._frames[-1] if self._frames else None

@@ -94,6 +94,10 @@ def test_enough_calls_are_stepped(tracer: Path, program: Path, tmp_path: Path) -
     assert report.sums["let_run"] > 3
     assert 0 < report.sums["steps"] < whole.sums["steps"]
     assert differing_functions(report, program) <= {"fill"}
+    windows = step(tracer, tmp_path, [subject], [program], limits=("-c", "0", "-w", "100"))
+    assert (windows.status, windows.sums["let_run"]) == (0, 0)
+    assert windows.sums["windows"] > 0
+    assert differing_functions(windows, program) <= {"fill"}
     cut = step(tracer, tmp_path, [subject], [program], limits=("-s", "100"))
     assert (cut.status, cut.sums["steps"]) == (0, 100)
 

@@ -22,6 +22,9 @@ static bool is_over; /* there were enough steps */
 static long window_us; /* for how long functions run that were called too often */
 static bool in_window;
 
+/* Windows open at calls that are so many times too many.  */
+enum { OFTEN = 64 };
+
 /* Where a call that is not stepped returns to; 0: none is under way.  */
 static uint64_t return_pc, return_cfa;
 static long return_code; /* what the breakpoint replaced */
@@ -75,10 +78,10 @@ static bool is_back(struct shadow_thread *thread,
   return false;
 }
 
-/* Counts a call of the function at NOW, and returns how many there were.  Tests of
+/* How often the function at NOW was called, or NULL elsewhere.  Tests of
    assembly call it through a function that gets it as its first argument: a
    call of that one counts as a call of what it is given.  */
-static uint64_t count_call(const struct user_regs_struct *now)
+static uint32_t *count_of(const struct user_regs_struct *now)
 {
   struct shadow_module *module = shadow_of_interest(now->rdi);
   uint64_t address = now->rdi;
@@ -88,8 +91,15 @@ static uint64_t count_call(const struct user_regs_struct *now)
     address = now->rip;
   }
   if (module == NULL)
-    return 0;
-  return ++module->entries[address - module->bias - module->low];
+    return NULL;
+  return &module->entries[address - module->bias - module->low];
+}
+
+static uint64_t calls_of(const struct user_regs_struct *now)
+{
+  const uint32_t *count = count_of(now);
+
+  return count == NULL ? 0 : *count;
 }
 
 /* Lets everything run for a while: to stop for each of the calls of a function that
@@ -100,6 +110,9 @@ static void open_window(struct shadow_thread *thread)
 
   shadow_sums.windows++;
   in_window = true;
+  /* What is called meanwhile is not seen: frames would be those of other calls.  */
+  thread->depth = 1;
+  shadow_protect_all(true);
   thread->is_stepping = false;
   setitimer(ITIMER_REAL, &once, NULL);
 }
@@ -115,7 +128,7 @@ static void close_window(struct shadow_thread *thread)
     open_window(thread);
   else {
     in_window = false;
-    shadow_close_all();
+    shadow_protect_all(false);
   }
 }
 
@@ -134,13 +147,16 @@ static bool is_enough(struct shadow_thread *thread, bool is_called,
     return false;
   if (top->steps > most_in_call)
     return true;
-  return is_called && count_call(now) > most_calls;
+  if (!is_called || count_of(now) == NULL)
+    return false;
+  return ++*count_of(now) > most_calls;
 }
 
 /* There is no need to step the call at NOW.  */
-static void pass_over(struct shadow_thread *thread)
+static void pass_over(struct shadow_thread *thread, bool is_called,
+                      const struct user_regs_struct *now)
 {
-  if (window_us > 0)
+  if (window_us > 0 && is_called && calls_of(now) > most_calls * OFTEN)
     open_window(thread);
   else
     run_to_return(thread);
@@ -163,7 +179,7 @@ static void visit(struct shadow_thread *thread, bool is_called,
     is_over = true;
     thread->is_stepping = false;
   } else if (is_enough(thread, is_called, now))
-    pass_over(thread);
+    pass_over(thread, is_called, now);
 }
 
 static void on_trap(struct shadow_thread *thread)
@@ -180,12 +196,15 @@ static void on_trap(struct shadow_thread *thread)
   else if (return_pc != 0)
     return;
   pages = shadow_pages_of(now.rip);
-  if (steps_all || (pages != NULL && pages->is_open))
+  if (steps_all)
     visit(thread, is_called, &now);
-  else if (pages == NULL) {
+  else if (pages != NULL) {
+    shadow_protect(pages, true);
+    visit(thread, is_called, &now);
+  } else {
     thread->is_stepping = false;
     if (!is_over)
-      shadow_close_all();
+      shadow_protect_all(false);
   }
 }
 
@@ -207,7 +226,7 @@ static bool on_fault(struct shadow_thread *thread)
   if ((uint64_t)(uintptr_t)info.si_addr - now.rip > 15)
     return false;
   shadow_protect(pages, true);
-  if (return_pc != 0 || is_over || in_window)
+  if (return_pc != 0 || is_over)
     return true;
   is_called = thread->is_stepping ? shadow_follow(thread, &now)
                                   : shadow_enter(thread, &now);
@@ -316,7 +335,7 @@ int main(int argc, char **argv)
   if (steps_all)
     shadow_get_registers(shadow_pid, &thread->before);
   else
-    shadow_close_all();
+    shadow_protect_all(false);
   resume(thread, 0);
   sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_alarm,
                                          .sa_flags = SA_RESTART}, NULL);

@@ -154,7 +154,7 @@ struct shadow_pages *shadow_pages_of(uint64_t address);
 /* Lets PAGES be executed or not.  The process is stopped at a fault or after a
    step; its registers stay as they are.  */
 void shadow_protect(struct shadow_pages *pages, bool is_open);
-void shadow_close_all(void);
+void shadow_protect_all(bool is_open);
 
 /* --- shadow_stack.c: frames from execution --- */
 

@@ -275,10 +275,10 @@ void shadow_protect(struct shadow_pages *of, bool is_open)
   of->is_open = is_open;
 }
 
-void shadow_close_all(void)
+void shadow_protect_all(bool is_open)
 {
   unsigned index;
 
   for (index = 0; index < pages_count; index++)
-    shadow_protect(&pages[index], false);
+    shadow_protect(&pages[index], is_open);
 }
