@@ -57,7 +57,7 @@ test-lowest: ## run the unit tests with the oldest dependencies that pyproject.t
 # The tests stand in a folder without the package's sources, so that nothing but the wheel can be imported.
 COMPILED       := build/compiled
 COMPILED_TESTS ?= $(wildcard tests/test_*.py) tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
-  tests/rewrite tests/jobs/test_isolation.py tests/faults/test_hostile_folder.py
+  tests/code tests/rewrite tests/jobs/test_isolation.py tests/faults/test_hostile_folder.py
 SITE_PACKAGES  := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 test-compiled: venv ## compile the hot modules and run the tests of what they do, installed from the wheel

@@ -19,15 +19,18 @@ from cfi2sframe.conversion import (
     place_again,
     read_cfi,
 )
+from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import relocated_bytes
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.elf.ranges import SpanCount
-from cfi2sframe.errors import InputError, RequestError, UnfitError, naming
+from cfi2sframe.errors import ChangedError, InputError, RequestError, UnfitError, naming
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
+from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sources import find_cfi
 from cfi2sframe.verification import Truth, Verification, verify_section
 
 if TYPE_CHECKING:
@@ -35,8 +38,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.assemble import Outcomes
     from cfi2sframe.code_map import CodeMap
-    from cfi2sframe.dwarf.programs import CfiEntries
-    from cfi2sframe.elf.ranges import Span
+    from cfi2sframe.dwarf.programs import Cfi, CfiEntries
     from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.verification.readers import Verdict
 
@@ -113,10 +115,10 @@ def verify(
     """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
 
     Of a file (an image, or a path, which is loaded), the section is the one that it has, or a given one, for which
-    `source` and `with_stubs` of the options matter. Functions for code that no CFI covers are compared with what the
-    instructions say where `source` is "code"; where it is None they are counted (`Verification.uncompared_count`). Of a
-    conversion, it is the one that was made, encoded and decoded again. Raises `InputError` when there is no section,
-    what `convert` raises, and `BudgetError` when the comparison is out of proportion to the file.
+    `source` and `with_stubs` of the options matter. Functions that it has for code which no CFI covers are compared
+    with what the instructions say; only where `source` is "code", none of these may be missing. Of a conversion, it is
+    the one that was made, encoded and decoded again. Raises `InputError` when there is no section, what `convert`
+    raises, and `BudgetError` when the comparison is out of proportion to the file.
     """
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
@@ -134,21 +136,37 @@ def _verify(image: ElfImage, section: DecodedSection, options: Options) -> Verif
     errata = (2 if _has_outermost_rows(section) else 1) if header.start_is_pcrel else 0
     target = Target(image.arch, header.version, errata)
     check_target(target)
-    cfi = read_cfi(image, options.source)
+    if options.source is not None:
+        return _compare(image, read_cfi(image, options.source), section, target, options)
+    cfi = read_programs(image, find_cfi(image, "code"))
+    found = _compare(image, cfi, section, target, options) if cfi.sections else None
+    if found is None or any(difference.kind == "extra" for difference in found.differences):
+        found = _compare_with_code(image, cfi, section, target, options) or found
+    return found or _compare(image, read_cfi(image, None), section, target, options)
+
+
+def _compare_with_code(
+    image: ElfImage, cfi: Cfi, section: DecodedSection, target: Target, options: Options
+) -> Verification | None:
+    """Compare also the functions that the section may have from instructions; None where no rows follow from these."""
+    from cfi2sframe.uncovered import with_derived
+
+    lookup = Lookup(section)
+    try:
+        cfi = with_derived(image, cfi, lambda vaddr: lookup.find(vaddr) is not None)
+    except ChangedError:
+        raise
+    except InputError:
+        # Nobody has asked for this.
+        return None
+    return _compare(image, cfi, section, target, options) if cfi.derived_numbers else None
+
+
+def _compare(image: ElfImage, cfi: Cfi, section: DecodedSection, target: Target, options: Options) -> Verification:
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
-    code_map = map_code(image, cfi.entries, header.version, with_stubs=options.with_stubs)
+    code_map = map_code(image, cfi.entries, target.version, with_stubs=options.with_stubs)
     # The section may be that of a producer which describes no function in part.
-    truth = _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts)
-    if options.source is None:
-        # It may have functions from instructions, which are compared if the user says so.
-        truth = truth._replace(uncompared=lambda: _uncovered(image, map_code(image, cfi.entries, header.version)))
-    return verify_section(image, truth, section)
-
-
-def _uncovered(image: ElfImage, code_map: CodeMap) -> list[Span]:
-    from cfi2sframe.uncovered import uncovered_code
-
-    return uncovered_code(image, code_map)
+    return verify_section(image, _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts), section)
 
 
 def byte_counters(image: ElfImage) -> ByteCounters:
@@ -157,11 +175,12 @@ def byte_counters(image: ElfImage) -> ByteCounters:
     Raises `InputError` when the CFI, which says where functions end, cannot be used.
     """
     from cfi2sframe.sframe.dump import ByteCounters
+    from cfi2sframe.uncovered import uncovered_code
 
     with naming(image.name):
         cfi = read_cfi(image, None)
         code_map = map_code(image, cfi.entries, SFRAME_VERSION_3)
-        without_cfi = SpanCount(_uncovered(image, code_map))
+        without_cfi = SpanCount(uncovered_code(image, code_map))
         return ByteCounters(SpanCount(code_map.padding.ranges).between, without_cfi.between)
 
 

@@ -21,7 +21,7 @@ from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sources import FoundCfi
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.elf.image import ElfImage
@@ -37,21 +37,23 @@ def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
     return [gap for code, gap in _gaps(image, held) if image.code_bytes(code, gap.start, gap.start + 1)]
 
 
-def with_derived(image: ElfImage, cfi: Cfi) -> Cfi:
+def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None = None) -> Cfi:
     """Return an image's CFI and, as its last source, what follows from the instructions of the code that it leaves.
+
+    `is_wanted` tells by the address of a function whether to have it; None: all of them.
 
     Where that cannot be found out, the source is unread, as any other that cannot be read; without any other source,
     that is raised: `ElfError`, `CfiError`, `BudgetError`, or `UnfitError` when no rows follow. Raises `InputError` when
     there is code to be analysed and capstone cannot be loaded.
     """
     if not cfi.sections:
-        found = _derived(image, cfi)
+        found = _derived(image, cfi, is_wanted)
         if not found.sections:
             raise UnfitError(f"no call frame information, and no rows from instructions{_main_reason(found)}")
         return found
     try:
         with image.budget.half():
-            return _derived(image, cfi)
+            return _derived(image, cfi, is_wanted)
     except (ElfError, CfiError, BudgetError) as error:
         return cfi._replace(unread=(*cfi.unread, UnreadSource.of(SOURCE_NAMES["code"], error)))
 
@@ -64,23 +66,26 @@ def _main_reason(cfi: Cfi) -> str:
     return f": {sizes.most_common(1)[0][0]}" if sizes else ""
 
 
-def _derived(image: ElfImage, cfi: Cfi) -> Cfi:
+def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None) -> Cfi:
     """Return the CFI with what is derived as one more source, if anything is."""
     derived = image.derived
     if derived is None:
         # Stubs are what they are, in whatever way the user wants them described.
-        functions = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
-        if next(_gaps(image, functions), None) is None:
+        covered = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
+        if next(_gaps(image, covered), None) is None:
             return cfi._replace(underived=())
         from cfi2sframe.code.as_cfi import placeable
         from cfi2sframe.code.derive import derive
 
-        derived = image.derived = placeable(image, derive(image, functions))
-    if not derived.functions:
+        derived = image.derived = placeable(image, derive(image, covered))
+    functions = derived.functions
+    if is_wanted is not None:
+        functions = tuple([function for function in functions if is_wanted(function.start_vaddr)])
+    if not functions:
         return cfi._replace(underived=derived.left_out)
     from cfi2sframe.code.as_cfi import as_cfi
 
-    made = read_programs(image, FoundCfi((as_cfi(image, derived.functions),)))
+    made = read_programs(image, FoundCfi((as_cfi(image, functions),)))
     return cfi._replace(
         sections=cfi.sections + made.sections, entries=cfi.entries.joined(made.entries), underived=derived.left_out
     )

@@ -25,8 +25,9 @@ from cfi2sframe.code import derive as door
 from cfi2sframe.errors import Cfi2SFrameError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from cfi2sframe import Conversion, DecodedSection
     from cfi2sframe.code.records import Derived
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
@@ -132,19 +133,30 @@ def measure(path: str, *, with_code: bool) -> Run:
         loop_seconds=loops,
         grown_size=grown,
     )
-    if not with_code or not conversion.data:
+    if not conversion.data:
+        return run
+    run = run._replace(refusals=tuple(_refusals(conversion)))
+    if not with_code:
         return run
     # The image is loaded again, so that the analysis is done again.
     again = load(path)
-    section = decode_made(again, options) if again.is_relocatable else decode(conversion.data, conversion.section_vaddr)
+    section = decode_made(again, options) if again.is_relocatable else _section_of(conversion)
     checked = verify(again, section, options)
-    return run._replace(
-        point_count=checked.point_count,
-        differences=tuple(map(repr, checked.differences[:_MAX_DIFFERENCES])),
-        refusals=tuple(
-            reader for reader in READERS_OF_VERSION_3 if not judge(conversion.image, section, reader)[-1].reads_it
-        ),
-    )
+    differences = tuple(map(repr, checked.differences[:_MAX_DIFFERENCES]))
+    return run._replace(point_count=checked.point_count, differences=differences)
+
+
+def _refusals(conversion: Conversion) -> Iterator[str]:
+    """Yield the readers that would not take a section; none of them reads those of objects."""
+    if not conversion.image.is_relocatable:
+        section = _section_of(conversion)
+        for reader in READERS_OF_VERSION_3:
+            if not judge(conversion.image, section, reader)[-1].reads_it:
+                yield reader
+
+
+def _section_of(conversion: Conversion) -> DecodedSection:
+    return decode(conversion.data, conversion.section_vaddr)
 
 
 def _peak_size() -> int:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: docs/lab/size-and-speed.md). A new module in one of these folders is compiled too, unless `KEPT` names it.
 COMPILED: Final = (
     "*.py",
+    "code/*.py",
+    "code/s390x/*.py",
     "dwarf/*.py",
     "elf/*.py",
     "gotable/*.py",

@@ -54,8 +54,14 @@ class FileResult(NamedTuple):
 
 def audit_file(source: Source) -> FileResult:
     """Audit one file."""
-    # The pool's processes collect nothing by themselves.
-    gc.collect()
+    try:
+        return _audit_file(source)
+    finally:
+        # The pool's processes collect nothing by themselves, and the next file has limits of its own.
+        gc.collect()
+
+
+def _audit_file(source: Source) -> FileResult:
     begin = time.process_time()
     try:
         image = load(source.path)

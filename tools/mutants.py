@@ -185,8 +185,11 @@ def mutants_of(module: str) -> Iterator[Mutant]:
     tree = ast.parse((ROOT / PACKAGE / module).read_text(encoding="utf-8"))
     seen: dict[str, int] = {}
     for where, statement in _statements(tree, ()):
-        without = _without_entries(statement) if module.startswith(_TABLES) else ()
-        for changed in (*_changes(statement), *without):
+        if module.startswith(_TABLES) and isinstance(statement, ast.AnnAssign):
+            for entry, changed in _without_entries(statement):
+                key = f"{module} {where}: `{ast.unparse(statement.target)}` without `{entry}`"
+                yield Mutant(module, key, tree, statement, changed)
+        for changed in _changes(statement):
             before, after = _headline(statement), _headline(changed)
             key = f"{module} {where}: `{before}` -> `{after}`"
             seen[key] = seen.get(key, 0) + 1
@@ -245,9 +248,9 @@ def _removed(statement: ast.stmt) -> ast.stmt | None:
     return ast.Pass() if isinstance(statement, ast.Return) else None
 
 
-def _without_entries(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield the statement of a table with one entry less, for each name that it has; nested tuples are tables, too."""
-    if not isinstance(statement, ast.AnnAssign) or statement.value is None:
+def _without_entries(statement: ast.AnnAssign) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each name that a table has, and the statement without it; nested tuples are tables, too."""
+    if statement.value is None:
         return
     for index, node in enumerate(ast.walk(statement.value)):
         elements = (
@@ -261,7 +264,7 @@ def _without_entries(statement: ast.stmt) -> Iterator[ast.stmt]:
                     del table.elts[number]
                 elif isinstance(table, ast.Dict):
                     del table.keys[number], table.values[number]
-                yield copied
+                yield element.value, copied
 
 
 def _own_expressions(statement: ast.stmt) -> list[str]:

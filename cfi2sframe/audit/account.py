@@ -8,13 +8,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.audit.auditing import audit
-from cfi2sframe.code.machines import code_arch_of
+from cfi2sframe.code.machines import open_for_code
 from cfi2sframe.elf.object_code import RelocatedCode
 from cfi2sframe.elf.strings import shown_name
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from cfi2sframe.audit.records import Audit, Contradiction
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
@@ -103,7 +101,7 @@ class _CodeReader:
     def __init__(self, image: ElfImage) -> None:
         self.image = image
         self.code = RelocatedCode(image)
-        self.disassembler: Any = code_arch_of(image.arch).open_disassembler()
+        self.disassembler = open_for_code(image.arch, "instructions are shown")
 
     def place(self, vaddr: int) -> str:
         """Return an address as a user knows it."""

@@ -87,9 +87,8 @@ class Judge:
             place = self._place(rule, state, vaddr)
             if place is None:
                 return _UNDECIDED
+            # A slot that handlers of signals may overwrite, because SP is above it, is not in the state any more.
             value = state.slots.get(place)
-            if value == wanted and self._is_below_sp(place, state):
-                return Opinion(Answer.CONTRADICTS, value)
         elif isinstance(rule, ValueAtCfa):
             value = Value(CFA, rule.offset)
         else:
@@ -103,11 +102,6 @@ class Judge:
         if isinstance(rule, AtCfa):
             return Value(CFA, rule.offset)
         return value_of(rule.expression, state, vaddr, self.arch, starts_with_cfa=True)
-
-    def _is_below_sp(self, place: Value, state: State) -> bool:
-        """Whether a signal's handler may write to a place."""
-        sp = state.registers.get(self.code_arch.sp_register)
-        return sp is not None and sp.base == place.base and place.offset < sp.offset - self.code_arch.red_zone
 
 
 def _is_anywhere(wanted: Value, state: State) -> bool:

@@ -18,7 +18,7 @@ from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
 from cfi2sframe.files import Unusable
 from cfi2sframe.jobs.checks import Checked, CheckRequest, check
-from cfi2sframe.printable import counted, printable
+from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -39,9 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"{PROGRAM} verify FILE... [--would-be] [--reader NAME]... [OPTION]...\n"
         f"       {PROGRAM} verify FILE SECTION [--section-address ADDR] [OPTION]...",
         "Compare the SFrame section of each FILE with the FILE's CFI at every row boundary of either side: CFA, RA,\n"
-        "FP, RA signing, outermost frames; and check what readers require. SECTION is a file with the raw bytes of a\n"
-        "section for FILE. The exit status is 1 if anything differs, 3 if a FILE has no section. In folders, files\n"
-        "without a section are skipped.\n\n"
+        "FP, RA signing, outermost frames; its functions for code without CFI, with what the instructions say; and\n"
+        "check what readers require. SECTION is a file with the raw bytes of a section for FILE. The exit status is\n"
+        "1 if anything differs, 3 if a FILE has no section. In folders, files without a section are skipped.\n\n"
         "With --reader, hold the section to what this reader insists on instead, and print what it would do with it.\n"
         "The exit status is 1 if no known release of a named reader would read it.",
         "examples:\n"
@@ -131,8 +131,6 @@ def _said(outcomes: Iterable[_Outcome], arguments: argparse.Namespace, *, is_sin
         if isinstance(result, Checked):
             for line in _lines(result):
                 sys.stdout.write(f"{printable(line)}\n")
-            if result.uncompared_count:
-                say("info", _uncompared(result), result.name)
             if arguments.verbose and is_single and not arguments.reader:
                 say("info", _comparison(result), result.name)
         elif outcome.status == "failed":
@@ -143,13 +141,6 @@ def _said(outcomes: Iterable[_Outcome], arguments: argparse.Namespace, *, is_sin
 def _lines(result: Checked) -> Iterator[str]:
     yield from (f"{result.name}: {place}: {kind}: {message}" for place, kind, message in result.findings)
     yield from (f"{result.name}: {sentence}" for sentence in result.sentences)
-
-
-def _uncompared(result: Checked) -> str:
-    return (
-        f"{counted(result.uncompared_count, 'function')} ({counted(result.uncompared_size, 'byte')}) for code that no "
-        "CFI covers, not compared; --from code compares with the instructions"
-    )
 
 
 def _comparison(result: Checked) -> str:
@@ -205,7 +196,6 @@ def _data(outcome: _Outcome) -> dict[str, object]:
             "functions": result.function_count,
             "rows": result.row_count,
             "left_out": result.left_out_count,
-            "uncompared": result.uncompared_count,
             "differences": [finding._asdict() for finding in result.findings],
             "readers": list(result.sentences),
         }

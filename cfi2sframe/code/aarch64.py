@@ -310,15 +310,6 @@ def depends_on_address(_mnemonic: str, _operands: str) -> bool:
     return False
 
 
-def open_disassembler() -> object:
-    """Return capstone's disassembler for AArch64, without details. Instructions are little-endian, whatever data is."""
-    import capstone
-
-    # Renamed in capstone 6.
-    arch = getattr(capstone, "CS_ARCH_AARCH64", None) or capstone.CS_ARCH_ARM64
-    return capstone.Cs(arch, capstone.CS_MODE_LITTLE_ENDIAN)
-
-
 AARCH64_CODE: Final = CodeArch(
     sp_register=SP,
     fp_register=_FP,
@@ -332,7 +323,6 @@ AARCH64_CODE: Final = CodeArch(
     last_system_calls=_EXITS | _SIGRETURN,
     sigreturn_calls=_SIGRETURN,
     clone_calls=_CLONES,
-    open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,
 )

@@ -218,13 +218,6 @@ def depends_on_address(mnemonic: str, operands: str) -> bool:
     return "rip" in operands
 
 
-def open_disassembler() -> object:
-    """Return capstone's disassembler for x86-64, without details."""
-    import capstone
-
-    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-
-
 AMD64_CODE: Final = CodeArch(
     sp_register=RSP,
     fp_register=RBP,
@@ -238,7 +231,6 @@ AMD64_CODE: Final = CodeArch(
     last_system_calls=frozenset({15, 60, 231}),
     sigreturn_calls=frozenset({15}),
     clone_calls=frozenset({56, 435}),
-    open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,
 )

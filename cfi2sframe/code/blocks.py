@@ -7,10 +7,11 @@ the start of the block: half of the time of the analysis would go into the other
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.code.ascending import Ascending
 from cfi2sframe.code.effects import BETWEEN_STEPS, JUMP_TARGET, NOTHING, RA_SIGN_STATE, Condition, Flow, Op, Step
+from cfi2sframe.code.values import signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from cfi2sframe.code.effects import Effect
 
 _WORD: Final = 8
+#: Where a block is cut in any case, so that its cost is counted before too much of it has been spent.
+_MAX_CHANGES: Final = 256
 
 
 class Change(NamedTuple):
@@ -65,7 +68,7 @@ class Blocks:
     def __init__(self, decoder: Decoder, addresses: range) -> None:
         self.decoder = decoder
         self.addresses = addresses
-        self._starts: list[int] = []
+        self._starts = Ascending()
         self._known: set[int] = set()
         self._blocks: dict[int, Block] = {}
 
@@ -77,12 +80,11 @@ class Blocks:
 
     def add(self, start: int) -> int | None:
         """Let a block start at an address; return the start of the block that has the address so far, if any."""
-        index = bisect_right(self._starts, start)
-        insort(self._starts, start)
+        before = self._starts.at_most(start)
+        self._starts.add(start)
         self._known.add(start)
-        if index == 0:
+        if before is None:
             return None
-        before = self._starts[index - 1]
         block = self._blocks.get(before)
         if block is None or start >= block.end_vaddr:
             return None
@@ -93,17 +95,17 @@ class Blocks:
         """Forget some blocks."""
         gone = set(starts)
         self._known -= gone
-        self._starts = [start for start in self._starts if start not in gone]
+        self._starts.remove(gone)
         for start in gone:
             self._blocks.pop(start, None)
 
     def holder_of(self, vaddr: int) -> int | None:
         """Return the start of the block, of those that have been looked at, that has an address."""
-        index = bisect_right(self._starts, vaddr) - 1
-        if index < 0:
+        start = self._starts.at_most(vaddr)
+        if start is None:
             return None
-        block = self._blocks.get(self._starts[index])
-        return self._starts[index] if block is not None and vaddr < block.end_vaddr else None
+        block = self._blocks.get(start)
+        return start if block is not None and vaddr < block.end_vaddr else None
 
     def _cut(self, start: int) -> Block:
         decoder, known, targets = self.decoder, self._known, self.decoder.branch_targets
@@ -126,7 +128,7 @@ class Blocks:
             if effect.flow is not Flow.NEXT:
                 comparison = sieve.comparison if effect.condition is not Condition.NONE else None
                 return Block(end, tuple(changes), Exit(vaddr, end, effect, comparison), changed, is_cut=False)
-            if end in known or end in targets:
+            if end in known or end in targets or len(changes) == _MAX_CHANGES:
                 return Block(end, tuple(changes), None, changed, is_cut=False)
             vaddr = end
 
@@ -169,7 +171,8 @@ class _Sieve:
             if comparison is not None and register in (comparison.register, comparison.source):
                 self.comparison = None
             if op is Op.ADD and step.source in self._numbers and step.size == _WORD:
-                step = Step(Op.MOVE, register, register, self._numbers[step.source] * step.scale)  # noqa: PLW2901
+                number = signed(self._numbers[step.source]) * step.scale
+                step = Step(Op.MOVE, register, register, number)  # noqa: PLW2901
             self._numbers.pop(register, None)
             if op is Op.CONSTANT and step.size == _WORD:
                 self._numbers[register] = step.offset

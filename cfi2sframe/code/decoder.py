@@ -7,13 +7,12 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
+from cfi2sframe.code.machines import open_for_code
 from cfi2sframe.code.references import references_in
 from cfi2sframe.elf.object_code import RelocatedCode
-from cfi2sframe.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
 
     from cfi2sframe.code.effects import CodeArch, Effect
     from cfi2sframe.elf.image import ElfImage
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
+#: Microseconds of work on such a piece, of which all is decoded.
+_SHORT_PIECE_STEPS: Final = 16
 _MAX_INSTRUCTION_SIZE: Final = 15
 #: The size of every instruction of AArch64.
 _WORD_SIZE: Final = 4
@@ -68,11 +69,9 @@ class Decoder:
         self._found = self._swept
         self._bytes: dict[int, bytes] = {}
         self.code = RelocatedCode(image)
-        try:
-            self._disassembler: Any = arch.open_disassembler()
-        except ImportError:
-            reason = "code without CFI is read with the Python package capstone, which cannot be loaded"
-            raise InputError(f"{reason}; without --from code, only CFI is read") from None
+        self._disassembler = open_for_code(
+            image.arch, "code without CFI is read", "without --from code, only CFI is read"
+        )
         for span in spans:
             self._sweep(span)
             if arch.alignment == _WORD_SIZE:
@@ -96,6 +95,7 @@ class Decoder:
         span = self.span_of(vaddr)
         if span is None or vaddr % self.arch.alignment:
             return None
+        self.image.budget.spend(_SHORT_PIECE_STEPS, _WHAT)
         end = min(span.end, vaddr + _SHORT_PIECE_SIZE)
         self._add(self._disassembler.disasm_lite(self._read(span, vaddr, end), vaddr), end)
         return self._found.get(vaddr)
@@ -119,10 +119,12 @@ class Decoder:
 
     def _sweep(self, span: Span) -> None:
         vaddr = span.start + -span.start % self.arch.alignment
-        while vaddr < span.end:
-            end = min(span.end, vaddr + _PIECE_SIZE)
+        # The file may have fewer bytes than there are addresses.
+        end_vaddr = span.start + len(self._read(span, span.start, span.end))
+        while vaddr < end_vaddr:
+            end = min(end_vaddr, vaddr + _PIECE_SIZE)
             # The last instruction of a piece may be cut short.
-            limit = end if end == span.end else end - _MAX_INSTRUCTION_SIZE
+            limit = end if end == end_vaddr else end - _MAX_INSTRUCTION_SIZE
             reached = self._add(self._disassembler.disasm_lite(self._read(span, vaddr, end), vaddr), limit)
             vaddr = reached if reached > vaddr else vaddr + self.arch.alignment
 
@@ -150,7 +152,8 @@ class Decoder:
             found[address] = Decoded(reached, *known)
             if known[1] & _TABLE_BIT:
                 self._note_table(known[0])
-        self.image.budget.spend(_INSTRUCTION_STEPS * count, _WHAT)
+        # Bytes that are no instruction are passed over one by one.
+        self.image.budget.spend(_INSTRUCTION_STEPS * (count + 1), _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
 

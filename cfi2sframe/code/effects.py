@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 #: In place of a register where there is none: no base, a source of unknown value.
 NOTHING: Final = -1
@@ -148,7 +148,7 @@ class CodeArch(NamedTuple):
     disassembly (capstone's), which is the same for equal texts unless `depends_on_address`. It knows every instruction:
     one that is in no table changes all registers that its text names, and those that such instructions may change
     without naming them; None: even so it may do anything to SP, or to the flow.
-    `open_disassembler()` returns capstone's disassembler, without details.
+    `prepare(disassembler)` makes capstone's disassembler pass over what it does not know, with a text for `effect_of`.
     `effect_of_executed(executing, mnemonic, operands)` returns the effect of an instruction whose flow is
     `Flow.EXECUTE`, from its operands and the text of the instruction at its target; None as for `effect_of`.
     """
@@ -165,7 +165,7 @@ class CodeArch(NamedTuple):
     last_system_calls: frozenset[int]
     sigreturn_calls: frozenset[int]
     clone_calls: frozenset[int]
-    open_disassembler: Callable[[], object]
     effect_of: Callable[[int, int, str, str], Effect | None]
     depends_on_address: Callable[[str, str], bool]
+    prepare: Callable[[Any], None] | None = None
     effect_of_executed: Callable[[str, str, str], Effect | None] | None = None

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
-from cfi2sframe.code.references import Reference, references_in
+from cfi2sframe.code.references import Reference, references_to
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.dynamic import dynamic_entries, initializer_vaddrs
 from cfi2sframe.elf.references import referred_addresses
@@ -109,10 +109,11 @@ def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span
     """
     starts = [span.start for span in covered]
     seen: dict[int, set[Reference]] = {}
+    machine, is_fixed = image.arch.elf_machine, image.header.type == c.ET_EXEC
     for code in image.code_ranges:
         data = decoder.code.read(code, code.start_vaddr, code.end_vaddr)
         image.budget.spend(len(data) // _BYTES_PER_STEP, _WHAT)
-        for reference in references_in(image.arch.elf_machine, data, code.start_vaddr):
+        for reference in references_to(machine, data, code.start_vaddr, decoder.spans, is_fixed=is_fixed):
             if decoder.span_of(reference.target) is None:
                 continue
             index = bisect_right(starts, reference.vaddr) - 1

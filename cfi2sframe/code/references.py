@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cfi2sframe.elf.ranges import Span
 
 
 class Reference(NamedTuple):
@@ -31,6 +33,11 @@ _AMD64_DISTANCES: Final = re.compile(
 #: `mov r32, number`, as code at fixed addresses loads one.
 _AMD64_NUMBERS: Final = re.compile(rb"(?=[\xb8-\xbf](.{4}))", re.DOTALL)
 _CALL: Final = b"\xe8"
+_FIELD_SIZE: Final = 4
+_MAX_INSTRUCTION_SIZE: Final = 7
+#: Bytes of code that are searched at one time, and upper halves that are searched one by one.
+_PIECE_SIZE: Final = 1 << 16
+_MAX_HALVES: Final = 12
 #: brasl, brcl, larl, whose distance counts halfwords from the instruction.
 _S390X_DISTANCES: Final = re.compile(rb"(?=\xc0([\x00-\xff])(.{4}))", re.DOTALL)
 _LARL, _BRCL, _BRASL = 0, 4, 5
@@ -43,12 +50,62 @@ def references_in(machine: int, data: bytes, vaddr: int) -> Iterator[Reference]:
     return _FINDERS[machine](data, vaddr)
 
 
+def references_to(
+    machine: int, data: bytes, vaddr: int, spans: Sequence[Span], *, is_fixed: bool
+) -> Iterator[Reference]:
+    """Yield what may refer to some addresses, and perhaps to others, too, as `references_in` does.
+
+    `is_fixed`: the file has fixed addresses, so that numbers in instructions may be addresses. Most files have a few
+    addresses without CFI among megabytes of code. Distances to them from within a piece of code have a few upper
+    halves, which are found quickly: in libLLVM, 6 times as quickly as the instructions.
+    """
+    if machine != EM_X86_64 or is_fixed:
+        yield from references_in(machine, data, vaddr)
+        return
+    for start in range(0, len(data), _PIECE_SIZE):
+        end = min(len(data), start + _PIECE_SIZE)
+        halves = _upper_halves(spans, vaddr + start, vaddr + end)
+        if halves is None:
+            # Instructions of the next piece may be found twice.
+            yield from _amd64_distances(data[start : end + _MAX_INSTRUCTION_SIZE], vaddr + start)
+            continue
+        for half in halves:
+            at = data.find(half, start + 2, end + _FIELD_SIZE)
+            while at >= 0:
+                yield from _amd64_at(data, vaddr, at - 2)
+                at = data.find(half, at + 1, end + _FIELD_SIZE)
+
+
+def _upper_halves(spans: Sequence[Span], start_vaddr: int, end_vaddr: int) -> set[bytes] | None:
+    """Return the upper halves of distances from a piece of code to some addresses; None: there are many of them."""
+    found: set[int] = set()
+    for first, last in spans:
+        low, high = first - end_vaddr - _FIELD_SIZE >> 16, last - start_vaddr >> 16
+        found.update(range(low, min(high, low + _MAX_HALVES) + 1))
+        if len(found) > _MAX_HALVES:
+            return None
+    return {(half & 0xFFFF).to_bytes(2, "little") for half in found}
+
+
+def _amd64_at(data: bytes, vaddr: int, field: int) -> Iterator[Reference]:
+    """Yield what the four bytes at an offset may refer to, by the instructions that they may end."""
+    first = max(0, field - 3)
+    for match in _AMD64_DISTANCES.finditer(data, first, field + _FIELD_SIZE):
+        if match.start(2) == field:
+            target = vaddr + field + _FIELD_SIZE + int.from_bytes(match[2], "little", signed=True)
+            yield Reference(vaddr + match.start(), target, match[1] == _CALL)
+
+
 def _amd64(data: bytes, vaddr: int) -> Iterator[Reference]:
+    yield from _amd64_distances(data, vaddr)
+    for match in _AMD64_NUMBERS.finditer(data):
+        yield Reference(vaddr + match.start(), int.from_bytes(match[1], "little"), is_call=False)
+
+
+def _amd64_distances(data: bytes, vaddr: int) -> Iterator[Reference]:
     unpack = struct.Struct("<i").unpack
     for match in _AMD64_DISTANCES.finditer(data):
         yield Reference(vaddr + match.start(), vaddr + match.end(2) + unpack(match[2])[0], match[1] == _CALL)
-    for match in _AMD64_NUMBERS.finditer(data):
-        yield Reference(vaddr + match.start(), int.from_bytes(match[1], "little"), is_call=False)
 
 
 def _aarch64(data: bytes, vaddr: int) -> Iterator[Reference]:

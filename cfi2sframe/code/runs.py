@@ -43,6 +43,8 @@ class Run(NamedTuple):
 class BlockReader:
     """Collects the rows of a block, and the addresses that its instructions load."""
 
+    __slots__ = ("_starts", "_uses_b_key", "loaded", "rows")
+
     def __init__(self, rows: RowMaker) -> None:
         self.rows = rows
         self.loaded: set[int] = set()

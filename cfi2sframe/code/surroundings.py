@@ -40,11 +40,14 @@ _MAX_STUB_SIZE: Final = 32
 #: Words of a table of jumps.
 _MAX_WORDS: Final = 4096
 #: Words that are read where no comparison limits the index.
-_UNLIMITED_WORDS: Final = 32
+_UNLIMITED_WORDS: Final = 512
+#: Limits of numbers by their size alone.
+_NATURAL_LIMITS: Final = (0xFF, 0xFFFF)
 #: Of these, the first one of the table is among so many.
 _MAX_SKIPPED: Final = 5
 _WORD: Final = 8
 _WHAT: Final = "tables of jumps"
+_PADDING: Final = "padding after calls"
 
 
 class ImageSurroundings:
@@ -67,6 +70,7 @@ class ImageSurroundings:
         self._constants = sorted(decoder.constants)
         self._tables: dict[TableWord, tuple[int, ...] | None] = {}
         self._slots: dict[int, int | None] = {}
+        self._are_starts: dict[int, bool] = {}
 
     def _named_vaddrs(self) -> frozenset[int]:
         found = {vaddr for vaddr, name in self.decoder.code.imports.items() if name in NEVER_RETURN}
@@ -103,6 +107,12 @@ class ImageSurroundings:
 
     def is_start(self, vaddr: int) -> bool:
         """Whether only a jump or a call leads to an address: padding is there, or a function begins."""
+        known = self._are_starts.get(vaddr)
+        if known is None:
+            known = self._are_starts[vaddr] = self._is_start(vaddr)
+        return known
+
+    def _is_start(self, vaddr: int) -> bool:
         if self.decoder.span_of(vaddr) is None or vaddr in self._entries:
             return True
         first = vaddr
@@ -110,6 +120,7 @@ class ImageSurroundings:
             decoded = self.decoder.at(vaddr)
             if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
                 break
+            self.image.budget.spend(1, _PADDING)
             vaddr = decoded.end_vaddr
             if self.decoder.span_of(vaddr) is None:
                 return True
@@ -134,13 +145,15 @@ class ImageSurroundings:
     def _read_table(self, table: TableWord) -> tuple[int, ...] | None:
         if table.size not in (1, 2, 4, 8) or table.scale < table.size:
             return None
-        count = _UNLIMITED_WORDS if table.limit is None else table.limit + 1
+        # A byte or a halfword was loaded; nothing says that all of its values are indices.
+        is_limited = table.limit is not None and table.limit not in _NATURAL_LIMITS
+        count = table.limit + 1 if table.limit is not None and is_limited else _UNLIMITED_WORDS
         if count > _MAX_WORDS:
             return None
         self.image.budget.spend(2 * count, _WHAT)
         words = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
         targets = [word if word is not None and self._is_target(word) else None for word in words]
-        if table.limit is None:
+        if not is_limited:
             targets = self._probable(table, targets)
         found = tuple(dict.fromkeys(target for target in targets if target is not None))
         return found if found and None not in targets else None
@@ -174,7 +187,7 @@ class ImageSurroundings:
         word = int.from_bytes(data, "little" if self.image.byte_order == "<" else "big", signed=table.is_signed)
         if table.size == _WORD:
             word = self._dynamic_words[1].get(vaddr, word)
-        if not word and table.limit is None:
+        if not word and (table.limit is None or table.limit in _NATURAL_LIMITS):
             # What fills the space after a table.
             return None
         return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF

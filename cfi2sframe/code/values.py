@@ -36,6 +36,8 @@ _MAX_SHIFT: Final = 3
 _MASK: Final = (1 << 64) - 1
 #: Slots that are followed at one time; functions with more have arrays that are filled word by word.
 _MAX_SLOTS: Final = 64
+#: Slots and targets of a state of ordinary code: more are counted.
+_USUAL_COUNT: Final = 16
 #: Addresses and tables that a register may have at a jump.
 _MAX_TARGETS: Final = 32
 
@@ -91,6 +93,12 @@ class State:
     def copy(self) -> State:
         """Return a state that may be changed by itself."""
         return State(self.registers.copy(), self.slots.copy(), self.targets.copy())
+
+    @property
+    def excess(self) -> int:
+        """How many slots and targets the state has beyond the few that there are mostly; 0 where there are no more."""
+        targets = sum(map(len, self.targets.values())) if self.targets else 0
+        return max(0, len(self.slots) + targets - _USUAL_COUNT)
 
     def targets_of(self, register: int) -> Targets | None:
         """Return where a jump to a register's value may lead; None where that is not known."""
@@ -333,9 +341,9 @@ class Machine:
         )
         value: Value | None = None
         if second is not None and second.base == CONSTANT and first is not None and size == _WORD:
-            value = self._sum(first, _signed(second.offset) * scale)
+            value = self._sum(first, signed(second.offset) * scale)
         elif first is not None and first.base == CONSTANT and second is not None and is_plain:
-            value = self._sum(second, _signed(first.offset))
+            value = self._sum(second, signed(first.offset))
         self._set(state, register, value, address)
         if sums is not None:
             state.targets[register] = sums
@@ -346,7 +354,8 @@ def is_limited(value: Value) -> bool:
     return value.base == LIMITED or SCALED <= value.base < SET_AT
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
+    """Return a number of 64 bits as one with a sign."""
     return number - (1 << 64) if number >> 63 else number
 
 

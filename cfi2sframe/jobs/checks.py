@@ -42,9 +42,6 @@ class SectionFault(NamedTuple):
 class Checked(NamedTuple):
     """What a check found. Without readers: how much was compared, and where the section differs from the CFI.
 
-    `uncompared_count` functions, of `uncompared_size` bytes, are for code that no CFI covers, and nobody asked for
-    what its instructions say.
-
     With readers, `sentences` say what each of them would do, and `is_read` whether each reads the section in some
     release.
     """
@@ -56,8 +53,6 @@ class Checked(NamedTuple):
     findings: tuple[SectionFault, ...] = ()
     sentences: tuple[str, ...] = ()
     is_read: bool = True
-    uncompared_count: int = 0
-    uncompared_size: int = 0
 
     @property
     def is_good(self) -> bool:
@@ -93,8 +88,6 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
         result.point_count,
         result.left_out_count,
         tuple(SectionFault(_place(image, found.vaddr), found.kind, found.message) for found in result.differences),
-        uncompared_count=result.uncompared_count,
-        uncompared_size=result.uncompared_size,
     )
 
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.arch import AMD64, S390X, Arch
+from cfi2sframe.code.disassembler import open_disassembler
 from cfi2sframe.code.effects import Flow
-from cfi2sframe.errors import InputError
 from cfi2sframe.plt.stub_effects import understand
 from cfi2sframe.plt.stub_model import ENDS_FLOW, Problem, StubBlock, StubEffect, StubInstruction
 from cfi2sframe.plt.stub_reasons import StubReason
@@ -33,9 +34,9 @@ class BlockDecoder:
     """
 
     def __init__(self, arch: Arch, budget: Budget) -> None:
+        self.arch = arch
         self.budget = budget
         self.stubs = _stub_arch(arch)
-        self._disassembler: Any = None
         self._known: dict[bytes, StubBlock | Problem] = {}
 
     def block(self, data: bytes) -> StubBlock | Problem:
@@ -58,21 +59,16 @@ class BlockDecoder:
                 return tuple(instructions)
         return None
 
-    def _open(self) -> Any:  # noqa: ANN401 - capstone has no types
-        if self._disassembler is None:
-            try:
-                self._disassembler = self.stubs.code.open_disassembler()
-            except ImportError:
-                reason = "PLT stubs are described with the Python package capstone, which cannot be loaded"
-                raise InputError(f"{reason}; --no-plt leaves them to the CFI") from None
-        return self._disassembler
+    @cached_property
+    def _disassembler(self) -> Any:  # noqa: ANN401 - capstone has no types
+        return open_disassembler(self.arch, "PLT stubs are described", "--no-plt leaves them to the CFI")
 
     def _disassemble(self, data: bytes) -> Iterator[DecodedInstruction]:
         """Yield the instructions up to the first bytes that are not one."""
         position = 0
         while position < len(data):
             piece = data[position : position + _PIECE_SIZE]
-            found: list[DecodedInstruction] = list(self._open().disasm_lite(piece, position, _PIECE_COUNT))
+            found: list[DecodedInstruction] = list(self._disassembler.disasm_lite(piece, position, _PIECE_COUNT))
             self.budget.spend(_INSTRUCTION_STEPS * len(found), "the instructions of PLT stubs")
             yield from found
             if not found:

@@ -8,10 +8,11 @@ What a sweep takes for a call may be data among the instructions, which compiler
 from __future__ import annotations
 
 import struct
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from cfi2sframe.arch import AMD64, S390X, Arch
-from cfi2sframe.errors import InputError
+from cfi2sframe.code.disassembler import open_disassembler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,6 @@ class CallFinder:
         self.arch: Final = arch
         self.budget: Final = budget
         self.is_linked: Final = is_linked
-        self._disassembler: Any = None
 
     def return_addresses(self, code: bytes, vaddr: int) -> Iterator[int]:
         """Yield the address after each call in `code`, the bytes at `vaddr`, where an instruction starts.
@@ -68,12 +68,11 @@ class CallFinder:
         return self._s390x(code, vaddr) if self.arch == S390X else self._aarch64(code, vaddr)
 
     def _amd64(self, code: bytes, vaddr: int) -> Iterator[int]:
-        disassembler = self._open()
         start = 0
         while start < len(code):
             piece = code[start : start + _PIECE_SIZE + _MAX_AMD64_SIZE]
             offset = instruction_count = 0
-            for address, size, mnemonic, _ in disassembler.disasm_lite(piece, 0):
+            for address, size, mnemonic, _ in self._disassembler.disasm_lite(piece, 0):
                 # The last ones may be cut off; the next piece begins with them.
                 if address >= _PIECE_SIZE:
                     break
@@ -87,17 +86,12 @@ class CallFinder:
             self.budget.spend(_AMD64_STEPS * instruction_count, "the instructions between calls")
             start += offset
 
-    def _open(self) -> Any:  # noqa: ANN401 - capstone has no types
-        if self._disassembler is None:
-            try:
-                import capstone
-            except ImportError:
-                reason = "calls are found with the Python package capstone, which cannot be loaded"
-                raise InputError(reason) from None
-            self._disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-            # Bytes that are no instruction are passed one by one.
-            self._disassembler.skipdata = True
-        return self._disassembler
+    @cached_property
+    def _disassembler(self) -> Any:  # noqa: ANN401 - capstone has no types
+        found = open_disassembler(self.arch, "calls are found")
+        # Bytes that are no instruction are passed one by one.
+        found.skipdata = True
+        return found
 
     def _aarch64(self, code: bytes, vaddr: int) -> Iterator[int]:
         count = len(code) // 4

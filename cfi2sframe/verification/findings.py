@@ -30,17 +30,13 @@ class Verification(NamedTuple):
     """The result: how much was compared, and all differences.
 
     `function_count` FDEs were compared at `point_count` addresses. `left_out_count` FDEs are absent, or in part,
-    because the version cannot express them, which is no difference. `uncompared_count` functions of the section, or
-    parts of them, are for code that no CFI covers, `uncompared_size` bytes of it: they are compared only with what
-    instructions say, where that is asked for, and are no differences otherwise.
+    because the version cannot express them, which is no difference.
     """
 
     function_count: int
     point_count: int
     left_out_count: int
     differences: tuple[Difference, ...]
-    uncompared_count: int = 0
-    uncompared_size: int = 0
 
     def __repr__(self) -> str:
         found = counted(len(self.differences), "difference") if self.differences else "no difference"

@@ -17,7 +17,7 @@ from cfi2sframe.verification.stub_rows import compare_stubs
 from cfi2sframe.verification.whole_functions import WholeFunctions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
@@ -31,9 +31,7 @@ class Truth(NamedTuple):
 
     `skipped` are the numbers of the FDEs that the section's version cannot express. `holes` are the virtual addresses
     `[start, end)` that it cannot express of others; FDEs in `may_lack_parts` may be absent altogether for that. A
-    function may reach over the `padding` that follows its FDE, with its last row in force; it need not. `uncompared`
-    returns the code, as ascending ranges, of which the section may have functions that there is nothing to compare
-    with; it is called only where the section has such functions.
+    function may reach over the `padding` that follows its FDE, with its last row in force; it need not.
     """
 
     entries: CfiEntries
@@ -42,7 +40,6 @@ class Truth(NamedTuple):
     may_lack_parts: Container[int]
     stubs: StubScan
     padding: Padding
-    uncompared: Callable[[], Sequence[tuple[int, int]]] = tuple
 
 
 def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Verification:
@@ -58,12 +55,10 @@ def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Ve
     _compare_fdes(comparison, truth.entries, fdes, _stub_analysis_overrides(truth.stubs))
     for stubs in truth.stubs.functions:
         compare_stubs(comparison, stubs)
-    uncompared = _find_extra(comparison, fdes, truth)
+    _find_extra(comparison, fdes, truth.stubs)
     differences = {*comparison.differences, *check_invariants(decoded, image)}
     ordered = sorted(differences, key=lambda d: (d.vaddr, d.kind, d.message))
-    return Verification(
-        len(fdes.numbers), comparison.point_count, comparison.left_out_count, tuple(ordered), *uncompared
-    )
+    return Verification(len(fdes.numbers), comparison.point_count, comparison.left_out_count, tuple(ordered))
 
 
 class _Fdes(NamedTuple):
@@ -159,30 +154,19 @@ def _alone(
     ]
 
 
-def _find_extra(comparison: Comparison, fdes: _Fdes, truth: Truth) -> tuple[int, int]:
-    """Report functions at addresses that neither CFI nor stubs describe.
-
-    Returns how many functions have addresses that are not to be compared, and the bytes at these.
-    """
+def _find_extra(comparison: Comparison, fdes: _Fdes, stubs: StubScan) -> None:
+    """Report functions at addresses that neither CFI nor stubs describe."""
     ranges = list(zip(fdes.starts, map(comparison.end_of_padding, fdes.ends), strict=True))
-    described = AddressSet(ranges + _ranges(truth.stubs))
+    described = AddressSet(ranges + _ranges(stubs))
     lookup = comparison.lookup
     # From the start of the next function on, a look-up finds that one.
     next_starts = (*lookup.starts[1:], 1 << 64)
     held = list(zip(lookup.starts, map(min, lookup.ends, next_starts), strict=True))
     if all(next(described.gaps(start, end), None) is None for start, end in AddressSet(held).ranges):
-        return 0, 0
-    uncompared = AddressSet(truth.uncompared())
-    function_count = size = 0
+        return
     for start, end in held:
-        extra = [part for gap in described.gaps(start, end) for part in uncompared.gaps(*gap)]
-        for gap_start, gap_end in extra:
+        for gap_start, gap_end in described.gaps(start, end):
             comparison.report("extra", gap_start, f"no CFI for {gap_end - gap_start} bytes of a function")
-        rest = sum(gap_end - gap_start for gap_start, gap_end in described.gaps(start, end))
-        rest -= sum(gap_end - gap_start for gap_start, gap_end in extra)
-        function_count += rest > 0
-        size += rest
-    return function_count, size
 
 
 def _stub_analysis_overrides(stubs: StubScan) -> AddressSet:

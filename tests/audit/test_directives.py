@@ -48,6 +48,29 @@ RIGHT = {
         ".cfi_escape 0x0f, 6, 0x77, 0xc0, 0, 6, 0x23, 8; call g; mov 64(%rsp), %rsi; .cfi_def_cfa %rsi, 8; "
         "lea (%rsi), %rsp; .cfi_def_cfa_register %rsp; ret"
     ),
+    "FP's slot by an expression that starts with the CFA": (
+        "push %rbp; .cfi_def_cfa_offset 16; .cfi_escape 0x10, 6, 2, 0x40, 0x1c; xor %ebp, %ebp; call g; pop %rbp; "
+        ".cfi_def_cfa_offset 8; .cfi_restore %rbp; ret"
+    ),
+    "a frame whose size is in a register": (
+        "mov $4096, %eax; sub %rax, %rsp; .cfi_def_cfa_offset 4104; call g; mov $4096, %eax; add %rax, %rsp; "
+        ".cfi_def_cfa_offset 8; ret"
+    ),
+    "a sum that is a difference": (
+        "add $-128, %rsp; .cfi_def_cfa_offset 136; call g; sub $-128, %rsp; .cfi_def_cfa_offset 8; "
+        "add $-4096, %rsp; .cfi_def_cfa_offset 4104; call g; sub $-4096, %rsp; .cfi_def_cfa_offset 8; "
+        "mov $-64, %rax; add %rax, %rsp; .cfi_def_cfa_offset 72; call g; mov $64, %eax; add %rax, %rsp; "
+        ".cfi_def_cfa_offset 8; ret"
+    ),
+    "sums by lea": (
+        "mov %rsp, %rbx; mov $-64, %rax; lea (%rax,%rbx), %rbx; .cfi_def_cfa %rbx, 72; nop; mov $-64, %rax; "
+        "lea 8(%rsp,%rax), %rax; .cfi_def_cfa %rax, 64; nop; mov $-64, %rdx; lea (%rsp,%rdx), %rcx; "
+        ".cfi_def_cfa %rcx, 72; nop; .cfi_def_cfa %rsp, 8; ret"
+    ),
+    "FP's value by an expression": (
+        "mov %rbp, %rbx; .cfi_escape 0x16, 6, 2, 0x73, 0; xor %ebp, %ebp; call g; mov %rbx, %rbp; "
+        ".cfi_restore %rbp; ret"
+    ),
     "the end of the stack": ".cfi_undefined %rip; xor %ebp, %ebp; push %rax; call g; hlt",
     "a call to get its own address": ("call 1f; 1: .cfi_adjust_cfa_offset 8; pop %rax; .cfi_adjust_cfa_offset -8; ret"),
     "RA in a register": (
@@ -117,6 +140,13 @@ WRONG = {
             ".cfi_def_cfa_offset 8; ret"
         ),
         [Said(6, "FP", "*(c-16)", "unchanged")],
+    ),
+    "FP at a slot that signal handlers may overwrite": (
+        (
+            "sub $200, %rsp; .cfi_def_cfa_offset 208; mov %rbp, (%rsp); .cfi_offset %rbp, -208; "
+            "mov %rdi, %rbp; call g; mov (%rsp), %rbp; add $200, %rsp; .cfi_def_cfa_offset 8; ret"
+        ),
+        [Said(30, "FP", "*(c-208)", "unchanged")],
     ),
     "a CFA that is an expression of the wrong slot": (
         (

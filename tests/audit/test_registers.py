@@ -167,7 +167,16 @@ def test_an_instruction_that_changes_registers_without_naming_them(instruction: 
 
 #: Stores to FP's slot, at SP, or to a part of it.
 STORES = (
-    *("mov %rax, (%rsp)", "mov %eax, 4(%rsp)", "movw $1, 6(%rsp)", "movb $1, 3(%rsp)", "movq $0, (%rsp)"),
+    *(
+        "movb $1, (%rsp)",
+        "movw $1, (%rsp)",
+        "movl $1, (%rsp)",
+        "mov %rax, (%rsp)",
+        "mov %eax, 4(%rsp)",
+        "movw $1, 6(%rsp)",
+        "movb $1, 3(%rsp)",
+        "movq $0, (%rsp)",
+    ),
     *("movups %xmm0, -8(%rsp)", "movaps %xmm0, -15(%rsp)", "vmovdqu %ymm0, -24(%rsp)", "vmovdqu64 %zmm0, -56(%rsp)"),
     *("movss %xmm0, 4(%rsp)", "movsd %xmm0, (%rsp)", "movhps %xmm0, (%rsp)", "movntps %xmm0, -8(%rsp)"),
     *("fstpt -2(%rsp)", "fistpll (%rsp)", "fnstcw 6(%rsp)", "stmxcsr 4(%rsp)", "movnti %rax, (%rsp)"),

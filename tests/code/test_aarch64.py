@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from cfi2sframe.arch import AARCH64_LE
 from cfi2sframe.code.aarch64 import AARCH64_CODE
 from cfi2sframe.code.effects import (
     BETWEEN_STEPS,
@@ -20,6 +21,7 @@ from cfi2sframe.code.effects import (
     Op,
     Step,
 )
+from cfi2sframe.code.machines import open_for_code
 from tests.support.targets import AARCH64, need
 
 if TYPE_CHECKING:
@@ -315,7 +317,7 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 @pytest.mark.oracle
 @pytest.mark.parametrize("text", list(_ALL))
 def test_effect(text: str, assembled: dict[str, bytes]) -> None:
-    disassembler: Any = AARCH64_CODE.open_disassembler()
+    disassembler = open_for_code(AARCH64_LE, "code is read")
     decoded = list(disassembler.disasm_lite(assembled[text], _START))
     if not decoded:
         pytest.skip(f"this version of capstone does not know {text}")

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cfi2sframe.arch import AARCH64_LE
 from cfi2sframe.code.aarch64 import AARCH64_CODE
 from cfi2sframe.code.effects import Condition, Op
+from cfi2sframe.code.machines import open_for_code
 from cfi2sframe.elf.image import ElfImage
 from tests.support.aarch64_execution import REGISTERS, SP, Machine
 from tests.support.effect_check import Expected, contradictions
@@ -46,7 +48,7 @@ class Checker:
     def __init__(self, effect_of: Callable[[int, int, str, str], Effect | None] = AARCH64_CODE.effect_of) -> None:
         self.machine = Machine()
         self._effect_of = effect_of
-        self.disassembler: Any = AARCH64_CODE.open_disassembler()
+        self.disassembler = open_for_code(AARCH64_LE, "code is read")
         #: By mnemonic and shape of operands: how many could be executed.
         self.executed: dict[str, int] = {}
         self.not_executed: dict[str, int] = {}
@@ -231,7 +233,7 @@ def _changes(step: Step) -> Iterable[Step | None]:
 
 @pytest.mark.oracle
 def test_wrong_effects_are_found() -> None:
-    known: Any = AARCH64_CODE.open_disassembler()
+    known = open_for_code(AARCH64_LE, "code is read")
     for word in _SAMPLE:
         effect = AARCH64_CODE.effect_of(*next(known.disasm_lite(word.to_bytes(4, "little"), 0)))
         assert effect is not None

@@ -3,16 +3,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cfi2sframe.arch import S390X
 from cfi2sframe.code.effects import Effect, Step
+from cfi2sframe.code.machines import open_for_code
 from cfi2sframe.code.s390x import S390X_CODE
 from cfi2sframe.code.s390x.undecoded import read
-from tests.support.code.s390x_cases import EFFECTS, FLAGS, START, Decoded, assemble, effect, forget, move, store
+from tests.support.code.s390x_cases import (
+    EFFECTS,
+    FLAGS,
+    START,
+    Decoded,
+    assemble,
+    effect,
+    forget,
+    move,
+    store,
+)
 from tests.support.targets import S390
 
 pytestmark = pytest.mark.oracle
@@ -117,7 +129,7 @@ def test_bytes_that_capstone_4_does_not_know(decoded: dict[str, Decoded]) -> Non
     st.binary(min_size=5, max_size=5),
 )
 def test_random_bytes_that_capstone_4_does_not_know(first: int, rest: bytes) -> None:
-    disassembler: Any = S390X_CODE.open_disassembler()
+    disassembler = open_for_code(S390X, "code is read")
     for _, size, mnemonic, operands in disassembler.disasm_lite(bytes([first]) + rest, START, 1):
         if mnemonic != ".byte":
             _check_undecoded((bytes([first]) + rest)[:size], mnemonic, operands)
@@ -127,7 +139,7 @@ def test_random_bytes_that_capstone_4_does_not_know(first: int, rest: bytes) -> 
 def test_what_is_not_known_has_the_length_of_an_instruction(code: str, size: int) -> None:
     """So that what follows is read from its start."""
     data = bytes.fromhex(code) + b"\xff" * (size - 1) + bytes.fromhex("b9040023")
-    disassembler: Any = S390X_CODE.open_disassembler()
+    disassembler = open_for_code(S390X, "code is read")
     found = [(mnemonic, length) for _, length, mnemonic, _ in disassembler.disasm_lite(data, START)]
     assert found == [(".byte", size), ("lgr", 4)]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import random
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cfi2sframe import load
+from cfi2sframe.arch import S390X
 from cfi2sframe.code.effects import JUMP_TARGET, NOTHING, Condition, Flow
+from cfi2sframe.code.machines import open_for_code
 from cfi2sframe.code.s390x import S390X_CODE
 from cfi2sframe.code.s390x.text import FLOATS, GENERAL_COUNT, parse
 from cfi2sframe.code.s390x.undecoded import read
@@ -79,7 +81,7 @@ class Instruction(NamedTuple):
 
 def decode(data: bytes, vaddr: int) -> Iterator[Instruction]:
     """Yield the instructions of some code, in order; what is none is passed over."""
-    disassembler: Any = S390X_CODE.open_disassembler()
+    disassembler = open_for_code(S390X, "code is read")
     offset = 0
     while offset < len(data):
         for address, size, mnemonic, operands in disassembler.disasm_lite(data[offset:], vaddr + offset):

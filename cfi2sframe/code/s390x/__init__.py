@@ -11,7 +11,7 @@ the pair where that may be the first of one, the registers 0 to 2, and the condi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cfi2sframe.code.effects import NO_EFFECT, CodeArch, Effect, Flow
 from cfi2sframe.code.s390x import flow, undecoded, values
@@ -186,16 +186,10 @@ def depends_on_address(mnemonic: str, operands: str) -> bool:
     return mnemonic in _DEPENDING or mnemonic == _UNDECODED
 
 
-def open_disassembler() -> object:
-    """Return capstone's disassembler for s390x, without details, which passes over what it does not know."""
-    import capstone
-
-    # Renamed in capstone 6.
-    arch = getattr(capstone, "CS_ARCH_SYSTEMZ", None) or capstone.CS_ARCH_SYSZ
-    disassembler = capstone.Cs(arch, capstone.CS_MODE_BIG_ENDIAN)
+def prepare(disassembler: Any) -> None:  # noqa: ANN401 - capstone has no types
+    """Make a disassembler pass over what it does not know (`CodeArch.prepare`)."""
     disassembler.skipdata_setup = (_UNDECODED, undecoded.skip, None)
     disassembler.skipdata = True
-    return disassembler
 
 
 S390X_CODE: Final = CodeArch(
@@ -211,8 +205,8 @@ S390X_CODE: Final = CodeArch(
     last_system_calls=frozenset({1, 119, 173, 248}),
     sigreturn_calls=frozenset({119, 173}),
     clone_calls=frozenset({120, 435}),
-    open_disassembler=open_disassembler,
     effect_of=effect_of,
     depends_on_address=depends_on_address,
+    prepare=prepare,
     effect_of_executed=effect_of_executed,
 )

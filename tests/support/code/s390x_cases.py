@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cfi2sframe.arch import S390X
 from cfi2sframe.code.effects import BETWEEN_STEPS, JUMP_TARGET, NO_EFFECT, NOTHING, Condition, Effect, Flow, Op, Step
-from cfi2sframe.code.s390x import S390X_CODE
+from cfi2sframe.code.machines import open_for_code
 from tests.support.targets import S390, need, run
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ def assemble(folder: Path) -> dict[str, Decoded]:
     run([f"{prefix}as", "-march=z14", "-o", folder / "all.o", folder / "all.s"])
     run([f"{prefix}objcopy", "-O", "binary", "-j", ".text", folder / "all.o", folder / "all"])
     code = (folder / "all").read_bytes()
-    disassembler: Any = S390X_CODE.open_disassembler()
+    disassembler = open_for_code(S390X, "code is read")
     found = {}
     for number, text in enumerate(EFFECTS):
         data = code[number * spacing :][:6]

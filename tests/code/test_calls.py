@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls and jumps between functions of AMD64, with CFI by hand: `flow`, `exits` and `surroundings`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe.arch import AMD64
+from cfi2sframe.code.code_reasons import CodeReason
+from tests.support.code.assembled import assembled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.oracle
+
+PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
+    "an import that never returns": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call abort@plt
+        endf
+        .Lafter:
+        pop rax
+        ret
+        """,
+        {".Lafter": CodeReason.NOT_REACHED},
+    ),
+    "an import that returns": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call puts@plt
+        pop rax
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        """,
+        {},
+    ),
+    "an import by its slot": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call qword ptr [rip+puts@gotpcrel]
+        call qword ptr [rip+exit@gotpcrel]
+        endf
+        .Lafter:
+        pop rax
+        ret
+        """,
+        {".Lafter": CodeReason.NOT_REACHED},
+    ),
+    "a function that is found never to return": (
+        """
+        func f
+        push rbx
+        .cfi_def_cfa_offset 16
+        test edi, edi
+        je .Lfail
+        pop rbx
+        .cfi_def_cfa_offset 8
+        ret
+        .Lfail:
+        .cfi_def_cfa_offset 16
+        call fail
+        endf
+        .Lafter:
+        push rax
+        push rax
+        ret
+        func fail
+        sub rsp, 24
+        .cfi_def_cfa_offset 32
+        call abort@plt
+        endf
+        """,
+        {".Lafter": CodeReason.NOT_REACHED},
+    ),
+    "a call that padding follows": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call unknown@plt
+        endf
+        .p2align 4, 0x90
+        func g
+        ret
+        endf
+        """,
+        {},
+    ),
+    "a call right before another function": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call unknown@plt
+        endf
+        func g
+        ret
+        endf
+        """,
+        {},
+    ),
+    "a tail call": (
+        """
+        func f
+        push rbx
+        .cfi_def_cfa_offset 16
+        pop rbx
+        .cfi_def_cfa_offset 8
+        jmp g
+        endf
+        func g
+        push r12
+        .cfi_def_cfa_offset 16
+        pop r12
+        .cfi_def_cfa_offset 8
+        jmp puts@plt
+        endf
+        """,
+        {},
+    ),
+    "a tail shared by two functions": (
+        """
+        func f
+        push rbx
+        .cfi_def_cfa_offset 16
+        mov ebx, 1
+        jmp .Ltail
+        endf
+        func g
+        push rbx
+        .cfi_def_cfa_offset 16
+        xor ebx, ebx
+        .Ltail:
+        mov eax, ebx
+        pop rbx
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        """,
+        {},
+    ),
+    "a retpoline": (
+        """
+        func f
+        call .Lset
+        .Lspeculated:
+        .cfi_def_cfa_offset 8
+        pause
+        lfence
+        jmp .Lspeculated
+        endf
+        .p2align 4, 0xcc
+        func g
+        .Lset:
+        mov [rsp], rax
+        endf
+        .Lreturn:
+        ret
+        """,
+        {".Lreturn": CodeReason.RA_UNKNOWN},
+    ),
+    "a jump by a register": (
+        """
+        func f
+        push rbx
+        .cfi_def_cfa_offset 16
+        mov rax, rdi
+        pop rbx
+        .cfi_def_cfa_offset 8
+        jmp rax
+        endf
+        """,
+        {},
+    ),
+    "calls leave their registers as they like": (
+        """
+        func f
+        mov r11, rsp
+        and rsp, -32
+        .cfi_def_cfa r11, 8
+        call unknown@plt
+        endf
+        .Lafter:
+        mov eax, 1
+        ud2
+        """,
+        {".Lafter": CodeReason.SP_UNKNOWN},
+    ),
+    "a function of this file that leaves a register alone": (
+        """
+        func f
+        mov r11, rsp
+        and rsp, -32
+        .cfi_def_cfa r11, 8
+        call leaf
+        mov rsp, r11
+        .cfi_def_cfa rsp, 8
+        ret
+        endf
+        func leaf
+        mov eax, 1
+        ret
+        endf
+        """,
+        {},
+    ),
+    "a function of this file that changes it by what it calls": (
+        """
+        func f
+        mov r11, rsp
+        and rsp, -32
+        .cfi_def_cfa r11, 8
+        call outer
+        endf
+        .Lafter:
+        mov eax, 1
+        ud2
+        func outer
+        call inner
+        ret
+        endf
+        func inner
+        xor r11d, r11d
+        ret
+        endf
+        """,
+        {".Lafter": CodeReason.SP_UNKNOWN},
+    ),
+    "a function of this file that spoils FP": (
+        """
+        func f
+        push rbp
+        .cfi_def_cfa_offset 16
+        .cfi_offset rbp, -16
+        mov rbp, rsp
+        and rsp, -32
+        .cfi_def_cfa rbp, 16
+        call spoils
+        endf
+        .Lafter:
+        mov eax, 1
+        ud2
+        func spoils
+        xor ebp, ebp
+        .cfi_undefined rbp
+        ret
+        endf
+        """,
+        {".Lafter": CodeReason.SP_UNKNOWN},
+    ),
+    "a jump behind a prefix": (
+        """
+        func f
+        push rbx
+        .cfi_def_cfa_offset 16
+        cmp dword ptr [rdi], 0
+        je .Lprefix + 1
+        .Lprefix:
+        lock cmpxchg [rsi], ecx
+        pop rbx
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        """,
+        {},
+    ),
+    "a jump into an instruction at another depth": (
+        """
+        func f
+        test edi, edi
+        je .Lhidden + 2
+        .Lhidden:
+        # movabs rax, ...; from the third byte on: nop; nop; nop; push rax; push rax; pop rax; pop rax; ret
+        .byte 0x48, 0xb8, 0x90, 0x90, 0x90, 0x50
+        endf
+        .Ldiffers:
+        .byte 0x50, 0x58, 0x58, 0xc3
+        ret
+        """,
+        {".Ldiffers": CodeReason.PATHS_DISAGREE},
+    ),
+    "the code of a signal's return": (
+        """
+        func f
+        ret
+        endf
+        .type restore, @function
+        restore:
+        mov rax, 15
+        syscall
+        .Lafter:
+        push rax
+        ret
+        """,
+        {"restore": CodeReason.CONTRADICTED, ".Lafter": CodeReason.NOT_REACHED},
+    ),
+    "a system call that ends the process": (
+        """
+        func f
+        push rbx
+        .cfi_def_cfa_offset 16
+        mov eax, 39
+        syscall
+        mov eax, 231
+        syscall
+        endf
+        .Lafter:
+        push rax
+        ret
+        """,
+        {".Lafter": CodeReason.NOT_REACHED},
+    ),
+    "a new thread has another stack": (
+        """
+        func f
+        mov eax, 56
+        syscall
+        endf
+        .Lafter:
+        xor ebp, ebp
+        test eax, eax
+        je .Lchild
+        ret
+        .Lchild:
+        ud2
+        """,
+        {".Lafter": CodeReason.SP_UNKNOWN},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rows(name: str, tmp_path: Path) -> None:
+    source, reasons = PROGRAMS[name]
+    assert assembled(AMD64, source, tmp_path).problems(reasons) == []
+
+
+@pytest.mark.xfail(strict=True, reason="what a function of this file saves and restores counts as changed, but for FP")
+def test_a_function_of_this_file_that_saves_a_register(tmp_path: Path) -> None:
+    source = """
+        func f
+        push rbx
+        .cfi_def_cfa_offset 16
+        mov rbx, rsp
+        and rsp, -64
+        .cfi_def_cfa rbx, 16
+        call saves
+        mov rsp, rbx
+        .cfi_def_cfa rsp, 16
+        pop rbx
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        func saves
+        push rbx
+        .cfi_def_cfa_offset 16
+        xor ebx, ebx
+        pop rbx
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+    """
+    assert assembled(AMD64, source, tmp_path).problems({}) == []
