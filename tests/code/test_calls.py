@@ -188,22 +188,24 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         func f
         mov r11, rsp
         and rsp, -32
-        .cfi_def_cfa r11, 8
-        call unknown@plt
         endf
-        .Lafter:
+        .Lcall:
+        call unknown@plt
         mov eax, 1
         ud2
         """,
-        {".Lafter": CodeReason.SP_UNKNOWN},
+        {".Lcall": CodeReason.SP_UNKNOWN},
     ),
     "a function of this file that leaves a register alone": (
         """
         func f
         mov r11, rsp
         and rsp, -32
-        .cfi_def_cfa r11, 8
+        endf
+        .Lcall:
         call leaf
+        .cfi_startproc
+        .cfi_def_cfa r11, 8
         mov rsp, r11
         .cfi_def_cfa rsp, 8
         ret
@@ -213,17 +215,16 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         ret
         endf
         """,
-        {},
+        {".Lcall": CodeReason.SP_UNKNOWN},
     ),
     "a function of this file that changes it by what it calls": (
         """
         func f
         mov r11, rsp
         and rsp, -32
-        .cfi_def_cfa r11, 8
-        call outer
         endf
-        .Lafter:
+        .Lcall:
+        call outer
         mov eax, 1
         ud2
         func outer
@@ -235,7 +236,7 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         ret
         endf
         """,
-        {".Lafter": CodeReason.SP_UNKNOWN},
+        {".Lcall": CodeReason.SP_UNKNOWN},
     ),
     "a function of this file that spoils FP": (
         """

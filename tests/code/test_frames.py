@@ -96,12 +96,15 @@ FRAMES: Final = {
         # at rsp + 0, from where the register has another value
         .cfi_escape 0x10, 6, 2, 0x77, 0
         push r10
-        # rsp + 8
+        # FP at rsp + 8; the CFA is the word at rsp + 0
         .cfi_escape 0x10, 6, 2, 0x77, 8
+        .cfi_escape 0x0f, 3, 0x77, 0, 0x06
         sub rsp, 40
         .cfi_escape 0x10, 6, 2, 0x77, 48
+        .cfi_escape 0x0f, 3, 0x77, 40, 0x06
         mov r10, [rbp-8]
         leave
+        .cfi_def_cfa r10, 0
         .cfi_restore rbp
         lea rsp, [r10-8]
         .cfi_def_cfa rsp, 8
@@ -136,9 +139,9 @@ FRAMES: Final = {
         and rsp, -64
         .cfi_def_cfa rax, 8
         mov [rsp+32], rax
-        call g
-        # the word at rsp + 32, and 8 more; where the call is, rax has still the copy
+        # the word at rsp + 32, and 8 more: calls change rax
         .cfi_escape 0x0f, 5, 0x77, 32, 0x06, 0x23, 8
+        call g
         xor eax, eax
         mov rsp, [rsp+32]
         .cfi_def_cfa rsp, 8

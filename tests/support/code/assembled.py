@@ -155,9 +155,8 @@ def _linked(
     local = ("--keep-locals",) if keeps_locals else ()
     subprocess.run([tools[0], *local, stem.with_suffix(".s"), "-o", target], check=True)
     kind = ("-static", "-e", "0") if is_static else ("-shared",)
-    # Without CFI, the linker would make some for its stubs.
+    # It would make CFI for its stubs, which are none of the program's.
     keep = ("--discard-none",) if keeps_locals else ()
-    subprocess.run(
-        [tools[1], *kind, *keep, "--no-ld-generated-unwind-info", *options, target, "-o", linked], check=True
-    )
+    quiet = ("--no-ld-generated-unwind-info",) if arch is AMD64 else ()
+    subprocess.run([tools[1], *kind, *keep, *quiet, *options, target, "-o", linked], check=True)
     return load(linked)

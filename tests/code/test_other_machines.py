@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of AArch64 and s390x, with CFI by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe.arch import AARCH64_LE, S390X
+from tests.support.code.assembled import assembled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cfi2sframe.arch import Arch
+
+pytestmark = pytest.mark.oracle
+
+#: In s390x's rows, what is saved stays in its slot when the register has been loaded again.
+PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
+    "AArch64: a frame, and pointer authentication": (
+        AARCH64_LE,
+        """
+        func f
+        paciasp
+        .cfi_negate_ra_state
+        stp x29, x30, [sp, #-48]!
+        .cfi_def_cfa_offset 48
+        .cfi_offset 29, -48
+        .cfi_offset 30, -40
+        mov x29, sp
+        bl g
+        ldp x29, x30, [sp], #48
+        .cfi_def_cfa_offset 0
+        .cfi_restore 29
+        .cfi_restore 30
+        autiasp
+        .cfi_negate_ra_state
+        ret
+        endf
+        func g
+        sub sp, sp, #0x2000
+        .cfi_def_cfa_offset 0x2000
+        add sp, sp, #0x2000
+        .cfi_def_cfa_offset 0
+        ret
+        endf
+        """,
+    ),
+    "AArch64: SP of any size, by FP": (
+        AARCH64_LE,
+        """
+        func f
+        stp x29, x30, [sp, #-16]!
+        .cfi_def_cfa_offset 16
+        .cfi_offset 29, -16
+        .cfi_offset 30, -8
+        mov x29, sp
+        sub sp, sp, x0
+        .cfi_def_cfa 29, 16
+        mov sp, x29
+        .cfi_def_cfa 31, 16
+        ldp x29, x30, [sp], #16
+        .cfi_def_cfa_offset 0
+        .cfi_restore 29
+        .cfi_restore 30
+        ret
+        endf
+        """,
+    ),
+    "AArch64: a table of bytes": (
+        AARCH64_LE,
+        """
+        func f
+        sub sp, sp, #16
+        .cfi_def_cfa_offset 16
+        cmp w0, #1
+        b.hi .Lfirst
+        adr x1, .Ltable
+        ldrb w0, [x1, w0, uxtw]
+        adr x2, .Lfirst
+        add x0, x2, w0, sxtb #2
+        br x0
+        .Lfirst:
+        add sp, sp, #16
+        .cfi_def_cfa_offset 0
+        ret
+        .Lsecond:
+        .cfi_def_cfa_offset 16
+        mov w0, #1
+        b .Lfirst
+        endf
+        .section .rodata
+        .Ltable: .byte 0, (.Lsecond - .Lfirst) / 4
+        """,
+    ),
+    "s390x: registers saved and loaded together": (
+        S390X,
+        """
+        func f
+        stmg %r11, %r15, 88(%r15)
+        .cfi_offset 11, -72
+        .cfi_offset 14, -48
+        aghi %r15, -176
+        .cfi_def_cfa_offset 336
+        brasl %r14, g
+        lmg %r11, %r15, 264(%r15)
+        .cfi_def_cfa_offset 160
+        br %r14
+        endf
+        func g
+        ltgr %r2, %r2
+        ber %r14
+        lghi %r2, 1
+        br %r14
+        endf
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rows(name: str, tmp_path: Path) -> None:
+    arch, source = PROGRAMS[name]
+    # Numbers below a page are no addresses for the analysis.
+    assert assembled(arch, source, tmp_path, options=("-Ttext-segment=0x10000",)).problems() == []
