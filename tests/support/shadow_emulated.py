@@ -160,16 +160,24 @@ class EmulatedShadow:
 
     def _leave(self, now: Registers) -> None:
         self.sums["returns"] += 1
-        ra = self._frames.pop().ra
-        while self._frames and self._frames[-1].ra == now.pc and self._cfa_of(now) >= self._frames[-1].cfa:
-            self._frames.pop()
-        self._no_break_at(ra)
+        while self._returns(now):
+            self._no_break_at(self._frames.pop().ra)
+
+    def _returns(self, now: Registers) -> bool:
+        """Whether a frame is over: a helper may return to its caller's caller, past frames that end where it does."""
+        cfa = self._cfa_of(now)
+        for frame in reversed(self._frames):
+            if frame.cfa > cfa:
+                return False
+            if frame.ra == now.pc:
+                return True
+        return False
 
     def _step(self) -> None:
         before = self._gdb.registers()
         self._step_over()
         now = self._gdb.registers()
-        if self._frames[-1].ra == now.pc and self._cfa_of(now) >= self._frames[-1].cfa:
+        if self._returns(now):
             self._leave(now)
         elif self._is_call(before, now):
             left = self._entries.setdefault(now.pc, 3)
