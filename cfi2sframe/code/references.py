@@ -45,6 +45,10 @@ _LARL, _BRCL, _BRASL = 0, 4, 5
 _ADD_DISTANCE: Final = 4
 
 
+#: Bytes of a piece of code for each range of addresses that is looked for: in smaller ones, all is looked at.
+_BYTES_PER_SPAN: Final = 32
+
+
 def references_in(machine: int, data: bytes, vaddr: int) -> Iterator[Reference]:
     """Yield what some bytes of code at an address may refer to; `machine` is that of the ELF header."""
     return _FINDERS[machine](data, vaddr)
@@ -78,6 +82,8 @@ def references_to(
 
 def _upper_halves(spans: Sequence[Span], start_vaddr: int, end_vaddr: int) -> set[bytes] | None:
     """Return the upper halves of distances from a piece of code to some addresses; None: there are many of them."""
+    if len(spans) > (end_vaddr - start_vaddr) // _BYTES_PER_SPAN:
+        return None
     found: set[int] = set()
     for first, last in spans:
         low, high = first - end_vaddr - _FIELD_SIZE >> 16, last - start_vaddr >> 16

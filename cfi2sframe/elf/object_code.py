@@ -39,10 +39,15 @@ class RelocatedCode:
         self.imports: dict[int, str] = {}
         self._sections: dict[int, bytes] = {}
         self._first_import = 0
+        #: By a section's number, those that have its relocations.
+        self._relocations: dict[int, list[ElfSection]] = {}
         if image.is_relocatable:
             end = max((section.vaddr + section.size for section in image.sections), default=0)
             self._first_import = -(-end // _IMPORT_ALIGNMENT) * _IMPORT_ALIGNMENT + _IMPORT_ALIGNMENT
             self.imports = dict(self._undefined())
+            for table in image.sections:
+                if table.type == c.SHT_RELA and table.link < len(image.sections):
+                    self._relocations.setdefault(table.info, []).append(table)
 
     def read(self, code: CodeRange, start_vaddr: int, end_vaddr: int) -> bytes:
         """Return the bytes of addresses in a code range; fewer where the file does not have them."""
@@ -69,9 +74,7 @@ class RelocatedCode:
         image = self.image
         data = bytearray(image.code_bytes(code, section.vaddr, section.end_vaddr))
         known = _DISTANCES[image.arch.elf_machine]
-        for table in image.sections:
-            if table.type != c.SHT_RELA or table.info != section.index or table.link >= len(image.sections):
-                continue
+        for table in self._relocations.get(section.index, ()):
             try:
                 entries = image.section_bytes(table)
                 symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])

@@ -175,7 +175,7 @@ FILES: Final[dict[str, Callable[[], bytes]]] = {
     "jumps into a block": hidden_jumps,
     "code without bytes": sparse,
     "bytes without instructions": lambda: file(b"\x06" * SIZE),
-    "sections": lambda: sections(1500),
+    "sections": lambda: sections(4000),
     "calls of anything": lambda: at_random((b"\x50", b"\x58", RET, b"\x90"), b"\xe8", (0,)),
     "branches to anything": lambda: at_random((b"\x50", b"\x58", b"\x55", b"\x90"), b"\x0f\x84", (0,)),
     "entries everywhere": lambda: file(random.Random(1).randbytes(SIZE // 10), range(SIZE // 10)),  # noqa: S311
