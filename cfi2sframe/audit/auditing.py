@@ -233,10 +233,10 @@ class _Comparison:
 
 def _first_of_go(image: ElfImage, entries: CfiEntries) -> int:
     """Return the number of the first FDE that Go's tools may have made: all but those of .eh_frame, in Go's files."""
-    if any(True for name in _GO_SECTIONS for _ in image.sections_named(name)):
-        for first in entries.source_starts:
-            if first < len(entries) and entries[first].section.kind != "eh_frame":
-                return first
+    kinds = {first: entries[first].section.kind for first in entries.source_starts if first < len(entries)}
+    # Other linkers put the table into a section of another name, where it is found, too.
+    if "gopclntab" in kinds.values() or any(any(image.sections_named(name)) for name in _GO_SECTIONS):
+        return next((first for first, kind in kinds.items() if kind != "eh_frame"), len(entries))
     return len(entries)
 
 
