@@ -15,6 +15,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.elf.ranges import without
 from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.errors import ElfError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.elf.ranges import Span
     from cfi2sframe.elf.sections import CodeRange
 
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
@@ -106,6 +108,20 @@ def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int
         if match.end() < len(data) - _MAX_INSTRUCTION_SIZE:
             break
     return vaddr - start_vaddr
+
+
+def code_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
+    """Yield the executable code outside of ascending ranges that do not overlap, but for gaps that only padding fills.
+
+    Raises `BudgetError` when the padding is out of proportion to the file.
+    """
+    starts, ends = [span.start for span in held], [span.end for span in held]
+    for code in image.code_ranges:
+        # There may be thousands of ranges, and of sections.
+        first, last = bisect_right(ends, code.start_vaddr), bisect_left(starts, code.end_vaddr)
+        for gap in without([(code.start_vaddr, code.end_vaddr)], held[first:last]):
+            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
+                yield code, gap
 
 
 def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) -> Padding:

@@ -15,17 +15,16 @@ from cfi2sframe.dwarf.programs import Cfi, read_programs
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.elf.ranges import Span, united, without
 from cfi2sframe.errors import BudgetError, CfiError, ElfError, UnfitError
-from cfi2sframe.padding import fill_size
+from cfi2sframe.padding import code_outside
 from cfi2sframe.reasons import UnreadSource
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sources import FoundCfi
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.elf.sections import CodeRange
 
 
 def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
@@ -34,7 +33,7 @@ def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
     Raises `BudgetError` when the padding is out of proportion to the file.
     """
     held = united((*_functions(code_map), *code_map.padding.ranges))
-    return [gap for code, gap in _gaps(image, held) if image.code_bytes(code, gap.start, gap.start + 1)]
+    return [gap for code, gap in code_outside(image, held) if image.code_bytes(code, gap.start, gap.start + 1)]
 
 
 def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None = None) -> Cfi:
@@ -72,7 +71,7 @@ def _derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | None)
     if derived is None:
         # Stubs are what they are, in whatever way the user wants them described.
         covered = _functions(map_code(image, cfi.entries, SFRAME_VERSION_3))
-        if next(_gaps(image, covered), None) is None:
+        if next(code_outside(image, covered), None) is None:
             return cfi._replace(underived=())
         from cfi2sframe.code.as_cfi import placeable
         from cfi2sframe.code.derive import derive
@@ -97,11 +96,3 @@ def _functions(code_map: CodeMap) -> list[Span]:
     held = list(map(Span, code_map.pieces.starts, code_map.pieces.ends))
     held += [Span(stub.start_vaddr, stub.start_vaddr + stub.size) for stub in stubs.functions]
     return sorted((*held, *without(((s.start_vaddr, s.start_vaddr + s.size) for s in stubs.left_out), held)))
-
-
-def _gaps(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
-    """Yield the code between what is held, but for gaps that only padding fills."""
-    for code in image.code_ranges:
-        for gap in without([(code.start_vaddr, code.end_vaddr)], held):
-            if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start:
-                yield code, gap

@@ -7,7 +7,7 @@ at the depth of the entry, or a jump to another entry at that depth. The other c
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.code_reasons import CodeReason
@@ -22,7 +22,7 @@ from cfi2sframe.code.rows import RowMaker
 from cfi2sframe.code.runs import BlockReader, Run, functions_of, start_of, without_overlaps
 from cfi2sframe.code.surroundings import ImageSurroundings
 from cfi2sframe.elf.ranges import Span, without
-from cfi2sframe.padding import fill_size
+from cfi2sframe.padding import code_outside, fill_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -48,21 +48,10 @@ def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
 
     Raises `BudgetError` when the code is out of proportion to the file, `InputError` where capstone cannot be loaded.
     """
-    spans = _code_without(image, covered)
+    spans = [gap for _, gap in code_outside(image, covered)]
     if not spans:
         return Derived()
     return _Derivation(image, spans, covered).run()
-
-
-def _code_without(image: ElfImage, covered: Sequence[Span]) -> list[Span]:
-    """Return the executable code outside of some ranges, without gaps that only padding fills."""
-    found: list[Span] = []
-    starts, ends = [span.start for span in covered], [span.end for span in covered]
-    for code in image.code_ranges:
-        first, last = bisect_right(ends, code.start_vaddr), bisect_left(starts, code.end_vaddr)
-        gaps = without([(code.start_vaddr, code.end_vaddr)], covered[first:last])
-        found += [gap for gap in gaps if fill_size(image, code, gap.start, gap.end) < gap.end - gap.start]
-    return found
 
 
 class _Derivation:
