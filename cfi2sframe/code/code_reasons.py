@@ -15,7 +15,5 @@ class CodeReason(Enum):
     PATHS_DISAGREE = "paths disagree on the stack depth"
     SP_UNKNOWN = "SP has an unknown value, and nothing else leads to the CFA"
     RA_UNKNOWN = "the RA is overwritten"
-    FP_UNKNOWN = "the caller's FP is lost"
     UNKNOWN_INSTRUCTION = "an instruction whose effect is not known"
-    NOT_IN_FILE = "its bytes are not in the file"
     NO_LOCAL_SYMBOL = "no local symbol gives a linker its place"
