@@ -26,12 +26,12 @@ class DepthVerdict(NamedTuple):
 
     confirms: bool = False
     contradicts: bool = False
-    detail: str = ""
 
 
 _INDIRECT: Final = frozenset({Flow.RETURN, Flow.BRANCH_INDIRECT, Flow.JUMP_INDIRECT})
 _NEUTRAL: Final = DepthVerdict()
 _CONFIRMS: Final = DepthVerdict(confirms=True)
+_CONTRADICTS: Final = DepthVerdict(contradicts=True)
 
 
 class BlockEnd(NamedTuple):
@@ -123,7 +123,7 @@ class Exits:
         number = state.registers[JUMP_TARGET].offset
         if number in self.arch.sigreturn_calls:
             # What comes here was not called: the kernel has made the frame of a signal above SP.
-            return BlockEnd(verdict=DepthVerdict(contradicts=True, detail="a return from a signal"))
+            return BlockEnd(verdict=_CONTRADICTS)
         return BlockEnd()
 
     def _conditional(self, end: int, effect: Effect, state: State, block: Block) -> BlockEnd:
@@ -154,7 +154,7 @@ class Exits:
             return (target,), _NEUTRAL
         known = self._state_at(target)
         if known is None or not self._is_same_frame(known, state):
-            return (), DepthVerdict(contradicts=True, detail=f"a jump to 0x{target:x} with another frame")
+            return (), _CONTRADICTS
         self.has_shared_code = True
         return (), _CONFIRMS
 
@@ -190,7 +190,7 @@ class Exits:
         if self.flow.is_at_return(state):
             return _CONFIRMS
         if sp is not None and sp.base == CFA and sp != self._entry_sp:
-            return DepthVerdict(contradicts=True, detail=f"a jump with SP at CFA{sp.offset:+d}")
+            return _CONTRADICTS
         return _NEUTRAL
 
     def _return_verdict(self, effect: Effect, state: State, block: Block) -> DepthVerdict:
@@ -206,7 +206,7 @@ class Exits:
             return _NEUTRAL
         if sp == self._entry_sp and not effect.popped:
             return _CONFIRMS if self.flow.is_at_return(state) or self.arch.ra_slot is None else _NEUTRAL
-        return DepthVerdict(contradicts=True, detail=f"a return with SP at CFA{sp.offset:+d}")
+        return _CONTRADICTS
 
 
 def _call_vaddr(block: Block) -> int | None:
