@@ -164,15 +164,22 @@ def _sample(
 def _is_explained(example: dict[str, Any]) -> bool:
     """Whether the walks went through a frame where the CFI itself is known to be wrong, and both lost their way.
 
-    Or whether SP has got its value of the caller from a register, as in longjmp before its jump: it is the CFA then,
-    and walkers end where SP does not grow.
+    Or whether a walk ended because SP did not grow where it indeed does not.
     """
     common = example["walk"][: max(1, example["first_difference"] - example["window_start"])]
     places = [(Path(place["module"] or ""), int(place["offset"], 0)) for place in common]
-    if example["ending"] == "loop":
-        last = _entry_and_state(*places[-1])
-        return last is not None and isinstance(last[1].sp, InRegister)
+    if example["ending"] == "loop" and _has_sp_of_its_caller(*places[-1]):
+        return True
     return any(_has_wrong_cfi(*place) for place in places)
+
+
+def _has_sp_of_its_caller(module: Path, vaddr: int) -> bool:
+    """Whether the CFA is SP: before the jump of longjmp, and before the jump to a landing pad."""
+    found = _entry_and_state(module, vaddr)
+    if found is None:
+        return False
+    state = found[1]
+    return isinstance(state.sp, InRegister) or state.cfa == RegisterOffset(load(str(module)).arch.sp_register, 0)
 
 
 def _entry_and_state(module: Path, vaddr: int) -> tuple[str, RowState] | None:
