@@ -78,7 +78,7 @@ def _is_before_pad(vaddr: int, decoder: Decoder, pads: LandingPads) -> bool:
     decoded = decoder.at(vaddr)
     if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
         return False
-    return decoded.end_vaddr in pads
+    return vaddr + decoded.size in pads
 
 
 def _kind_of(row: RowState | None, arch: CodeArch, *, is_function: bool) -> _Entry | None:

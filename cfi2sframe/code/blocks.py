@@ -117,7 +117,8 @@ class Blocks:
             decoded = decoder.at(vaddr)
             if decoded is None:
                 return Block(vaddr, tuple(changes), None, changed, is_cut=True)
-            end, effect, bits = decoded
+            size, effect, bits = decoded
+            end = vaddr + size
             if effect is None:
                 return Block(end, tuple(changes), Exit(vaddr, end, None), changed, is_cut=False)
             if effect.steps:

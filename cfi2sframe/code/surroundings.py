@@ -121,7 +121,7 @@ class ImageSurroundings:
             if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
                 break
             self.image.budget.spend(1, _PADDING)
-            vaddr = decoded.end_vaddr
+            vaddr += decoded.size
             if self.decoder.span_of(vaddr) is None:
                 return True
         return vaddr != first and (vaddr in self._entries or vaddr in self.decoder.constants)
