@@ -338,6 +338,33 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         """,
         {".Lafter": CodeReason.SP_UNKNOWN},
     ),
+    "a tail call to a function that pointers lead to, too": (
+        """
+        func f
+        push rbp
+        .cfi_def_cfa_offset 16
+        .cfi_offset rbp, -16
+        xor ebp, ebp
+        lea rdi, [rip+.Lg]
+        call atexit@plt
+        pop rbp
+        .cfi_restore rbp
+        .cfi_def_cfa_offset 8
+        jmp .Lg
+        endf
+        .balign 16
+        .Lg:
+        .cfi_startproc
+        sub rsp, 40
+        .cfi_def_cfa_offset 48
+        call puts@plt
+        add rsp, 40
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_endproc
+        """,
+        {},
+    ),
 }
 
 
