@@ -374,6 +374,25 @@ def test_rows(name: str, tmp_path: Path) -> None:
     assert assembled(AMD64, source, tmp_path).problems(reasons) == []
 
 
+@pytest.mark.parametrize("is_static", [False, True], ids=["a number in a library", "an address in a program"])
+def test_a_number_is_an_address_where_addresses_are_fixed(tmp_path: Path, *, is_static: bool) -> None:
+    """Rust's `char` has values from 0x110000 on that are none, which begin code of large libraries, too."""
+    source = f"""
+        func f
+        mov eax, 0x110010
+        ret
+        endf
+        .balign 16
+        .Lg:
+        {".cfi_startproc" if is_static else ""}
+        xor eax, eax
+        ret
+        {".cfi_endproc" if is_static else ""}
+    """
+    program = assembled(AMD64, source, tmp_path, is_static=is_static, options=("--section-start=.text=0x110000",))
+    assert program.problems({} if is_static else {".Lg": CodeReason.NOT_REACHED}) == []
+
+
 @pytest.mark.xfail(strict=True, reason="what a function of this file saves and restores counts as changed, but for FP")
 def test_a_function_of_this_file_that_saves_a_register(tmp_path: Path) -> None:
     source = """
