@@ -365,6 +365,74 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         """,
         {},
     ),
+    "a function of the same file that never returns, by its stub": (
+        """
+        func f
+        sub rsp, 24
+        .cfi_def_cfa_offset 32
+        call fail@plt
+        endf
+        .Lpart:
+        .cfi_startproc
+        .cfi_def_cfa_offset 16
+        call puts@plt
+        jmp .Lback
+        .cfi_endproc
+        .globl fail
+        func fail
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call abort@plt
+        endf
+        func g
+        push rbx
+        .cfi_def_cfa_offset 16
+        test edi, edi
+        jne .Lpart
+        .Lback:
+        pop rbx
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        """,
+        {},
+    ),
+    "a function of the same file that never returns, by its slot": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call qword ptr [rip+fail@gotpcrel]
+        endf
+        .Lafter:
+        ret
+        .globl fail
+        func fail
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call abort@plt
+        endf
+        """,
+        {".Lafter": CodeReason.NOT_REACHED},
+    ),
+    "a function of the same file that returns, by its stub": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call works@plt
+        call qword ptr [rip+works@gotpcrel]
+        add rsp, 8
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        .globl works
+        func works
+        ret
+        endf
+        """,
+        {},
+    ),
 }
 
 
