@@ -15,7 +15,7 @@ from cfi2sframe.code.components import components_of, reason_against
 from cfi2sframe.code.decoder import Decoder
 from cfi2sframe.code.entries import find_entries
 from cfi2sframe.code.exits import Exits
-from cfi2sframe.code.flow import FlowAnalysis, Surroundings
+from cfi2sframe.code.flow import FlowAnalysis
 from cfi2sframe.code.machines import code_arch_of
 from cfi2sframe.code.records import Derived, Underived
 from cfi2sframe.code.rows import RowMaker
@@ -69,9 +69,7 @@ class _Derivation:
         self.entries = find_entries(image, self.decoder, covered)
         known = self.entries.certain | self.entries.possible | self.entries.labels
         around = ImageSurroundings(image, self.decoder, [span.start for span in covered], known, arch)
-        self.around = Surroundings(
-            around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start
-        )
+        self.around = around.answers()
         self.flow = self._new_flow()
         self.rows = RowMaker(arch)
         self.kept: list[_Kept] = []

@@ -53,6 +53,10 @@ class Value(NamedTuple):
     offset: int
 
 
+_CALLER_FP: Final = Value(CALLER_FP, 0)
+_RA: Final = Value(RETURN_ADDRESS, 0)
+
+
 class TableWord(NamedTuple):
     """A word of a table of jumps: which one is not known, but that its number is at most `limit` (None: any).
 
@@ -153,6 +157,7 @@ class Machine:
         self.arch = arch
         self.addresses = addresses
         self.sp = arch.sp_register
+        self.entry_sp = Value(CFA, arch.entry_sp_offset)
 
     def entry_state(self, *, has_caller: bool = True) -> State:
         """Return the state at a function's entry; without a caller, at that of the process."""
@@ -252,6 +257,8 @@ class Machine:
         if value is not None:
             if register == self.sp and state.slots:
                 self._drop_popped(state, value)
+                if value == self.entry_sp:
+                    self._drop_restored(state)
             state.registers[register] = value
         elif register == self.sp:
             self._set_sp(state, address)
@@ -262,6 +269,22 @@ class Machine:
         """Forget the slots that signal handlers may write to once SP has this value, wherever SP is later."""
         lowest = sp.offset - self.arch.red_zone
         for place in [p for p in state.slots if p.base == sp.base and p.offset < lowest]:
+            del state.slots[place]
+
+    def _drop_restored(self, state: State) -> None:
+        """Forget where the RA and FP were saved in a frame that is gone, if the registers have them again.
+
+        What follows may be a tail call, and the function that it leads to may have other callers, which saved nothing.
+        """
+        registers, arch = state.registers, self.arch
+        if registers.get(self.sp) == self.entry_sp:
+            return
+        restored = [
+            value
+            for register, value in ((arch.fp_register, _CALLER_FP), (arch.ra_register, _RA))
+            if registers.get(register) == value
+        ]
+        for place in [p for p, value in state.slots.items() if value in restored]:
             del state.slots[place]
 
     @staticmethod
