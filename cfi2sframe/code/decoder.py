@@ -28,6 +28,8 @@ _MAX_INSTRUCTION_SIZE: Final = 15
 #: The size of every instruction of AArch64.
 _WORD_SIZE: Final = 4
 _REGISTER_BITS: Final = 62
+#: Instructions between the load of an address and that of a table's word, which counts from there.
+_MAX_DISTANCE: Final = 32
 #: In `Decoded.changed`, the bit for a word of a table of jumps.
 _TABLE_BIT: Final = 1 << 62
 #: In `Decoded.changed`, the bit for a store.
@@ -65,7 +67,8 @@ class Decoder:
         self.spans = spans
         self.branch_targets: set[int] = set()
         self.constants: set[int] = set()
-        self._last_constants: dict[int, int] = {}
+        #: By register, the address that was loaded last, and where the instruction after that is.
+        self._last_constants: dict[int, tuple[int, int]] = {}
         self._starts = [span.start for span in spans]
         self._by_text: dict[tuple[str, str, int], Decoded] = {}
         self._swept: dict[int, Decoded] = {}
@@ -146,7 +149,7 @@ class Decoder:
             found[address] = decoded
             reached = address + size
             if decoded.changed & _TABLE_BIT:
-                self._note_table(decoded.effect)
+                self._note_table(decoded.effect, address)
         # Bytes that are no instruction are passed over one by one.
         self.image.budget.spend(_INSTRUCTION_STEPS * (count + 1), _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
@@ -161,7 +164,7 @@ class Decoder:
         if effect is None or (effect.target is None and not self.arch.depends_on_address(mnemonic, operands)):
             self._by_text[mnemonic, operands, size] = decoded
         else:
-            self._note(effect)
+            self._note(effect, address + size)
         return decoded
 
     def _executed(self, target: int | None, operands: str) -> Effect | None:
@@ -174,7 +177,7 @@ class Decoder:
             return self.arch.effect_of_executed(operands, mnemonic, executed)
         return None
 
-    def _note(self, effect: Effect) -> None:
+    def _note(self, effect: Effect, end_vaddr: int) -> None:
         if effect.target is not None:
             if effect.flow != Flow.CALL:
                 self.branch_targets.add(effect.target)
@@ -182,13 +185,28 @@ class Decoder:
         for step in effect.steps:
             if step.op is Op.CONSTANT:
                 self.constants.add(step.offset)
-                self._last_constants[step.register] = step.offset
+                self._last_constants[step.register] = step.offset, end_vaddr
 
-    def _note_table(self, effect: Effect | None) -> None:
-        """Note where a table begins, by the last address that was loaded into the register that it counts from."""
+    def _note_table(self, effect: Effect | None, vaddr: int) -> None:
+        """Note where a table begins, by the address in the register that it counts from."""
         for step in effect.steps if effect is not None else ():
             if step.op is Op.LOAD_INDEXED and step.offset and step.source in self._last_constants:
-                self.constants.add(self._last_constants[step.source] + step.offset)
+                constant, start_vaddr = self._last_constants[step.source]
+                if self._is_kept(step.source, start_vaddr, vaddr):
+                    self.constants.add(constant + step.offset)
+
+    def _is_kept(self, register: int, start_vaddr: int, end_vaddr: int) -> bool:
+        """Whether the instructions between two addresses are few, and leave a register as it is."""
+        for _ in range(_MAX_DISTANCE):
+            if start_vaddr == end_vaddr:
+                return True
+            decoded = self._found.get(start_vaddr)
+            if decoded is None or decoded.effect is None or decoded.changed >> register & 1:
+                return False
+            if decoded.effect.flow not in (Flow.NEXT, Flow.BRANCH):
+                return False
+            start_vaddr += decoded.size
+        return False
 
 
 def _changed(effect: Effect | None) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.effects import JUMP_TARGET, Flow
 from cfi2sframe.code.flow import Surroundings
+from cfi2sframe.code.never_return import never_returns
 from cfi2sframe.code.values import LOADED, Machine
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.dynamic import dynamic_words
@@ -22,21 +23,6 @@ if TYPE_CHECKING:
     from cfi2sframe.code.values import TableWord
     from cfi2sframe.elf.image import ElfImage
 
-#: Functions of C and C++ run-time libraries that never come back to their caller.
-NEVER_RETURN: Final = frozenset(
-    {"abort", "exit", "_exit", "_Exit", "quick_exit", "__exit_thread", "pthread_exit", "thrd_exit"}
-    | {"longjmp", "_longjmp", "siglongjmp", "__longjmp_chk", "__libc_longjmp", "__libc_siglongjmp", "setcontext"}
-    | {"__assert_fail", "__assert_perror_fail", "__assert", "__assert_rtn", "__stack_chk_fail", "__fortify_fail"}
-    | {"__chk_fail", "__libc_fatal", "__libc_start_main", "err", "errx", "verr", "verrx"}
-    | {"__stack_chk_fail_local", "_Unwind_Resume", "__cxa_throw", "__cxa_rethrow", "__cxa_bad_cast"}
-    | {"__cxa_bad_typeid", "__cxa_throw_bad_array_new_length", "__cxa_pure_virtual", "__cxa_call_unexpected"}
-    | {"__cxa_call_terminate", "_ZSt9terminatev", "_ZSt10unexpectedv", "_ZSt17__throw_bad_allocv"}
-    | {"_ZSt16__throw_bad_castv", "_ZSt19__throw_logic_errorPKc", "_ZSt20__throw_length_errorPKc"}
-    | {"_ZSt20__throw_out_of_rangePKc", "_ZSt24__throw_out_of_range_fmtPKcz", "_ZSt24__throw_invalid_argumentPKc"}
-    | {"_ZSt20__throw_system_errori", "_ZSt25__throw_bad_function_callv", "_ZSt21__throw_runtime_errorPKc"}
-    | {"_ZSt28__throw_bad_array_new_lengthv", "rust_begin_unwind", "rust_panic", "_gfortran_stop_string"}
-    | {"_gfortran_runtime_error_at", "_gfortran_os_error_at", "_gfortran_stop_numeric"}
-)
 #: Instructions of a stub up to its jump.
 _MAX_STUB_SIZE: Final = 32
 #: Words of a table of jumps.
@@ -67,7 +53,7 @@ class ImageSurroundings:
         self.arch = arch
         self._starts = starts
         self._entries = entries
-        self._never_return: set[int] = {v for v, name in decoder.code.imports.items() if name in NEVER_RETURN}
+        self._never_return: set[int] = {v for v, name in decoder.code.imports.items() if never_returns(name)}
         #: By name, where the file itself defines a function that it may call as if it were imported.
         self._definitions: dict[str, int] = {}
         self._read_symbols()
@@ -90,7 +76,7 @@ class ImageSurroundings:
                 for symbol in self.image.symbols(table):
                     if symbol.vaddr is None:
                         continue
-                    if symbol.name in NEVER_RETURN:
+                    if never_returns(symbol.name):
                         self._never_return.add(symbol.vaddr)
                     if table.type == c.SHT_DYNSYM and symbol.type == c.STT_FUNC:
                         found.setdefault(symbol.name, set()).add(symbol.vaddr)
@@ -124,7 +110,7 @@ class ImageSurroundings:
 
     def import_returns(self, slot_vaddr: int) -> bool:
         """Whether the function whose address the dynamic loader writes to a word may come back to its caller."""
-        return self._dynamic_words[0].get(slot_vaddr, "") not in NEVER_RETURN
+        return not never_returns(self._dynamic_words[0].get(slot_vaddr, ""))
 
     def definition(self, vaddr: int) -> int | None:
         """Return where the file itself defines the function that a stub at an address calls; None where it does not."""

@@ -30,6 +30,23 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         """,
         {".Lafter": CodeReason.NOT_REACHED},
     ),
+    "imports of other languages that never return": (
+        """
+        func f
+        call Perl_croak@plt
+        endf
+        .Lperl:
+        push rax
+        ret
+        func g
+        call __gnat_rcheck_CE_Range_Check@plt
+        endf
+        .Lada:
+        push rax
+        ret
+        """,
+        {".Lperl": CodeReason.NOT_REACHED, ".Lada": CodeReason.NOT_REACHED},
+    ),
     "an import that returns": (
         """
         func f

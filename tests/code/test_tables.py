@@ -98,6 +98,18 @@ TABLES: Final = {
         .Lgo:
         jmp rcx
         {CASES}""",
+    "an array that a register counted from later": f"""{START} lea r8, [rip+.Ltable]
+        mov r8, rsi
+        movzx ecx, byte ptr [r8+rcx+4]
+        {JUMP} {CASES} {DISTANCES} .long 0x7fffffff""",
+    "an array that a register counts from after a call": f"""{START} lea rcx, [rip+.Ltable]
+        call g
+        movzx ecx, byte ptr [rcx+rax+4]
+        {JUMP} {CASES}
+        func g
+        ret
+        endf
+        {DISTANCES} .long 0x7fffffff""",
     "two tables, one after the other": f"""{START} test esi, esi
         jne .Lelse
         cmp edi, 1
