@@ -102,6 +102,8 @@ class Flow(IntEnum):
 
 #: The flows that leave an address to come back to.
 CALLS: Final = frozenset({Flow.CALL, Flow.CALL_INDIRECT})
+#: The flows that may lead to another function with nothing to come back to: a tail call.
+JUMPS: Final = frozenset({Flow.JUMP, Flow.BRANCH, Flow.JUMP_INDIRECT})
 
 
 class Condition(IntEnum):

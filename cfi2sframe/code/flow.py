@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
-from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
+from cfi2sframe.code.effects import JUMP_TARGET, JUMPS, Condition, Flow, Op, Step
 from cfi2sframe.code.summaries import Summaries
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
@@ -180,6 +180,8 @@ class FlowAnalysis:
         self.spend((_SHORT_BLOCK_STEPS if is_short else _BLOCK_STEPS) + _CHANGE_STEPS * len(block.changes), state)
         self.summaries.mark_changed(start, block.changed)
         if block.exit is not None and block.exit.effect is not None:
+            if block.exit.effect.flow in JUMPS:
+                self.machine.drop_popped_fp(state)
             self._leave(start, block.exit, block.exit.effect, state)
         elif block.exit is None and not block.is_cut:
             self._go(start, block.end_vaddr, state)

@@ -40,8 +40,6 @@ _MAX_SLOTS: Final = 64
 _USUAL_COUNT: Final = 16
 #: Addresses and tables that a register may have at a jump.
 _MAX_TARGETS: Final = 32
-
-
 #: The offset of a number that no limit is known for.
 _NO_LIMIT: Final = 1 << 64
 
@@ -51,10 +49,6 @@ class Value(NamedTuple):
 
     base: int
     offset: int
-
-
-_CALLER_FP: Final = Value(CALLER_FP, 0)
-_RA: Final = Value(RETURN_ADDRESS, 0)
 
 
 class TableWord(NamedTuple):
@@ -239,6 +233,17 @@ class Machine:
             for place in [p for p in state.slots if p.base == sp.base and p.offset < sp.offset]:
                 del state.slots[place]
 
+    def drop_popped_fp(self, state: State) -> None:
+        """Forget, before a jump that may be a tail call, where FP was saved if it has been popped from there.
+
+        Signal handlers spare the slot, so that CFI may name it up to the jump; other callers have saved nothing there.
+        """
+        registers = state.registers
+        fp = registers.get(self.arch.fp_register)
+        if registers.get(self.sp) == self.entry_sp and fp is not None and fp.base == CALLER_FP:
+            for place in [p for p, value in state.slots.items() if value == fp and p < self.entry_sp]:
+                del state.slots[place]
+
     @staticmethod
     def _sum(value: Value, offset: int) -> Value | None:
         base = value.base
@@ -257,8 +262,6 @@ class Machine:
         if value is not None:
             if register == self.sp and state.slots:
                 self._drop_popped(state, value)
-                if value == self.entry_sp:
-                    self._drop_restored(state)
             state.registers[register] = value
         elif register == self.sp:
             self._set_sp(state, address)
@@ -269,22 +272,6 @@ class Machine:
         """Forget the slots that signal handlers may write to once SP has this value, wherever SP is later."""
         lowest = sp.offset - self.arch.red_zone
         for place in [p for p in state.slots if p.base == sp.base and p.offset < lowest]:
-            del state.slots[place]
-
-    def _drop_restored(self, state: State) -> None:
-        """Forget where the RA and FP were saved in a frame that is gone, if the registers have them again.
-
-        What follows may be a tail call, and the function that it leads to may have other callers, which saved nothing.
-        """
-        registers, arch = state.registers, self.arch
-        if registers.get(self.sp) == self.entry_sp:
-            return
-        restored = [
-            value
-            for register, value in ((arch.fp_register, _CALLER_FP), (arch.ra_register, _RA))
-            if registers.get(register) == value
-        ]
-        for place in [p for p, value in state.slots.items() if value in restored]:
             del state.slots[place]
 
     @staticmethod

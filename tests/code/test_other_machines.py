@@ -106,8 +106,6 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         .cfi_def_cfa_offset 336
         brasl %r14, g
         lmg %r11, %r15, 264(%r15)
-        .cfi_restore 11
-        .cfi_restore 14
         .cfi_def_cfa_offset 160
         br %r14
         endf
@@ -132,8 +130,6 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         larl %r2, .Lg
         brasl %r14, atexit@plt
         lmg %r11, %r15, 248(%r15)
-        .cfi_restore 11
-        .cfi_restore 14
         .cfi_def_cfa_offset 160
         jg .Lg
         endf
