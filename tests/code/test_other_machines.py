@@ -117,6 +117,36 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         endf
         """,
     ),
+    "AArch64: an address is loaded whose page begins in a function": (
+        AARCH64_LE,
+        """
+        func f
+        adrp x0, .Lpage
+        add x0, x0, #0xf00
+        ret
+        endf
+        .balign 4096
+        .Lpage:
+        mov x0, #1
+        ret
+        """,
+    ),
+    "AArch64: an address is loaded that begins a page": (
+        AARCH64_LE,
+        """
+        func f
+        adrp x0, .Lpage
+        add x0, x0, :lo12:.Lpage
+        ret
+        endf
+        .balign 4096
+        .Lpage:
+        .cfi_startproc
+        mov x0, #1
+        ret
+        .cfi_endproc
+        """,
+    ),
     "s390x: registers saved and loaded together": (
         S390X,
         """
