@@ -128,7 +128,7 @@ class _Auditor:
             if decoded is None:
                 break
             addresses.append(vaddr)
-            vaddr = decoded.end_vaddr
+            vaddr += decoded.size
         self.reached.update(addresses)
         count = len(addresses)
         if self.entries.program_numbers[number] in self._signal_frames:
@@ -179,7 +179,7 @@ class _Auditor:
                 is_padding = decoded.effect is not None and decoded.effect.is_padding
                 if vaddr not in self.reached and not is_padding:
                     self.undecided[number, Undecided.NOT_REACHED] += 1
-                vaddr = decoded.end_vaddr
+                vaddr += decoded.size
 
     def _findings(self) -> Iterable[Contradiction]:
         """Return contradictions of neighbouring instructions that differ alike as one finding."""

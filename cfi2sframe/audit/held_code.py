@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from cfi2sframe.audit.landing_pads import LandingPads
 from cfi2sframe.code.decoder import Decoder
 from cfi2sframe.code.entries import find_entries
-from cfi2sframe.code.flow import FlowAnalysis, Surroundings
+from cfi2sframe.code.flow import FlowAnalysis
 from cfi2sframe.code.machines import code_arch_of
 from cfi2sframe.code.surroundings import ImageSurroundings
 from cfi2sframe.dwarf.rules import AtCfa, NoRule, RegisterOffset
@@ -47,18 +47,7 @@ def follow(image: ElfImage, rows: RowsInForce) -> FlowAnalysis:
     found = find_entries(image, decoder, ())
     starts = set(rows.pieces.starts)
     around = ImageSurroundings(image, decoder, [], found.certain | found.possible | starts, arch)
-    flow = FlowAnalysis(
-        decoder,
-        arch,
-        Surroundings(
-            around.is_entry,
-            around.returns,
-            around.import_returns,
-            around.table_targets,
-            around.is_start,
-            pads.pad_of,
-        ),
-    )
+    flow = FlowAnalysis(decoder, arch, around.answers()._replace(landing_pad=pads.pad_of))
     if found.process_entry is not None:
         flow.enter(found.process_entry, has_caller=False)
     lazy = set(_lazy_entries(image))
@@ -78,7 +67,7 @@ def _is_before_pad(vaddr: int, decoder: Decoder, pads: LandingPads) -> bool:
     decoded = decoder.at(vaddr)
     if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
         return False
-    return decoded.end_vaddr in pads
+    return vaddr + decoded.size in pads
 
 
 def _kind_of(row: RowState | None, arch: CodeArch, *, is_function: bool) -> _Entry | None:

@@ -44,11 +44,11 @@ def mov(text: Amd64Text) -> Effect:
         if source is not None:
             return Effect((Step(Op.MOVE, target, source),))
         if value is not None:
-            return Effect((Step(Op.CONSTANT, target, offset=value),))
+            return Effect((Step(Op.ABSOLUTE, target, offset=value),))
         return Effect((loaded(target, text.memory(1)),))
     if part is not None:
         if part[1] == 4 and value is not None:
-            return Effect((Step(Op.CONSTANT, part[0], offset=value & 0xFFFFFFFF),))
+            return Effect((Step(Op.ABSOLUTE, part[0], offset=value & 0xFFFFFFFF),))
         if part[1] == 1 and value is not None and text.operands[0][-1] == "l":
             return Effect((Step(Op.CONSTANT, part[0], offset=value & 0xFF, size=1),))
         return _short_copy(text, part[0])

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.code.ascending import Ascending
 from cfi2sframe.code.effects import BETWEEN_STEPS, JUMP_TARGET, NOTHING, RA_SIGN_STATE, Condition, Flow, Op, Step
 from cfi2sframe.code.values import signed
+from cfi2sframe.elf.constants import ET_EXEC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi2sframe.code.decoder import Decoder
-    from cfi2sframe.code.effects import Effect
+    from cfi2sframe.code.effects import CodeArch, Effect
 
 _WORD: Final = 8
 #: Where a block is cut in any case, so that its cost is counted before too much of it has been spent.
@@ -68,6 +69,7 @@ class Blocks:
     def __init__(self, decoder: Decoder, addresses: range) -> None:
         self.decoder = decoder
         self.addresses = addresses
+        self._has_fixed_addresses = decoder.image.header.type == ET_EXEC
         self._starts = Ascending()
         self._known: set[int] = set()
         self._blocks: dict[int, Block] = {}
@@ -110,14 +112,15 @@ class Blocks:
     def _cut(self, start: int) -> Block:
         decoder, known, targets = self.decoder, self._known, self.decoder.branch_targets
         changes: list[Change] = []
-        sieve = _Sieve(decoder.arch.sp_register, decoder.arch.system_call_register, self.addresses)
+        sieve = _Sieve(decoder.arch, self.addresses, has_fixed_addresses=self._has_fixed_addresses)
         changed = 0
         vaddr = start
         while True:
             decoded = decoder.at(vaddr)
             if decoded is None:
                 return Block(vaddr, tuple(changes), None, changed, is_cut=True)
-            end, effect, bits = decoded
+            size, effect, bits = decoded
+            end = vaddr + size
             if effect is None:
                 return Block(end, tuple(changes), Exit(vaddr, end, None), changed, is_cut=False)
             if effect.steps:
@@ -139,12 +142,13 @@ class _Sieve:
     `comparison` is the last one, as long as what it compared has not changed.
     """
 
-    def __init__(self, sp_register: int, system_call_register: int, addresses: range) -> None:
+    def __init__(self, arch: CodeArch, addresses: range, *, has_fixed_addresses: bool) -> None:
         self.comparison: Step | None = None
-        self._sp_register = sp_register
+        self._sp_register = arch.sp_register
         #: Registers whose numbers matter, also those that are no addresses.
-        self._numbered = (system_call_register, JUMP_TARGET, RA_SIGN_STATE)
+        self._numbered = (arch.system_call_register, JUMP_TARGET, RA_SIGN_STATE)
         self._addresses = addresses
+        self._has_fixed_addresses = has_fixed_addresses
         #: Registers with a number, as the size of a large frame.
         self._numbers: dict[int, int] = {}
         #: Registers of which nothing is known, whatever was known at the block's start. The target of a jump that led
@@ -157,8 +161,8 @@ class _Sieve:
         left: list[Step] = []
         for step in steps:
             op, register = step.op, step.register
-            is_number = op is Op.NUMBER
-            if is_number:
+            is_number = op is Op.NUMBER or (op is Op.ABSOLUTE and not self._has_fixed_addresses)
+            if op in (Op.NUMBER, Op.ABSOLUTE):
                 op, step = Op.CONSTANT, step._replace(op=Op.CONSTANT)  # noqa: PLW2901
             if op in (Op.COMPARE, Op.COMPARE_AND_BRANCH):
                 self.comparison = None if register == NOTHING else step

@@ -41,9 +41,12 @@ _WHAT: Final = "the instructions of code without CFI"
 
 
 class Decoded(NamedTuple):
-    """The end of an instruction, its effect, None where that is not known, and a bit for each register it changes."""
+    """The size of an instruction, its effect, None where that is not known, and a bit for each register it changes.
 
-    end_vaddr: int
+    It is one object for all instructions of the same text and effect: most instructions of code are repetitions.
+    """
+
+    size: int
     effect: Effect | None
     changed: int
 
@@ -67,7 +70,7 @@ class Decoder:
         #: By register, the address that was loaded last, and where the instruction after that is.
         self._last_constants: dict[int, tuple[int, int]] = {}
         self._starts = [span.start for span in spans]
-        self._effects: dict[tuple[str, str, int], tuple[Effect | None, int]] = {}
+        self._by_text: dict[tuple[str, str, int], Decoded] = {}
         self._swept: dict[int, Decoded] = {}
         self._found = self._swept
         self._bytes: dict[int, bytes] = {}
@@ -133,32 +136,36 @@ class Decoder:
 
     def _add(self, instructions: Iterable[tuple[int, int, str, str]], limit: int) -> int:
         """Keep the instructions that start before an address, up to one that is known; return where the last ends."""
-        arch, found, effects = self.arch, self._found, self._effects
+        found, swept, by_text = self._found, self._swept, self._by_text
         reached = 0
         count = 0
         for address, size, mnemonic, operands in instructions:
-            if address >= limit or address in found or address in self._swept:
+            if address >= limit or address in found or address in swept:
                 break
             count += 1
-            key = (mnemonic, operands, size)
-            known = effects.get(key)
-            if known is None:
-                effect = arch.effect_of(address, size, mnemonic, operands)
-                if effect is not None and effect.flow is Flow.EXECUTE:
-                    effect = self._executed(effect.target, operands)
-                known = effect, _changed(effect)
-                if effect is None or (effect.target is None and not arch.depends_on_address(mnemonic, operands)):
-                    effects[key] = known
-                else:
-                    self._note(effect, address + size)
+            decoded = by_text.get((mnemonic, operands, size))
+            if decoded is None:
+                decoded = self._decode(address, size, mnemonic, operands)
+            found[address] = decoded
             reached = address + size
-            found[address] = Decoded(reached, *known)
-            if known[1] & _TABLE_BIT:
-                self._note_table(known[0], address)
+            if decoded.changed & _TABLE_BIT:
+                self._note_table(decoded.effect, address)
         # Bytes that are no instruction are passed over one by one.
         self.image.budget.spend(_INSTRUCTION_STEPS * (count + 1), _WHAT)
         self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
+
+    def _decode(self, address: int, size: int, mnemonic: str, operands: str) -> Decoded:
+        """Return what a text says that is new, or that counts for one address."""
+        effect = self.arch.effect_of(address, size, mnemonic, operands)
+        if effect is not None and effect.flow is Flow.EXECUTE:
+            effect = self._executed(effect.target, operands)
+        decoded = Decoded(size, effect, _changed(effect))
+        if effect is None or (effect.target is None and not self.arch.depends_on_address(mnemonic, operands)):
+            self._by_text[mnemonic, operands, size] = decoded
+        else:
+            self._note(effect, address + size)
+        return decoded
 
     def _executed(self, target: int | None, operands: str) -> Effect | None:
         """Return the effect of an instruction that executes the one at an address."""
@@ -198,7 +205,7 @@ class Decoder:
                 return False
             if decoded.effect.flow not in (Flow.NEXT, Flow.BRANCH):
                 return False
-            start_vaddr = decoded.end_vaddr
+            start_vaddr += decoded.size
         return False
 
 

@@ -15,7 +15,7 @@ from cfi2sframe.code.components import components_of, reason_against
 from cfi2sframe.code.decoder import Decoder
 from cfi2sframe.code.entries import find_entries
 from cfi2sframe.code.exits import Exits
-from cfi2sframe.code.flow import FlowAnalysis, Surroundings
+from cfi2sframe.code.flow import FlowAnalysis
 from cfi2sframe.code.machines import code_arch_of
 from cfi2sframe.code.records import Derived, Underived
 from cfi2sframe.code.rows import RowMaker
@@ -69,13 +69,13 @@ class _Derivation:
         self.entries = find_entries(image, self.decoder, covered)
         known = self.entries.certain | self.entries.possible | self.entries.labels
         around = ImageSurroundings(image, self.decoder, [span.start for span in covered], known, arch)
-        self.around = Surroundings(
-            around.is_entry, around.returns, around.import_returns, around.table_targets, around.is_start
-        )
+        self.around = around.answers()
         self.flow = self._new_flow()
         self.rows = RowMaker(arch)
         self.kept: list[_Kept] = []
         self.refused: list[Run] = []
+        #: Addresses in what was kept that something else refers to, and where control arrives with a frame.
+        self._late: set[int] = set()
         self._loaded: set[int] = set()
         #: Those of them that the last round has added.
         self._newly_loaded: set[int] = set()
@@ -95,6 +95,8 @@ class _Derivation:
         while True:
             for vaddr in (*found, *self._newly_loaded):
                 if vaddr not in tried and self.decoder.span_of(vaddr) is not None:
+                    if self._is_reached_with_slots(vaddr):
+                        self._late.add(vaddr)
                     (others if vaddr % _FUNCTION_ALIGNMENT else aligned).add(vaddr)
             waiting = aligned or others
             if not waiting and not labels:
@@ -108,16 +110,23 @@ class _Derivation:
             tried |= waiting
             waiting.clear()
             has_shared_code |= self._round(batch)
-        if has_shared_code:
+        if has_shared_code or self._late:
             self._run_again()
         return self._derived()
+
+    def _is_reached_with_slots(self, vaddr: int) -> bool:
+        """Whether a tail call leads to an address in what was kept, with more in its frame than other callers leave."""
+        state = self.flow.states.get(vaddr) if self.flow.is_kept(vaddr) and vaddr not in self.flow.entries else None
+        if state is None or not self.flow.is_at_return(state):
+            return False
+        return state.slots != self.flow.machine.entry_state().slots
 
     def _run_again(self) -> None:
         """Follow control once more from all entries that were kept, at one time.
 
         Code of one round that control reaches in another one has to have the join of all states, and all targets.
         """
-        entries = self.flow.entries & self.flow.kept
+        entries = self.flow.entries & self.flow.kept | self._late
         self.flow = self._new_flow()
         self.kept.clear()
         self._round(entries)

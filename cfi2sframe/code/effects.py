@@ -33,6 +33,8 @@ class Op(IntEnum):
     """register = offset, an address or a number; of a number of 1 byte, the others are as they were"""
     NUMBER = 11
     """register = offset, a number that cannot be an address of code or data"""
+    ABSOLUTE = 12
+    """register = offset, a number that may be an address only where the file has fixed addresses"""
     LOAD = 2
     """register = the `size` bytes at source + offset, signed where `is_signed`; at offset where source is `NOTHING`"""
     STORE = 3
@@ -100,6 +102,8 @@ class Flow(IntEnum):
 
 #: The flows that leave an address to come back to.
 CALLS: Final = frozenset({Flow.CALL, Flow.CALL_INDIRECT})
+#: The flows that may lead to another function with nothing to come back to: a tail call.
+JUMPS: Final = frozenset({Flow.JUMP, Flow.BRANCH, Flow.JUMP_INDIRECT})
 
 
 class Condition(IntEnum):

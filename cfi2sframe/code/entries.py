@@ -143,5 +143,5 @@ def _references(image: ElfImage, decoder: Decoder, span: Span) -> Iterator[Refer
         if effect.flow in (Flow.CALL, Flow.JUMP) and effect.target is not None:
             yield Reference(address, effect.target, effect.flow == Flow.CALL)
         for step in effect.steps:
-            if step.op == Op.CONSTANT:
+            if step.op in (Op.CONSTANT, Op.ABSOLUTE):
                 yield Reference(address, step.offset & _MASK, is_call=False)

@@ -224,7 +224,7 @@ def _has_instruction(flow: FlowAnalysis, start: int, vaddr: int) -> bool:
         decoded = flow.decoder.at(at)
         if decoded is None:
             return False
-        at = decoded.end_vaddr
+        at += decoded.size
     return at == vaddr
 
 

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
-from cfi2sframe.code.effects import JUMP_TARGET, Condition, Flow, Op, Step
+from cfi2sframe.code.effects import JUMP_TARGET, JUMPS, Condition, Flow, Op, Step
 from cfi2sframe.code.summaries import Summaries
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
@@ -49,6 +49,8 @@ class Surroundings(NamedTuple):
     is imported, may come back to its caller; `import_returns(vaddr)`: the same of the function whose address is in the
     word at an address. `table_targets(table)` returns where the words of a table of jumps lead, None when that is not
     known. `is_start(vaddr)`: code starts there that control does not reach from the code before it.
+    `definition(vaddr)` returns where the file itself defines what a stub at an address calls, None where it does not;
+    `import_definition(vaddr)` the same of the word at an address.
     `landing_pad(vaddr)` returns where an exception leads that is thrown by the call at an address, None without one.
     """
 
@@ -57,6 +59,8 @@ class Surroundings(NamedTuple):
     import_returns: Callable[[int], bool]
     table_targets: Callable[[TableWord], tuple[int, ...] | None]
     is_start: Callable[[int], bool]
+    definition: Callable[[int], int | None]
+    import_definition: Callable[[int], int | None]
     landing_pad: Callable[[int], int | None] = lambda _vaddr: None
 
 
@@ -176,6 +180,8 @@ class FlowAnalysis:
         self.spend((_SHORT_BLOCK_STEPS if is_short else _BLOCK_STEPS) + _CHANGE_STEPS * len(block.changes), state)
         self.summaries.mark_changed(start, block.changed)
         if block.exit is not None and block.exit.effect is not None:
+            if block.exit.effect.flow in JUMPS:
+                self.machine.drop_popped_fp(state)
             self._leave(start, block.exit, block.exit.effect, state)
         elif block.exit is None and not block.is_cut:
             self._go(start, block.end_vaddr, state)
@@ -199,7 +205,7 @@ class FlowAnalysis:
             targets = self.targets_of(state)
             if targets is not None:
                 self._call(start, targets, way_out.vaddr, end, state)
-            elif self._jump_returns(state):
+            elif self._jump_returns(start, state):
                 self._come_back(start, end, state)
         elif flow is Flow.SYSTEM_CALL:
             if not self.is_last_call(state):
@@ -218,7 +224,7 @@ class FlowAnalysis:
     def _jump_to_target(self, start: int, state: State) -> None:
         """Let control go where an indirect jump leads."""
         targets = self.targets_of(state)
-        if targets is None and self._jump_returns(state):
+        if targets is None and self._jump_returns(start, state):
             self.summaries.mark_unknown(start)
         self.spend(_BLOCK_STEPS * len(targets or ()), state)
         for each in targets or ():
@@ -243,10 +249,29 @@ class FlowAnalysis:
             self.machine.after_call(landed, self.summaries.clobbered)
             self._go(start, pad, landed)
 
-    def _jump_returns(self, state: State) -> bool:
-        """Whether the function at the address that is jumped to may come back."""
+    def _jump_returns(self, start: int, state: State) -> bool:
+        """Whether the function at the address that a block jumps to may come back."""
         value = state.registers.get(JUMP_TARGET)
-        return value is None or value.base != LOADED or self.around.import_returns(value.offset)
+        if value is None or value.base != LOADED:
+            return True
+        return self.around.import_returns(value.offset) and self._own_returns(
+            start, self.around.import_definition(value.offset)
+        )
+
+    def _own_returns(self, start: int, target: int | None) -> bool:
+        """Whether a function of this code that a block calls as if it were imported may come back; None: another one.
+
+        Where the loader takes another definition instead, that has the same contract.
+        """
+        if (
+            target is None
+            or self.decoder.span_of(target) is None
+            or (target not in self.states and self.is_kept(target))
+        ):
+            return True
+        self.enter(target)
+        self.summaries.add_call(start, target)
+        return self.summaries.returns(target)
 
     def _call(self, start: int, targets: Sequence[int], vaddr: int, end: int, state: State) -> None:
         """Let a block call functions, one of several if there are several."""
@@ -259,7 +284,8 @@ class FlowAnalysis:
         changed, keeps_fp, returns = 0, True, False
         for target in targets:
             if self.decoder.span_of(target) is None:
-                is_returning, bits = self.around.returns(target), self.summaries.clobbered
+                is_returning = self.around.returns(target) and self._own_returns(start, self.around.definition(target))
+                bits = summaries.clobbered
             elif target not in self.states and self.is_kept(target):
                 # Into the midst of a block.
                 is_returning, bits = True, self.summaries.clobbered

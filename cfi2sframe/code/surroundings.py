@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.code.effects import JUMP_TARGET, Flow
+from cfi2sframe.code.flow import Surroundings
 from cfi2sframe.code.never_return import never_returns
 from cfi2sframe.code.values import LOADED, Machine
 from cfi2sframe.elf import constants as c
@@ -51,27 +53,46 @@ class ImageSurroundings:
         self.arch = arch
         self._starts = starts
         self._entries = entries
-        self._never_return = self._named_vaddrs()
+        self._never_return: set[int] = {v for v, name in decoder.code.imports.items() if never_returns(name)}
+        #: By name, where the file itself defines a function that it may call as if it were imported.
+        self._definitions: dict[str, int] = {}
+        self._read_symbols()
         self._words: tuple[dict[int, str], dict[int, int]] | None = None
         self._constants = sorted(decoder.constants)
         self._tables: dict[TableWord, tuple[int, ...] | None] = {}
         self._slots: dict[int, int | None] = {}
         self._are_starts: dict[int, bool] = {}
 
-    def _named_vaddrs(self) -> frozenset[int]:
-        found = {vaddr for vaddr, name in self.decoder.code.imports.items() if never_returns(name)}
+    def _read_symbols(self) -> None:
+        """Take from the symbols which functions never return, and which ones the file defines under one name.
+
+        Of versions of a name that are defined apart, it cannot be told which one is called.
+        """
+        found: dict[str, set[int]] = {}
         for table in self.image.sections:
             if table.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM):
                 continue
-            try:
-                found.update(
-                    symbol.vaddr
-                    for symbol in self.image.symbols(table)
-                    if symbol.vaddr is not None and never_returns(symbol.name)
-                )
-            except ElfError:
-                continue
-        return frozenset(found)
+            with suppress(ElfError):
+                for symbol in self.image.symbols(table):
+                    if symbol.vaddr is None:
+                        continue
+                    if never_returns(symbol.name):
+                        self._never_return.add(symbol.vaddr)
+                    if table.type == c.SHT_DYNSYM and symbol.type == c.STT_FUNC:
+                        found.setdefault(symbol.name, set()).add(symbol.vaddr)
+        self._definitions = {name: min(vaddrs) for name, vaddrs in found.items() if len(vaddrs) == 1}
+
+    def answers(self) -> Surroundings:
+        """Return what the data flow asks, without landing pads."""
+        return Surroundings(
+            self.is_entry,
+            self.returns,
+            self.import_returns,
+            self.table_targets,
+            self.is_start,
+            self.definition,
+            self.import_definition,
+        )
 
     def is_entry(self, vaddr: int) -> bool:
         """Whether a function that another source describes starts at an address, a stub, or what an object imports."""
@@ -91,6 +112,15 @@ class ImageSurroundings:
         """Whether the function whose address the dynamic loader writes to a word may come back to its caller."""
         return not never_returns(self._dynamic_words[0].get(slot_vaddr, ""))
 
+    def definition(self, vaddr: int) -> int | None:
+        """Return where the file itself defines the function that a stub at an address calls; None where it does not."""
+        slot = self._slot_of(vaddr)
+        return None if slot is None else self.import_definition(slot)
+
+    def import_definition(self, slot_vaddr: int) -> int | None:
+        """Return the same of the function whose address the dynamic loader writes to a word."""
+        return self._definitions.get(self._dynamic_words[0].get(slot_vaddr, ""))
+
     def is_start(self, vaddr: int) -> bool:
         """Whether only a jump or a call leads to an address: padding is there, or a function begins."""
         known = self._are_starts.get(vaddr)
@@ -107,7 +137,7 @@ class ImageSurroundings:
             if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
                 break
             self.image.budget.spend(1, _PADDING)
-            vaddr = decoded.end_vaddr
+            vaddr += decoded.size
             if self.decoder.span_of(vaddr) is None:
                 return True
         return vaddr != first and (vaddr in self._entries or vaddr in self.decoder.constants)

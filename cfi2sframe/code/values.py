@@ -40,8 +40,6 @@ _MAX_SLOTS: Final = 64
 _USUAL_COUNT: Final = 16
 #: Addresses and tables that a register may have at a jump.
 _MAX_TARGETS: Final = 32
-
-
 #: The offset of a number that no limit is known for.
 _NO_LIMIT: Final = 1 << 64
 
@@ -153,6 +151,7 @@ class Machine:
         self.arch = arch
         self.addresses = addresses
         self.sp = arch.sp_register
+        self.entry_sp = Value(CFA, arch.entry_sp_offset)
 
     def entry_state(self, *, has_caller: bool = True) -> State:
         """Return the state at a function's entry; without a caller, at that of the process."""
@@ -232,6 +231,17 @@ class Machine:
         # What is below SP belongs to the function that was called.
         if sp is not None:
             for place in [p for p in state.slots if p.base == sp.base and p.offset < sp.offset]:
+                del state.slots[place]
+
+    def drop_popped_fp(self, state: State) -> None:
+        """Forget, before a jump that may be a tail call, where FP was saved if it has been popped from there.
+
+        Signal handlers spare the slot, so that CFI may name it up to the jump; other callers have saved nothing there.
+        """
+        registers = state.registers
+        fp = registers.get(self.arch.fp_register)
+        if registers.get(self.sp) == self.entry_sp and fp is not None and fp.base == CALLER_FP:
+            for place in [p for p, value in state.slots.items() if value == fp and p < self.entry_sp]:
                 del state.slots[place]
 
     @staticmethod

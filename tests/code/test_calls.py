@@ -355,6 +355,101 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         """,
         {".Lafter": CodeReason.SP_UNKNOWN},
     ),
+    "a tail call to a function that pointers lead to, too": (
+        """
+        func f
+        push rbp
+        .cfi_def_cfa_offset 16
+        .cfi_offset rbp, -16
+        xor ebp, ebp
+        lea rdi, [rip+.Lg]
+        call atexit@plt
+        pop rbp
+        .cfi_restore rbp
+        .cfi_def_cfa_offset 8
+        jmp .Lg
+        endf
+        .balign 16
+        .Lg:
+        .cfi_startproc
+        sub rsp, 40
+        .cfi_def_cfa_offset 48
+        call puts@plt
+        add rsp, 40
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_endproc
+        """,
+        {},
+    ),
+    "a function of the same file that never returns, by its stub": (
+        """
+        func f
+        sub rsp, 24
+        .cfi_def_cfa_offset 32
+        call fail@plt
+        endf
+        .Lpart:
+        .cfi_startproc
+        .cfi_def_cfa_offset 16
+        call puts@plt
+        jmp .Lback
+        .cfi_endproc
+        .globl fail
+        func fail
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call abort@plt
+        endf
+        func g
+        push rbx
+        .cfi_def_cfa_offset 16
+        test edi, edi
+        jne .Lpart
+        .Lback:
+        pop rbx
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        """,
+        {},
+    ),
+    "a function of the same file that never returns, by its slot": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call qword ptr [rip+fail@gotpcrel]
+        endf
+        .Lafter:
+        ret
+        .globl fail
+        func fail
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call abort@plt
+        endf
+        """,
+        {".Lafter": CodeReason.NOT_REACHED},
+    ),
+    "a function of the same file that returns, by its stub": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call works@plt
+        call qword ptr [rip+works@gotpcrel]
+        add rsp, 8
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        .globl works
+        func works
+        ret
+        endf
+        """,
+        {},
+    ),
 }
 
 
@@ -362,6 +457,25 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
 def test_rows(name: str, tmp_path: Path) -> None:
     source, reasons = PROGRAMS[name]
     assert assembled(AMD64, source, tmp_path).problems(reasons) == []
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["a number in a library", "an address in a program"])
+def test_a_number_is_an_address_where_addresses_are_fixed(tmp_path: Path, *, is_static: bool) -> None:
+    """Rust's `char` has values from 0x110000 on that are none, which begin code of large libraries, too."""
+    source = f"""
+        func f
+        mov eax, 0x110010
+        ret
+        endf
+        .balign 16
+        .Lg:
+        {".cfi_startproc" if is_static else ""}
+        xor eax, eax
+        ret
+        {".cfi_endproc" if is_static else ""}
+    """
+    program = assembled(AMD64, source, tmp_path, is_static=is_static, options=("--section-start=.text=0x110000",))
+    assert program.problems({} if is_static else {".Lg": CodeReason.NOT_REACHED}) == []
 
 
 @pytest.mark.xfail(strict=True, reason="what a function of this file saves and restores counts as changed, but for FP")

@@ -117,6 +117,32 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         endf
         """,
     ),
+    "s390x: a tail call to a function that pointers lead to, too": (
+        S390X,
+        """
+        func f
+        stmg %r11, %r15, 88(%r15)
+        .cfi_offset 11, -72
+        .cfi_offset 14, -48
+        aghi %r15, -160
+        .cfi_def_cfa_offset 320
+        lgr %r11, %r15
+        larl %r2, .Lg
+        brasl %r14, atexit@plt
+        lmg %r11, %r15, 248(%r15)
+        .cfi_def_cfa_offset 160
+        jg .Lg
+        endf
+        .balign 16
+        .Lg:
+        .cfi_startproc
+        ltgr %r2, %r3
+        ber %r14
+        lghi %r2, 1
+        br %r14
+        .cfi_endproc
+        """,
+    ),
 }
 
 

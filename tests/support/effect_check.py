@@ -60,7 +60,7 @@ class Expected:
             self.limits[step.register] = step.offset
 
     def _value(self, step: Step) -> int | None:
-        if step.op in (Op.CONSTANT, Op.NUMBER):
+        if step.op in (Op.CONSTANT, Op.NUMBER, Op.ABSOLUTE):
             return step.offset & _MASK
         if step.op in (Op.FORGET, Op.LIMIT):
             return None

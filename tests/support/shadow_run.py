@@ -33,6 +33,7 @@ BROKEN: Final = 4
 TIMEOUT_SECONDS: Final = 3600
 #: Of code without CFI amid code that has some: shorter than this are padding, PLTs and start code.
 LEAST_SIZE: Final = 64
+_PAGE_SIZE: Final = 4096
 
 
 class Ranges(NamedTuple):
@@ -169,11 +170,23 @@ def _joined(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def subject_of(path: Path, options: Options, *, covered: bool = False, least_size: int = LEAST_SIZE) -> Subject:
-    """Convert a file in memory; compared are the addresses without CFI, or those with it where `covered` is true."""
+    """Convert a file in memory; compared are the addresses without CFI, or those with it where `covered` is true.
+
+    Where pages are watched (`least_size` > 1), the start code that shares a page with a PLT is left out: the tracer
+    would stop at each call of a library's function.
+    """
     image = load(str(path.resolve()))
     conversion = convert(image, options)
     ranges = with_cfi(image) if covered else without_cfi(image, least_size)
+    if not covered and least_size > 1:
+        ranges = Ranges(tuple(pair for pair in ranges.pairs if not _is_beside_plt(image, *pair)))
     return Subject(path.resolve(), conversion.data, conversion.section_vaddr, ranges)
+
+
+def _is_beside_plt(image: ElfImage, start: int, end: int) -> bool:
+    plts = [(s.vaddr, s.vaddr + s.size) for s in image.sections if s.name in (".plt", ".plt.got", ".plt.sec")]
+    first, last = start - start % _PAGE_SIZE, end + -end % _PAGE_SIZE
+    return end - start < _PAGE_SIZE and any(first < plt_end and plt_start < last for plt_start, plt_end in plts)
 
 
 def write_job(job: Path, subjects: Sequence[Subject]) -> None:

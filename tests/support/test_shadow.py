@@ -14,7 +14,17 @@ from cfi2sframe import Options, convert, load
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import Rule
-from tests.support.shadow_run import SUPPORT, FunctionNames, RefusedError, Report, build_tracer, step, subject_of
+from tests.support.shadow_run import (
+    LEAST_SIZE,
+    SUPPORT,
+    FunctionNames,
+    RefusedError,
+    Report,
+    build_tracer,
+    step,
+    subject_of,
+    without_cfi,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +110,13 @@ def test_enough_calls_are_stepped(tracer: Path, program: Path, tmp_path: Path) -
     assert differing_functions(windows, program) <= {"fill"}
     cut = step(tracer, tmp_path, [subject], [program], limits=("-s", "100"))
     assert (cut.status, cut.sums["steps"]) == (0, 100)
+
+
+def test_start_code_beside_a_plt_is_stepped_only_with_all_else(program: Path) -> None:
+    """Each call of a library's function would stop a program whose pages are watched, at its stub."""
+    assert subject_of(program, Options(), least_size=1).ranges.pairs
+    assert without_cfi(load(str(program)), LEAST_SIZE).pairs
+    assert not subject_of(program, Options()).ranges.pairs
 
 
 def test_every_wrong_row_is_found(tracer: Path, program: Path, tmp_path: Path) -> None:

@@ -46,3 +46,7 @@ def test_its_stacks_are_whole() -> None:
     shares = re.findall(r"in code without CFI: \d+; to the program's start: ([\d.]+) % before, ([\d.]+) % after", text)
     assert len(shares) == 4, text
     assert all(float(before) < 1 and float(after) > 98 for before, after in shares)
+    # gdb's are the same wherever it does not guess; the tool fails for others.
+    outcomes = re.findall(r"beside gdb, (.+): (\d+), \d+ whole; gdb's: (\d+) the same", text)
+    assert len(outcomes) == 8 or "skipped: gdb" in text, text
+    assert all(stops == same for kind, stops, same in outcomes if kind == "elsewhere")

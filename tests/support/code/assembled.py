@@ -60,8 +60,7 @@ class Program(NamedTuple):
     def problems(self, reasons: dict[str, CodeReason] | None = None) -> list[str]:
         """Return where the rows derived are not those of the CFI, and code that is left out for another reason.
 
-        `reasons` has the labels from which on code has no rows. In a row, FP's rule may be its slot where the CFI says
-        nothing: what has been popped is still there.
+        `reasons` has the labels from which on code has no rows.
         """
         derived = self.derived()
         rows = rows_of(derived)
