@@ -11,13 +11,16 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.leb128 import read_uleb
 from cfi2sframe.dwarf.pointer import PointerBases, fixed_size, read_pointer, read_value
+from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.errors import CfiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from cfi2sframe.dwarf.entries import DwarfFde
     from cfi2sframe.dwarf.programs import CfiEntries, CfiEntry
     from cfi2sframe.elf.image import ElfImage
 
@@ -66,8 +69,7 @@ class LandingPads:
         """Yield the call sites of a function that have landing pads. Raises `CfiError` when they are damaged."""
         fde = entry.fde
         encoding = fde.cie.lsda_encoding
-        # Where arguments are pushed, the unwinder pops them on the way, by an instruction that rows do not have.
-        if not _has_area(encoding) or d.DW_CFA_GNU_args_size in fde.instructions:
+        if not _has_area(encoding):
             return
         size = fixed_size(encoding)
         if size is None:
@@ -88,7 +90,13 @@ class LandingPads:
         if length > _MAX_TABLE_SIZE:
             raise CfiError("a call site table of more than a megabyte")
         self.image.budget.spend(4 * length, _WHAT)
-        yield from self._table(self.image.bytes_at(area + position, length) or b"", form, fde.pc_begin_vaddr, base)
+        pushed = _with_arguments(fde, self.image.byte_order)
+        for site in self._table(self.image.bytes_at(area + position, length) or b"", form, fde.pc_begin_vaddr, base):
+            # Where arguments are pushed, the unwinder pops them on the way, by an instruction that rows do not have.
+            self.image.budget.spend(len(pushed), _WHAT)
+            yield site._replace(end_vaddr=site.start_vaddr)
+            for start, end in without([(site.start_vaddr, site.end_vaddr)], pushed):
+                yield CallSite(start, end, site.pad_vaddr)
 
     def _table(self, table: bytes, form: int, function_vaddr: int, base: int) -> Iterator[CallSite]:
         position = 0
@@ -103,6 +111,26 @@ class LandingPads:
 
 def _has_area(encoding: int) -> bool:
     return encoding != d.DW_EH_PE_omit
+
+
+def _with_arguments(fde: DwarfFde, byte_order: str) -> list[Span]:
+    """Return where an FDE says that arguments are on the stack, ascending. Raises `CfiError` when it is damaged."""
+    found: list[Span] = []
+    if d.DW_CFA_GNU_args_size not in fde.instructions:
+        return found
+    vaddr, start_vaddr = fde.pc_begin_vaddr, None
+    for each in read_instructions(fde.instructions, byte_order):
+        if each.opcode == d.DW_CFA_set_loc:
+            raise CfiError("DW_CFA_set_loc beside DW_CFA_GNU_args_size")
+        if each.opcode in ADVANCES and isinstance(each.operands[0], int):
+            vaddr += each.operands[0] * fde.cie.code_alignment
+        if each.opcode == d.DW_CFA_GNU_args_size:
+            if start_vaddr is not None:
+                found.append(Span(start_vaddr, vaddr))
+            start_vaddr = vaddr if each.operands[0] else None
+    if start_vaddr is not None:
+        found.append(Span(start_vaddr, fde.pc_begin_vaddr + fde.pc_range))
+    return found
 
 
 def _byte(data: bytes, offset: int) -> int:

@@ -177,7 +177,9 @@ class ImageSurroundings:
             return None
         self.image.budget.spend(2 * count, _WHAT)
         words = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
-        targets = [word if word is not None and self._is_target(word) else None for word in words]
+        # A compiler may begin a case with a filler. Where nothing limits the index, that is rather padding.
+        is_target = self.decoder.__contains__ if is_limited else self._is_target
+        targets = [word if word is not None and is_target(word) else None for word in words]
         if not is_limited:
             targets = self._probable(table, targets)
         found = tuple(dict.fromkeys(target for target in targets if target is not None))

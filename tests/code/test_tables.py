@@ -59,6 +59,18 @@ TABLES: Final = {
         .Ljump:
         {JUMP} {CASES} {DISTANCES} {OTHER_WORDS}""",
     "a limit by a mask": f"{START} and edi, 1\n {JUMP} {CASES} {DISTANCES} {OTHER_WORDS}",
+    "a case that begins with a filler": f"""{START} cmp edi, 1
+        ja .Lfirst
+        mov edi, edi
+        {JUMP}
+        .Lthird:
+        nop
+        jmp .Lfirst
+        {CASES}
+        .section .rodata
+        .p2align 4
+        .Ltable: .long .Lthird - .Ltable, .Lsecond - .Ltable
+        {OTHER_WORDS}""",
     "a limit by a byte": f"""{START} movzx edi, byte ptr [rsi]
         {JUMP} {CASES} {DISTANCES} .rept 127
         .long .Lfirst - .Ltable, .Lsecond - .Ltable
