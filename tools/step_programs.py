@@ -21,6 +21,8 @@ SOURCES: Final = Path(__file__).resolve().parent / "stepping"
 ENOUGH: Final = ("-c", "6", "-i", "3000")
 #: The same for programs that make millions of calls.
 MANY: Final = (*ENOUGH, "-w", "300")
+#: The same where even two calls of each are many million steps: the first million.
+MILLION: Final = ("-c", "2", "-i", "3000", "-w", "300", "-s", "1000000")
 ALL: Final = ("-a",)
 DAV1D_MASKS: Final = ("sse2", "ssse3", "sse41", "avx2", "avx512icl")
 OPENBLAS_CORES: Final = (
@@ -28,7 +30,7 @@ OPENBLAS_CORES: Final = (
     *("Bobcat", "Atom", "Dunnington", "Penryn", "Opteron"),
 )
 X265_MASKS: Final = ("AVX512", "AVX2", "AVX", "SSE4")
-X265_PARTS: Final = ("pixel", "transforms", "interp", "intrapred")
+X265_PARTS: Final = {"pixel": MANY, "transforms": MANY, "interp": MILLION, "intrapred": MANY}
 X264_PRESETS: Final = ("ultrafast", "medium", "veryslow")
 #: What this machine has to have for the masks and cores above; the others run everywhere.
 _NEEDED_FLAGS: Final = {
@@ -147,7 +149,7 @@ def x265_testbench(kit: Kit) -> list[Run]:
     # A name means that instruction set and all before it; without one, AVX-512 is left out.
     mask = next(mask for mask in X265_MASKS if machine_has(mask))
     words = (program, "--cpuid", mask, "--testbench")
-    return [Run(f"x265 TestBench {part}", program, (*words, part), MANY) for part in X265_PARTS]
+    return [Run(f"x265 TestBench {part}", program, (*words, part), limits) for part, limits in X265_PARTS.items()]
 
 
 def dav1d_decode(kit: Kit) -> list[Run]:
