@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow, Op
-from cfi2sframe.code.references import Reference, references_to
+from cfi2sframe.code.references import Reference, references_to, wanted_in
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.dynamic import dynamic_entries, initializer_vaddrs
 from cfi2sframe.elf.references import referred_addresses
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _BYTES_PER_STEP: Final = 16
 #: Microseconds of work on an instruction of covered code that is decoded.
 _INSTRUCTION_STEPS: Final = 2
+_MAX_INSTRUCTION_SIZE: Final = 15
 _WHAT: Final = "references to code without CFI"
 _MASK: Final = (1 << 64) - 1
 
@@ -108,12 +109,13 @@ def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span
     leads to code without CFI; the function around it is then decoded from its start on, and only instructions count.
     """
     starts = [span.start for span in covered]
-    seen: dict[int, set[Reference]] = {}
+    by_function: dict[int, set[Reference]] = {}
+    wanted = wanted_in(decoder.spans)
     machine, is_fixed = image.arch.elf_machine, image.header.type == c.ET_EXEC
     for code in image.code_ranges:
         data = decoder.code.read(code, code.start_vaddr, code.end_vaddr)
         image.budget.spend(len(data) // _BYTES_PER_STEP, _WHAT)
-        for reference in references_to(machine, data, code.start_vaddr, decoder.spans, is_fixed=is_fixed):
+        for reference in references_to(machine, data, code.start_vaddr, wanted, is_fixed=is_fixed):
             if decoder.span_of(reference.target) is None:
                 continue
             index = bisect_right(starts, reference.vaddr) - 1
@@ -123,21 +125,20 @@ def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span
                 # Every instruction has this size.
                 yield reference
                 continue
-            if index not in seen:
-                seen[index] = set(_references(image, decoder, covered[index]))
-            if reference in seen[index]:
-                yield reference
+            by_function.setdefault(index, set()).add(reference)
+    for index, found in by_function.items():
+        yield from found.intersection(_references(image, decoder, covered[index], {each.vaddr for each in found}))
 
 
-def _references(image: ElfImage, decoder: Decoder, span: Span) -> Iterator[Reference]:
-    """Yield what the instructions of a function call, jump to or load."""
+def _references(image: ElfImage, decoder: Decoder, span: Span, wanted: set[int]) -> Iterator[Reference]:
+    """Yield what the instructions of a function at the addresses `wanted` call, jump to or load."""
     code = image.code_range_of(span.start)
     if code is None:
         return
-    data = decoder.code.read(code, span.start, span.end)
+    data = decoder.code.read(code, span.start, min(span.end, max(wanted) + _MAX_INSTRUCTION_SIZE))
     for address, size, mnemonic, operands in decoder.disassemble(data, span.start):
         image.budget.spend(_INSTRUCTION_STEPS, _WHAT)
-        effect = decoder.arch.effect_of(address, size, mnemonic, operands)
+        effect = decoder.arch.effect_of(address, size, mnemonic, operands) if address in wanted else None
         if effect is None:
             continue
         if effect.flow in (Flow.CALL, Flow.JUMP) and effect.target is not None:

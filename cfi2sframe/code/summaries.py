@@ -41,7 +41,11 @@ class Summaries:
 
     def add_way(self, start: int, target: int) -> None:
         """Note that control gets from one block to another."""
-        self._before.setdefault(target, set()).add(start)
+        before = self._before.setdefault(target, set())
+        if start in before:
+            # What is known of the target since then has been passed on.
+            return
+        before.add(start)
         if target in self._returning:
             self.mark_returning(start)
         if target in self._spoiling_fp:
