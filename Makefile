@@ -106,7 +106,7 @@ step-emulated: venv ## the same for AArch64 and s390x, under qemu and of fewer p
 
 .PHONY: stacks
 
-stacks: venv ## sample stacks of a decoder and of OpenBLAS, and walk them with rows of code without CFI and without
+stacks: venv ## sample stacks of a decoder and of OpenBLAS, and walk them with rows of code without CFI, without, and by gdb
 	tools/fetch-step build/step
 	$(BIN)/python tools/stacks.py
 

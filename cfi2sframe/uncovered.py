@@ -60,7 +60,7 @@ def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | N
 def _main_reason(cfi: Cfi) -> str:
     """Return why most of the code has no rows, for a message."""
     sizes = Counter[str]()
-    for start, end, reason, _ in cfi.underived or ():
+    for start, end, reason in cfi.underived or ():
         sizes[reason.value] += end - start
     return f": {sizes.most_common(1)[0][0]}" if sizes else ""
 

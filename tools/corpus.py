@@ -114,8 +114,14 @@ def find_elf_files(roots: Iterable[str]) -> list[Source]:
 
 def convert_file(source: Source, versions: tuple[int, ...], level: Level | None) -> FileResult:
     """Convert one file in all versions, at one level (None: the default's), and verify what was made."""
-    # The pool's processes collect nothing by themselves.
-    gc.collect()
+    try:
+        return _convert_file(source, versions, level)
+    finally:
+        # The pool's processes collect nothing by themselves, and the next file has limits of its own.
+        gc.collect()
+
+
+def _convert_file(source: Source, versions: tuple[int, ...], level: Level | None) -> FileResult:
     path = source.path
     results = []
     try:

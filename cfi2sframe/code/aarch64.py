@@ -323,6 +323,8 @@ AARCH64_CODE: Final = CodeArch(
     last_system_calls=_EXITS | _SIGRETURN,
     sigreturn_calls=_SIGRETURN,
     clone_calls=_CLONES,
+    # paciasp, pacibsp, bti c
+    entry_marks=tuple(word.to_bytes(4, "little") for word in (0xD503233F, 0xD503237F, 0xD503245F)),
     effect_of=effect_of,
     depends_on_address=depends_on_address,
 )

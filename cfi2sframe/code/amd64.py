@@ -231,6 +231,8 @@ AMD64_CODE: Final = CodeArch(
     last_system_calls=frozenset({15, 60, 231}),
     sigreturn_calls=frozenset({15}),
     clone_calls=frozenset({56, 435}),
+    # endbr64
+    entry_marks=(b"\xf3\x0f\x1e\xfa",),
     effect_of=effect_of,
     depends_on_address=depends_on_address,
 )

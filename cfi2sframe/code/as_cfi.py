@@ -80,7 +80,7 @@ def placeable(image: ElfImage, derived: Derived) -> Derived:
     lost = [function for function in derived.functions if _symbol_at(image, symbols, function.start_vaddr) is None]
     if not lost:
         return derived
-    left_out = [Underived(f.start_vaddr, f.end_vaddr, CodeReason.NO_LOCAL_SYMBOL, "") for f in lost]
+    left_out = [Underived(f.start_vaddr, f.end_vaddr, CodeReason.NO_LOCAL_SYMBOL) for f in lost]
     return Derived(
         tuple([function for function in derived.functions if function not in lost]),
         tuple(sorted([*derived.left_out, *left_out], key=_start_of)),

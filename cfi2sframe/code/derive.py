@@ -234,7 +234,7 @@ class _Derivation:
             start, end = max(vaddr, run.start_vaddr), min(span.end, run.end_vaddr)
             if start < end and isinstance(run.row, CodeReason):
                 yield from self._not_reached(vaddr, start)
-                yield Underived(start, end, run.row, "")
+                yield Underived(start, end, run.row)
                 vaddr = end
         yield from self._not_reached(vaddr, span.end)
 
@@ -244,4 +244,4 @@ class _Derivation:
         if start < end and code is not None:
             start += fill_size(self.image, code, start, end)
             if start < end:
-                yield Underived(start, end, CodeReason.NOT_REACHED, "")
+                yield Underived(start, end, CodeReason.NOT_REACHED)

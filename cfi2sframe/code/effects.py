@@ -146,7 +146,8 @@ class CodeArch(NamedTuple):
     registers as they were. `red_zone` counts the bytes below SP that signal handlers spare. `alignment` is that of
     instructions. `system_call_register` has the number of a system call, `last_system_calls` are those of Linux's calls
     that do not come back, `sigreturn_calls` those of them that return from a signal, and after `clone_calls` a new
-    thread has another stack.
+    thread has another stack. `entry_marks` are instructions that functions begin with where jumps are checked or
+    addresses are signed; AMD64's is also where a call returns for the second time.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from the text of its
     disassembly (capstone's), which is the same for equal texts unless `depends_on_address`. It knows every instruction:
@@ -169,6 +170,7 @@ class CodeArch(NamedTuple):
     last_system_calls: frozenset[int]
     sigreturn_calls: frozenset[int]
     clone_calls: frozenset[int]
+    entry_marks: tuple[bytes, ...]
     effect_of: Callable[[int, int, str, str], Effect | None]
     depends_on_address: Callable[[str, str], bool]
     prepare: Callable[[Any], None] | None = None

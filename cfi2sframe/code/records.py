@@ -27,7 +27,6 @@ class Underived(NamedTuple):
     start_vaddr: int
     end_vaddr: int
     reason: CodeReason
-    detail: str
 
 
 class Derived(NamedTuple):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.code_reasons import CodeReason
-from cfi2sframe.code.effects import RA_SIGN_STATE
+from cfi2sframe.code.effects import RA_SIGN_STATE, Op
 from cfi2sframe.code.records import DerivedFunction
 from cfi2sframe.code.values import CONSTANT, Value
 from cfi2sframe.dwarf.rules import NoRule, RowState, TableBuilder
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
 
     from cfi2sframe.code.blocks import Change
+    from cfi2sframe.code.effects import Step
     from cfi2sframe.code.rows import RowMaker
     from cfi2sframe.code.values import State
 
 #: The RA is signed with the B key.
 _B_KEY: Final = Value(CONSTANT, 2)
+#: The size of every instruction of AArch64, and that of a page for ADRP.
+_WORD_SIZE: Final = 4
+_PAGE_SIZE: Final = 1 << 12
 
 
 class Run(NamedTuple):
@@ -56,13 +60,18 @@ class BlockReader:
         if change is not None:
             for step in change.steps:
                 value = state.registers.get(step.register)
-                if value is not None and value.base == CONSTANT:
+                if value is not None and value.base == CONSTANT and not self._is_page(step, value):
                     self.loaded.add(value.offset)
             # Where the CFA counts from SP, only SP, FP, the RA and the stack matter.
             if not change.changed & self.rows.frame_bits and self.rows.is_plain(self._starts[-1][1]):
                 return
         self._uses_b_key |= state.registers.get(RA_SIGN_STATE) == _B_KEY
         self._add(vaddr, self.rows.row_of(state))
+
+    def _is_page(self, step: Step, value: Value) -> bool:
+        """Whether a step is that of ADRP, which loads the page of an address; what is added says which address."""
+        has_pages = self.rows.arch.alignment == _WORD_SIZE
+        return has_pages and step.op is Op.CONSTANT and value.offset % _PAGE_SIZE == 0
 
     def look_at_call(self, vaddr: int, state: State) -> None:
         """Take the state at a call."""

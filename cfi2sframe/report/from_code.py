@@ -97,7 +97,7 @@ def underivable(conversion: Conversion) -> list[Underivable]:
     found: list[Underivable] = []
     end = 0
     every = [
-        *(Underivable(*item) for item in conversion.cfi.underived or ()),
+        *(Underivable(*item, "") for item in conversion.cfi.underived or ()),
         *(
             Underivable(s.start_vaddr, s.start_vaddr + s.size, s.reason, s.detail)
             for s in conversion.code_map.stubs.left_out

@@ -164,10 +164,10 @@ def test_starts_in_objects(symbols: tuple[asm.Symbol, ...], expected: tuple[str,
     image = object_with(*symbols)
     text = next(image.sections_named(".text"), None) or image.sections[1]
     made = DerivedFunction(text.vaddr, text.vaddr + 16, UnwindTable((0,), (PLAIN,)), uses_b_key=False)
-    other = Underived(text.vaddr + 16, text.vaddr + 64, CodeReason.NOT_REACHED, "")
+    other = Underived(text.vaddr + 16, text.vaddr + 64, CodeReason.NOT_REACHED)
     derived = placeable(image, Derived((made,), (other,)))
     if expected is None:
-        lost = Underived(made.start_vaddr, made.end_vaddr, CodeReason.NO_LOCAL_SYMBOL, "")
+        lost = Underived(made.start_vaddr, made.end_vaddr, CodeReason.NO_LOCAL_SYMBOL)
         assert derived == Derived((), (lost, other))
         return
     assert derived == Derived((made,), (other,))

@@ -450,6 +450,32 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         """,
         {},
     ),
+    "a mark of a function behind a call of which it is not known that it never returns": (
+        """
+        func f
+        sub rsp, 24
+        .cfi_def_cfa_offset 32
+        test edi, edi
+        jne .Lfail
+        add rsp, 24
+        .cfi_def_cfa_offset 8
+        ret
+        .Lfail:
+        .cfi_def_cfa_offset 32
+        call jumps
+        endf
+        .balign 16
+        .Lafter:
+        endbr64
+        sub rsp, 8
+        call abort@plt
+        func jumps
+        mov rdx, [rdi]
+        jmp rdx
+        endf
+        """,
+        {".Lafter": CodeReason.NOT_REACHED},
+    ),
 }
 
 

@@ -95,6 +95,58 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         .Ltable: .byte 0, (.Lsecond - .Lfirst) / 4
         """,
     ),
+    "AArch64: a mark of a function behind a call of which it is not known that it never returns": (
+        AARCH64_LE,
+        """
+        func f
+        cbz x0, .Lfail
+        ret
+        .Lfail:
+        stp x29, x30, [sp, #-16]!
+        .cfi_def_cfa_offset 16
+        .cfi_offset 29, -16
+        .cfi_offset 30, -8
+        bl jumps
+        endf
+        paciasp
+        sub sp, sp, #16
+        bl abort
+        func jumps
+        ldr x1, [x0]
+        br x1
+        endf
+        """,
+    ),
+    "AArch64: an address is loaded whose page begins in a function": (
+        AARCH64_LE,
+        """
+        func f
+        adrp x0, .Lpage
+        add x0, x0, #0xf00
+        ret
+        endf
+        .balign 4096
+        .Lpage:
+        mov x0, #1
+        ret
+        """,
+    ),
+    "AArch64: an address is loaded that begins a page": (
+        AARCH64_LE,
+        """
+        func f
+        adrp x0, .Lpage
+        add x0, x0, :lo12:.Lpage
+        ret
+        endf
+        .balign 4096
+        .Lpage:
+        .cfi_startproc
+        mov x0, #1
+        ret
+        .cfi_endproc
+        """,
+    ),
     "s390x: registers saved and loaded together": (
         S390X,
         """

@@ -72,7 +72,7 @@ def give(
         asked.covered.append(tuple(covered))
         if error is not None:
             raise error
-        reasons = [Underived(start, end, CodeReason.NOT_REACHED, "") for start, end in left_out]
+        reasons = [Underived(start, end, CodeReason.NOT_REACHED) for start, end in left_out]
         return Derived(tuple(functions), tuple(reasons))
 
     replaced: Callable[[ElfImage, Sequence[Span]], Derived] = derive

@@ -205,6 +205,7 @@ S390X_CODE: Final = CodeArch(
     last_system_calls=frozenset({1, 119, 173, 248}),
     sigreturn_calls=frozenset({119, 173}),
     clone_calls=frozenset({120, 435}),
+    entry_marks=(),
     effect_of=effect_of,
     depends_on_address=depends_on_address,
     prepare=prepare,

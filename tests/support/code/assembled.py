@@ -72,7 +72,7 @@ class Program(NamedTuple):
         names = {vaddr: name for name, vaddr in self.labels.items()}
         left_out: dict[str, CodeReason] = {}
         before: tuple[int, CodeReason] | None = None
-        for start, end, reason, _ in derived.left_out:
+        for start, end, reason in derived.left_out:
             if before != (start, reason) and self.code.start <= start < self.code.end:
                 left_out[names.get(start, hex(start))] = reason
             before = end, reason

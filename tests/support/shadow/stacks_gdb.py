@@ -26,7 +26,8 @@ AT_ENTRY = 9
 def entry_point(pid: int) -> int:
     """Return the address at which the program starts."""
     with open(f"/proc/{pid}/auxv", "rb") as file:
-        return dict(struct.iter_unpack("<QQ", file.read()))[AT_ENTRY]
+        values: dict[int, int] = dict(struct.iter_unpack("<QQ", file.read()))
+    return values[AT_ENTRY]
 
 
 def stop() -> list[int]:
@@ -46,12 +47,12 @@ def stop() -> list[int]:
 
 def main() -> None:
     """Run the program from its entry point on."""
-    for words in (
+    for setting in (
         *("pagination off", "confirm off", "startup-with-shell off"),
         # Frames beyond main() are compared, too.
         *("backtrace past-main on", "backtrace past-entry on"),
     ):
-        gdb.execute(f"set {words}")
+        gdb.execute(f"set {setting}")
     gdb.execute("handle SIGSTOP stop print nopass", to_string=True)
     gdb.execute("starti", to_string=True)
     pid = gdb.selected_inferior().pid
