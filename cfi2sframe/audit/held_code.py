@@ -46,7 +46,7 @@ def follow(image: ElfImage, rows: RowsInForce) -> FlowAnalysis:
     pads = LandingPads(image, rows.entries)
     found = find_entries(image, decoder, ())
     starts = set(rows.pieces.starts)
-    around = ImageSurroundings(image, decoder, [], found.certain | found.possible | starts, arch)
+    around = ImageSurroundings(image, decoder, [], found.certain | starts, found.possible, arch)
     flow = FlowAnalysis(decoder, arch, around.answers()._replace(landing_pad=pads.pad_of))
     if found.process_entry is not None:
         flow.enter(found.process_entry, has_caller=False)

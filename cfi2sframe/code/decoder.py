@@ -55,8 +55,8 @@ class Decoder:
     """Decodes the instructions in some ascending spans of an image's code.
 
     One pass reads the spans from end to end, where each instruction follows the one before it. Where control reaches
-    an address in between, what is there is decoded, too. `branch_targets` and `constants` are those of the first pass:
-    addresses that may be no code's at all. `code` has the bytes.
+    an address in between, what is there is decoded, too. `branch_targets`, `call_targets` and `constants` are those of
+    the first pass: addresses that may be no code's at all. `code` has the bytes.
 
     Raises `InputError` where capstone cannot be loaded, `BudgetError` when the code is out of proportion to the file.
     """
@@ -66,6 +66,7 @@ class Decoder:
         self.arch = arch
         self.spans = spans
         self.branch_targets: set[int] = set()
+        self.call_targets: set[int] = set()
         self.constants: set[int] = set()
         #: By register, the address that was loaded last, and where the instruction after that is.
         self._last_constants: dict[int, tuple[int, int]] = {}
@@ -179,8 +180,7 @@ class Decoder:
 
     def _note(self, effect: Effect, end_vaddr: int) -> None:
         if effect.target is not None:
-            if effect.flow != Flow.CALL:
-                self.branch_targets.add(effect.target)
+            (self.call_targets if effect.flow is Flow.CALL else self.branch_targets).add(effect.target)
             return
         for step in effect.steps:
             if step.op is Op.CONSTANT:
@@ -190,23 +190,27 @@ class Decoder:
     def _note_table(self, effect: Effect | None, vaddr: int) -> None:
         """Note where a table begins, by the address in the register that it counts from."""
         for step in effect.steps if effect is not None else ():
-            if step.op is Op.LOAD_INDEXED and step.offset and step.source in self._last_constants:
-                constant, start_vaddr = self._last_constants[step.source]
-                if self._is_kept(step.source, start_vaddr, vaddr):
+            if step.op is Op.LOAD_INDEXED and step.source in self._last_constants:
+                constant = self._value_at(step.source, vaddr)
+                if constant is not None:
                     self.constants.add(constant + step.offset)
 
-    def _is_kept(self, register: int, start_vaddr: int, end_vaddr: int) -> bool:
-        """Whether the instructions between two addresses are few, and leave a register as it is."""
+    def _value_at(self, register: int, vaddr: int) -> int | None:
+        """Return the address in a register, if the instructions since it was loaded are few and add numbers at most."""
+        value, at = self._last_constants[register]
         for _ in range(_MAX_DISTANCE):
-            if start_vaddr == end_vaddr:
-                return True
-            decoded = self._found.get(start_vaddr)
-            if decoded is None or decoded.effect is None or decoded.changed >> register & 1:
-                return False
-            if decoded.effect.flow not in (Flow.NEXT, Flow.BRANCH):
-                return False
-            start_vaddr += decoded.size
-        return False
+            if at == vaddr:
+                return value
+            decoded = self._found.get(at)
+            if decoded is None or decoded.effect is None or decoded.effect.flow not in (Flow.NEXT, Flow.BRANCH):
+                return None
+            if decoded.changed >> register & 1:
+                step = decoded.effect.steps[0]
+                if step.op is not Op.MOVE or step.register != register or step.source != register:
+                    return None
+                value += step.offset
+            at += decoded.size
+        return None
 
 
 def _changed(effect: Effect | None) -> int:

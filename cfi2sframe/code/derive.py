@@ -67,8 +67,8 @@ class _Derivation:
         arch = code_arch_of(image.arch)
         self.decoder = Decoder(image, arch, spans)
         self.entries = find_entries(image, self.decoder, covered)
-        known = self.entries.certain | self.entries.possible | self.entries.labels
-        around = ImageSurroundings(image, self.decoder, [span.start for span in covered], known, arch)
+        certain, uncertain = self.entries.certain, self.entries.possible | self.entries.labels
+        around = ImageSurroundings(image, self.decoder, [span.start for span in covered], certain, uncertain, arch)
         self.around = around.answers()
         self.flow = self._new_flow()
         self.rows = RowMaker(arch)

@@ -34,6 +34,10 @@ _NATURAL_LIMITS: Final = (0xFF, 0xFFFF)
 #: Of these, the first one of the table is among so many.
 _MAX_SKIPPED: Final = 5
 _WORD: Final = 8
+#: The size of words that are too short for distances to most code.
+_SHORT_WORD: Final = 2
+#: Where all addresses end.
+_END: Final = 1 << 64
 _WHAT: Final = "tables of jumps"
 _PADDING: Final = "padding after calls"
 
@@ -41,18 +45,25 @@ _PADDING: Final = "padding after calls"
 class ImageSurroundings:
     """Answers the questions of the data flow (`flow.Surroundings`) from an image.
 
-    `starts` are those of functions that other sources describe, ascending, and `entries` addresses where functions may
-    begin, for all that is known.
+    `starts` are those of functions that other sources describe, ascending. `certain` are addresses where functions
+    begin, and `possible` others where they may begin, for all that is known.
     """
 
     def __init__(
-        self, image: ElfImage, decoder: Decoder, starts: Sequence[int], entries: Collection[int], arch: CodeArch
+        self,
+        image: ElfImage,
+        decoder: Decoder,
+        starts: Sequence[int],
+        certain: Collection[int],
+        possible: Collection[int],
+        arch: CodeArch,
     ) -> None:
         self.image = image
         self.decoder = decoder
         self.arch = arch
         self._starts = starts
-        self._entries = entries
+        self._entries = {*certain, *possible}
+        self._functions = sorted({*starts, *certain, *decoder.call_targets})
         self._never_return: set[int] = {v for v, name in decoder.code.imports.items() if never_returns(name)}
         #: By name, where the file itself defines a function that it may call as if it were imported.
         self._definitions: dict[str, int] = {}
@@ -181,7 +192,8 @@ class ImageSurroundings:
         is_target = self.decoder.__contains__ if is_limited else self._is_target
         targets = [word if word is not None and is_target(word) else None for word in words]
         if not is_limited:
-            targets = self._probable(table, targets)
+            choose = self._of_label if self._counts_from_label(table) else self._probable
+            targets = choose(table, targets)
         found = tuple(dict.fromkeys(target for target in targets if target is not None))
         return found if found and None not in targets else None
 
@@ -192,6 +204,23 @@ class ImageSurroundings:
         decoded = self.decoder.at(vaddr)
         return decoded is not None and (decoded.effect is None or not decoded.effect.is_padding)
 
+    def _counts_from_label(self, table: TableWord) -> bool:
+        """Whether the words of a table are short and count forward from a label in the code, as compilers make them."""
+        is_short = table.size <= _SHORT_WORD and table.factor > 0
+        return is_short and table.added != table.vaddr and self.decoder.span_of(table.added) is not None
+
+    def _of_label(self, table: TableWord, targets: list[int | None]) -> list[int | None]:
+        """Return which words are those of such a table, where nothing limits the index.
+
+        Whatever follows the table, a text for instance, leads to some instruction. The table ends where a word leads
+        out of the label's function, or where the next table starts whose address some instruction loads.
+        """
+        index = bisect_right(self._functions, table.added)
+        start = self._functions[index - 1] if index else 0
+        end = self._functions[index] if index < len(self._functions) else _END
+        within = [target if target is not None and start <= target < end else None for target in targets]
+        return self._up_to_next_table(table, _row_from(within, 0))
+
     def _probable(self, table: TableWord, targets: list[int | None]) -> list[int | None]:
         """Return which words are those of a table, where nothing limits the index.
 
@@ -201,7 +230,9 @@ class ImageSurroundings:
         """
         rows = [_row_from(targets, first) for first in range(_MAX_SKIPPED)]
         first = max(range(_MAX_SKIPPED), key=lambda place: (len(rows[place]), -place))
-        row = rows[first]
+        return self._up_to_next_table(table, rows[first])
+
+    def _up_to_next_table(self, table: TableWord, row: list[int | None]) -> list[int | None]:
         index = bisect_right(self._constants, table.vaddr)
         if index < len(self._constants):
             row = row[: -(-(self._constants[index] - table.vaddr) // table.scale)]
@@ -214,7 +245,8 @@ class ImageSurroundings:
         word = int.from_bytes(data, "little" if self.image.byte_order == "<" else "big", signed=table.is_signed)
         if table.size == _WORD:
             word = self._dynamic_words[1].get(vaddr, word)
-        if not word and (table.limit is None or table.limit in _NATURAL_LIMITS):
+        is_limited = table.limit is not None and table.limit not in _NATURAL_LIMITS
+        if not word and not is_limited and not self._counts_from_label(table):
             # What fills the space after a table.
             return None
         return (word * table.factor + table.added) & 0xFFFFFFFFFFFFFFFF

@@ -147,6 +147,71 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         .cfi_endproc
         """,
     ),
+    "AArch64: a table of halfwords without a limit, and a text after it": (
+        AARCH64_LE,
+        """
+        func f
+        adrp x9, .Ltable
+        add x9, x9, :lo12:.Ltable
+        adr x10, .Lzero
+        ldrh w11, [x9, x0, lsl #1]
+        add x10, x10, x11, lsl #2
+        br x10
+        .Lzero: mov w0, #1
+        ret
+        .Lone: mov w0, #2
+        ret
+        endf
+        func g
+        mov w0, #3
+        ret
+        endf
+        .Lnothing: mov w0, #4
+        ret
+        .section .rodata
+        .balign 2
+        .Ltable: .hword 0, (.Lone - .Lzero) / 4
+        .hword (.Lnothing - .Lzero) / 4
+        .text
+        """,
+    ),
+    "AArch64: two tables of bytes, one after the other": (
+        AARCH64_LE,
+        """
+        func f
+        adrp x9, .Lfirst
+        add x9, x9, :lo12:.Lfirst
+        adr x10, .Lzero
+        ldrb w11, [x9, x0]
+        add x10, x10, x11, lsl #2
+        br x10
+        .Lzero: mov w0, #1
+        ret
+        .Lone: adrp x9, .Lsecond
+        add x9, x9, :lo12:.Lsecond
+        adr x10, .Ltwo
+        ldrb w11, [x9, x0]
+        add x10, x10, x11, lsl #2
+        br x10
+        .Ltwo: sub sp, sp, #16
+        .cfi_def_cfa_offset 16
+        mov w0, #2
+        add sp, sp, #16
+        .cfi_def_cfa_offset 0
+        ret
+        .Lthree: mov w0, #3
+        mov w1, #3
+        mov w2, #3
+        mov w3, #3
+        ret
+        .Lfour: ret
+        endf
+        .section .rodata
+        .Lfirst: .byte 0, (.Lone - .Lzero) / 4
+        .Lsecond: .byte 0, (.Lthree - .Ltwo) / 4, (.Lfour - .Ltwo) / 4
+        .text
+        """,
+    ),
     "s390x: registers saved and loaded together": (
         S390X,
         """
