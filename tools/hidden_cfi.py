@@ -8,7 +8,8 @@ Prints a table in Markdown: the bytes of code that have CFI, those that got a de
 rows; and the CPU time. --strip hides symbols, too (of linked files: an object's relocations need them). --findings
 writes each place with another row, but for rows that lead to the same places, as a line of JSON. Files that could not
 be compared are named, with the reason. A file with several hard links counts once; symbolic links in folders are not
-followed. Exit status 1 when a derived row is wrong, or a file makes the program fail.
+followed. Exit status 1 when a derived row is wrong, or either it or the CFI's and nothing tells which, and when a file
+makes the program fail.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from held_files import FileResult, judged, results, share, table_lines
-from hidden_rows import SOUND, Comparison, Verdict, compare, joined
+from hidden_rows import SOUND, WRONG, Comparison, Verdict, compare, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -100,7 +101,7 @@ def main() -> int:
             file.flush()
     for line in table_lines(table_of(found)):
         print(line)
-    is_wrong = any(result.found is not None and result.found.sizes.get(Verdict.WRONG) for result in found)
+    is_wrong = any(result.found is not None and WRONG & result.found.sizes.keys() for result in found)
     return 1 if is_wrong or any(result.crash for result in found) else 0
 
 

@@ -48,17 +48,19 @@ class Verdict(Enum):
 
     SAME = "the same row"
     SAME_PLACES = "another row, which leads to the same places"
+    CONFIRMED = "another row, which the instructions confirm; they do not tell of the CFI's"
     WRONG = "wrong: the instructions contradict the derived row"
     CFI_WRONG = "the instructions contradict the CFI"
     OUTERMOST = "only one of the rows says that there is no caller"
     SIGNAL_FRAME = "the CFI describes interrupted code (a signal frame)"
     UNDECIDED = "another row, and the instructions do not tell"
-    OTHER_CFA = "the CFA at another distance, where no known path leads"
+    ONE_WRONG = "the CFA at another distance from the same register: one row is wrong, and nothing tells which"
     NOT_REACHED = "another row, where no known path leads"
 
 
-#: Verdicts that say nothing against the derived row.
+#: Verdicts that say nothing against either row, and those that somebody has to look at.
 SOUND: Final = frozenset((Verdict.SAME, Verdict.SAME_PLACES, Verdict.SIGNAL_FRAME))
+WRONG: Final = frozenset((Verdict.WRONG, Verdict.ONE_WRONG))
 
 
 class Pair(NamedTuple):
@@ -201,11 +203,7 @@ class _Judged:
     def _unreached(self, pair: Pair) -> Verdict:
         if pair.number in self._interrupted:
             return Verdict.SIGNAL_FRAME
-        ours, theirs = pair.derived.cfa, pair.cfi.cfa
-        both_plain = isinstance(ours, RegisterOffset) and isinstance(theirs, RegisterOffset)
-        if both_plain and ours != theirs and ours.register == theirs.register:
-            return Verdict.OTHER_CFA
-        return Verdict.NOT_REACHED
+        return Verdict.ONE_WRONG if _is_one_wrong(pair) else Verdict.NOT_REACHED
 
     def _reached(self, pair: Pair, state: State, vaddr: int) -> Verdict:
         if pair.number in self._interrupted:
@@ -218,14 +216,21 @@ class _Judged:
         theirs = self.judge.opinions(pair.cfi, state, vaddr, has_fp=pair.number < self._first_of_go)
         if Answer.CONTRADICTS in _answers(theirs):
             return Verdict.CFI_WRONG
-        if Answer.UNDECIDED in (*_answers(ours), *_answers(theirs)):
-            return Verdict.UNDECIDED
-        if pair.derived.signing == pair.cfi.signing:
-            return Verdict.SAME_PLACES
-        row = self.maker.row_of(state)
-        if not isinstance(row, RowState):
-            return Verdict.UNDECIDED
-        return Verdict.CFI_WRONG if row.signing == pair.derived.signing else Verdict.WRONG
+        if Answer.UNDECIDED in _answers(ours):
+            return Verdict.ONE_WRONG if _is_one_wrong(pair) else Verdict.UNDECIDED
+        if pair.derived.signing != pair.cfi.signing:
+            row = self.maker.row_of(state)
+            if not isinstance(row, RowState):
+                return Verdict.UNDECIDED
+            return Verdict.CFI_WRONG if row.signing == pair.derived.signing else Verdict.WRONG
+        return Verdict.CONFIRMED if Answer.UNDECIDED in _answers(theirs) else Verdict.SAME_PLACES
+
+
+def _is_one_wrong(pair: Pair) -> bool:
+    ours, theirs = pair.derived.cfa, pair.cfi.cfa
+    if not (isinstance(ours, RegisterOffset) and isinstance(theirs, RegisterOffset)):
+        return False
+    return ours.register == theirs.register and ours.offset != theirs.offset
 
 
 def _answers(opinions: Opinions) -> tuple[Answer, ...]:

@@ -20,6 +20,7 @@ from cfi2sframe.code import derive as door
 from cfi2sframe.dwarf.rules import RegisterOffset, TableBuilder
 from cfi2sframe.elf import constants as c
 from cfi2sframe.sources import find_cfi
+from tests.support.audited import assembled, function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,7 +131,8 @@ def test_nothing_is_left(
         assert not any(copy.data[section.file_offset : section.file_offset + section.size])
     if kind == "-shared":
         assert ".symtab" in {section.name for section in hidden}
-        assert c.PT_GNU_EH_FRAME in {segment.type for segment in image.segments}
+        # The linker writes that segment for .eh_frame only.
+        assert (c.PT_GNU_EH_FRAME in {segment.type for segment in image.segments}) == (name == ".eh_frame")
         assert c.PT_GNU_EH_FRAME not in {segment.type for segment in copy.segments}
     if shutil.which("readelf") is None:
         pytest.skip("readelf is not installed")
@@ -192,6 +194,28 @@ def test_wrong_row(
     assert finding["file"] == str(path)
     wrong = table_of(capsys.readouterr().out)["- wrong: the instructions contradict the derived row"]
     assert wrong.split()[0] == str(finding["size"])
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        ("nop; .cfi_def_cfa_offset 24; ret", "CFI_WRONG"),
+        # The audit enters no function by such a row, so that its states tell nothing.
+        (".cfi_def_cfa_offset 24; ret", "ONE_WRONG"),
+        ("nop; .cfi_undefined rip; ret", "OUTERMOST"),
+        ("mov %rsp, %rdx; .cfi_def_cfa rdx, 8; ret", "SAME_PLACES"),
+        (".cfi_signal_frame; nop; .cfi_def_cfa_offset 24; ret", "SIGNAL_FRAME"),
+    ],
+)
+def test_another_row(tool: Callable[[str], Any], body: str, verdict: str, tmp_path: Path) -> None:
+    """Where the CFI is another row, the instructions say which of the two is right."""
+    path = assembled(function("ret", "before") + function(body), tmp_path, "as", "--64")
+    rows = tool("hidden_rows")
+    found = rows.compare(load(str(path)))
+    named = rows.Verdict[verdict]
+    assert found.sizes[named] == 1
+    assert found.sizes.keys() == {named, rows.Verdict.SAME}
+    assert [each.verdict for each in found.differences] == ([] if named in rows.SOUND else [named])
 
 
 def table_of(text: str) -> dict[str, str]:
