@@ -209,7 +209,7 @@ def test_wrong_row(
 )
 def test_another_row(tool: Callable[[str], Any], body: str, verdict: str, tmp_path: Path) -> None:
     """Where the CFI is another row, the instructions say which of the two is right."""
-    path = assembled(function("ret", "before") + function(body), tmp_path, "as", "--64")
+    path = assembled(function("ret", "before") + function(body), tmp_path)
     rows = tool("hidden_rows")
     found = rows.compare(load(str(path)))
     named = rows.Verdict[verdict]
