@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: held-to-cfi lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree root demo bench bench-lookup bench-before clean
+.PHONY: held-to-cfi hidden-cfi lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree root demo bench bench-lookup bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -175,6 +175,11 @@ HELD ?= build/corpus/amd64
 
 held-to-cfi: venv corpus-files ## derive what CFI says from instructions, for the files below HELD, and compare
 	$(BIN)/python tools/held_to_cfi.py $(HELD)
+
+HIDDEN ?= build/corpus/amd64
+
+hidden-cfi: venv corpus-files ## derive rows from the files below HIDDEN as if they had no CFI, and compare them with it
+	$(BIN)/python tools/hidden_cfi.py $(HIDDEN)
 
 corpus: venv ## convert every ELF file of this machine and count what happens
 	$(BIN)/python tools/corpus.py /usr/bin /usr/lib /usr/sbin

@@ -77,7 +77,7 @@ class _Auditor:
         self.undecided: dict[tuple[int, Undecided], int] = Counter()
         self.contradictions: list[_Contradicted] = []
         self.reached: set[int] = set()
-        self._first_of_go = _first_of_go(image, entries)
+        self._first_of_go = first_of_go(image, entries)
         self._signal_frames = {program.number for program in entries.programs if program.cie.is_signal_frame}
 
     def run(self) -> Audit:
@@ -231,7 +231,7 @@ class _Comparison:
         return _ALL_BITS
 
 
-def _first_of_go(image: ElfImage, entries: CfiEntries) -> int:
+def first_of_go(image: ElfImage, entries: CfiEntries) -> int:
     """Return the number of the first FDE that Go's tools may have made: all but those of .eh_frame, in Go's files."""
     kinds = {first: entries[first].section.kind for first in entries.source_starts if first < len(entries)}
     # Other linkers put the table into a section of another name, where it is found, too.
