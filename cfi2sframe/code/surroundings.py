@@ -69,6 +69,7 @@ class ImageSurroundings:
         self._definitions: dict[str, int] = {}
         self._read_symbols()
         self._words: tuple[dict[int, str], dict[int, int]] | None = None
+        self._relros = [segment for segment in image.segments if segment.type == c.PT_GNU_RELRO]
         self._constants = sorted(decoder.constants)
         self._tables: dict[TableWord, tuple[int, ...] | None] = {}
         self._slots: dict[int, int | None] = {}
@@ -129,8 +130,14 @@ class ImageSurroundings:
         return None if slot is None else self.import_definition(slot)
 
     def import_definition(self, slot_vaddr: int) -> int | None:
-        """Return the same of the function whose address the dynamic loader writes to a word."""
-        return self._definitions.get(self._dynamic_words[0].get(slot_vaddr, ""))
+        """Return the same of the function whose address the dynamic loader writes to a word.
+
+        A word without a name counts where nothing writes to it later, as in `.got` and `.data.rel.ro`.
+        """
+        names, addends = self._dynamic_words
+        if slot_vaddr in addends and any(relro.vaddr <= slot_vaddr < relro.end_vaddr for relro in self._relros):
+            return addends[slot_vaddr]
+        return self._definitions.get(names.get(slot_vaddr, ""))
 
     def is_start(self, vaddr: int) -> bool:
         """Whether only a jump or a call leads to an address: padding is there, or a function begins."""

@@ -432,6 +432,48 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         """,
         {".Lafter": CodeReason.NOT_REACHED},
     ),
+    "a function of the same file that never returns, by a word that only the loader writes": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call qword ptr [rip+.Lslot]
+        endf
+        .balign 16
+        .Lpart:
+        ret
+        func fail
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call abort@plt
+        endf
+        .section .data.rel.ro, "aw"
+        .Lslot:
+        .quad fail
+        """,
+        {".Lpart": CodeReason.NOT_REACHED},
+    ),
+    "a function of the same file that never returns, by a word that anything may write": (
+        """
+        func f
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call qword ptr [rip+.Lslot]
+        add rsp, 8
+        .cfi_def_cfa_offset 8
+        ret
+        endf
+        func fail
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        call abort@plt
+        endf
+        .data
+        .Lslot:
+        .quad fail
+        """,
+        {},
+    ),
     "a function of the same file that returns, by its stub": (
         """
         func f
