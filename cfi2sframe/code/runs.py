@@ -60,7 +60,10 @@ class BlockReader:
         if change is not None:
             for step in change.steps:
                 value = state.registers.get(step.register)
-                if value is not None and value.base == CONSTANT and not self._is_page(step, value):
+                if value is None or value.base != CONSTANT or self._is_page(step, value):
+                    continue
+                # A call that never comes back has an address to come back to.
+                if value.offset != change.end_vaddr or step.register != self.rows.arch.ra_register:
                     self.loaded.add(value.offset)
             # Where the CFA counts from SP, only SP, FP, the RA and the stack matter.
             if not change.changed & self.rows.frame_bits and self.rows.is_plain(self._starts[-1][1]):

@@ -244,6 +244,17 @@ class Machine:
             for place in [p for p, value in state.slots.items() if value == fp and p < self.entry_sp]:
                 del state.slots[place]
 
+    def drop_restored(self, state: State) -> None:
+        """Forget, before such a jump of a block that has set SP, where registers were saved that are restored.
+
+        Functions of s390x save above SP, where other callers of what a tail call leads to have saved nothing.
+        """
+        registers = state.registers
+        if registers.get(self.sp) == self.entry_sp:
+            restored = (registers.get(self.arch.ra_register), registers.get(self.arch.fp_register))
+            for place in [p for p, value in state.slots.items() if p.base == CFA and value in restored]:
+                del state.slots[place]
+
     @staticmethod
     def _sum(value: Value, offset: int) -> Value | None:
         base = value.base

@@ -234,6 +234,54 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         endf
         """,
     ),
+    "s390x: a tail call to a function that nothing else leads to": (
+        S390X,
+        """
+        func f
+        stmg %r11, %r15, 88(%r15)
+        .cfi_offset 11, -72
+        .cfi_offset 14, -48
+        aghi %r15, -160
+        .cfi_def_cfa_offset 320
+        lgr %r11, %r15
+        brasl %r14, puts@plt
+        lmg %r11, %r15, 248(%r15)
+        .cfi_def_cfa_offset 160
+        jg .Lg
+        endf
+        .balign 16
+        .Lg:
+        .cfi_startproc
+        ltgr %r2, %r3
+        ber %r14
+        lghi %r2, 1
+        br %r14
+        .cfi_endproc
+        """,
+    ),
+    "s390x: an instruction to execute, behind a call that never returns": (
+        S390X,
+        """
+        func f
+        exrl %r3, .Ltemplate
+        ltgr %r2, %r2
+        ber %r14
+        stmg %r11, %r15, 88(%r15)
+        .cfi_offset 11, -72
+        .cfi_offset 14, -48
+        aghi %r15, -160
+        .cfi_def_cfa_offset 320
+        brasl %r14, abort@plt
+        endf
+        .Ltemplate:
+        xc 0(1, %r1), 0(%r1)
+        nopr %r7
+        func g
+        lghi %r2, 1
+        br %r14
+        endf
+        """,
+    ),
     "s390x: a tail call to a function that pointers lead to, too": (
         S390X,
         """
