@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.blocks import Blocks
 from cfi2sframe.code.effects import JUMP_TARGET, JUMPS, Condition, Flow, Op, Step
+from cfi2sframe.code.steps import Machine
 from cfi2sframe.code.summaries import Summaries
-from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, Machine, TableWord, Value
+from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, LIMITED, LOADED, RETURN_ADDRESS, TableWord, Value
 from cfi2sframe.elf.constants import PT_LOAD
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.code.effects import JUMP_TARGET, Flow
 from cfi2sframe.code.flow import Surroundings
 from cfi2sframe.code.never_return import never_returns
-from cfi2sframe.code.values import LOADED, Machine
+from cfi2sframe.code.steps import Machine
+from cfi2sframe.code.values import LOADED
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.dynamic import dynamic_words
 from cfi2sframe.errors import ElfError
