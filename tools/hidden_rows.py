@@ -210,10 +210,12 @@ class _Judged:
             return Verdict.SIGNAL_FRAME
         if _is_outermost(pair.derived) or _is_outermost(pair.cfi):
             return Verdict.OUTERMOST
-        ours = self.judge.opinions(pair.derived, state, vaddr)
+        # Where both rows say the same of FP, as in helpers that overwrite it, they do not differ by that.
+        has_fp = _plain(pair.derived.fp) != _plain(pair.cfi.fp)
+        ours = self.judge.opinions(pair.derived, state, vaddr, has_fp=has_fp)
         if Answer.CONTRADICTS in _answers(ours):
             return Verdict.WRONG
-        theirs = self.judge.opinions(pair.cfi, state, vaddr, has_fp=pair.number < self._first_of_go)
+        theirs = self.judge.opinions(pair.cfi, state, vaddr, has_fp=has_fp and pair.number < self._first_of_go)
         if Answer.CONTRADICTS in _answers(theirs):
             return Verdict.CFI_WRONG
         if Answer.UNDECIDED in _answers(ours):

@@ -218,6 +218,17 @@ def test_another_row(tool: Callable[[str], Any], body: str, verdict: str, tmp_pa
     assert [each.verdict for each in found.differences] == ([] if named in rows.SOUND else [named])
 
 
+def test_fp_of_a_helper(tool: Callable[[str], Any], tmp_path: Path) -> None:
+    """Neither row says anything of FP, which the only caller has saved."""
+    caller = "push %rbp; .cfi_def_cfa_offset 16; .cfi_offset rbp, -16; call helper"
+    end = "pop %rbp; .cfi_def_cfa_offset 8; .cfi_restore rbp; ret"
+    helper = "xor %ebp, %ebp; mov %rsp, %rdx; .cfi_def_cfa rdx, 8; ret"
+    source = function(f"{caller}; {end}") + f".local helper; helper: .cfi_startproc; {helper}; .cfi_endproc\n"
+    rows = tool("hidden_rows")
+    found = rows.compare(load(str(assembled(source, tmp_path))))
+    assert found.sizes == {rows.Verdict.SAME: found.derived_size - 1, rows.Verdict.SAME_PLACES: 1}
+
+
 def table_of(text: str) -> dict[str, str]:
     """Return the second cell of each line of a table by the first."""
     return {cells[1].strip(): cells[2].strip() for cells in (line.split("|") for line in text.splitlines())}
