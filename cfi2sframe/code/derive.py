@@ -76,6 +76,8 @@ class _Derivation:
         self.refused: list[Run] = []
         #: Addresses in what was kept that something else refers to, and where control arrives with a frame.
         self._late: set[int] = set()
+        #: Entries that nothing is certain of, in what was kept for another entry's sake.
+        self._doubtful: set[int] = set()
         self._loaded: set[int] = set()
         #: Those of them that the last round has added.
         self._newly_loaded: set[int] = set()
@@ -110,7 +112,7 @@ class _Derivation:
             tried |= waiting
             waiting.clear()
             has_shared_code |= self._round(batch)
-        if has_shared_code or self._late:
+        if has_shared_code or self._late or self._doubtful:
             self._run_again()
         return self._derived()
 
@@ -124,9 +126,10 @@ class _Derivation:
     def _run_again(self) -> None:
         """Follow control once more from all entries that were kept, at one time.
 
-        Code of one round that control reaches in another one has to have the join of all states, and all targets.
+        Code of one round that control reaches in another one has to have the join of all states, and all targets. What
+        only doubtful entries lead to, such as a label in a function that an array names, is not kept.
         """
-        entries = self.flow.entries & self.flow.kept | self._late
+        entries = (self.flow.entries & self.flow.kept | self._late) - self._doubtful
         self.flow = self._new_flow()
         self.kept.clear()
         self._round(entries)
@@ -168,8 +171,10 @@ class _Derivation:
         """Keep some components, and those of the others that they call: these are then certain."""
         flow = self.flow
         called_from: dict[int, list[list[int]]] = {}
+        unconfirmed: set[int] = set()
         for component, reason in judged:
             if reason in _UNCONFIRMED:
+                unconfirmed.add(component[0])
                 for start in component:
                     for caller in flow.summaries.callers_of(start):
                         called_from.setdefault(caller, []).append(component)
@@ -178,6 +183,10 @@ class _Derivation:
             if component[0] in flow.kept:
                 continue
             flow.keep(component)
+            if component[0] in unconfirmed:
+                self._doubtful.update(
+                    start for start in component if start in flow.entries and not self._is_certain_entry(start)
+                )
             self.kept.append(_Kept(component, self._runs(component, readers)))
             loaded = set().union(*(readers[start].loaded for start in component)) - self._loaded
             self._loaded |= loaded
@@ -191,10 +200,10 @@ class _Derivation:
 
     def _is_certain(self, component: Iterable[int], reason: CodeReason) -> bool:
         """Whether nothing contradicts a component, and an entry of it is certain: then no exit has to confirm it."""
-        if reason not in _UNCONFIRMED:
-            return False
-        certain, process_entry = self.entries.certain, self.entries.process_entry
-        return any(start in certain or start == process_entry or self.flow.is_called(start) for start in component)
+        return reason in _UNCONFIRMED and any(self._is_certain_entry(start) for start in component)
+
+    def _is_certain_entry(self, start: int) -> bool:
+        return start in self.entries.certain or start == self.entries.process_entry or self.flow.is_called(start)
 
     def _derived(self) -> Derived:
         """Return what has been kept as functions, and everything else with its reasons."""

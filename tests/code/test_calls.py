@@ -474,6 +474,40 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         """,
         {},
     ),
+    "a label that an array names, in a function that never comes back": (
+        """
+        .Lf:
+        .cfi_startproc
+        sub rsp, 24
+        .cfi_def_cfa_offset 32
+        .Lnext:
+        call puts@plt
+        mov rdx, [rbx]
+        jmp rdx
+        .cfi_endproc
+        .balign 16
+        .Lg:
+        .cfi_startproc
+        sub rsp, 8
+        .cfi_def_cfa_offset 16
+        test edi, edi
+        jne .Lcall
+        add rsp, 8
+        .cfi_def_cfa_offset 8
+        ret
+        .Lcall:
+        .cfi_def_cfa_offset 16
+        call .Lf
+        .cfi_endproc
+        .balign 16
+        .Lcase:
+        mov rdi, [rsp]
+        jmp .Lnext
+        .section .data.rel.ro, "aw"
+        .quad .Lg, .Lcase
+        """,
+        {".Lcase": CodeReason.NOT_REACHED},
+    ),
     "a function of the same file that returns, by its stub": (
         """
         func f
