@@ -35,6 +35,8 @@ _NATURAL_LIMITS: Final = (0xFF, 0xFFFF)
 #: Of these, the first one of the table is among so many.
 _MAX_SKIPPED: Final = 5
 _WORD: Final = 8
+#: The size of all instructions, where it is one.
+_INSTRUCTION_SIZE: Final = 4
 #: The size of words that are too short for distances to most code.
 _SHORT_WORD: Final = 2
 #: Where all addresses end.
@@ -213,9 +215,13 @@ class ImageSurroundings:
         return decoded is not None and (decoded.effect is None or not decoded.effect.is_padding)
 
     def _counts_from_label(self, table: TableWord) -> bool:
-        """Whether the words of a table are short and count forward from a label in the code, as compilers make them."""
-        is_short = table.size <= _SHORT_WORD and table.factor > 0
-        return is_short and table.added != table.vaddr and self.decoder.span_of(table.added) is not None
+        """Whether the words of a table are short and count forward from a label, as compilers for AArch64 make them.
+
+        Assembly for AMD64 has short words, too, which count from anywhere.
+        """
+        if self.arch.alignment != _INSTRUCTION_SIZE or table.size > _SHORT_WORD or table.factor < 0:
+            return False
+        return table.added != table.vaddr and self.decoder.span_of(table.added) is not None
 
     def _of_label(self, table: TableWord, targets: list[int | None]) -> list[int | None]:
         """Return which words are those of such a table, where nothing limits the index.

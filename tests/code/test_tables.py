@@ -122,6 +122,17 @@ TABLES: Final = {
         ret
         endf
         {DISTANCES} .long 0x7fffffff""",
+    "short words that count from another function": f"""
+        func g
+        ret
+        endf
+        {START} lea rcx, [rip+.Ltable]
+        movzx eax, word ptr [rcx+rdi*2]
+        lea rdx, [rip+g]
+        add rax, rdx
+        jmp rax
+        {CASES} .section .rodata
+        .Ltable: .word .Lfirst - g, .Lsecond - g""",
     "two tables, one after the other": f"""{START} test esi, esi
         jne .Lelse
         cmp edi, 1
