@@ -325,6 +325,8 @@ AARCH64_CODE: Final = CodeArch(
     clone_calls=_CLONES,
     # paciasp, pacibsp, bti c
     entry_marks=tuple(word.to_bytes(4, "little") for word in (0xD503233F, 0xD503237F, 0xD503245F)),
+    # bti j
+    jump_marks=((0xD503249F).to_bytes(4, "little"),),
     effect_of=effect_of,
     depends_on_address=depends_on_address,
 )

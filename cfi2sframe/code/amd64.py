@@ -233,6 +233,7 @@ AMD64_CODE: Final = CodeArch(
     clone_calls=frozenset({56, 435}),
     # endbr64
     entry_marks=(b"\xf3\x0f\x1e\xfa",),
+    jump_marks=(),
     effect_of=effect_of,
     depends_on_address=depends_on_address,
 )

@@ -94,6 +94,11 @@ class Decoder:
         index = bisect_right(self._starts, vaddr) - 1
         return self.spans[index] if index >= 0 and vaddr < self.spans[index].end else None
 
+    def is_marked(self, vaddr: int, marks: tuple[bytes, ...]) -> bool:
+        """Whether one of some instructions, which have one size, is at an address."""
+        code = self.image.code_range_of(vaddr) if marks else None
+        return code is not None and self.code.read(code, vaddr, vaddr + len(marks[0])) in marks
+
     def at(self, vaddr: int) -> Decoded | None:
         """Return the instruction at an address; None where the spans have none."""
         found = self._swept.get(vaddr) or self._found.get(vaddr)

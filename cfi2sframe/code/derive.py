@@ -96,7 +96,7 @@ class _Derivation:
         # There may be as many rounds as functions: none of them looks at all that earlier ones have found.
         while True:
             for vaddr in (*found, *self._newly_loaded):
-                if vaddr not in tried and self.decoder.span_of(vaddr) is not None:
+                if vaddr not in tried and self._may_be_entry(vaddr):
                     if self._is_reached_with_slots(vaddr):
                         self._late.add(vaddr)
                     (others if vaddr % _FUNCTION_ALIGNMENT else aligned).add(vaddr)
@@ -115,6 +115,10 @@ class _Derivation:
         if has_shared_code or self._late or self._doubtful:
             self._run_again()
         return self._derived()
+
+    def _may_be_entry(self, vaddr: int) -> bool:
+        decoder = self.decoder
+        return decoder.span_of(vaddr) is not None and not decoder.is_marked(vaddr, decoder.arch.jump_marks)
 
     def _is_reached_with_slots(self, vaddr: int) -> bool:
         """Whether a tail call leads to an address in what was kept, with more in its frame than other callers leave."""

@@ -147,7 +147,8 @@ class CodeArch(NamedTuple):
     instructions. `system_call_register` has the number of a system call, `last_system_calls` are those of Linux's calls
     that do not come back, `sigreturn_calls` those of them that return from a signal, and after `clone_calls` a new
     thread has another stack. `entry_marks` are instructions that functions begin with where jumps are checked or
-    addresses are signed; AMD64's is also where a call returns for the second time.
+    addresses are signed; AMD64's is also where a call returns for the second time. `jump_marks` are those at which no
+    call may arrive, and no function begins. All marks of an ABI have one size.
 
     `effect_of(address, size, mnemonic, operands)` returns the effect of an instruction from the text of its
     disassembly (capstone's), which is the same for equal texts unless `depends_on_address`. It knows every instruction:
@@ -171,6 +172,7 @@ class CodeArch(NamedTuple):
     sigreturn_calls: frozenset[int]
     clone_calls: frozenset[int]
     entry_marks: tuple[bytes, ...]
+    jump_marks: tuple[bytes, ...]
     effect_of: Callable[[int, int, str, str], Effect | None]
     depends_on_address: Callable[[str, str], bool]
     prepare: Callable[[Any], None] | None = None

@@ -164,13 +164,7 @@ class ImageSurroundings:
         if vaddr != first and (vaddr in self._entries or vaddr in self.decoder.constants):
             return True
         # Of instructions of several sizes, the mark may be that of a second return from a call.
-        return (vaddr != first or self.arch.alignment > 1) and self._is_marked(vaddr)
-
-    def _is_marked(self, vaddr: int) -> bool:
-        """Whether an instruction is at an address that only functions begin with."""
-        code = self.image.code_range_of(vaddr)
-        marks = self.arch.entry_marks
-        return bool(marks) and code is not None and self.decoder.code.read(code, vaddr, vaddr + len(marks[0])) in marks
+        return (vaddr != first or self.arch.alignment > 1) and self.decoder.is_marked(vaddr, self.arch.entry_marks)
 
     @property
     def _dynamic_words(self) -> tuple[dict[int, str], dict[int, int]]:

@@ -234,6 +234,23 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         endf
         """,
     ),
+    "AArch64: a mark where only jumps may arrive, in what an address leads to": (
+        AARCH64_LE,
+        """
+        func f
+        paciasp
+        .cfi_negate_ra_state
+        adr x5, .Lcases
+        add x5, x5, x4, lsl #4
+        br x5
+        endf
+        .balign 16
+        .Lcases:
+        hint #36
+        autiasp
+        ret
+        """,
+    ),
     "s390x: a tail call to a function that nothing else leads to": (
         S390X,
         """

@@ -206,6 +206,7 @@ S390X_CODE: Final = CodeArch(
     sigreturn_calls=frozenset({119, 173}),
     clone_calls=frozenset({120, 435}),
     entry_marks=(),
+    jump_marks=(),
     effect_of=effect_of,
     depends_on_address=depends_on_address,
     prepare=prepare,
