@@ -7,6 +7,7 @@ places.
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from enum import Enum
@@ -133,6 +134,8 @@ def _derived_rows(hidden: ElfImage) -> RowsInForce:
     except UnfitError:
         # No rows follow from the instructions.
         entries = read_programs(hidden, find_cfi(hidden, "code")).entries
+    # What was followed is a cycle of the garbage, which would still be there when the file itself is followed.
+    gc.collect()
     return RowsInForce(hidden, entries)
 
 
