@@ -182,9 +182,7 @@ class FlowAnalysis:
         self.summaries.mark_changed(start, block.changed)
         if block.exit is not None and block.exit.effect is not None:
             if block.exit.effect.flow in JUMPS:
-                self.machine.drop_popped_fp(state)
-                if block.changed >> self.arch.sp_register & 1:
-                    self.machine.drop_restored(state)
+                self.machine.drop_restored(state, has_moved_sp=bool(block.changed >> self.arch.sp_register & 1))
             self._leave(start, block.exit, block.exit.effect, state)
         elif block.exit is None and not block.is_cut:
             self._go(start, block.end_vaddr, state)

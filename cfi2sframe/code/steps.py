@@ -128,26 +128,19 @@ class Machine:
             for place in [p for p in state.slots if p.base == sp.base and p.offset < sp.offset]:
                 del state.slots[place]
 
-    def drop_popped_fp(self, state: State) -> None:
-        """Forget, before a jump that may be a tail call, where FP was saved if it has been popped from there.
+    def drop_restored(self, state: State, *, has_moved_sp: bool) -> None:
+        """Forget, before a jump that may be a tail call, where the RA and FP were saved that have been loaded again.
 
-        Signal handlers spare the slot, so that CFI may name it up to the jump; other callers have saved nothing there.
+        Other callers of what the jump leads to have saved nothing there. Signal handlers spare the slots, so that CFI
+        may name them up to the jump. Slots below SP have been popped; those above, as on s390x, have been loaded again
+        only if the block before the jump has moved SP.
         """
         registers = state.registers
-        fp = registers.get(self.arch.fp_register)
-        if registers.get(self.sp) == self.entry_sp and fp is not None and fp.base == CALLER_FP:
-            for place in [p for p, value in state.slots.items() if value == fp and p < self.entry_sp]:
-                del state.slots[place]
-
-    def drop_restored(self, state: State) -> None:
-        """Forget, before such a jump of a block that has set SP, where registers were saved that are restored.
-
-        Functions of s390x save above SP, where other callers of what a tail call leads to have saved nothing.
-        """
-        registers = state.registers
-        if registers.get(self.sp) == self.entry_sp:
-            restored = (registers.get(self.arch.ra_register), registers.get(self.arch.fp_register))
-            for place in [p for p, value in state.slots.items() if p.base == CFA and value in restored]:
+        if registers.get(self.sp) != self.entry_sp:
+            return
+        restored = (registers.get(self.arch.ra_register), registers.get(self.arch.fp_register))
+        for place in [p for p, value in state.slots.items() if p.base == CFA and value in restored]:
+            if has_moved_sp or place < self.entry_sp:
                 del state.slots[place]
 
     @staticmethod

@@ -526,7 +526,7 @@ PROGRAMS: Final[dict[str, tuple[str, dict[str, CodeReason]]]] = {
         """,
         {},
     ),
-    "a mark of a function behind a call of which it is not known that it never returns": (
+    "a mark of a function after a call of which it is not known that it never returns": (
         """
         func f
         sub rsp, 24

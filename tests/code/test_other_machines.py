@@ -17,6 +17,29 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.oracle
 
+#: A function whose frame is saved above SP, and is given up before the jump to another one.
+S390X_TAIL_CALL: Final = """
+        func f
+        stmg %r11, %r15, 88(%r15)
+        .cfi_offset 11, -72
+        .cfi_offset 14, -48
+        aghi %r15, -160
+        .cfi_def_cfa_offset 320
+        lgr %r11, %r15
+        {call}
+        lmg %r11, %r15, 248(%r15)
+        .cfi_def_cfa_offset 160
+        jg .Lg
+        endf
+        .balign 16
+        .Lg:
+        .cfi_startproc
+        ltgr %r2, %r3
+        ber %r14
+        lghi %r2, 1
+        br %r14
+        .cfi_endproc
+        """
 #: In s390x's rows, what is saved stays in its slot when the register has been loaded again.
 PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
     "AArch64: a frame, and pointer authentication": (
@@ -95,7 +118,7 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         .Ltable: .byte 0, (.Lsecond - .Lfirst) / 4
         """,
     ),
-    "AArch64: a mark of a function behind a call of which it is not known that it never returns": (
+    "AArch64: a mark of a function after a call of which it is not known that it never returns": (
         AARCH64_LE,
         """
         func f
@@ -212,6 +235,23 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         .text
         """,
     ),
+    "AArch64: a mark where only jumps may arrive, in what an address leads to": (
+        AARCH64_LE,
+        """
+        func f
+        paciasp
+        .cfi_negate_ra_state
+        adr x5, .Lcases
+        add x5, x5, x4, lsl #4
+        br x5
+        endf
+        .balign 16
+        .Lcases:
+        hint #36
+        autiasp
+        ret
+        """,
+    ),
     "s390x: registers saved and loaded together": (
         S390X,
         """
@@ -234,49 +274,11 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
         endf
         """,
     ),
-    "AArch64: a mark where only jumps may arrive, in what an address leads to": (
-        AARCH64_LE,
-        """
-        func f
-        paciasp
-        .cfi_negate_ra_state
-        adr x5, .Lcases
-        add x5, x5, x4, lsl #4
-        br x5
-        endf
-        .balign 16
-        .Lcases:
-        hint #36
-        autiasp
-        ret
-        """,
-    ),
     "s390x: a tail call to a function that nothing else leads to": (
         S390X,
-        """
-        func f
-        stmg %r11, %r15, 88(%r15)
-        .cfi_offset 11, -72
-        .cfi_offset 14, -48
-        aghi %r15, -160
-        .cfi_def_cfa_offset 320
-        lgr %r11, %r15
-        brasl %r14, puts@plt
-        lmg %r11, %r15, 248(%r15)
-        .cfi_def_cfa_offset 160
-        jg .Lg
-        endf
-        .balign 16
-        .Lg:
-        .cfi_startproc
-        ltgr %r2, %r3
-        ber %r14
-        lghi %r2, 1
-        br %r14
-        .cfi_endproc
-        """,
+        S390X_TAIL_CALL.format(call="brasl %r14, puts@plt"),
     ),
-    "s390x: an instruction to execute, behind a call that never returns": (
+    "s390x: an instruction to execute, after a call that never returns": (
         S390X,
         """
         func f
@@ -301,29 +303,7 @@ PROGRAMS: Final[dict[str, tuple[Arch, str]]] = {
     ),
     "s390x: a tail call to a function that pointers lead to, too": (
         S390X,
-        """
-        func f
-        stmg %r11, %r15, 88(%r15)
-        .cfi_offset 11, -72
-        .cfi_offset 14, -48
-        aghi %r15, -160
-        .cfi_def_cfa_offset 320
-        lgr %r11, %r15
-        larl %r2, .Lg
-        brasl %r14, atexit@plt
-        lmg %r11, %r15, 248(%r15)
-        .cfi_def_cfa_offset 160
-        jg .Lg
-        endf
-        .balign 16
-        .Lg:
-        .cfi_startproc
-        ltgr %r2, %r3
-        ber %r14
-        lghi %r2, 1
-        br %r14
-        .cfi_endproc
-        """,
+        S390X_TAIL_CALL.format(call="larl %r2, .Lg; brasl %r14, atexit@plt"),
     ),
 }
 
