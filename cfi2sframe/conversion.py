@@ -191,7 +191,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
     cfi = read_cfi(image, options.source)
     _check_usable(cfi)
-    results = lower_programs(cfi.programs, target, whole_functions=options.whole_functions)
+    results = lower_programs(cfi.programs, target)
     outcomes = outcomes_of(cfi.entries, results)
     code_map = map_code(
         image, cfi.entries, target.version, with_stubs=options.with_stubs, with_padding=options.with_padding

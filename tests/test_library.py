@@ -19,8 +19,9 @@ import cfi2sframe
 from cfi2sframe import errors, jobs, trace
 from cfi2sframe.arch import AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.emit import emit, remove
+from cfi2sframe.rules import rule_text
 from cfi2sframe.sframe.decode import decode_section
-from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule, rule_text
+from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file

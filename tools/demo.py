@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe import Lookup, decode, load
 from cfi2sframe.conversion import default_section_vaddr
-from cfi2sframe.describe import describe_rule
 from cfi2sframe.dwarf.programs import read_programs
+from cfi2sframe.dwarf.rules import describe_rule
 from cfi2sframe.sframe.dump import row_texts
 from cfi2sframe.sframe.lookup import row_at
 from cfi2sframe.sources import find_cfi

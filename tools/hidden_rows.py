@@ -23,10 +23,10 @@ from cfi2sframe.audit.rows_in_force import RowsInForce
 from cfi2sframe.code.rows import RowMaker
 from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import read_cfi
-from cfi2sframe.describe import describe_rule
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import NoRule, RegisterOffset, RowState
+from cfi2sframe.dwarf.rules import NoRule, RowState, describe_cfa, describe_rule
 from cfi2sframe.errors import UnfitError
+from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sources import find_cfi
 
@@ -233,7 +233,7 @@ class _Judged:
 
 def _is_one_wrong(pair: Pair) -> bool:
     ours, theirs = pair.derived.cfa, pair.cfi.cfa
-    if not (isinstance(ours, RegisterOffset) and isinstance(theirs, RegisterOffset)):
+    if not (isinstance(ours, Rule) and isinstance(theirs, Rule)):
         return False
     return ours.register == theirs.register and ours.offset != theirs.offset
 
@@ -274,7 +274,7 @@ def _difference(pair: Pair, verdict: Verdict, arch: Arch, entries: CfiEntries, n
 
 
 def _text(row: RowState, arch: Arch) -> str:
-    rules = f"CFA {describe_rule(row.cfa, arch)}, RA {describe_rule(row.ra, arch)}, FP {describe_rule(row.fp, arch)}"
+    rules = f"CFA {describe_cfa(row.cfa, arch)}, RA {describe_rule(row.ra, arch)}, FP {describe_rule(row.fp, arch)}"
     return f"{rules}, {row.signing.name.lower()}"
 
 

@@ -16,8 +16,8 @@ from operator import ge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
+from cfi2sframe.dwarf.machine import Location, Machine, Machines
 from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.program_cache import ProgramCache
 from cfi2sframe.errors import BudgetError, CfiError
 from cfi2sframe.reasons import UnreadSource
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.code.records import Underived
-    from cfi2sframe.dwarf.program_cache import CiePrograms
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
@@ -191,7 +190,7 @@ class _Reader:
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
-        self.cache = ProgramCache(image.arch, budget=image.budget)
+        self.machines = Machines(image.arch, budget=image.budget)
         # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
@@ -211,18 +210,19 @@ class _Reader:
         damaged: list[DamagedFde] = []
         last_cie: DwarfCie | None = None
         known: dict[bytes, int] = {}
-        programs: CiePrograms | None = None
+        machine: Machine | None = None
         starts, sizes, offsets, program_numbers = self.starts, self.sizes, self.offsets, self.program_numbers
         for offset, cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
             if cie is not last_cie:
-                last_cie, programs = cie, None
+                last_cie, machine = cie, None
                 known = self.known.setdefault(cie, {})
             number = known.get(instructions)
             if number is None:
                 try:
-                    if programs is None:
-                        programs = self.cache.of(cie, bases)
-                    table = programs.run(instructions, pc_begin, section.vaddr + instructions_offset)
+                    if machine is None:
+                        machine = self.machines.of(cie)
+                    location = Location(pc_begin, section.vaddr + instructions_offset, bases)
+                    table = machine.run(instructions, location)
                 except CfiError as damage:
                     error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
                     damaged.append(DamagedFde(CfiFailure(offset, error), section, pc_begin))
@@ -278,7 +278,7 @@ class _Reader:
             number, size = self.program_numbers[entry], self.sizes[entry]
             if last_starts[number] > 0 and (number, size) not in cut:
                 program = self.programs[number]
-                cut[number, size] = self.add_program(program.cie, self.cache.before(program.table, size))
+                cut[number, size] = self.add_program(program.cie, self.machines.rows.table(program.table.before(size)))
             self.program_numbers[entry] = cut.get((number, size), number)
 
 

@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.rules import NoRule, RaSigning
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
@@ -123,32 +114,31 @@ def _changes(last: RowState | None, state: RowState, arch: Arch) -> list[bytes]:
 
 
 def _cfa(last: CfaRule | None, cfa: CfaRule) -> bytes:
-    if isinstance(cfa, CfaExpression):
-        return bytes((d.DW_CFA_def_cfa_expression,)) + _block(cfa.expression)
-    if isinstance(last, RegisterOffset):
+    if not isinstance(cfa, Rule):
+        return bytes((d.DW_CFA_def_cfa_expression,)) + _block(cfa.code)
+    if isinstance(last, Rule):
         if last.offset == cfa.offset:
-            return bytes((d.DW_CFA_def_cfa_register,)) + encode_uleb(cfa.register)
+            return bytes((d.DW_CFA_def_cfa_register,)) + encode_uleb(cfa.register or 0)
         if last.register == cfa.register and cfa.offset >= 0:
             return bytes((d.DW_CFA_def_cfa_offset,)) + encode_uleb(cfa.offset)
     if cfa.offset >= 0:
-        return bytes((d.DW_CFA_def_cfa,)) + encode_uleb(cfa.register) + encode_uleb(cfa.offset)
-    return bytes((d.DW_CFA_def_cfa_sf,)) + encode_uleb(cfa.register) + encode_sleb(cfa.offset // DATA_ALIGNMENT)
+        return bytes((d.DW_CFA_def_cfa,)) + encode_uleb(cfa.register or 0) + encode_uleb(cfa.offset)
+    return bytes((d.DW_CFA_def_cfa_sf,)) + encode_uleb(cfa.register or 0) + encode_sleb(cfa.offset // DATA_ALIGNMENT)
 
 
 def _register(register: int, rule: RegisterRule) -> bytes:
     number = encode_uleb(register)
-    if isinstance(rule, AtCfa):
+    if isinstance(rule, Rule) and rule.is_saved_at_cfa:
         if rule.offset <= 0 and register < _PACKED_REGISTERS:
             return bytes((d.DW_CFA_offset | register,)) + encode_uleb(rule.offset // DATA_ALIGNMENT)
         return bytes((d.DW_CFA_offset_extended_sf,)) + number + encode_sleb(rule.offset // DATA_ALIGNMENT)
-    if isinstance(rule, ValueAtCfa):
+    if isinstance(rule, Rule) and rule.register is None:
         return bytes((d.DW_CFA_val_offset_sf,)) + number + encode_sleb(rule.offset // DATA_ALIGNMENT)
-    if isinstance(rule, InRegister):
-        return bytes((d.DW_CFA_register,)) + number + encode_uleb(rule.register)
-    if isinstance(rule, AtExpression):
-        return bytes((d.DW_CFA_expression,)) + number + _block(rule.expression)
-    if isinstance(rule, IsExpression):
-        return bytes((d.DW_CFA_val_expression,)) + number + _block(rule.expression)
+    if isinstance(rule, Rule):
+        return bytes((d.DW_CFA_register,)) + number + encode_uleb(rule.register or 0)
+    if not isinstance(rule, NoRule):
+        opcode = d.DW_CFA_expression if rule.deref else d.DW_CFA_val_expression
+        return bytes((opcode,)) + number + _block(rule.code)
     if rule is NoRule.UNSPECIFIED:
         if register < _PACKED_REGISTERS:
             return bytes((d.DW_CFA_restore | register,))

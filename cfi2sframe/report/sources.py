@@ -7,10 +7,11 @@ from bisect import bisect_right
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterOffset, ValueAtCfa
+from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.overlaps import Pieces
 from cfi2sframe.reasons import DropReason
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,17 +165,17 @@ def _normal(state: RowState, arch: Arch) -> RowState:
     A producer may count from elsewhere: Go takes the caller's SP for the CFA, where s390x has 160 bytes more.
     """
     ra = state.ra
-    if ra in (NoRule.SAME_VALUE, InRegister(arch.ra_register)):
+    if ra in (NoRule.SAME_VALUE, Rule(arch.ra_register, 0, deref=False)):
         ra = NoRule.UNSPECIFIED
-    cfa, fp = state.cfa, state.fp
-    if isinstance(state.sp, ValueAtCfa) and isinstance(cfa, RegisterOffset):
-        shift = state.sp.offset - arch.sp_offset_from_cfa
+    cfa, fp, sp = state.cfa, state.fp, state.sp
+    if isinstance(sp, Rule) and sp.register is None and not sp.deref and isinstance(cfa, Rule):
+        shift = sp.offset - arch.sp_offset_from_cfa
         cfa = cfa._replace(offset=cfa.offset + shift)
         ra, fp = _moved(ra, shift), _moved(fp, shift)
     return state._replace(cfa=cfa, ra=ra, fp=fp, sp=NoRule.UNSPECIFIED)
 
 
 def _moved(rule: RegisterRule, shift: int) -> RegisterRule:
-    if isinstance(rule, (AtCfa, ValueAtCfa)):
+    if isinstance(rule, Rule) and rule.register is None:
         return rule._replace(offset=rule.offset - shift)
     return rule

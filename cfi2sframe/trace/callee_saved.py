@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf.entries import parse_entries
+from cfi2sframe.dwarf.machine import Location, Machine
 from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.row_machine import Location, run
-from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterOffset, ValueAtCfa
+from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.errors import InputError
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from cfi2sframe.trace.frame import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfFde
-    from cfi2sframe.dwarf.rules import CfiRow, RegisterRule, RowState
+    from cfi2sframe.dwarf.rules import RegisterRule, RowState, UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.trace.frame import Frame, ReadMemory, TraceEntry
@@ -49,7 +50,7 @@ class CfiRules:
         self._budget = image.budget
         #: The FDEs of each source, sorted by start; the best source comes first.
         self._sources: dict[CfiKind, list[tuple[DwarfFde, CfiSection, PointerBases]]] = {}
-        self._rows: dict[tuple[CfiKind, int, int], tuple[CfiRow, ...]] = {}
+        self._rows: dict[tuple[CfiKind, int, int], UnwindTable | None] = {}
 
         def load_word(vaddr: int) -> int | None:
             data = image.bytes_at(vaddr, 8)
@@ -76,46 +77,43 @@ class CfiRules:
             delta = vaddr - fdes[index][0].pc_begin_vaddr if index >= 0 else 0
             if index < 0 or delta >= fdes[index][0].pc_range:
                 continue
-            rows = self._rows.get((kind, index, register))
-            if rows is None:
-                rows = self._rows[kind, index, register] = self._run(*fdes[index], register)
-            found = bisect_right(rows, delta, key=_start_of) - 1
-            return _seen_from_sp(rows[found].state, self._arch) if found >= 0 else None
+            key = kind, index, register
+            if key not in self._rows:
+                self._rows[key] = self._run(*fdes[index], register)
+            rows = self._rows[key]
+            return rows and _seen_from_sp(rows.states[bisect_right(rows.starts, delta) - 1], self._arch)
         return None
 
-    def _run(self, fde: DwarfFde, section: CfiSection, bases: PointerBases, register: int) -> tuple[CfiRow, ...]:
-        """Return the rows of an FDE, with the rules of `register` in place of FP's; none when it is damaged."""
+    def _run(self, fde: DwarfFde, section: CfiSection, bases: PointerBases, register: int) -> UnwindTable | None:
+        """Return the rows of an FDE, with the rules of `register` in place of FP's; None when it is damaged."""
         self._budget.spend(len(fde.instructions), "the registers of its functions")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
         # The row machine tracks CFA, RA, SP and the register that the ABI's record names as FP.
         follower = self._arch._replace(fp_register=register)
         try:
-            return run(fde.cie, fde.instructions, follower, location).rows
+            return Machine(fde.cie, follower).run(fde.instructions, location)
         except InputError:
-            return ()
+            return None
 
 
 def _seen_from_sp(state: RowState, arch: Arch) -> RegisterRule | None:
     """Return the rule in FP's place, counting from SFrame's CFA: the caller's SP, which may have a rule of its own."""
     rule = state.fp
-    if not isinstance(rule, AtCfa) or state.sp is NoRule.UNSPECIFIED:
+    sp = state.sp
+    if not isinstance(rule, Rule) or not rule.is_saved_at_cfa or sp is NoRule.UNSPECIFIED:
         return rule
-    if isinstance(state.sp, ValueAtCfa):
-        return AtCfa(rule.offset + arch.sp_offset_from_cfa - state.sp.offset)
-    if arch.sp_offset_from_cfa:
+    if isinstance(sp, Rule) and sp.register is None and not sp.deref:
+        return rule._replace(offset=rule.offset + arch.sp_offset_from_cfa - sp.offset)
+    if arch.sp_offset_from_cfa and isinstance(sp, Rule):
         # s390x saves SP like other registers. A CFA from another register than SP and FP is that of another stack.
-        is_frame = isinstance(state.cfa, RegisterOffset) and state.cfa.register in (arch.sp_register, arch.fp_register)
-        if isinstance(state.sp, AtCfa) or (isinstance(state.sp, InRegister) and is_frame):
+        is_frame = isinstance(state.cfa, Rule) and state.cfa.register in (arch.sp_register, arch.fp_register)
+        if sp.is_saved_at_cfa or is_frame:
             return rule
     return None
 
 
 def _begin_of(item: tuple[DwarfFde, CfiSection, PointerBases]) -> int:
     return item[0].pc_begin_vaddr
-
-
-def _start_of(row: CfiRow) -> int:
-    return row.start_delta
 
 
 class CalleeSaved(Mapping[int, int]):
@@ -148,12 +146,12 @@ class CalleeSaved(Mapping[int, int]):
         while True:
             callee = where._callee
             rule = where._rule(number)
-            if isinstance(rule, AtCfa) and callee.cfa is not None:
+            if isinstance(rule, Rule) and rule.is_saved_at_cfa and callee.cfa is not None:
                 data = self._read_memory((callee.cfa + rule.offset) & ADDRESS_MASK, 8)
                 return (
                     None if data is None else int.from_bytes(data, "little" if self._arch.byte_order == "<" else "big")
                 )
-            if isinstance(rule, InRegister):
+            if isinstance(rule, Rule) and rule.register is not None:
                 number = rule.register
             elif rule is not NoRule.SAME_VALUE:
                 return None

@@ -15,26 +15,13 @@ from cfi2sframe.code.as_cfi import as_cfi, placeable
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.records import Derived, DerivedFunction, Underived
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    RegisterRule,
-    RowState,
-    TableBuilder,
-    UnwindTable,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, TableBuilder, UnwindTable
 from cfi2sframe.dwarf.writer import row_instructions
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import BudgetError
 from cfi2sframe.sources import FoundCfi
 from tests.support import cfi_asm as asm
+from tests.support.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
 from tests.support.samples import CODE, SHT_NOBITS, TEXT_VADDR, linked
 
 if TYPE_CHECKING:
@@ -46,16 +33,16 @@ OFFSETS = st.integers(-(1 << 31), 1 << 31)
 EXPRESSIONS = st.sampled_from((b"\x76\x78\x06", b"\x73\x00\x23\x08\x06")) | st.binary(max_size=9)
 REGISTERS = st.integers(0, 200)
 # The records of compiled modules tell `st.builds` of no defaults.
-REGISTER_OFFSETS = st.tuples(REGISTERS, OFFSETS).map(lambda pair: RegisterOffset(*pair))
+REGISTER_OFFSETS = st.tuples(REGISTERS, OFFSETS).map(lambda pair: register_offset(*pair))
 #: None is that of the outermost function.
-CFA_RULES = REGISTER_OFFSETS | EXPRESSIONS.map(CfaExpression) | st.none()
+CFA_RULES = REGISTER_OFFSETS | EXPRESSIONS.map(is_expression) | st.none()
 RULES: st.SearchStrategy[RegisterRule] = (
     st.sampled_from(NoRule)
-    | OFFSETS.map(AtCfa)
-    | OFFSETS.map(ValueAtCfa)
-    | REGISTERS.map(InRegister)
-    | EXPRESSIONS.map(AtExpression)
-    | EXPRESSIONS.map(IsExpression)
+    | OFFSETS.map(at_cfa)
+    | OFFSETS.map(value_at_cfa)
+    | REGISTERS.map(in_register)
+    | EXPRESSIONS.map(at_expression)
+    | EXPRESSIONS.map(is_expression)
 )
 
 
@@ -106,11 +93,11 @@ def test_every_table_reads_back(data: st.DataObject) -> None:
     assert read(linked(arch), functions) == functions
 
 
-PLAIN = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+PLAIN = RowState(register_offset(7, 8), at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
 def function(start: int, size: int, *, uses_b_key: bool = False) -> DerivedFunction:
-    pushed = PLAIN._replace(cfa=RegisterOffset(7, 16))
+    pushed = PLAIN._replace(cfa=register_offset(7, 16))
     table = UnwindTable((0, size // 2), (PLAIN, pushed))
     return DerivedFunction(TEXT_VADDR + start, TEXT_VADDR + start + size, table, uses_b_key)
 
@@ -126,7 +113,7 @@ def test_equal_tables_are_one_program() -> None:
 
 def test_the_bytes_are_few() -> None:
     """A push costs what it costs in a compiler's CFI: an advance and an offset."""
-    table = UnwindTable((0, 1), (PLAIN, PLAIN._replace(cfa=RegisterOffset(7, 16), fp=AtCfa(-16))))
+    table = UnwindTable((0, 1), (PLAIN, PLAIN._replace(cfa=register_offset(7, 16), fp=at_cfa(-16))))
     assert row_instructions(table, AMD64).hex(" ") == "0c 07 08 90 08 41 0e 10 86 10"
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from cfi2sframe import load
+from cfi2sframe.dwarf.machine import Machine
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.row_machine import RowMachine
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.sources import find_cfi
 from tests.fuzz.cfi_programs import MACHINES, Writer
@@ -19,6 +19,7 @@ from tests.support import known_wrong
 from tests.support.oracle.frames import RegisterOffset, Rule
 from tests.support.oracle.llvm_frames import parse_llvm_frames
 from tests.support.oracle.readelf_frames import parse_readelf_frames
+from tests.support.rules import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch as MachineArch
     from cfi2sframe.dwarf.entries import DwarfCie
+    from cfi2sframe.dwarf.instructions import Cutter
+    from cfi2sframe.dwarf.rules import Rows
     from tests.support.oracle.frames import Arch
     from tests.support.oracle.tools import Binutils, BinutilsVersion, Tool
 
@@ -63,12 +66,12 @@ def test_differences_are_seen(
     tools_for: Callable[[Arch], Tools], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the test above relies on: both judges notice when every saved register is elsewhere."""
-    init = RowMachine.__init__
+    init = Machine.__init__
 
-    def init_for_another(self: RowMachine, cie: DwarfCie, arch: MachineArch) -> None:
-        init(self, cie._replace(data_alignment=-4), arch)
+    def init_for_another(self: Machine, cie: DwarfCie, arch: MachineArch, *others: Cutter | Rows) -> None:
+        init(self, cie._replace(data_alignment=-4), arch, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(RowMachine, "__init__", init_for_another)
+    monkeypatch.setattr(Machine, "__init__", init_for_another)
     found = run("amd64", tools_for("amd64"), 1, 50, tmp_path).differences
     assert {text.partition(":")[0] for text in found} == {"readelf", "llvm-dwarfdump"}
 
@@ -126,7 +129,7 @@ def test_a_restore_in_a_cie_is_no_rule(
     (fde,) = sections[-1].fdes
     found = [(row.pc_vaddr, row.cfa, row.registers.get(6, Rule("undefined"))) for row in fde.rows]
     assert found == [(0, RegisterOffset(7, 8), Rule("undefined")), (1, RegisterOffset(7, 16), Rule("undefined"))]
-    assert [(row.start_delta, row.state.fp) for row in entry.program.table.rows] == [
+    assert [(row.start_delta, row.state.fp) for row in rows_of(entry.program.table)] == [
         (0, NoRule.UNSPECIFIED),
         (1, NoRule.UNSPECIFIED),
     ]

@@ -13,31 +13,28 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf import row_machine
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.instructions import Cutter
+from cfi2sframe.dwarf.machine import Location, Machine
 from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.program_cache import ProgramCache
-from cfi2sframe.dwarf.row_machine import Location, run
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    CfiRow,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    RowState,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.errors import CfiError
+from cfi2sframe.rules import Rule
 from tests.support import cfi_asm as asm
+from tests.support.rules import (
+    CfiRow,
+    at_cfa,
+    at_expression,
+    in_register,
+    is_expression,
+    register_offset,
+    value_at_cfa,
+)
+from tests.support.rules import rows_of as table_rows
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.rules import UnwindTable
+    from cfi2sframe.dwarf.rules import CfaRule, UnwindTable
 
 CODE_ALIGN, DATA_ALIGN = 3, -5
 RA = 200  # needs two bytes as LEB128
@@ -49,17 +46,18 @@ PC_BEGIN, INSTRUCTIONS_VADDR, TABLE_VADDR = 0x5000, 0x9001, 0x20000
 AARCH64 = (AARCH64_LE, AARCH64_BE)
 
 
-def run_by_cache(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
-    cache = ProgramCache(arch, Cutter(0))
-    if location is None:
-        return cache.of(cie).run(instructions)
-    return cache.of(cie, location.bases).run(instructions, location.pc_begin_vaddr, location.instructions_vaddr)
+#: For how many programs the machine is to wait before it looks chunks up.
+patience = 0
 
 
-@pytest.fixture(autouse=True, params=[row_machine.run, run_by_cache], ids=["plain", "cached"])
+@pytest.fixture(autouse=True, params=[1, 0], ids=["interpreted", "looked up"])
 def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test runs by the reference and by the cache."""
-    monkeypatch.setitem(globals(), "run", request.param)
+    """Every test runs programs from start to end, and as chunks that are looked up."""
+    monkeypatch.setitem(globals(), "patience", request.param)
+
+
+def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
+    return Machine(cie, arch, Cutter(patience)).run(instructions, location)
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:
@@ -108,7 +106,7 @@ def usual_cie(arch: Arch, fde_encoding: int = d.DW_EH_PE_absptr) -> DwarfCie:
 
 def start_state(arch: Arch) -> RowState:
     """The rules of `usual_cie`."""
-    return RowState(RegisterOffset(arch.sp_register, 40), AtCfa(-5), AtCfa(-20), NoRule.UNSPECIFIED, RaSigning.NONE)
+    return RowState(register_offset(arch.sp_register, 40), at_cfa(-5), at_cfa(-20), NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
 def location(arch: Arch) -> Location:
@@ -117,7 +115,7 @@ def location(arch: Arch) -> Location:
 
 def rows_of(arch: Arch, *instructions: asm.Instruction, cie: DwarfCie | None = None) -> tuple[CfiRow, ...]:
     cie = usual_cie(arch) if cie is None else cie
-    return run(cie, encode(arch, *instructions), arch, location(arch)).rows
+    return table_rows(run(cie, encode(arch, *instructions), arch, location(arch)))
 
 
 class Case(NamedTuple):
@@ -136,8 +134,8 @@ def table(arch: Arch) -> dict[str, Case]:
     changed = (asm.def_cfa(fp, 999), asm.undefined(fp), asm.undefined(RA), asm.undefined(arch.sp_register))
     signed = start._replace(signing=RaSigning.SIGNED)
     with_pc = start._replace(signing=RaSigning.SIGNED_WITH_PC)
-    in_cfa = start._replace(cfa=RegisterOffset(RA, UNSIGNED))
-    ra_up, ra_down = start._replace(ra=AtCfa(500)), start._replace(ra=AtCfa(-41460))
+    in_cfa = start._replace(cfa=register_offset(RA, UNSIGNED))
+    ra_up, ra_down = start._replace(ra=at_cfa(500)), start._replace(ra=at_cfa(-41460))
     cases = {
         "nop": Case(asm.nop(), start),
         "set_loc": Case(asm.set_loc(PC_BEGIN + 0x1234), start, advance_delta=0x1234),
@@ -147,7 +145,7 @@ def table(arch: Arch) -> dict[str, Case]:
         "advance_loc4": Case(asm.advance4(0x92345678), start, advance_delta=3 * 0x92345678),
         "MIPS_advance_loc8": Case(asm.advance8(0x12345678_9ABCDEF0), start, advance_delta=3 * 0x12345678_9ABCDEF0),
         "offset": Case(
-            asm.offset(fp, UNSIGNED), start._replace(fp=AtCfa(-41460)), of_other_register=asm.offset(5, UNSIGNED)
+            asm.offset(fp, UNSIGNED), start._replace(fp=at_cfa(-41460)), of_other_register=asm.offset(5, UNSIGNED)
         ),
         "offset_extended": Case(
             asm.offset_extended(RA, UNSIGNED), ra_down, of_other_register=asm.offset_extended(OTHER, UNSIGNED)
@@ -157,32 +155,32 @@ def table(arch: Arch) -> dict[str, Case]:
         ),
         "GNU_negative_offset_extended": Case(
             asm.gnu_negative_offset_extended(RA, UNSIGNED),
-            start._replace(ra=AtCfa(41460)),
+            start._replace(ra=at_cfa(41460)),
             of_other_register=asm.gnu_negative_offset_extended(OTHER, UNSIGNED),
         ),
         "val_offset": Case(
             asm.val_offset(RA, UNSIGNED),
-            start._replace(ra=ValueAtCfa(-41460)),
+            start._replace(ra=value_at_cfa(-41460)),
             of_other_register=asm.val_offset(OTHER, UNSIGNED),
         ),
         "val_offset_sf": Case(
             asm.val_offset_sf(RA, SIGNED),
-            start._replace(ra=ValueAtCfa(500)),
+            start._replace(ra=value_at_cfa(500)),
             of_other_register=asm.val_offset_sf(OTHER, SIGNED),
         ),
         "register": Case(
             asm.register(RA, UNSIGNED),
-            start._replace(ra=InRegister(UNSIGNED)),
+            start._replace(ra=in_register(UNSIGNED)),
             of_other_register=asm.register(OTHER, fp),
         ),
         "expression": Case(
             asm.expression(RA, EXPRESSION),
-            start._replace(ra=AtExpression(EXPRESSION)),
+            start._replace(ra=at_expression(EXPRESSION)),
             of_other_register=asm.expression(OTHER, EXPRESSION),
         ),
         "val_expression": Case(
             asm.val_expression(RA, EXPRESSION),
-            start._replace(ra=IsExpression(EXPRESSION)),
+            start._replace(ra=is_expression(EXPRESSION)),
             of_other_register=asm.val_expression(OTHER, EXPRESSION),
         ),
         "undefined": Case(
@@ -191,7 +189,7 @@ def table(arch: Arch) -> dict[str, Case]:
         "same_value": Case(
             # RA's column is not the ABI's, so that RA is in its register.
             asm.same_value(RA),
-            start._replace(ra=InRegister(RA)),
+            start._replace(ra=in_register(RA)),
             of_other_register=asm.same_value(OTHER),
         ),
         "restore": Case(asm.restore(fp), start, (asm.undefined(fp),), of_other_register=asm.restore(5)),
@@ -199,15 +197,15 @@ def table(arch: Arch) -> dict[str, Case]:
             asm.restore_extended(RA), start, (asm.undefined(RA),), of_other_register=asm.restore_extended(OTHER)
         ),
         "def_cfa": Case(asm.def_cfa(RA, UNSIGNED), in_cfa),
-        "def_cfa_sf": Case(asm.def_cfa_sf(RA, SIGNED), start._replace(cfa=RegisterOffset(RA, 500))),
-        "def_cfa_register": Case(asm.def_cfa_register(RA), start._replace(cfa=RegisterOffset(RA, 40))),
+        "def_cfa_sf": Case(asm.def_cfa_sf(RA, SIGNED), start._replace(cfa=register_offset(RA, 500))),
+        "def_cfa_register": Case(asm.def_cfa_register(RA), start._replace(cfa=register_offset(RA, 40))),
         "def_cfa_offset": Case(
-            asm.def_cfa_offset(UNSIGNED), start._replace(cfa=RegisterOffset(arch.sp_register, UNSIGNED))
+            asm.def_cfa_offset(UNSIGNED), start._replace(cfa=register_offset(arch.sp_register, UNSIGNED))
         ),
         "def_cfa_offset_sf": Case(
-            asm.def_cfa_offset_sf(SIGNED), start._replace(cfa=RegisterOffset(arch.sp_register, 500))
+            asm.def_cfa_offset_sf(SIGNED), start._replace(cfa=register_offset(arch.sp_register, 500))
         ),
-        "def_cfa_expression": Case(asm.def_cfa_expression(EXPRESSION), start._replace(cfa=CfaExpression(EXPRESSION))),
+        "def_cfa_expression": Case(asm.def_cfa_expression(EXPRESSION), start._replace(cfa=is_expression(EXPRESSION))),
         "remember_state": Case(asm.remember_state(), start),
         "restore_state": Case(asm.restore_state(), start, (asm.remember_state(), *changed)),
         "GNU_args_size": Case(asm.gnu_args_size(UNSIGNED), start),
@@ -285,10 +283,10 @@ def test_registers_and_advances_in_the_low_six_bits(register: int) -> None:
     cie = make_cie(AMD64, asm.def_cfa(7, 40), asm.same_value(register), ra_register=register)
     instructions = (asm.offset(register, 2), asm.advance0(register), asm.restore(register), asm.def_cfa_offset(48))
     rows = rows_of(AMD64, *instructions, cie=cie)
-    expected = [(0, AtCfa(-10), 40)] if register else []
-    expected_rows = [*expected, (CODE_ALIGN * register, InRegister(register), 48)]
+    expected = [(0, at_cfa(-10), 40)] if register else []
+    expected_rows = [*expected, (CODE_ALIGN * register, in_register(register), 48)]
     found = [(row.start_delta, row.state.ra, row.state.cfa) for row in rows]
-    assert found == [(delta, ra, RegisterOffset(7, offset)) for delta, ra, offset in expected_rows]
+    assert found == [(delta, ra, register_offset(7, offset)) for delta, ra, offset in expected_rows]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +347,7 @@ def cfa_rows(*instructions: asm.Instruction) -> list[tuple[int, int]]:
     """Starts and CFA offsets of AMD64 rows whose CFA is SP + something."""
     pairs = []
     for row in rows_of(AMD64, *instructions):
-        assert isinstance(row.state.cfa, RegisterOffset)
+        assert isinstance(row.state.cfa, Rule)
         assert row.state.cfa.register == AMD64.sp_register
         pairs.append((row.start_delta, row.state.cfa.offset))
     return pairs
@@ -399,20 +397,20 @@ def test_an_advance_in_a_cie_moves_nothing() -> None:
     cie = make_cie(AMD64, asm.def_cfa(7, 8), asm.advance0(5), asm.def_cfa_offset(16))
     rows = rows_of(AMD64, asm.advance0(1), asm.def_cfa_offset(24), cie=cie)
     assert [(row.start_delta, row.state.cfa) for row in rows] == [
-        (0, RegisterOffset(7, 16)),
-        (3, RegisterOffset(7, 24)),
+        (0, register_offset(7, 16)),
+        (3, register_offset(7, 24)),
     ]
 
 
 def test_no_rule_for_the_cfa_is_a_row_too() -> None:
     rows = rows_of(AMD64, asm.advance0(1), asm.def_cfa(7, 8), cie=make_cie(AMD64))
-    assert [row.state.cfa for row in rows] == [None, RegisterOffset(7, 8)]
+    assert [row.state.cfa for row in rows] == [None, register_offset(7, 8)]
 
 
 def test_the_column_of_ra_is_the_one_that_the_cie_names() -> None:
     instructions = (asm.undefined(AMD64.ra_register), asm.same_value(77))
     (row,) = rows_of(AMD64, *instructions, cie=make_cie(AMD64, ra_register=77))
-    assert row.state.ra == InRegister(77)
+    assert row.state.ra == in_register(77)
     (row,) = rows_of(AMD64, *instructions, cie=make_cie(AMD64, ra_register=AMD64.ra_register))
     assert row.state.ra is NoRule.UNDEFINED
 
@@ -421,12 +419,12 @@ def test_the_column_of_ra_is_the_one_that_the_cie_names() -> None:
 def test_the_column_of_ra_without_a_rule(arch: Arch) -> None:
     """The ABI's column has the ABI's default; of any other column the CIE says that RA is there."""
     for column in (arch.ra_register, 5):
-        unspecified = NoRule.UNSPECIFIED if column == arch.ra_register else InRegister(5)
+        unspecified = NoRule.UNSPECIFIED if column == arch.ra_register else in_register(5)
         cie = make_cie(arch, asm.def_cfa(arch.sp_register, 8), ra_register=column)
         steps = (asm.offset(column, 1), asm.advance0(1), asm.restore(column), asm.advance0(1), asm.same_value(column))
         rules = [row.state.ra for row in rows_of(arch, *steps, cie=cie)]
         same = [NoRule.SAME_VALUE] if column == arch.ra_register else []
-        assert rules == [AtCfa(-5), unspecified, *same]
+        assert rules == [at_cfa(-5), unspecified, *same]
         assert run(cie, b"", arch).states[0].ra == unspecified
 
 
@@ -437,9 +435,9 @@ def test_a_column_of_ra_that_is_fp_or_sp(arch: Arch) -> None:
         cie = make_cie(arch, asm.def_cfa(7, 8), ra_register=column)
         steps = (asm.advance0(1), asm.offset(column, 1), asm.advance0(1), asm.same_value(column))
         states = [row.state for row in rows_of(arch, *steps, cie=cie)]
-        assert [state.ra for state in states] == [InRegister(column), AtCfa(-5), InRegister(column)]
+        assert [state.ra for state in states] == [in_register(column), at_cfa(-5), in_register(column)]
         own = [getattr(state, name) for state in states]
-        assert own == [NoRule.UNSPECIFIED, AtCfa(-5), NoRule.SAME_VALUE]
+        assert own == [NoRule.UNSPECIFIED, at_cfa(-5), NoRule.SAME_VALUE]
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
@@ -449,8 +447,8 @@ def test_restore_in_a_cie_is_no_rule(arch: Arch) -> None:
     define = (asm.def_cfa(sp, 8), asm.offset(fp, 2), asm.undefined(RA), asm.same_value(5), asm.same_value(sp))
     cie = make_cie(arch, *define, asm.restore(fp), asm.restore_extended(RA), asm.restore(5), asm.restore_extended(sp))
     nothing = NoRule.UNSPECIFIED
-    unspecified = RowState(RegisterOffset(sp, 8), InRegister(RA), nothing, nothing, RaSigning.NONE)
-    changed = unspecified._replace(fp=AtCfa(-5), ra=NoRule.UNDEFINED)
+    unspecified = RowState(register_offset(sp, 8), in_register(RA), nothing, nothing, RaSigning.NONE)
+    changed = unspecified._replace(fp=at_cfa(-5), ra=NoRule.UNDEFINED)
     steps = (asm.advance0(1), asm.offset(fp, 1), asm.undefined(RA))
     rows = rows_of(arch, *steps, asm.advance0(1), asm.restore(fp), asm.restore_extended(RA), cie=cie)
     assert [row.state for row in rows] == [unspecified, changed, unspecified]
@@ -460,27 +458,27 @@ def test_restore_in_a_cie_is_no_rule(arch: Arch) -> None:
 def test_any_data_alignment(data_align: int) -> None:
     cie = usual_cie(AMD64)._replace(data_alignment=data_align)
     (row,) = rows_of(AMD64, asm.offset(6, 2), asm.def_cfa_offset_sf(-3), cie=cie)
-    assert row.state.fp == AtCfa(2 * data_align)
-    assert row.state.cfa == RegisterOffset(7, -3 * data_align)
+    assert row.state.fp == at_cfa(2 * data_align)
+    assert row.state.cfa == register_offset(7, -3 * data_align)
 
 
 # --- Expressions as CFA -------------------------------------------------------------------------------------
 
 
-def cfa_after(*instructions: asm.Instruction) -> RegisterOffset | CfaExpression | None:
+def cfa_after(*instructions: asm.Instruction) -> CfaRule | None:
     return rows_of(AMD64, *instructions)[-1].state.cfa
 
 
 def test_a_register_defined_after_an_expression_uses_the_old_offset() -> None:
     """As in hand-written CFI of libgcrypt and libmvec, and as libgcc and readelf read it."""
-    assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa_register(6)) == RegisterOffset(6, 40)
+    assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa_register(6)) == register_offset(6, 40)
 
 
 def test_an_offset_defined_after_an_expression_is_kept_for_the_next_register() -> None:
     changed = (asm.def_cfa_expression(EXPRESSION), asm.def_cfa_offset(48))
-    assert cfa_after(*changed) == CfaExpression(EXPRESSION)
-    assert cfa_after(*changed, asm.def_cfa_register(6)) == RegisterOffset(6, 48)
-    assert cfa_after(*changed, asm.def_cfa_offset_sf(-2), asm.def_cfa_register(6)) == RegisterOffset(6, 10)
+    assert cfa_after(*changed) == is_expression(EXPRESSION)
+    assert cfa_after(*changed, asm.def_cfa_register(6)) == register_offset(6, 48)
+    assert cfa_after(*changed, asm.def_cfa_offset_sf(-2), asm.def_cfa_register(6)) == register_offset(6, 10)
 
 
 def test_an_offset_hidden_by_an_expression_makes_no_row() -> None:
@@ -490,8 +488,8 @@ def test_an_offset_hidden_by_an_expression_makes_no_row() -> None:
         *(asm.def_cfa_offset(56), asm.advance0(1), asm.def_cfa_register(6)),
     )
     assert [(row.start_delta, row.state.cfa) for row in rows] == [
-        (0, CfaExpression(EXPRESSION)),
-        (9, RegisterOffset(6, 56)),
+        (0, is_expression(EXPRESSION)),
+        (9, register_offset(6, 56)),
     ]
 
 
@@ -500,14 +498,14 @@ def test_remember_state_keeps_what_an_expression_hides() -> None:
         *(asm.def_cfa_offset(48), asm.def_cfa_expression(EXPRESSION), asm.remember_state(), asm.def_cfa(3, 16)),
         asm.restore_state(),
     )
-    assert cfa_after(*rows) == CfaExpression(EXPRESSION)
-    assert cfa_after(*rows, asm.def_cfa_register(6)) == RegisterOffset(6, 48)
+    assert cfa_after(*rows) == is_expression(EXPRESSION)
+    assert cfa_after(*rows, asm.def_cfa_register(6)) == register_offset(6, 48)
 
 
 def test_def_cfa_ends_an_expression() -> None:
-    assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa(3, 16)) == RegisterOffset(3, 16)
-    assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa_sf(3, 2)) == RegisterOffset(3, -10)
-    assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa_expression(b"")) == CfaExpression(b"")
+    assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa(3, 16)) == register_offset(3, 16)
+    assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa_sf(3, 2)) == register_offset(3, -10)
+    assert cfa_after(asm.def_cfa_expression(EXPRESSION), asm.def_cfa_expression(b"")) == is_expression(b"")
 
 
 # --- remember, restore --------------------------------------------------------------------------------------
@@ -518,8 +516,8 @@ def test_remembered_states_nest(arch: Arch) -> None:
     """Each restore_state restores every rule, including the CFA, of the last remember_state not yet restored."""
     fp, sp = arch.fp_register, arch.sp_register
     start = start_state(arch)
-    outer = RowState(RegisterOffset(fp, 16), NoRule.UNDEFINED, AtCfa(-5), ValueAtCfa(-10), RaSigning.NONE)
-    inner = RowState(CfaExpression(EXPRESSION), InRegister(3), NoRule.SAME_VALUE, NoRule.UNDEFINED, RaSigning.NONE)
+    outer = RowState(register_offset(fp, 16), NoRule.UNDEFINED, at_cfa(-5), value_at_cfa(-10), RaSigning.NONE)
+    inner = RowState(is_expression(EXPRESSION), in_register(3), NoRule.SAME_VALUE, NoRule.UNDEFINED, RaSigning.NONE)
     rows = rows_of(
         arch,
         *(asm.remember_state(), asm.advance0(1), asm.def_cfa(fp, 16), asm.undefined(RA), asm.offset(fp, 1)),
@@ -546,7 +544,7 @@ def test_changes_after_restore_state_do_not_reach_the_remembered_state() -> None
         *(asm.remember_state(), asm.remember_state(), asm.undefined(6), asm.restore_state(), asm.same_value(6)),
         *(asm.advance0(1), asm.restore_state()),
     )
-    assert [row.state.fp for row in rows] == [NoRule.SAME_VALUE, AtCfa(-20)]
+    assert [row.state.fp for row in rows] == [NoRule.SAME_VALUE, at_cfa(-20)]
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
@@ -558,7 +556,7 @@ def test_restore_of_a_register_that_the_cie_never_set(arch: Arch) -> None:
 
 def test_restore_goes_back_to_the_cie_and_not_to_a_remembered_state() -> None:
     (row,) = rows_of(AMD64, asm.undefined(6), asm.remember_state(), asm.same_value(6), asm.restore(6))
-    assert row.state.fp == AtCfa(-20)
+    assert row.state.fp == at_cfa(-20)
 
 
 # --- AArch64's signed return addresses ----------------------------------------------------------------------
@@ -600,7 +598,7 @@ def test_a_cie_can_start_signed() -> None:
 
 def test_restore_of_ra_leaves_its_signing() -> None:
     (row,) = rows_of(AARCH64_LE, asm.aarch64_negate_ra_state(), asm.undefined(RA), asm.restore_extended(RA))
-    assert (row.state.ra, row.state.signing) == (AtCfa(-5), RaSigning.SIGNED)
+    assert (row.state.ra, row.state.signing) == (at_cfa(-5), RaSigning.SIGNED)
 
 
 # --- DW_CFA_set_loc -----------------------------------------------------------------------------------------
@@ -629,7 +627,7 @@ def test_set_loc_in_the_encoding_of_the_cie(arch: Arch, encoding: int, base: int
         operand = asm.sleb128(value) if encoding & 0x0F == d.DW_EH_PE_sleb128 else asm.uleb128(value)
     code = b"\x00\x01" + operand + encode(arch, asm.def_cfa_offset(48))
     program = run(usual_cie(arch, encoding), code, arch, location(arch))
-    assert [row.start_delta for row in program.rows] == [0, 0x111]
+    assert program.starts == (0, 0x111)
     assert program.depends_on_location
     for cut in range(1, len(operand)):
         with pytest.raises(CfiError, match="truncated") as caught:

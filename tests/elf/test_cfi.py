@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cfi2sframe.budget import BASE_STEPS
 from cfi2sframe.dwarf.entries import CfiTable, parse_entries
+from cfi2sframe.dwarf.machine import Location, Machine
 from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.row_machine import Location, run
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation, relocated_bytes
 from cfi2sframe.elf.image import ElfImage, SectionOffset
@@ -734,7 +734,7 @@ def read_all(data: bytes) -> int:
             image.holds_code(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range)
             location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
             try:
-                count += bool(run(fde.cie, fde.instructions, image.arch, location).rows)
+                count += bool(Machine(fde.cie, image.arch).run(fde.instructions, location).states)
             except CfiError:
                 continue
     return count

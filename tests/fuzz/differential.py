@@ -8,24 +8,17 @@ import subprocess
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe import load
-from cfi2sframe.dwarf.expression import parse_expression
+from cfi2sframe.dwarf.expression import Expression, parse_expression
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.rules import NoRule, RaSigning
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.fuzz.cfi_programs import MACHINES, Writer
 from tests.support.oracle import frames
 from tests.support.oracle.compare import RA_SIGN_STATE, row_at
 from tests.support.oracle.llvm_frames import parse_llvm_frames
 from tests.support.oracle.readelf_frames import parse_readelf_frames
+from tests.support.rules import in_register, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +26,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.programs import CfiEntry
-    from cfi2sframe.dwarf.rules import CfaRule, CfiRow, RegisterRule, RowState
+    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
     from tests.support.oracle.frames import Arch as ArchName
 
 #: Every so many files use an opcode that stops llvm-dwarfdump (see `known_wrong`), and are readelf's alone to judge.
@@ -82,7 +75,7 @@ def run(arch_name: ArchName, tools: Tools, seed: int, function_count: int, folde
         for fde in judge.fdes:
             entry = entries.get(fde.section_offset)
             if entry is not None:
-                row_count += len(entry.program.table.rows)
+                row_count += len(entry.program.table.starts)
                 for problem in _compare(entry, fde, image.arch, judge):
                     place = f"seed {seed}, function at 0x{entry.fde.pc_begin_vaddr - image.sections[1].vaddr:x}"
                     code = entry.fde.instructions.hex(" ")
@@ -120,17 +113,17 @@ def _fdes(
 def _compare(entry: CfiEntry, fde: frames.OracleFde, arch: Arch, judge: _Judge) -> Iterable[str]:
     if fde.problem:
         # LLVM prints no row without rules.
-        if any(row.state[:-1] != _NOTHING for row in entry.program.table.rows):
+        if any(state[:-1] != _NOTHING for state in entry.program.table.states):
             yield fde.problem
         return
     size = fde.pc_end_vaddr - fde.pc_begin_vaddr
     if size != entry.fde.pc_range:
         yield f"{size} bytes, we say {entry.fde.pc_range}"
-    rows = entry.program.table.rows
-    deltas = {row.start_delta for row in rows} | {row.pc_vaddr - fde.pc_begin_vaddr for row in fde.rows}
+    table = entry.program.table
+    deltas = set(table.starts) | {row.pc_vaddr - fde.pc_begin_vaddr for row in fde.rows}
     for delta in sorted(delta for delta in deltas if delta < max(size, 1)):
         theirs = row_at(fde.rows, fde.pc_begin_vaddr + delta)
-        ours = _state_at(rows, delta)
+        ours = state_at(table, delta)
         if theirs is None:
             # A function whose CIE has no CFA rule.
             if ours.cfa is not None:
@@ -138,10 +131,6 @@ def _compare(entry: CfiEntry, fde: frames.OracleFde, arch: Arch, judge: _Judge) 
             continue
         for problem in _row_differences(ours, theirs, entry, arch, judge):
             yield f"+{delta}: {problem}"
-
-
-def _state_at(rows: tuple[CfiRow, ...], delta: int) -> RowState:
-    return next(row for row in reversed(rows) if row.start_delta <= delta).state
 
 
 def _row_differences(
@@ -152,7 +141,7 @@ def _row_differences(
     columns = {"FP": arch.fp_register, "SP": arch.sp_register, "RA": entry.fde.cie.ra_register}
     for (name, register), rule in zip(columns.items(), (ours.fp, ours.sp, ours.ra), strict=True):
         said = theirs.registers.get(register)
-        if name == "RA" and register != arch.ra_register and rule == InRegister(register):
+        if name == "RA" and register != arch.ra_register and rule == in_register(register):
             # Where its own column has no rule, or keeps its value.
             unsaid = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE, rule)
             is_same = any(_same_rule(same, said, arch, judge) for same in unsaid)
@@ -167,12 +156,12 @@ def _row_differences(
 
 
 def _same_cfa(ours: CfaRule | None, theirs: frames.Cfa, arch: Arch, judge: _Judge) -> bool:
-    if isinstance(ours, CfaExpression):
-        return isinstance(theirs, frames.Expression) and _same_expression(ours.expression, theirs.text, arch, judge)
+    if isinstance(ours, Expression):
+        return isinstance(theirs, frames.Expression) and _same_expression(ours.code, theirs.text, arch, judge)
     if ours is None:
         # readelf has no notation for it: it prints register 0 and offset 0.
         return theirs == frames.NoCfa() if judge.tells_all else theirs == frames.RegisterOffset(0, 0)
-    assert isinstance(ours, RegisterOffset)
+    assert ours.register is not None
     return theirs == frames.RegisterOffset(ours.register, ours.offset)
 
 
@@ -204,11 +193,9 @@ def _same_rule(ours: RegisterRule, theirs: frames.Rule | None, arch: Arch, judge
         return theirs == (_UNSAID if ours is NoRule.UNDEFINED else None)
     if theirs is None:
         return False
-    if isinstance(ours, AtCfa):
-        return theirs == frames.Rule("at_cfa", ours.offset)
-    if isinstance(ours, ValueAtCfa):
-        return theirs == frames.Rule("cfa_plus", ours.offset)
-    if isinstance(ours, InRegister):
-        return theirs == frames.Rule("register", ours.register)
-    kind = "at_expression" if isinstance(ours, AtExpression) else "expression"
-    return theirs.kind == kind and _same_expression(ours.expression, theirs.text, arch, judge)
+    if isinstance(ours, Rule):
+        if ours.register is not None:
+            return theirs == frames.Rule("register", ours.register)
+        return theirs == frames.Rule("at_cfa" if ours.deref else "cfa_plus", ours.offset)
+    kind = "at_expression" if ours.deref else "expression"
+    return theirs.kind == kind and _same_expression(ours.code, theirs.text, arch, judge)

@@ -16,9 +16,10 @@ from cfi2sframe.api import convert, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.errors import BudgetError, InputError
 from cfi2sframe.reasons import SkipReason, UnreadSource
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support import cfi_asm as asm
 from tests.support.go_table import (
@@ -52,8 +53,8 @@ def rows(entry: CfiEntry) -> list[tuple[int, object, object]]:
     """Return the start, the CFA's offset from SP, and the RA's offset from the CFA of each row."""
     result: list[tuple[int, object, object]] = []
     for start, state in zip(entry.program.table.starts, entry.program.table.states, strict=True):
-        cfa = state.cfa.offset if isinstance(state.cfa, RegisterOffset) else state.cfa
-        result.append((start, cfa, state.ra.offset if isinstance(state.ra, AtCfa) else state.ra))
+        cfa = state.cfa.offset if isinstance(state.cfa, Rule) else state.cfa
+        result.append((start, cfa, state.ra.offset if isinstance(state.ra, Rule) else state.ra))
     return result
 
 

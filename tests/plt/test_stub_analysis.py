@@ -13,13 +13,14 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule, RaSigning
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.plt.block_decoder import BlockDecoder
 from cfi2sframe.plt.scan_records import CfiSpan
 from cfi2sframe.plt.scan_stubs import scan_stubs
 from cfi2sframe.plt.stub_reasons import StubReason
 from tests.support import elf_asm
+from tests.support.rules import at_cfa, is_expression, register_offset
 from tests.support.stubs import handmade
 from tests.support.stubs.emulate import measure
 from tests.support.stubs.handmade import (
@@ -348,7 +349,7 @@ def _lazy_cfi(image: ElfImage, *, threshold: int = 11) -> StubScan:
             return CfiSpan(PLT_VADDR + 6, sp_plus(16))
         if pc < PLT_VADDR + 16:
             return CfiSpan(PLT_VADDR + 16, sp_plus(24))
-        return CfiSpan(EVERYWHERE, handmade.row_state(CfaExpression(expression)))
+        return CfiSpan(EVERYWHERE, handmade.row_state(is_expression(expression)))
 
     return scan_stubs(image, 3, cfi_at)
 
@@ -380,11 +381,11 @@ def test_cfi_that_differs_in_the_last_block_alone_leaves_the_stubs_out() -> None
 @pytest.mark.parametrize(
     "state",
     [
-        sp_plus(8)._replace(ra=AtCfa(-16)),
+        sp_plus(8)._replace(ra=at_cfa(-16)),
         sp_plus(8)._replace(ra=NoRule.UNSPECIFIED),
-        sp_plus(8)._replace(fp=AtCfa(-16)),
+        sp_plus(8)._replace(fp=at_cfa(-16)),
         sp_plus(8)._replace(signing=RaSigning.SIGNED),
-        handmade.row_state(RegisterOffset(6, 8)),
+        handmade.row_state(register_offset(6, 8)),
     ],
 )
 def test_cfi_that_has_other_rules_leaves_the_stubs_out(state: RowState) -> None:
@@ -395,7 +396,7 @@ def test_cfi_that_has_other_rules_leaves_the_stubs_out(state: RowState) -> None:
 
 
 def test_an_expression_without_a_value_leaves_the_stubs_out() -> None:
-    expression = CfaExpression(bytes.fromhex("770806"))  # breg7 8; deref
+    expression = is_expression(bytes.fromhex("770806"))  # breg7 8; deref
 
     def cfi_at(_pc: int) -> CfiSpan:
         return CfiSpan(EVERYWHERE, handmade.row_state(expression))

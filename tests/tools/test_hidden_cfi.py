@@ -17,10 +17,12 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.code import derive as door
-from cfi2sframe.dwarf.rules import RegisterOffset, TableBuilder
+from cfi2sframe.dwarf.rules import TableBuilder
 from cfi2sframe.elf import constants as c
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support.audited import assembled, function
+from tests.support.rules import register_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,8 +157,9 @@ def spoiled(table: UnwindTable, change: Callable[[RowState], RowState]) -> Unwin
 
 
 def one_too_far(state: RowState) -> RowState:
-    assert isinstance(state.cfa, RegisterOffset)
-    return state._replace(cfa=RegisterOffset(state.cfa.register, state.cfa.offset + 8))
+    assert isinstance(state.cfa, Rule)
+    assert state.cfa.register is not None
+    return state._replace(cfa=register_offset(state.cfa.register, state.cfa.offset + 8))
 
 
 @pytest.fixture(name="wrong_row")

@@ -13,13 +13,14 @@ from typing import Final
 import pytest
 
 from cfi2sframe.arch import AMD64, S390X, Arch
-from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterRule
+from cfi2sframe.dwarf.rules import NoRule, RegisterRule
 from cfi2sframe.elf.load import load
 from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
 from cfi2sframe.trace import Frame, Row, Trace, walk
 from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.trace.frame import Located
 from tests.support import cfi_asm as asm
+from tests.support.rules import at_cfa, in_register
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
 REGISTERS: Final = {"rbx": 3, "r12": 12, "r13": 13, "r14": 14, "r15": 15}
@@ -71,7 +72,7 @@ def test_rules_are_those_of_readelf() -> None:
     for start, last, columns in rows_of_readelf(file):
         for name, number in REGISTERS.items():
             text = columns.get(name, "u")
-            wanted = AtCfa(int(text[1:])) if re.fullmatch(r"c[-+]\d+", text) else None
+            wanted = at_cfa(int(text[1:])) if re.fullmatch(r"c[-+]\d+", text) else None
             for address in (start, last):
                 rule = rules.rule(address, number)
                 if wanted is not None and columns.get("rsp", "u") != "u":
@@ -79,7 +80,11 @@ def test_rules_are_those_of_readelf() -> None:
                     assert rule is None
                     continue
                 assert rule is not None
-                assert (rule if isinstance(rule, AtCfa) else None) == wanted, (hex(address), name, text)
+                assert (rule if isinstance(rule, Rule) and rule.is_saved_at_cfa else None) == wanted, (
+                    hex(address),
+                    name,
+                    text,
+                )
                 compared += 1
                 saved += wanted is not None
     assert compared > 10_000
@@ -90,16 +95,16 @@ def test_rules_are_those_of_readelf() -> None:
 @pytest.mark.parametrize(
     ("arch", "of_sp", "found"),
     [
-        (AMD64, (), AtCfa(-16)),
+        (AMD64, (), at_cfa(-16)),
         # What is 16 below DWARF's CFA is 24 below a caller's SP that is 8 above it.
-        (AMD64, (asm.val_offset_sf(7, -1),), AtCfa(-24)),
-        (AMD64, (asm.val_offset(7, 0),), AtCfa(-16)),
+        (AMD64, (asm.val_offset_sf(7, -1),), at_cfa(-24)),
+        (AMD64, (asm.val_offset(7, 0),), at_cfa(-16)),
         (AMD64, (asm.register(7, 10),), None),
         (AMD64, (asm.offset(7, 3),), None),
-        (S390X, (asm.val_offset(15, 0),), AtCfa(-176)),
-        (S390X, (asm.val_offset(15, 20),), AtCfa(-16)),
-        (S390X, (asm.offset(15, 5),), AtCfa(-16)),
-        (S390X, (asm.register(15, 16),), AtCfa(-16)),
+        (S390X, (asm.val_offset(15, 0),), at_cfa(-176)),
+        (S390X, (asm.val_offset(15, 20),), at_cfa(-16)),
+        (S390X, (asm.offset(15, 5),), at_cfa(-16)),
+        (S390X, (asm.register(15, 16),), at_cfa(-16)),
         (S390X, (asm.register(15, 16), asm.def_cfa_register(10)), None),
     ],
 )
@@ -142,9 +147,9 @@ def trace(
     "saved",
     [
         {0x1000: NoRule.UNSPECIFIED, 0x2000: NoRule.SAME_VALUE},
-        {0x1000: AtCfa(-24), 0x2000: NoRule.UNSPECIFIED},
-        {0x1000: NoRule.UNDEFINED, 0x2000: AtCfa(-24)},
-        {0x1000: NoRule.UNSPECIFIED, 0x2000: InRegister(12)},
+        {0x1000: at_cfa(-24), 0x2000: NoRule.UNSPECIFIED},
+        {0x1000: NoRule.UNDEFINED, 0x2000: at_cfa(-24)},
+        {0x1000: NoRule.UNSPECIFIED, 0x2000: in_register(12)},
     ],
     ids=["untouched", "saved by the topmost", "saved above", "in another register"],
 )
@@ -167,7 +172,7 @@ def test_a_register_is_found_where_a_callee_saved_it(saved: dict[int, RegisterRu
     [
         {0x1000: NoRule.UNSPECIFIED, 0x2000: NoRule.UNDEFINED},
         {0x1000: NoRule.UNSPECIFIED, 0x2000: None},
-        {0x1000: AtCfa(-4096), 0x2000: NoRule.SAME_VALUE},
+        {0x1000: at_cfa(-4096), 0x2000: NoRule.SAME_VALUE},
     ],
     ids=["undefined", "no CFI", "unreadable"],
 )

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The row machine of DWARF 5, 6.4.2 and 6.4.3: a CIE and an FDE's instructions become a table of rows.
+
+It follows CFA, RA, FP and SP; rules of other registers are read and dropped. RA's rules are those of the column that
+the CIE names. Where that is not the ABI's and has no rule, RA is in the column's register, and rows say so.
+
+Functions repeat parts of one another, and the same instructions in the same state lead to the same state. So a machine
+remembers, for each of its states, where each string of instructions has led: what has been interpreted once in a file
+is looked up the next time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.expression import Expression
+from cfi2sframe.dwarf.instructions import ADVANCES, CUTTER, Cutter, read_chunk, read_instructions
+from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, Rows, RowState, TableBuilder, UnwindTable
+from cfi2sframe.errors import CfiError
+from cfi2sframe.rules import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeAlias
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.budget import Budget
+    from cfi2sframe.dwarf.entries import DwarfCie
+    from cfi2sframe.dwarf.instructions import Instruction
+    from cfi2sframe.dwarf.pointer import PointerBases
+    from cfi2sframe.dwarf.rules import RegisterRule
+
+    #: Returns the state after an instruction, given the state before it and its operands.
+    Handler: TypeAlias = Callable[..., "State"]
+
+
+class Location(NamedTuple):
+    """What DW_CFA_set_loc needs: the addresses of the function and of the instructions, and the bases of pointers."""
+
+    pc_begin_vaddr: int
+    instructions_vaddr: int
+    bases: PointerBases
+
+
+class State(NamedTuple):
+    """All that instructions have set so far.
+
+    `base` is the last register and offset of the CFA (None: there were none). It stays while the CFA is an
+    `expression`: unwinders keep it, and hand-written CFI builds on it. `remembered` is the number of the state that
+    DW_CFA_remember_state has pushed last, from 1 on; that state has the number of the one below it.
+    """
+
+    base: Rule | None
+    expression: Expression | None
+    ra: RegisterRule
+    fp: RegisterRule
+    sp: RegisterRule
+    signing: RaSigning = RaSigning.NONE
+    remembered: int = 0
+
+    @property
+    def row(self) -> RowState:
+        """The rules of a row that is made in this state."""
+        return RowState(self.expression or self.base, self.ra, self.fp, self.sp, self.signing)
+
+
+class Machines:
+    """The machines of one file, by CIE: equal CIEs of several sections share one."""
+
+    def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
+        self._arch = arch
+        self._cutter = cutter
+        self.rows: Final = Rows(budget)
+        #: The error where a CIE is damaged.
+        self._machines: dict[DwarfCie, Machine | CfiError] = {}
+
+    def of(self, cie: DwarfCie) -> Machine:
+        """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
+        machine = self._machines.get(cie)
+        if machine is None:
+            try:
+                machine = Machine(cie, self._arch, self._cutter, self.rows)
+            except CfiError as error:
+                machine = error
+            self._machines[cie] = machine
+        if isinstance(machine, CfiError):
+            raise CfiError(f"in its CIE: {machine.reason}")
+        return machine
+
+
+class _Known(dict[bytes, tuple[int, "_Known"]]):
+    """A state, its row, and where chunks have led from it: the bytes that each advances, and the state after it."""
+
+    __slots__ = ("row", "state")
+
+    def __init__(self, state: State, row: RowState) -> None:
+        super().__init__()
+        self.state = state
+        self.row = row
+
+
+class Machine:
+    """The row machine of one CIE.
+
+    Raises `CfiError`, its offset counted from the CIE's first instruction, when the CIE's instructions are damaged.
+    """
+
+    def __init__(self, cie: DwarfCie, arch: Arch, cutter: Cutter = CUTTER, rows: Rows | None = None) -> None:
+        self.cie = cie
+        self._arch = arch
+        self._cutter = cutter
+        self._rows = Rows() if rows is None else rows
+        self._handlers = self._HANDLERS | (self._AARCH64_HANDLERS if arch.ra_may_be_signed else {})
+        ra: RegisterRule = NoRule.UNSPECIFIED
+        self._ra_same_value: RegisterRule = NoRule.SAME_VALUE
+        if cie.ra_register != arch.ra_register:
+            ra = self._ra_same_value = Rule(cie.ra_register, 0, deref=False)
+        self._remembered: list[State] = []
+        self._numbers: dict[State, int] = {}
+        self._known: dict[State, _Known] = {}
+        # In a CIE, DW_CFA_restore takes a rule away.
+        self.initial = State(None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
+        state = self.initial
+        for instruction in self._read(cie.instructions):
+            # An advance has no meaning in a CIE; its initial rules are those after the last instruction.
+            if instruction.opcode not in ADVANCES and instruction.opcode != d.DW_CFA_set_loc:
+                state = self._step(state, instruction)
+        self.initial = state
+
+    def run(self, instructions: bytes, location: Location | None = None) -> UnwindTable:
+        """Interpret an FDE's instructions after the CIE's. Where several rows have the same start, the last one holds.
+
+        Raises `CfiError`, its offset counted from the first instruction, when one is unknown, truncated or out of
+        context, or needs a `location` and has none; `BudgetError` when the file has too many distinct states.
+        """
+        chunks = self._cutter.cut(instructions)
+        if chunks is not None:
+            try:
+                return self._look_up(chunks)
+            except CfiError:
+                # The error is found again below, with its offset in the string.
+                pass
+        return self._rows.table(self._interpret(instructions, location))
+
+    def _look_up(self, chunks: list[bytes]) -> UnwindTable:
+        """Follow the chunks of a program from state to state; only a step that is new is interpreted.
+
+        This memo is worth 27 % of a whole conversion of libLLVM.
+        """
+        known = self._known_of(self.initial)
+        delta, row = 0, known.row
+        starts, rows = [0], [row]
+        for chunk in chunks:
+            advance, known = known.get(chunk) or self._follow(known, chunk)
+            delta += advance
+            if known.row is row:
+                continue
+            row = known.row
+            if starts[-1] == delta:
+                del starts[-1], rows[-1]
+            if not rows or rows[-1] is not row:
+                starts.append(delta)
+                rows.append(row)
+        return UnwindTable(tuple(starts), self._rows.tuple_of(rows))
+
+    def _follow(self, known: _Known, chunk: bytes) -> tuple[int, _Known]:
+        """Interpret a chunk after a state that it has not followed before."""
+        units, code = read_chunk(chunk, self._arch.byte_order)
+        state = known.state
+        for instruction in self._read(code):
+            state = self._step(state, instruction)
+        step = known[chunk] = units * self.cie.code_alignment, self._known_of(state)
+        return step
+
+    def _known_of(self, state: State) -> _Known:
+        known = self._known.get(state)
+        if known is None:
+            self._rows.count_state()
+            known = self._known[state] = _Known(state, self._rows.one(state.row))
+        return known
+
+    def _interpret(self, instructions: bytes, location: Location | None) -> UnwindTable:
+        """Interpret a program from its start to its end."""
+        rows = TableBuilder()
+        state, delta, depends_on_location = self.initial, 0, False
+        for instruction in self._read(instructions):
+            if instruction.opcode in ADVANCES:
+                rows.add(delta, state.row)
+                (units,) = instruction.operands
+                delta += int(units) * self.cie.code_alignment
+            elif instruction.opcode == d.DW_CFA_set_loc:
+                rows.add(delta, state.row)
+                delta, depends_on_location = self._set_loc(instructions, instruction, delta, location), True
+            else:
+                state = self._step(state, instruction)
+        rows.add(delta, state.row)
+        return rows.table(depends_on_location=depends_on_location)
+
+    def _read(self, instructions: bytes) -> Iterator[Instruction]:
+        return read_instructions(instructions, self._arch.byte_order, fixed_size(self.cie.fde_encoding))
+
+    def _step(self, state: State, instruction: Instruction) -> State:
+        """Return the state after an instruction that does not advance."""
+        handler = self._handlers.get(instruction.opcode)
+        if handler is None:
+            raise CfiError(f"unknown call frame instruction 0x{instruction.opcode:02x}", "", instruction.offset)
+        try:
+            return handler(self, state, *instruction.operands)
+        except CfiError as error:
+            raise CfiError(error.reason, "", instruction.offset) from None
+
+    def _set_loc(self, instructions: bytes, instruction: Instruction, delta: int, location: Location | None) -> int:
+        """Return the new location: bytes from the function's start."""
+        if location is None:
+            raise CfiError("set_loc outside a function", "", instruction.offset)
+        encoding = self.cie.fde_encoding
+        if encoding == d.DW_EH_PE_aligned:
+            # Its padding depends on the operand's address, and no compiler is known to emit it.
+            raise CfiError("set_loc to an aligned pointer is not supported", "", instruction.offset)
+        position = instruction.offset + 1
+        try:
+            vaddr, _ = read_pointer(instructions, position, encoding, location.bases, location.instructions_vaddr)
+        except CfiError as error:
+            raise CfiError(error.reason, "", instruction.offset) from None
+        if vaddr - location.pc_begin_vaddr < delta:
+            raise CfiError("set_loc goes back", "", instruction.offset)
+        return vaddr - location.pc_begin_vaddr
+
+    # CFA definition instructions, 6.4.2.2
+
+    def _def_cfa(self, state: State, register: int, offset: int) -> State:
+        return state._replace(base=Rule(register, offset, deref=False), expression=None)
+
+    def _def_cfa_sf(self, state: State, register: int, factored_offset: int) -> State:
+        return self._def_cfa(state, register, factored_offset * self.cie.data_alignment)
+
+    def _def_cfa_register(self, state: State, register: int) -> State:
+        if state.base is None or state.base.register is None:
+            raise CfiError("def_cfa_register before any rule of the CFA")
+        return self._def_cfa(state, register, state.base.offset)
+
+    def _def_cfa_offset(self, state: State, offset: int) -> State:
+        # DWARF does not allow this after an expression. Unwinders change the offset and keep the expression.
+        if state.base is None and state.expression is None:
+            raise CfiError("def_cfa_offset before any rule of the CFA")
+        return state._replace(base=Rule(state.base.register if state.base else None, offset, deref=False))
+
+    def _def_cfa_offset_sf(self, state: State, factored_offset: int) -> State:
+        return self._def_cfa_offset(state, factored_offset * self.cie.data_alignment)
+
+    def _def_cfa_expression(self, state: State, code: bytes) -> State:
+        return state._replace(expression=Expression(code, deref=False))
+
+    # Register rule instructions, 6.4.2.3
+
+    def _with(self, state: State, register: int, ra: RegisterRule, fp: RegisterRule, sp: RegisterRule) -> State:
+        """Return the state with another rule of a register, which may be two of RA, FP and SP, or none of them."""
+        if register == self.cie.ra_register:
+            state = state._replace(ra=ra)
+        if register == self._arch.fp_register:
+            return state._replace(fp=fp)
+        return state._replace(sp=sp) if register == self._arch.sp_register else state
+
+    def _set(self, state: State, register: int, rule: RegisterRule) -> State:
+        return self._with(state, register, rule, rule, rule)
+
+    def _undefined(self, state: State, register: int) -> State:
+        return self._set(state, register, NoRule.UNDEFINED)
+
+    def _same_value(self, state: State, register: int) -> State:
+        return self._with(state, register, self._ra_same_value, NoRule.SAME_VALUE, NoRule.SAME_VALUE)
+
+    def _offset(self, state: State, register: int, factored_offset: int) -> State:
+        return self._set(state, register, Rule(None, factored_offset * self.cie.data_alignment, deref=True))
+
+    def _negative_offset(self, state: State, register: int, factored_offset: int) -> State:
+        return self._offset(state, register, -factored_offset)
+
+    def _val_offset(self, state: State, register: int, factored_offset: int) -> State:
+        return self._set(state, register, Rule(None, factored_offset * self.cie.data_alignment, deref=False))
+
+    def _register(self, state: State, register: int, holder: int) -> State:
+        return self._set(state, register, Rule(holder, 0, deref=False))
+
+    def _expression(self, state: State, register: int, code: bytes) -> State:
+        return self._set(state, register, Expression(code, deref=True))
+
+    def _val_expression(self, state: State, register: int, code: bytes) -> State:
+        return self._set(state, register, Expression(code, deref=False))
+
+    def _restore(self, state: State, register: int) -> State:
+        # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a .cfi_restore
+        # that stands before the first advance into the CIE, and libgcc and readelf take it so.
+        return self._with(state, register, self.initial.ra, self.initial.fp, self.initial.sp)
+
+    # Row state instructions, 6.4.2.4
+
+    def _remember_state(self, state: State) -> State:
+        # By its number, a stack of states compares and hashes in constant time at any depth.
+        number = self._numbers.get(state)
+        if number is None:
+            self._remembered.append(state)
+            number = self._numbers[state] = len(self._remembered)
+        return state._replace(remembered=number)
+
+    def _restore_state(self, state: State) -> State:
+        if not state.remembered:
+            raise CfiError("restore_state without a remembered state")
+        return self._remembered[state.remembered - 1]
+
+    # Instructions without effect on these rows
+
+    def _nop(self, state: State) -> State:
+        return state
+
+    def _args_size(self, state: State, _size: int) -> State:
+        """Skip the size of pushed arguments: exception handlers need it, stack traces do not."""
+        return state
+
+    # Pointer authentication (AADWARF64, 4.4)
+
+    def _negate_ra_state(self, state: State) -> State:
+        # GCC before 8 called it DW_CFA_GNU_window_save, which has the same number.
+        return state._replace(signing=RaSigning.SIGNED if state.signing is RaSigning.NONE else RaSigning.NONE)
+
+    def _negate_ra_state_with_pc(self, state: State) -> State:
+        # The instruction negates two bits, "signed" and "with the PC"; the second matters only if the first is set.
+        with_pc = state.signing is RaSigning.SIGNED_WITH_PC
+        return state._replace(signing=RaSigning.NONE if with_pc else RaSigning.SIGNED_WITH_PC)
+
+    def _set_ra_state(self, state: State, signing: int, _distance: int) -> State:
+        # The distance to the signing instruction is needed only to check the signature.
+        if signing > max(RaSigning):
+            raise CfiError(f"set_ra_state to {signing}, which is no state")
+        return state._replace(signing=RaSigning(signing))
+
+    _HANDLERS: ClassVar[dict[int, Handler]] = {
+        d.DW_CFA_def_cfa: _def_cfa,
+        d.DW_CFA_def_cfa_sf: _def_cfa_sf,
+        d.DW_CFA_def_cfa_register: _def_cfa_register,
+        d.DW_CFA_def_cfa_offset: _def_cfa_offset,
+        d.DW_CFA_def_cfa_offset_sf: _def_cfa_offset_sf,
+        d.DW_CFA_def_cfa_expression: _def_cfa_expression,
+        d.DW_CFA_undefined: _undefined,
+        d.DW_CFA_same_value: _same_value,
+        d.DW_CFA_offset: _offset,
+        d.DW_CFA_offset_extended: _offset,
+        d.DW_CFA_offset_extended_sf: _offset,
+        d.DW_CFA_GNU_negative_offset_extended: _negative_offset,
+        d.DW_CFA_val_offset: _val_offset,
+        d.DW_CFA_val_offset_sf: _val_offset,
+        d.DW_CFA_register: _register,
+        d.DW_CFA_expression: _expression,
+        d.DW_CFA_val_expression: _val_expression,
+        d.DW_CFA_restore: _restore,
+        d.DW_CFA_restore_extended: _restore,
+        d.DW_CFA_remember_state: _remember_state,
+        d.DW_CFA_restore_state: _restore_state,
+        d.DW_CFA_nop: _nop,
+        d.DW_CFA_GNU_args_size: _args_size,
+    }
+    #: Only AArch64 defines the instructions that sign the RA; for other machines these opcodes are unknown.
+    _AARCH64_HANDLERS: ClassVar[dict[int, Handler]] = {
+        d.DW_CFA_AARCH64_negate_ra_state: _negate_ra_state,
+        d.DW_CFA_AARCH64_negate_ra_state_with_pc: _negate_ra_state_with_pc,
+        d.DW_CFA_AARCH64_set_ra_state: _set_ra_state,
+    }
