@@ -30,6 +30,7 @@ class SkipReason(Enum):
     SP_RULE = "SP is not restored from the CFA"
     OFFSET_RANGE = "an offset does not fit"
     PAUTH_WITH_PC = "RA is signed with the PC as modifier"
+    PAUTH_UNKNOWN = "whether RA is signed is not known"
     FUNCTION_TOO_LARGE = "the function is larger than 4 GiB"
 
 

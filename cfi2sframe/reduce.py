@@ -53,6 +53,8 @@ def reduce_state(row: RowState, arch: Arch, shapes: Shapes) -> Reduced:
         return Reduced(OUTERMOST, None)
     if row.signing is RaSigning.SIGNED_WITH_PC:
         raise InexpressibleError(SkipReason.PAUTH_WITH_PC)
+    if row.signing is RaSigning.UNKNOWN:
+        raise InexpressibleError(SkipReason.PAUTH_UNKNOWN)
     if row.cfa is None:
         raise InexpressibleError(SkipReason.CFA_UNDEFINED)
     dwarf_cfa = row.cfa

@@ -384,6 +384,7 @@ LEFT_OUT = (
         "",
         ALL,
     ),
+    Case(SkipReason.PAUTH_UNKNOWN, AARCH64_LE, state(AARCH64_LE, signing=RaSigning.UNKNOWN), "", ALL),
 )
 #: Reasons that no row is to blame for.
 ELSEWHERE = {

@@ -11,10 +11,11 @@ is looked up the next time.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.expression import Expression
+from cfi2sframe.dwarf.expression import Expression, classify
 from cfi2sframe.dwarf.instructions import ADVANCES, CUTTER, Cutter, read_chunk, read_instructions
 from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, Rows, RowState, TableBuilder, UnwindTable
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
     Handler: TypeAlias = Callable[..., "State"]
 
 
+#: AArch64's pseudo-register RA_SIGN_STATE (AADWARF64, 4.1).
+_RA_SIGN_STATE: Final = 34
+#: What its two bits say: "with the PC" means nothing where the RA is not signed.
+_SIGNING: Final = (RaSigning.NONE, RaSigning.SIGNED, RaSigning.NONE, RaSigning.SIGNED_WITH_PC)
+#: The bits of the states that DW_CFA_AARCH64_set_ra_state names: not signed, signed, signed with the PC.
+_SIGN_BITS: Final = (0, 1, 3)
+
+
 class Location(NamedTuple):
     """What DW_CFA_set_loc needs: the addresses of the function and of the instructions, and the bases of pointers."""
 
@@ -50,6 +59,9 @@ class State(NamedTuple):
     `base` is the last register and offset of the CFA (None: there were none). It stays while the CFA is an
     `expression`: unwinders keep it, and hand-written CFI builds on it. `remembered` is the number of the state that
     DW_CFA_remember_state has pushed last, from 1 on; that state has the number of the one below it.
+
+    `sign_bits` is AArch64's RA_SIGN_STATE as its own instructions leave it: bit 0 is "signed", bit 1 "with the PC".
+    `sign_rule` is what a rule of that register says; None: it has none.
     """
 
     base: Rule | None
@@ -57,13 +69,15 @@ class State(NamedTuple):
     ra: RegisterRule
     fp: RegisterRule
     sp: RegisterRule
-    signing: RaSigning = RaSigning.NONE
+    sign_bits: int = 0
+    sign_rule: RaSigning | None = None
     remembered: int = 0
 
     @property
     def row(self) -> RowState:
         """The rules of a row that is made in this state."""
-        return RowState(self.expression or self.base, self.ra, self.fp, self.sp, self.signing)
+        signing = _SIGNING[self.sign_bits] if self.sign_rule is None else self.sign_rule
+        return RowState(self.expression or self.base, self.ra, self.fp, self.sp, signing)
 
 
 class Machines:
@@ -113,6 +127,7 @@ class Machine:
         self._cutter = cutter
         self._rows = Rows() if rows is None else rows
         self._handlers = self._HANDLERS | (self._AARCH64_HANDLERS if arch.ra_may_be_signed else {})
+        self._sign_register = _RA_SIGN_STATE if arch.ra_may_be_signed else None
         ra: RegisterRule = NoRule.UNSPECIFIED
         self._ra_same_value: RegisterRule = NoRule.SAME_VALUE
         if cie.ra_register != arch.ra_register:
@@ -264,12 +279,16 @@ class Machine:
         return state._replace(sp=sp) if register == self._arch.sp_register else state
 
     def _set(self, state: State, register: int, rule: RegisterRule) -> State:
+        if register == self._sign_register:
+            return state._replace(sign_rule=self._signing_of(rule))
         return self._with(state, register, rule, rule, rule)
 
     def _undefined(self, state: State, register: int) -> State:
         return self._set(state, register, NoRule.UNDEFINED)
 
     def _same_value(self, state: State, register: int) -> State:
+        if register != self.cie.ra_register:
+            return self._set(state, register, NoRule.SAME_VALUE)
         return self._with(state, register, self._ra_same_value, NoRule.SAME_VALUE, NoRule.SAME_VALUE)
 
     def _offset(self, state: State, register: int, factored_offset: int) -> State:
@@ -293,7 +312,10 @@ class Machine:
     def _restore(self, state: State, register: int) -> State:
         # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a .cfi_restore
         # that stands before the first advance into the CIE, and libgcc and readelf take it so.
-        return self._with(state, register, self.initial.ra, self.initial.fp, self.initial.sp)
+        initial = self.initial
+        if register == self._sign_register:
+            return state._replace(sign_bits=initial.sign_bits, sign_rule=initial.sign_rule)
+        return self._with(state, register, initial.ra, initial.fp, initial.sp)
 
     # Row state instructions, 6.4.2.4
 
@@ -312,29 +334,37 @@ class Machine:
 
     # Instructions without effect on these rows
 
-    def _nop(self, state: State) -> State:
-        return state
-
-    def _args_size(self, state: State, _size: int) -> State:
-        """Skip the size of pushed arguments: exception handlers need it, stack traces do not."""
+    def _without_effect(self, state: State, *_operands: int) -> State:
+        """Skip DW_CFA_GNU_args_size, too: exception handlers need the size of pushed arguments, stack traces do not."""
         return state
 
     # Pointer authentication (AADWARF64, 4.4)
 
+    def _signing_of(self, rule: RegisterRule) -> RaSigning:
+        """Return what a rule of RA_SIGN_STATE says. Constants are all that AADWARF64 gives a meaning."""
+        value: object = None
+        if isinstance(rule, Expression) and not rule.deref:
+            with suppress(CfiError):
+                value = classify(rule.code, self._arch.byte_order, starts_with_cfa=True)
+        return {0: RaSigning.NONE, 1: RaSigning.SIGNED}.get(value, RaSigning.UNKNOWN)
+
+    def _with_bits(self, state: State, bits: int) -> State:
+        # AADWARF64 forbids to mix these instructions with rules of the register, and unwinders differ where they are.
+        return state._replace(sign_bits=bits, sign_rule=None if state.sign_rule is None else RaSigning.UNKNOWN)
+
     def _negate_ra_state(self, state: State) -> State:
         # GCC before 8 called it DW_CFA_GNU_window_save, which has the same number.
-        return state._replace(signing=RaSigning.SIGNED if state.signing is RaSigning.NONE else RaSigning.NONE)
+        return self._with_bits(state, state.sign_bits ^ 1)
 
     def _negate_ra_state_with_pc(self, state: State) -> State:
-        # The instruction negates two bits, "signed" and "with the PC"; the second matters only if the first is set.
-        with_pc = state.signing is RaSigning.SIGNED_WITH_PC
-        return state._replace(signing=RaSigning.NONE if with_pc else RaSigning.SIGNED_WITH_PC)
+        # Both bits, whatever they are, as LLVM's unwinder does.
+        return self._with_bits(state, state.sign_bits ^ 3)
 
     def _set_ra_state(self, state: State, signing: int, _distance: int) -> State:
         # The distance to the signing instruction is needed only to check the signature.
-        if signing > max(RaSigning):
+        if signing >= len(_SIGN_BITS):
             raise CfiError(f"set_ra_state to {signing}, which is no state")
-        return state._replace(signing=RaSigning(signing))
+        return self._with_bits(state, _SIGN_BITS[signing])
 
     _HANDLERS: ClassVar[dict[int, Handler]] = {
         d.DW_CFA_def_cfa: _def_cfa,
@@ -358,8 +388,8 @@ class Machine:
         d.DW_CFA_restore_extended: _restore,
         d.DW_CFA_remember_state: _remember_state,
         d.DW_CFA_restore_state: _restore_state,
-        d.DW_CFA_nop: _nop,
-        d.DW_CFA_GNU_args_size: _args_size,
+        d.DW_CFA_nop: _without_effect,
+        d.DW_CFA_GNU_args_size: _without_effect,
     }
     #: Only AArch64 defines the instructions that sign the RA; for other machines these opcodes are unknown.
     _AARCH64_HANDLERS: ClassVar[dict[int, Handler]] = {

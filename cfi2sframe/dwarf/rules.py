@@ -54,6 +54,8 @@ class RaSigning(IntEnum):
     NONE = 0
     SIGNED = 1
     SIGNED_WITH_PC = 2
+    UNKNOWN = 3
+    """A rule of RA_SIGN_STATE says it, and is no constant."""
 
 
 class RowState(NamedTuple):

@@ -69,7 +69,8 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch, shapes
         return f"RA is {describe_rule(truth.ra, arch)}, the row has {_describe(state.ra, arch)}"
     if not _is_same(truth.fp, cfa, state.fp, cfa_of_row, arch.fp_register, shapes):
         return f"FP is {describe_rule(truth.fp, arch)}, the row has {_describe(state.fp, arch)}"
-    if truth.signing is RaSigning.SIGNED_WITH_PC or (truth.signing is RaSigning.SIGNED) != state.mangled_ra:
+    is_plain = truth.signing in (RaSigning.NONE, RaSigning.SIGNED)
+    if not is_plain or (truth.signing is RaSigning.SIGNED) != state.mangled_ra:
         return f"RA is {truth.signing.name.lower()}, the row has {'signed' if state.mangled_ra else 'none'}"
     return None
 

@@ -596,6 +596,74 @@ def test_a_cie_can_start_signed() -> None:
     assert [row.state.signing for row in rows] == [RaSigning.SIGNED, RaSigning.NONE]
 
 
+LIT0, LIT1, LIT2 = b"\x30", b"\x31", b"\x32"
+RA_SIGN_STATE = 34
+SIGN_RULES = {
+    "plain": (asm.val_expression(RA_SIGN_STATE, LIT0), RaSigning.NONE),
+    "signed": (asm.val_expression(RA_SIGN_STATE, LIT1), RaSigning.SIGNED),
+    "sum": (asm.val_expression(RA_SIGN_STATE, LIT2 + LIT1 + b"\x1c"), RaSigning.SIGNED),
+    "other constant": (asm.val_expression(RA_SIGN_STATE, LIT2), RaSigning.UNKNOWN),
+    "no constant": (asm.val_expression(RA_SIGN_STATE, b"\x8f\x08"), RaSigning.UNKNOWN),
+    "damaged": (asm.val_expression(RA_SIGN_STATE, b"\x8f"), RaSigning.UNKNOWN),
+    "saved": (asm.offset(RA_SIGN_STATE, 1), RaSigning.UNKNOWN),
+    "at the CFA": (asm.val_offset(RA_SIGN_STATE, 0), RaSigning.UNKNOWN),
+    "at an expression": (asm.expression(RA_SIGN_STATE, LIT1), RaSigning.UNKNOWN),
+    "in a register": (asm.register(RA_SIGN_STATE, 3), RaSigning.UNKNOWN),
+    "undefined": (asm.undefined(RA_SIGN_STATE), RaSigning.UNKNOWN),
+    "same value": (asm.same_value(RA_SIGN_STATE), RaSigning.UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("arch", AARCH64, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("name", SIGN_RULES)
+def test_rules_of_ra_sign_state(arch: Arch, name: str) -> None:
+    """AADWARF64, 4.4: it is a register with a value like any other, but that two instructions negate its bits."""
+    rule, signing = SIGN_RULES[name]
+    for before in ((), (asm.aarch64_negate_ra_state(),)):
+        (row,) = rows_of(arch, *before, rule)
+        assert row.state == start_state(arch)._replace(signing=signing)
+
+
+def test_ra_sign_state_is_restored() -> None:
+    negate, rule = asm.aarch64_negate_ra_state(), asm.val_expression(RA_SIGN_STATE, LIT1)
+    restore = asm.restore_extended(RA_SIGN_STATE)
+    rows = rows_of(AARCH64_LE, rule, asm.advance0(1), restore, asm.advance0(1), negate, asm.advance0(1), restore)
+    signed, plain = RaSigning.SIGNED, RaSigning.NONE
+    assert [row.state.signing for row in rows] == [signed, plain, signed, plain]
+    cie = make_cie(AARCH64_LE, asm.def_cfa(31, 0), rule)
+    rows = rows_of(AARCH64_LE, asm.undefined(RA_SIGN_STATE), asm.advance0(1), restore, cie=cie)
+    assert [row.state.signing for row in rows] == [RaSigning.UNKNOWN, signed]
+    cie = make_cie(AARCH64_LE, asm.def_cfa(31, 0), negate)
+    rows = rows_of(AARCH64_LE, negate, asm.advance0(1), restore, cie=cie)
+    assert [row.state.signing for row in rows] == [plain, signed]
+
+
+@pytest.mark.parametrize(
+    "toggle",
+    [asm.aarch64_negate_ra_state(), asm.aarch64_negate_ra_state_with_pc(), asm.aarch64_set_ra_state(1)],
+    ids=["negate", "with the PC", "set"],
+)
+def test_rules_of_ra_sign_state_do_not_mix(toggle: asm.Instruction) -> None:
+    """AADWARF64, 4.4, forbids it. libgcc aborts, and LLVM's unwinder negates a bit of the expression's address."""
+    (row,) = rows_of(AARCH64_LE, asm.val_expression(RA_SIGN_STATE, LIT1), toggle)
+    assert row.state.signing is RaSigning.UNKNOWN
+
+
+def test_register_34_is_like_any_other_elsewhere() -> None:
+    for arch in (AMD64, S390X):
+        assert rows_of(arch, asm.val_expression(RA_SIGN_STATE, LIT1)) == (CfiRow(0, start_state(arch)),)
+
+
+def test_both_ways_to_toggle_mix() -> None:
+    """As in LLVM's unwinder: the bits "signed" and "with the PC" are negated whatever they are."""
+    negate, with_pc = asm.aarch64_negate_ra_state(), asm.aarch64_negate_ra_state_with_pc()
+    instructions = (negate, with_pc, negate, negate, with_pc, asm.aarch64_set_ra_state(2), negate, with_pc)
+    rows = [rows_of(AARCH64_LE, *instructions[: count + 1])[0] for count in range(len(instructions))]
+    plain, signed, signed_with_pc = RaSigning.NONE, RaSigning.SIGNED, RaSigning.SIGNED_WITH_PC
+    expected = [signed, plain, signed_with_pc, plain, signed, signed_with_pc, plain, signed]
+    assert [row.state.signing for row in rows] == expected
+
+
 def test_restore_of_ra_leaves_its_signing() -> None:
     (row,) = rows_of(AARCH64_LE, asm.aarch64_negate_ra_state(), asm.undefined(RA), asm.restore_extended(RA))
     assert (row.state.ra, row.state.signing) == (at_cfa(-5), RaSigning.SIGNED)
