@@ -16,6 +16,7 @@ class SkipReason(Enum):
     CFA_EXPRESSION = "CFA is an expression"
     CFA_BASE_REGISTER = "CFA is based on a register other than SP and FP"
     CFA_UNDEFINED = "CFA has no rule"
+    CFA_OFFSET_UNKNOWN = "CFA has no offset that is known after an expression"
     RA_EXPRESSION = "RA is given by an expression"
     RA_IN_REGISTER = "RA is in a register"
     RA_NOT_AT_FIXED_OFFSET = "RA is not at its fixed offset from the CFA"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import Expression, Shapes, describe
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, describe_rule
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, describe_rule
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.model import OUTERMOST, FrameState
@@ -57,6 +57,8 @@ def reduce_state(row: RowState, arch: Arch, shapes: Shapes) -> Reduced:
         raise InexpressibleError(SkipReason.PAUTH_UNKNOWN)
     if row.cfa is None:
         raise InexpressibleError(SkipReason.CFA_UNDEFINED)
+    if row.cfa == UNKNOWN_CFA:
+        raise InexpressibleError(SkipReason.CFA_OFFSET_UNKNOWN)
     dwarf_cfa = row.cfa
     if isinstance(dwarf_cfa, Expression):
         dwarf_cfa = _rule_of(dwarf_cfa, shapes, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)

@@ -8,6 +8,7 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.dwarf.rules import (
+    UNKNOWN_CFA,
     CfaRule,
     NoRule,
     RaSigning,
@@ -161,6 +162,7 @@ LEFT_OUT = (
         FrameState(at(10, 160)),
     ),
     Case(SkipReason.CFA_UNDEFINED, AMD64, state(AMD64, None), "", ALL),
+    Case(SkipReason.CFA_OFFSET_UNKNOWN, AMD64, state(AMD64, UNKNOWN_CFA), "", ALL),
     Case(SkipReason.RA_EXPRESSION, AMD64, state(AMD64, ra=at_expression(RBX_8_DEREF)), "breg3 8; deref", ALL),
     Case(
         SkipReason.RA_EXPRESSION,
@@ -670,6 +672,7 @@ def test_dwarf_rules_in_words(rule: RegisterRule, text: str) -> None:
     ("rule", "text"),
     [
         (None, "none"),
+        (UNKNOWN_CFA, "unknown"),
         (register_offset(6, -8), "rbp-8"),
         (register_offset(6, 0), "rbp+0"),
         (is_expression(RSP_16), "(breg7 16)"),

@@ -6,15 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.api import convert, decode, verify
-from cfi2sframe.arch import AARCH64_LE
+from cfi2sframe.arch import AARCH64_LE, AMD64
 from cfi2sframe.conversion import Conversion, Options
-from cfi2sframe.lower import Skip
 from cfi2sframe.reasons import SkipReason
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
+    from cfi2sframe.lower import Skip
 
 RA_SIGN_STATE = 34
 
@@ -32,11 +32,11 @@ def rows_of(conversion: Conversion) -> list[tuple[int, str]]:
     return [(start, repr(state)) for body in conversion.section.bodies for start, state in zip(*body[:2], strict=True)]
 
 
-def why_not(conversion: Conversion) -> list[tuple[SkipReason, str, int]]:
+def why_not(conversion: Conversion) -> list[Skip]:
     """Return why functions and parts of them are left out: the reason, the detail, and where."""
     left_out = [why for _, why in conversion.left_out]
     holes = [hole.why for _, parts in conversion.in_parts for hole in parts.holes]
-    return [tuple(why) for why in (*left_out, *holes) if isinstance(why, Skip)]
+    return [*left_out, *holes]
 
 
 # RA_SIGN_STATE (AArch64)
@@ -52,3 +52,24 @@ def test_other_rules_of_ra_sign_state_leave_their_rows_out() -> None:
     conversion = conversion_of(AARCH64_LE, asm.advance(4), asm.offset(RA_SIGN_STATE, 1))
     assert why_not(conversion) == [(SkipReason.PAUTH_UNKNOWN, "", 4)]
     assert rows_of(conversion) == [(0, "cfa=r31+0 ra=u fp=u")]
+
+
+# DW_CFA_def_cfa_register after an expression
+
+
+def test_a_frame_of_vectors_that_ends_in_def_cfa_register() -> None:
+    """clang: the CFA is SP + 16 + 8 * VG, and SP + 16 to unwinders after the last instruction."""
+    vectors = asm.def_cfa_expression(b"\x8f\x10\x92\x2e\x00\x38\x1e\x22")
+    start = (asm.advance(4), asm.def_cfa_offset(16), asm.advance(4), vectors)
+    conversion = conversion_of(AARCH64_LE, *start, asm.advance(4), asm.def_cfa_register(31))
+    text = "breg31 16; bregx 46 0; lit8; mul; plus"
+    assert why_not(conversion) == [(SkipReason.CFA_EXPRESSION, text, 8), (SkipReason.CFA_OFFSET_UNKNOWN, "", 12)]
+    assert rows_of(conversion) == [(0, "cfa=r31+0 ra=u fp=u"), (4, "cfa=r31+16 ra=u fp=u")]
+
+
+def test_a_cie_whose_only_rule_of_the_cfa_is_an_expression() -> None:
+    """It was taken for damaged where a register followed."""
+    cie = cie_of(AMD64)._replace(instructions=(asm.def_cfa_expression(b"\x77\x08"), asm.offset(16, 1)))
+    conversion = conversion_of(AMD64, asm.advance(4), asm.def_cfa_register(6), cie=cie)
+    assert why_not(conversion) == [(SkipReason.CFA_OFFSET_UNKNOWN, "", 4)]
+    assert rows_of(conversion) == [(0, "cfa=r7+8 ra=c-8 fp=u")]

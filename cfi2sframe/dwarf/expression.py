@@ -47,6 +47,7 @@ _NAMES: Final = {
     and name not in ("DW_OP_lit0", "DW_OP_lit31", "DW_OP_breg0", "DW_OP_breg31", "DW_OP_reg0")
 }
 
+_SUMS: Final = (d.DW_OP_plus, d.DW_OP_minus, d.DW_OP_plus_uconst, d.DW_OP_deref, d.DW_OP_nop)
 #: Bytes of an expression that a message shows: many functions of a file may have the same large one.
 _MAX_SHOWN_SIZE: Final = 32
 
@@ -112,6 +113,17 @@ def classify(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | i
         if not _apply(operation, stack):
             return None
     return stack[-1] if stack else None
+
+
+def is_unscaled(code: bytes, byte_order: str) -> bool:
+    """Whether an expression has at most one register and only adds, subtracts and loads."""
+    try:
+        opcodes = [opcode for opcode, _ in parse_expression(code, byte_order)]
+    except CfiError:
+        return False
+    registers = [opcode for opcode in opcodes if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31 or opcode == d.DW_OP_bregx]
+    constants = {*_FIXED_CONSTANTS, d.DW_OP_constu, d.DW_OP_consts, *range(d.DW_OP_lit0, d.DW_OP_lit31 + 1)}
+    return len(registers) <= 1 and {*registers, *constants, *_SUMS}.issuperset(opcodes)
 
 
 class Shapes(dict[tuple[bytes, bool], Rule | None]):

@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.expression import Expression, classify
+from cfi2sframe.dwarf.expression import Expression, classify, is_unscaled
 from cfi2sframe.dwarf.instructions import ADVANCES, CUTTER, Cutter, read_chunk, read_instructions
 from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, Rows, RowState, TableBuilder, UnwindTable
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState, TableBuilder, UnwindTable
 from cfi2sframe.errors import CfiError
 from cfi2sframe.rules import Rule
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from cfi2sframe.budget import Budget
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.instructions import Instruction
-    from cfi2sframe.dwarf.pointer import PointerBases
+    from cfi2sframe.dwarf.pointer import Location
     from cfi2sframe.dwarf.rules import RegisterRule
 
     #: Returns the state after an instruction, given the state before it and its operands.
@@ -45,26 +45,19 @@ _SIGNING: Final = (RaSigning.NONE, RaSigning.SIGNED, RaSigning.NONE, RaSigning.S
 _SIGN_BITS: Final = (0, 1, 3)
 
 
-class Location(NamedTuple):
-    """What DW_CFA_set_loc needs: the addresses of the function and of the instructions, and the bases of pointers."""
-
-    pc_begin_vaddr: int
-    instructions_vaddr: int
-    bases: PointerBases
-
-
 class State(NamedTuple):
     """All that instructions have set so far.
 
-    `base` is the last register and offset of the CFA (None: there were none). It stays while the CFA is an
-    `expression`: unwinders keep it, and hand-written CFI builds on it. `remembered` is the number of the state that
-    DW_CFA_remember_state has pushed last, from 1 on; that state has the number of the one below it.
+    `cfa_register` and `cfa_offset` are the CFA's last ones. They stay while the CFA is an `expression`: unwinders keep
+    them, and hand-written CFI builds on them. Without an offset, the CFA after an expression is not known. `remembered`
+    is the number of the state that DW_CFA_remember_state has pushed last, from 1 on; that one has that of the one below.
 
     `sign_bits` is AArch64's RA_SIGN_STATE as its own instructions leave it: bit 0 is "signed", bit 1 "with the PC".
     `sign_rule` is what a rule of that register says; None: it has none.
     """
 
-    base: Rule | None
+    cfa_register: int | None
+    cfa_offset: int | None
     expression: Expression | None
     ra: RegisterRule
     fp: RegisterRule
@@ -77,7 +70,13 @@ class State(NamedTuple):
     def row(self) -> RowState:
         """The rules of a row that is made in this state."""
         signing = _SIGNING[self.sign_bits] if self.sign_rule is None else self.sign_rule
-        return RowState(self.expression or self.base, self.ra, self.fp, self.sp, signing)
+        return RowState(self.expression or self._cfa_sum, self.ra, self.fp, self.sp, signing)
+
+    @property
+    def _cfa_sum(self) -> Rule | None:
+        if self.cfa_register is None:
+            return None
+        return UNKNOWN_CFA if self.cfa_offset is None else Rule(self.cfa_register, self.cfa_offset, deref=False)
 
 
 class Machines:
@@ -136,7 +135,7 @@ class Machine:
         self._numbers: dict[State, int] = {}
         self._known: dict[State, _Known] = {}
         # In a CIE, DW_CFA_restore takes a rule away.
-        self.initial = State(None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
+        self.initial = State(None, None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
         state = self.initial
         for instruction in self._read(cie.instructions):
             # An advance has no meaning in a CIE; its initial rules are those after the last instruction.
@@ -228,45 +227,47 @@ class Machine:
 
     def _set_loc(self, instructions: bytes, instruction: Instruction, delta: int, location: Location | None) -> int:
         """Return the new location: bytes from the function's start."""
-        if location is None:
-            raise CfiError("set_loc outside a function", "", instruction.offset)
-        encoding = self.cie.fde_encoding
-        if encoding == d.DW_EH_PE_aligned:
-            # Its padding depends on the operand's address, and no compiler is known to emit it.
-            raise CfiError("set_loc to an aligned pointer is not supported", "", instruction.offset)
-        position = instruction.offset + 1
         try:
+            if location is None:
+                raise CfiError("set_loc outside a function")
+            encoding, position = self.cie.fde_encoding, instruction.offset + 1
+            if encoding == d.DW_EH_PE_aligned:
+                # Its padding depends on the operand's address, and no compiler is known to emit it.
+                raise CfiError("set_loc to an aligned pointer is not supported")
             vaddr, _ = read_pointer(instructions, position, encoding, location.bases, location.instructions_vaddr)
+            if vaddr - location.pc_begin_vaddr < delta:
+                raise CfiError("set_loc goes back")
         except CfiError as error:
             raise CfiError(error.reason, "", instruction.offset) from None
-        if vaddr - location.pc_begin_vaddr < delta:
-            raise CfiError("set_loc goes back", "", instruction.offset)
         return vaddr - location.pc_begin_vaddr
 
     # CFA definition instructions, 6.4.2.2
 
     def _def_cfa(self, state: State, register: int, offset: int) -> State:
-        return state._replace(base=Rule(register, offset, deref=False), expression=None)
+        return state._replace(cfa_register=register, cfa_offset=offset, expression=None)
 
     def _def_cfa_sf(self, state: State, register: int, factored_offset: int) -> State:
         return self._def_cfa(state, register, factored_offset * self.cie.data_alignment)
 
     def _def_cfa_register(self, state: State, register: int) -> State:
-        if state.base is None or state.base.register is None:
+        if state.cfa_register is None and state.expression is None:
             raise CfiError("def_cfa_register before any rule of the CFA")
-        return self._def_cfa(state, register, state.base.offset)
+        return state._replace(cfa_register=register, expression=None)
 
     def _def_cfa_offset(self, state: State, offset: int) -> State:
         # DWARF does not allow this after an expression. Unwinders change the offset and keep the expression.
-        if state.base is None and state.expression is None:
+        if state.cfa_register is None and state.expression is None:
             raise CfiError("def_cfa_offset before any rule of the CFA")
-        return state._replace(base=Rule(state.base.register if state.base else None, offset, deref=False))
+        return state._replace(cfa_offset=offset)
 
     def _def_cfa_offset_sf(self, state: State, factored_offset: int) -> State:
         return self._def_cfa_offset(state, factored_offset * self.cie.data_alignment)
 
     def _def_cfa_expression(self, state: State, code: bytes) -> State:
-        return state._replace(expression=Expression(code, deref=False))
+        # A register that follows has the old offset, for unwinders. It is the CFA's after expressions as `*(rsp+152)+8`
+        # (libgcrypt), and not after a frame of vectors, whose size is a multiple of VG (clang).
+        offset = state.cfa_offset if is_unscaled(code, self._arch.byte_order) else None
+        return state._replace(cfa_offset=offset, expression=Expression(code, deref=False))
 
     # Register rule instructions, 6.4.2.3
 
@@ -342,11 +343,12 @@ class Machine:
 
     def _signing_of(self, rule: RegisterRule) -> RaSigning:
         """Return what a rule of RA_SIGN_STATE says. Constants are all that AADWARF64 gives a meaning."""
-        value: object = None
         if isinstance(rule, Expression) and not rule.deref:
             with suppress(CfiError):
                 value = classify(rule.code, self._arch.byte_order, starts_with_cfa=True)
-        return {0: RaSigning.NONE, 1: RaSigning.SIGNED}.get(value, RaSigning.UNKNOWN)
+                if value in (0, 1):
+                    return RaSigning.SIGNED if value else RaSigning.NONE
+        return RaSigning.UNKNOWN
 
     def _with_bits(self, state: State, bits: int) -> State:
         # AADWARF64 forbids to mix these instructions with rules of the register, and unwinders differ where they are.

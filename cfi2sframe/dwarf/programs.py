@@ -16,8 +16,8 @@ from operator import ge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
-from cfi2sframe.dwarf.machine import Location, Machine, Machines
-from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.machine import Machine, Machines
+from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.errors import BudgetError, CfiError
 from cfi2sframe.reasons import UnreadSource
 

@@ -44,6 +44,9 @@ class NoRule(IntEnum):
     """The caller's value is still in the register."""
 
 
+#: The CFA counts from a register, and readers differ on the offset: a rule that has no value.
+UNKNOWN_CFA: Final = Rule(None, 0, deref=False)
+
 CfaRule = Rule | Expression
 RegisterRule = NoRule | Rule | Expression
 
@@ -59,7 +62,10 @@ class RaSigning(IntEnum):
 
 
 class RowState(NamedTuple):
-    """The rules of a row, without its start. `cfa` is None before any instruction has given the CFA a rule."""
+    """The rules of a row, without its start. `cfa` is None before any instruction has given the CFA a rule.
+
+    Where instructions leave its offset open, it is `UNKNOWN_CFA`.
+    """
 
     cfa: CfaRule | None
     ra: RegisterRule
@@ -138,6 +144,8 @@ class Rows:
 
 def describe_cfa(rule: CfaRule | None, arch: Arch) -> str:
     """Return a rule of the CFA in readable form, such as `rsp+16`."""
+    if rule == UNKNOWN_CFA:
+        return "unknown"
     return "none" if rule is None else rule.equation(arch)
 
 

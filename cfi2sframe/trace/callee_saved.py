@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf.entries import parse_entries
-from cfi2sframe.dwarf.machine import Location, Machine
-from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.machine import Machine
+from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.errors import InputError

@@ -15,9 +15,9 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.machine import Location, Machine
-from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
+from cfi2sframe.dwarf.machine import Machine
+from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, RowState
 from cfi2sframe.errors import CfiError
 from cfi2sframe.rules import Rule
 from tests.support import cfi_asm as asm
@@ -479,6 +479,42 @@ def test_an_offset_defined_after_an_expression_is_kept_for_the_next_register() -
     assert cfa_after(*changed) == is_expression(EXPRESSION)
     assert cfa_after(*changed, asm.def_cfa_register(6)) == register_offset(6, 48)
     assert cfa_after(*changed, asm.def_cfa_offset_sf(-2), asm.def_cfa_register(6)) == register_offset(6, 10)
+
+
+#: breg31 16; bregx 46 0; lit8; mul; plus: SP + 16 + 8 * VG.
+SCALED = b"\x8f\x10\x92\x2e\x00\x38\x1e\x22"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [SCALED, b"\x8f\x10\x92\x2e\x00\x22", b"\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22", b"\x77"],
+    ids=["VG", "two registers", "PLT", "damaged"],
+)
+def test_a_register_after_an_expression_that_scales_has_no_offset(expression: bytes) -> None:
+    """Clang's functions with a frame of vectors: the old offset is without the vectors."""
+    changed = (asm.def_cfa_expression(expression), asm.def_cfa_register(6))
+    assert cfa_after(*changed) == UNKNOWN_CFA
+    assert cfa_after(*changed, asm.def_cfa_register(7)) == UNKNOWN_CFA
+    assert cfa_after(*changed, asm.def_cfa_offset(48)) == register_offset(6, 48)
+    assert cfa_after(*changed, asm.def_cfa(7, 16)) == register_offset(7, 16)
+    between = (changed[0], asm.def_cfa_offset(48), changed[1])
+    assert cfa_after(*between) == register_offset(6, 48)
+
+
+def test_a_register_after_an_expression_that_loads_keeps_the_offset() -> None:
+    """*(rsp+152)+8, as in libgcrypt."""
+    loads = asm.def_cfa_expression(b"\x77\x98\x01\x06\x23\x08")
+    assert cfa_after(loads, asm.def_cfa_register(6)) == register_offset(6, 40)
+
+
+def test_an_expression_may_be_the_first_rule_of_the_cfa() -> None:
+    """As libgcc and LLVM's unwinder read it, which then take an offset of 0: nothing says so."""
+    cie = make_cie(AMD64, asm.def_cfa_expression(EXPRESSION))
+    assert rows_of(AMD64, cie=cie)[0].state.cfa == is_expression(EXPRESSION)
+    changed = asm.def_cfa_register(6)
+    assert rows_of(AMD64, changed, cie=cie)[0].state.cfa == UNKNOWN_CFA
+    assert rows_of(AMD64, changed, asm.def_cfa_offset(16), cie=cie)[0].state.cfa == register_offset(6, 16)
+    assert rows_of(AMD64, asm.def_cfa_offset(16), changed, cie=cie)[0].state.cfa == register_offset(6, 16)
 
 
 def test_an_offset_hidden_by_an_expression_makes_no_row() -> None:

@@ -14,8 +14,8 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.entries import CfiTable, DwarfCie, DwarfFde, parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.machine import Location, Machine, Machines
-from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.machine import Machine, Machines
+from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cfi2sframe.budget import BASE_STEPS
 from cfi2sframe.dwarf.entries import CfiTable, parse_entries
-from cfi2sframe.dwarf.machine import Location, Machine
-from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.machine import Machine
+from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation, relocated_bytes
 from cfi2sframe.elf.image import ElfImage, SectionOffset

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.entries import parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.machine import Location, Machine, Machines
-from cfi2sframe.dwarf.pointer import PointerBases
+from cfi2sframe.dwarf.machine import Machine, Machines
+from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.fuzz import seeds as make
