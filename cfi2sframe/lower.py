@@ -143,7 +143,7 @@ class _Lowered(NamedTuple):
     needs_flexible: bool
 
 
-class _Run(NamedTuple):
+class _RowRun(NamedTuple):
     """The rows `[first, last)` of a list of rows, which the target can express, or cannot for the reason `limit`.
 
     `kept` are the numbers of those whose lowered state differs from the one before (None: all rows), and `states` their
@@ -195,7 +195,7 @@ class Lowering:
             return parts[0].body
         return InParts.of(parts, holes) if parts else holes[0].why
 
-    def _body(self, run: _Run, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
+    def _body(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
         starts = row_starts[run.first : run.last]
         if run.kept is not None:
             starts = tuple(map(row_starts.__getitem__, run.kept))
@@ -205,17 +205,17 @@ class Lowering:
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
         return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)
 
-    def _runs_of(self, rows: tuple[RowState, ...]) -> tuple[_Run, ...]:
+    def _runs_of(self, rows: tuple[RowState, ...]) -> tuple[_RowRun, ...]:
         """Cut a list of rows where the target begins or ceases to express them, or has another reason not to."""
         lowered = list(map(self._lowered.__getitem__, rows))
-        runs: list[_Run] = []
+        runs: list[_RowRun] = []
         for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):
             numbers = list(group)
             first, last = numbers[0], numbers[-1] + 1
             kept = [n for n in numbers if n == first or lowered[n].state is not lowered[n - 1].state]
             states = self._tuples.intern(tuple([lowered[n].state for n in kept]))
             runs.append(
-                _Run(
+                _RowRun(
                     limit,
                     first,
                     last,

@@ -11,7 +11,8 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.budget import Budget
 from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
-from cfi2sframe.dwarf.machine import Machine, Machines
+from cfi2sframe.dwarf.machine import RowMachine
+from cfi2sframe.dwarf.programs import RowMachines
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.lower import Lowering, Skip, Target
@@ -86,7 +87,7 @@ def test_a_chunk_is_its_advance_and_the_rest(chunk: bytes, expected: tuple[int, 
 )
 def test_the_first_damaged_instruction_is_named(code: bytes, offset: int, reason: str) -> None:
     with pytest.raises(CfiError) as caught:
-        Machine(parsed_cie(AMD64), AMD64).run(code)
+        RowMachine(parsed_cie(AMD64), AMD64).run(code)
     assert (caught.value.reason, caught.value.offset) == (reason, offset)
 
 
@@ -99,17 +100,17 @@ def test_rows_before_the_end_of_a_function() -> None:
     assert [table.before(end).starts for end in (0, 4, 5, 8, 9)] == [(0,), (0,), (0, 4), (0, 4), (0, 4, 8)]
 
 
-def both_ways(machines: Machines, code: str) -> UnwindTable:
+def both_ways(machines: RowMachines, code: str) -> UnwindTable:
     """Run a program by looking it up, seeing that it was not interpreted as a whole, and by interpreting it."""
     cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
-    with patch.object(Machine, "_interpret", None):
+    with patch.object(RowMachine, "_interpret", None):
         table = machines.of(cie).run(bytes.fromhex(code))
-    assert table == Machine(cie, AMD64, Cutter(1)).run(bytes.fromhex(code))
+    assert table == RowMachine(cie, AMD64, Cutter(1)).run(bytes.fromhex(code))
     return table
 
 
 def test_programs_without_expressions_are_looked_up() -> None:
-    machines = Machines(AMD64, Cutter(0))
+    machines = RowMachines(AMD64, Cutter(0))
     assert both_ways(machines, "41 0e 10 02 20 0e 08").starts == (0, 1, 33)
     # The first chunk without an advance, and one by 0.
     assert both_ways(machines, "0e 10 44 0e 20").starts == (0, 4)
@@ -121,7 +122,7 @@ def test_programs_without_expressions_are_looked_up() -> None:
 
 
 def test_states_of_equal_rows_are_one_object() -> None:
-    machines = Machines(AMD64, Cutter(0))
+    machines = RowMachines(AMD64, Cutter(0))
     codes = ("41 0e 10 48 0e 08", "42 0e 10 02 80 0e 08", "41 0e 10 83 02 42 8c 03 48 0e 08", "41 0e 10 48 0a 0e 08")
     (states,) = {
         id(program.states): program.states for program in (both_ways(machines, code) for code in codes)
@@ -136,7 +137,7 @@ def test_states_of_equal_rows_are_one_object() -> None:
 def test_each_state_is_counted_once(patience: int) -> None:
     """Also where the plain machine runs the programs, and when the same CIE comes again."""
     budget = Budget(1 << 20)
-    machines = Machines(AMD64, Cutter(patience), budget)
+    machines = RowMachines(AMD64, Cutter(patience), budget)
     cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
     before = budget._memory_left
     held = []

@@ -11,7 +11,7 @@ import pytest
 
 from cfi2sframe import Lookup, convert, decode, load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.dwarf.machine import Machine
+from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.errors import BudgetError, Cfi2SFrameError, CfiError, ElfError, SFrameError
 from tests.fuzz import seeds, target_cfi, target_elf, target_linked, target_object, target_sframe
 from tests.fuzz.harness import measured, timed
@@ -171,10 +171,10 @@ def test_large_programs_in_a_cie(name: str, part: int) -> None:
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_deep_stacks_of_states(count: int) -> None:
     """Deep stacks of states compare, hash and go away without recursion."""
-    rows = Machine(parsed_cie(AMD64), AMD64).run(b"\x0c\x07\x08" + b"\x0a" * count + b"\x0b" * count).states
+    rows = RowMachine(parsed_cie(AMD64), AMD64).run(b"\x0c\x07\x08" + b"\x0a" * count + b"\x0b" * count).states
     assert len(rows) == 1
     with pytest.raises(CfiError, match="restore_state without"):
-        Machine(parsed_cie(AMD64), AMD64).run(b"\x0c\x07\x08\x0a" + b"\x0b\x0b")
+        RowMachine(parsed_cie(AMD64), AMD64).run(b"\x0c\x07\x08\x0a" + b"\x0b\x0b")
 
 
 @pytest.mark.parametrize("kind", [0x00, 0x10], ids=["eh_frame", "debug_frame"])

@@ -73,3 +73,12 @@ def test_a_cie_whose_only_rule_of_the_cfa_is_an_expression() -> None:
     conversion = conversion_of(AMD64, asm.advance(4), asm.def_cfa_register(6), cie=cie)
     assert why_not(conversion) == [(SkipReason.CFA_OFFSET_UNKNOWN, "", 4)]
     assert rows_of(conversion) == [(0, "cfa=r7+8 ra=c-8 fp=u")]
+
+
+# Words
+
+
+def test_a_negative_offset_as_a_word_without_a_sign() -> None:
+    """def_cfa_offset(2**64 - 8): SP - 8 to every unwinder."""
+    conversion = conversion_of(AMD64, asm.advance(4), asm.def_cfa_offset((1 << 64) - 8))
+    assert rows_of(conversion) == [(0, "cfa=r7+8 ra=c-8 fp=u"), (4, "cfa=r7-8 ra=c-8 fp=u")]

@@ -181,16 +181,16 @@ def _add(stack: list[Rule | int], sign: Literal[1, -1]) -> bool:
     if not isinstance(right, int):
         return False
     if isinstance(left, int):
-        stack.append(_signed(left + sign * right))
+        stack.append(signed_word(left + sign * right))
     elif left.deref:
         return False
     else:
-        stack.append(left._replace(offset=_signed(left.offset + sign * right)))
+        stack.append(left._replace(offset=signed_word(left.offset + sign * right)))
     return True
 
 
-def _signed(value: int) -> int:
-    """Wrap to a signed 64-bit word, as the expression's stack does."""
+def signed_word(value: int) -> int:
+    """Wrap a number to a signed word of 64 bits, as the values of unwinders are."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

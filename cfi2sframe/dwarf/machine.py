@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.expression import Expression, classify, is_unscaled
+from cfi2sframe.dwarf.expression import Expression, classify, is_unscaled, signed_word
 from cfi2sframe.dwarf.instructions import ADVANCES, CUTTER, Cutter, read_chunk, read_instructions
 from cfi2sframe.dwarf.pointer import fixed_size, read_pointer
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, Rows, RowState, TableBuilder, UnwindTable
@@ -27,30 +27,29 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.budget import Budget
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.instructions import Instruction
     from cfi2sframe.dwarf.pointer import Location
     from cfi2sframe.dwarf.rules import RegisterRule
 
     #: Returns the state after an instruction, given the state before it and its operands.
-    Handler: TypeAlias = Callable[..., "State"]
+    Handler: TypeAlias = Callable[..., "MachineState"]
 
 
 #: AArch64's pseudo-register RA_SIGN_STATE (AADWARF64, 4.1).
 _RA_SIGN_STATE: Final = 34
 #: What its two bits say: "with the PC" means nothing where the RA is not signed.
 _SIGNING: Final = (RaSigning.NONE, RaSigning.SIGNED, RaSigning.NONE, RaSigning.SIGNED_WITH_PC)
-#: The bits of the states that DW_CFA_AARCH64_set_ra_state names: not signed, signed, signed with the PC.
-_SIGN_BITS: Final = (0, 1, 3)
 
 
-class State(NamedTuple):
+class MachineState(NamedTuple):
     """All that instructions have set so far.
 
     `cfa_register` and `cfa_offset` are the CFA's last ones. They stay while the CFA is an `expression`: unwinders keep
-    them, and hand-written CFI builds on them. Without an offset, the CFA after an expression is not known. `remembered`
-    is the number of the state that DW_CFA_remember_state has pushed last, from 1 on; that one has that of the one below.
+    them, and hand-written CFI builds on them. Without an offset, the CFA after an expression is not known.
+
+    `remembered` is the number of the state that DW_CFA_remember_state has pushed last, from 1 on; that one has the
+    number of the one below it.
 
     `sign_bits` is AArch64's RA_SIGN_STATE as its own instructions leave it: bit 0 is "signed", bit 1 "with the PC".
     `sign_rule` is what a rule of that register says; None: it has none.
@@ -79,42 +78,18 @@ class State(NamedTuple):
         return UNKNOWN_CFA if self.cfa_offset is None else Rule(self.cfa_register, self.cfa_offset, deref=False)
 
 
-class Machines:
-    """The machines of one file, by CIE: equal CIEs of several sections share one."""
-
-    def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
-        self._arch = arch
-        self._cutter = cutter
-        self.rows: Final = Rows(budget)
-        #: The error where a CIE is damaged.
-        self._machines: dict[DwarfCie, Machine | CfiError] = {}
-
-    def of(self, cie: DwarfCie) -> Machine:
-        """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
-        machine = self._machines.get(cie)
-        if machine is None:
-            try:
-                machine = Machine(cie, self._arch, self._cutter, self.rows)
-            except CfiError as error:
-                machine = error
-            self._machines[cie] = machine
-        if isinstance(machine, CfiError):
-            raise CfiError(f"in its CIE: {machine.reason}")
-        return machine
-
-
 class _Known(dict[bytes, tuple[int, "_Known"]]):
     """A state, its row, and where chunks have led from it: the bytes that each advances, and the state after it."""
 
     __slots__ = ("row", "state")
 
-    def __init__(self, state: State, row: RowState) -> None:
+    def __init__(self, state: MachineState, row: RowState) -> None:
         super().__init__()
         self.state = state
         self.row = row
 
 
-class Machine:
+class RowMachine:
     """The row machine of one CIE.
 
     Raises `CfiError`, its offset counted from the CIE's first instruction, when the CIE's instructions are damaged.
@@ -131,11 +106,11 @@ class Machine:
         self._ra_same_value: RegisterRule = NoRule.SAME_VALUE
         if cie.ra_register != arch.ra_register:
             ra = self._ra_same_value = Rule(cie.ra_register, 0, deref=False)
-        self._remembered: list[State] = []
-        self._numbers: dict[State, int] = {}
-        self._known: dict[State, _Known] = {}
+        self._remembered: list[MachineState] = []
+        self._numbers: dict[MachineState, int] = {}
+        self._known: dict[MachineState, _Known] = {}
         # In a CIE, DW_CFA_restore takes a rule away.
-        self.initial = State(None, None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
+        self.initial = MachineState(None, None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
         state = self.initial
         for instruction in self._read(cie.instructions):
             # An advance has no meaning in a CIE; its initial rules are those after the last instruction.
@@ -188,7 +163,7 @@ class Machine:
         step = known[chunk] = units * self.cie.code_alignment, self._known_of(state)
         return step
 
-    def _known_of(self, state: State) -> _Known:
+    def _known_of(self, state: MachineState) -> _Known:
         known = self._known.get(state)
         if known is None:
             self._rows.count_state()
@@ -215,7 +190,7 @@ class Machine:
     def _read(self, instructions: bytes) -> Iterator[Instruction]:
         return read_instructions(instructions, self._arch.byte_order, fixed_size(self.cie.fde_encoding))
 
-    def _step(self, state: State, instruction: Instruction) -> State:
+    def _step(self, state: MachineState, instruction: Instruction) -> MachineState:
         """Return the state after an instruction that does not advance."""
         handler = self._handlers.get(instruction.opcode)
         if handler is None:
@@ -243,27 +218,27 @@ class Machine:
 
     # CFA definition instructions, 6.4.2.2
 
-    def _def_cfa(self, state: State, register: int, offset: int) -> State:
-        return state._replace(cfa_register=register, cfa_offset=offset, expression=None)
+    def _def_cfa(self, state: MachineState, register: int, offset: int) -> MachineState:
+        return state._replace(cfa_register=register, cfa_offset=signed_word(offset), expression=None)
 
-    def _def_cfa_sf(self, state: State, register: int, factored_offset: int) -> State:
+    def _def_cfa_sf(self, state: MachineState, register: int, factored_offset: int) -> MachineState:
         return self._def_cfa(state, register, factored_offset * self.cie.data_alignment)
 
-    def _def_cfa_register(self, state: State, register: int) -> State:
+    def _def_cfa_register(self, state: MachineState, register: int) -> MachineState:
         if state.cfa_register is None and state.expression is None:
             raise CfiError("def_cfa_register before any rule of the CFA")
         return state._replace(cfa_register=register, expression=None)
 
-    def _def_cfa_offset(self, state: State, offset: int) -> State:
+    def _def_cfa_offset(self, state: MachineState, offset: int) -> MachineState:
         # DWARF does not allow this after an expression. Unwinders change the offset and keep the expression.
         if state.cfa_register is None and state.expression is None:
             raise CfiError("def_cfa_offset before any rule of the CFA")
-        return state._replace(cfa_offset=offset)
+        return state._replace(cfa_offset=signed_word(offset))
 
-    def _def_cfa_offset_sf(self, state: State, factored_offset: int) -> State:
+    def _def_cfa_offset_sf(self, state: MachineState, factored_offset: int) -> MachineState:
         return self._def_cfa_offset(state, factored_offset * self.cie.data_alignment)
 
-    def _def_cfa_expression(self, state: State, code: bytes) -> State:
+    def _def_cfa_expression(self, state: MachineState, code: bytes) -> MachineState:
         # A register that follows has the old offset, for unwinders. It is the CFA's after expressions as `*(rsp+152)+8`
         # (libgcrypt), and not after a frame of vectors, whose size is a multiple of VG (clang).
         offset = state.cfa_offset if is_unscaled(code, self._arch.byte_order) else None
@@ -271,7 +246,9 @@ class Machine:
 
     # Register rule instructions, 6.4.2.3
 
-    def _with(self, state: State, register: int, ra: RegisterRule, fp: RegisterRule, sp: RegisterRule) -> State:
+    def _with(
+        self, state: MachineState, register: int, ra: RegisterRule, fp: RegisterRule, sp: RegisterRule
+    ) -> MachineState:
         """Return the state with another rule of a register, which may be two of RA, FP and SP, or none of them."""
         if register == self.cie.ra_register:
             state = state._replace(ra=ra)
@@ -279,38 +256,40 @@ class Machine:
             return state._replace(fp=fp)
         return state._replace(sp=sp) if register == self._arch.sp_register else state
 
-    def _set(self, state: State, register: int, rule: RegisterRule) -> State:
+    def _set(self, state: MachineState, register: int, rule: RegisterRule) -> MachineState:
         if register == self._sign_register:
             return state._replace(sign_rule=self._signing_of(rule))
         return self._with(state, register, rule, rule, rule)
 
-    def _undefined(self, state: State, register: int) -> State:
+    def _undefined(self, state: MachineState, register: int) -> MachineState:
         return self._set(state, register, NoRule.UNDEFINED)
 
-    def _same_value(self, state: State, register: int) -> State:
+    def _same_value(self, state: MachineState, register: int) -> MachineState:
         if register != self.cie.ra_register:
             return self._set(state, register, NoRule.SAME_VALUE)
         return self._with(state, register, self._ra_same_value, NoRule.SAME_VALUE, NoRule.SAME_VALUE)
 
-    def _offset(self, state: State, register: int, factored_offset: int) -> State:
-        return self._set(state, register, Rule(None, factored_offset * self.cie.data_alignment, deref=True))
+    def _offset(self, state: MachineState, register: int, factored_offset: int) -> MachineState:
+        offset = signed_word(factored_offset * self.cie.data_alignment)
+        return self._set(state, register, Rule(None, offset, deref=True))
 
-    def _negative_offset(self, state: State, register: int, factored_offset: int) -> State:
+    def _negative_offset(self, state: MachineState, register: int, factored_offset: int) -> MachineState:
         return self._offset(state, register, -factored_offset)
 
-    def _val_offset(self, state: State, register: int, factored_offset: int) -> State:
-        return self._set(state, register, Rule(None, factored_offset * self.cie.data_alignment, deref=False))
+    def _val_offset(self, state: MachineState, register: int, factored_offset: int) -> MachineState:
+        offset = signed_word(factored_offset * self.cie.data_alignment)
+        return self._set(state, register, Rule(None, offset, deref=False))
 
-    def _register(self, state: State, register: int, holder: int) -> State:
+    def _register(self, state: MachineState, register: int, holder: int) -> MachineState:
         return self._set(state, register, Rule(holder, 0, deref=False))
 
-    def _expression(self, state: State, register: int, code: bytes) -> State:
+    def _expression(self, state: MachineState, register: int, code: bytes) -> MachineState:
         return self._set(state, register, Expression(code, deref=True))
 
-    def _val_expression(self, state: State, register: int, code: bytes) -> State:
+    def _val_expression(self, state: MachineState, register: int, code: bytes) -> MachineState:
         return self._set(state, register, Expression(code, deref=False))
 
-    def _restore(self, state: State, register: int) -> State:
+    def _restore(self, state: MachineState, register: int) -> MachineState:
         # A register that the CIE has not set has no rule again, and in a CIE any register: GNU as moves a .cfi_restore
         # that stands before the first advance into the CIE, and libgcc and readelf take it so.
         initial = self.initial
@@ -320,7 +299,7 @@ class Machine:
 
     # Row state instructions, 6.4.2.4
 
-    def _remember_state(self, state: State) -> State:
+    def _remember_state(self, state: MachineState) -> MachineState:
         # By its number, a stack of states compares and hashes in constant time at any depth.
         number = self._numbers.get(state)
         if number is None:
@@ -328,14 +307,14 @@ class Machine:
             number = self._numbers[state] = len(self._remembered)
         return state._replace(remembered=number)
 
-    def _restore_state(self, state: State) -> State:
+    def _restore_state(self, state: MachineState) -> MachineState:
         if not state.remembered:
             raise CfiError("restore_state without a remembered state")
         return self._remembered[state.remembered - 1]
 
     # Instructions without effect on these rows
 
-    def _without_effect(self, state: State, *_operands: int) -> State:
+    def _without_effect(self, state: MachineState, *_operands: int) -> MachineState:
         """Skip DW_CFA_GNU_args_size, too: exception handlers need the size of pushed arguments, stack traces do not."""
         return state
 
@@ -350,23 +329,24 @@ class Machine:
                     return RaSigning.SIGNED if value else RaSigning.NONE
         return RaSigning.UNKNOWN
 
-    def _with_bits(self, state: State, bits: int) -> State:
+    def _with_bits(self, state: MachineState, bits: int) -> MachineState:
         # AADWARF64 forbids to mix these instructions with rules of the register, and unwinders differ where they are.
         return state._replace(sign_bits=bits, sign_rule=None if state.sign_rule is None else RaSigning.UNKNOWN)
 
-    def _negate_ra_state(self, state: State) -> State:
+    def _negate_ra_state(self, state: MachineState) -> MachineState:
         # GCC before 8 called it DW_CFA_GNU_window_save, which has the same number.
         return self._with_bits(state, state.sign_bits ^ 1)
 
-    def _negate_ra_state_with_pc(self, state: State) -> State:
+    def _negate_ra_state_with_pc(self, state: MachineState) -> MachineState:
         # Both bits, whatever they are, as LLVM's unwinder does.
         return self._with_bits(state, state.sign_bits ^ 3)
 
-    def _set_ra_state(self, state: State, signing: int, _distance: int) -> State:
+    def _set_ra_state(self, state: MachineState, signing: int, _distance: int) -> MachineState:
         # The distance to the signing instruction is needed only to check the signature.
-        if signing >= len(_SIGN_BITS):
+        bits = {RaSigning.NONE: 0, RaSigning.SIGNED: 1, RaSigning.SIGNED_WITH_PC: 3}.get(signing)
+        if bits is None:
             raise CfiError(f"set_ra_state to {signing}, which is no state")
-        return self._with_bits(state, _SIGN_BITS[signing])
+        return self._with_bits(state, bits)
 
     _HANDLERS: ClassVar[dict[int, Handler]] = {
         d.DW_CFA_def_cfa: _def_cfa,

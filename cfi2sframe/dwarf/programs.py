@@ -16,19 +16,47 @@ from operator import ge
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
-from cfi2sframe.dwarf.machine import Machine, Machines
+from cfi2sframe.dwarf.instructions import CUTTER, Cutter
+from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.errors import BudgetError, CfiError
 from cfi2sframe.reasons import UnreadSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.budget import Budget
     from cfi2sframe.code.records import Underived
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sources import FoundCfi
+
+
+class RowMachines:
+    """The machines of one file, by CIE: equal CIEs of several sections share one."""
+
+    def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
+        self._arch = arch
+        self._cutter = cutter
+        self.rows: Final = Rows(budget)
+        #: The error where a CIE is damaged.
+        self._machines: dict[DwarfCie, RowMachine | CfiError] = {}
+
+    def of(self, cie: DwarfCie) -> RowMachine:
+        """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
+        machine = self._machines.get(cie)
+        if machine is None:
+            try:
+                machine = RowMachine(cie, self._arch, self._cutter, self.rows)
+            except CfiError as error:
+                machine = error
+            self._machines[cie] = machine
+        if isinstance(machine, CfiError):
+            raise CfiError(f"in its CIE: {machine.reason}")
+        return machine
 
 
 class Program(NamedTuple):
@@ -190,7 +218,7 @@ class _Reader:
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
-        self.machines = Machines(image.arch, budget=image.budget)
+        self.machines = RowMachines(image.arch, budget=image.budget)
         # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
@@ -210,7 +238,7 @@ class _Reader:
         damaged: list[DamagedFde] = []
         last_cie: DwarfCie | None = None
         known: dict[bytes, int] = {}
-        machine: Machine | None = None
+        machine: RowMachine | None = None
         starts, sizes, offsets, program_numbers = self.starts, self.sizes, self.offsets, self.program_numbers
         for offset, cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
             if cie is not last_cie:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.dwarf.entries import parse_entries
-from cfi2sframe.dwarf.machine import Machine
+from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
@@ -91,7 +91,7 @@ class CfiRules:
         # The row machine tracks CFA, RA, SP and the register that the ABI's record names as FP.
         follower = self._arch._replace(fp_register=register)
         try:
-            return Machine(fde.cie, follower).run(fde.instructions, location)
+            return RowMachine(fde.cie, follower).run(fde.instructions, location)
         except InputError:
             return None
 

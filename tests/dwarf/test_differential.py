@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.dwarf.machine import Machine
+from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.sources import find_cfi
@@ -66,12 +66,12 @@ def test_differences_are_seen(
     tools_for: Callable[[Arch], Tools], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the test above relies on: both judges notice when every saved register is elsewhere."""
-    init = Machine.__init__
+    init = RowMachine.__init__
 
-    def init_for_another(self: Machine, cie: DwarfCie, arch: MachineArch, *others: Cutter | Rows) -> None:
+    def init_for_another(self: RowMachine, cie: DwarfCie, arch: MachineArch, *others: Cutter | Rows) -> None:
         init(self, cie._replace(data_alignment=-4), arch, *others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Machine, "__init__", init_for_another)
+    monkeypatch.setattr(RowMachine, "__init__", init_for_another)
     found = run("amd64", tools_for("amd64"), 1, 50, tmp_path).differences
     assert {text.partition(":")[0] for text in found} == {"readelf", "llvm-dwarfdump"}
 

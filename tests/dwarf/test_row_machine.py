@@ -15,7 +15,7 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.machine import Machine
+from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, RowState
 from cfi2sframe.errors import CfiError
@@ -57,7 +57,7 @@ def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
-    return Machine(cie, arch, Cutter(patience)).run(instructions, location)
+    return RowMachine(cie, arch, Cutter(patience)).run(instructions, location)
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:
@@ -460,6 +460,16 @@ def test_any_data_alignment(data_align: int) -> None:
     (row,) = rows_of(AMD64, asm.offset(6, 2), asm.def_cfa_offset_sf(-3), cie=cie)
     assert row.state.fp == at_cfa(2 * data_align)
     assert row.state.cfa == register_offset(7, -3 * data_align)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_offsets_are_words(arch: Arch) -> None:
+    """A negative offset as a word without a sign, and products that overflow, are what unwinders make of them."""
+    minus_8 = (1 << 64) - 8
+    assert rows_of(arch, asm.def_cfa_offset(minus_8))[0].state.cfa == register_offset(arch.sp_register, -8)
+    assert rows_of(arch, asm.def_cfa(3, minus_8))[0].state.cfa == register_offset(3, -8)
+    assert rows_of(arch, asm.offset_extended(RA, (1 << 64) - 1))[0].state.ra == at_cfa(5)
+    assert rows_of(arch, asm.val_offset(RA, (1 << 64) - 1))[0].state.ra == value_at_cfa(5)
 
 
 # --- Expressions as CFA -------------------------------------------------------------------------------------

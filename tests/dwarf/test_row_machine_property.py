@@ -14,8 +14,9 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.entries import CfiTable, DwarfCie, DwarfFde, parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.machine import Machine, Machines
+from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.programs import RowMachines
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
@@ -162,14 +163,14 @@ class _New:
         self.arch = arch
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
-        return Machine(cie, self.arch, WALKS).run(instructions, location)
+        return RowMachine(cie, self.arch, WALKS).run(instructions, location)
 
 
 class _Shared:
     """The machines of a file."""
 
     def __init__(self, arch: Arch, cutter: Cutter) -> None:
-        self.machines = Machines(arch, cutter)
+        self.machines = RowMachines(arch, cutter)
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
         return self.machines.of(cie).run(instructions, location)
@@ -292,7 +293,7 @@ def test_garbage_gives_rows_or_an_error(arch: Arch, initial: bytes, code: bytes,
     location = Location(0x1000, 0x2000, _bases(arch))
     outcomes: list[object] = []
     try:
-        Machine(cie, arch)
+        RowMachine(cie, arch)
     except CfiError:
         is_cie_damaged = True
     else:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe.budget import BASE_STEPS
 from cfi2sframe.dwarf.entries import CfiTable, parse_entries
-from cfi2sframe.dwarf.machine import Machine
+from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, Relocation, relocated_bytes
@@ -734,7 +734,7 @@ def read_all(data: bytes) -> int:
             image.holds_code(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range)
             location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
             try:
-                count += bool(Machine(fde.cie, image.arch).run(fde.instructions, location).states)
+                count += bool(RowMachine(fde.cie, image.arch).run(fde.instructions, location).states)
             except CfiError:
                 continue
     return count

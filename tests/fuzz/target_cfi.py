@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.entries import parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.machine import Machine, Machines
+from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.programs import RowMachines
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.fuzz import seeds as make
@@ -43,18 +44,18 @@ def run(data: bytes) -> None:
         table = parse_entries(section, bases)
     except CfiError:
         return
-    plain, quick = Cutter(1 << 60), Machines(arch, Cutter(0))
+    plain, quick = Cutter(1 << 60), RowMachines(arch, Cutter(0))
     for fde in table.fdes:
         expect(0 <= fde.pc_begin_vaddr < 1 << 64, f"pc_begin 0x{fde.pc_begin_vaddr:x}")
         expect(0 <= fde.pc_range < 1 << 64, f"pc_range {fde.pc_range}")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
-        interpreted = _answer(partial(Machine, fde.cie, arch, plain), fde, location)
+        interpreted = _answer(partial(RowMachine, fde.cie, arch, plain), fde, location)
         looked_up = _answer(partial(quick.of, fde.cie), fde, location)
         both = f"{interpreted}, {looked_up}"
         expect(interpreted == looked_up, f"the two ways differ for {fde.instructions.hex()}: {both}")
 
 
-def _answer(machine: Callable[[], Machine], fde: DwarfFde, location: Location) -> object:
+def _answer(machine: Callable[[], RowMachine], fde: DwarfFde, location: Location) -> object:
     try:
         table = machine().run(fde.instructions, location)
     except CfiError as error:
