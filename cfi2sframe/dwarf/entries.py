@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The encoding of pc_begin in nearly every .eh_frame.
 _PCREL_SDATA4: Final = d.DW_EH_PE_pcrel | d.DW_EH_PE_sdata4
+#: Letters of an augmentation that rows depend on.
+_FOR_ROWS: Final = frozenset("RSB")
 #: Letters of an augmentation that a message shows.
 _MAX_SHOWN_AUGMENTATION: Final = 32
 
@@ -337,9 +339,12 @@ def _parse_augmentation(
     if end > len(data):
         raise CfiError("the augmentation data leave the CIE")
     limited = data[:end]
-    for letter in augmentation[1:]:
+    for place, letter in enumerate(augmentation[1:], 1):
         if letter in "SBG":
             continue
+        if letter not in "RLP" and not _FOR_ROWS.intersection(augmentation[place:]):
+            # Readers go on: the data say how long they are, and no letter follows that rows depend on.
+            break
         if letter not in "RLP" or position >= end:
             raise CfiError(f"unknown or truncated augmentation {_shown(augmentation)}")
         encoding = limited[position]
