@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from cfi2sframe.api import convert, decode, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64
 from cfi2sframe.conversion import Conversion, Options
 from cfi2sframe.reasons import SkipReason
+from cfi2sframe.report.holes import functions_in_parts
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
@@ -82,3 +85,31 @@ def test_a_negative_offset_as_a_word_without_a_sign() -> None:
     """def_cfa_offset(2**64 - 8): SP - 8 to every unwinder."""
     conversion = conversion_of(AMD64, asm.advance(4), asm.def_cfa_offset((1 << 64) - 8))
     assert rows_of(conversion) == [(0, "cfa=r7+8 ra=c-8 fp=u"), (4, "cfa=r7-8 ra=c-8 fp=u")]
+
+
+# FDEs that reach past their section
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_an_fde_that_is_longer_than_its_section(in_parts: bool) -> None:  # noqa: FBT001
+    """It was dropped as a whole, and the conversion called lossless."""
+    unsaid = (asm.advance(4), asm.def_cfa_expression(b"\x77\x08\x06\x06"), asm.advance(4), asm.def_cfa(7, 24))
+    instructions = (*(unsaid if in_parts else ()), asm.advance(4), asm.def_cfa_offset(16))
+    conversion = conversion_of(AMD64, *instructions, size=0x1001)
+    assert why_not(conversion)[-1] == (SkipReason.PAST_CODE, "", 0x1000)
+    assert len(why_not(conversion)) == 1 + in_parts
+    ends = [function.start_vaddr + function.size for function in conversion.section.functions]
+    assert ends[-1] == TEXT_VADDR + 0x1000
+    assert not conversion.is_whole
+    (found,) = functions_in_parts(conversion)
+    assert found.size == 0x1001
+    assert found.holes[-1][:3] == (TEXT_VADDR + 0x1000, 1, 0)
+
+
+def test_an_fde_that_ends_with_its_section_is_whole() -> None:
+    assert conversion_of(AMD64, asm.advance(4), asm.def_cfa_offset(16), size=0x1000).is_whole
+
+
+def test_an_fde_longer_than_its_section_that_no_version_can_express() -> None:
+    conversion = conversion_of(AMD64, asm.def_cfa_expression(b"\x77\x08\x06\x06"), size=0x1001)
+    assert [why.reason for why in why_not(conversion)] == [SkipReason.CFA_EXPRESSION]

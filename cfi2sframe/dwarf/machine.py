@@ -343,10 +343,9 @@ class RowMachine:
 
     def _set_ra_state(self, state: MachineState, signing: int, _distance: int) -> MachineState:
         # The distance to the signing instruction is needed only to check the signature.
-        bits = {RaSigning.NONE: 0, RaSigning.SIGNED: 1, RaSigning.SIGNED_WITH_PC: 3}.get(signing)
-        if bits is None:
+        if signing > RaSigning.SIGNED_WITH_PC:
             raise CfiError(f"set_ra_state to {signing}, which is no state")
-        return self._with_bits(state, bits)
+        return self._with_bits(state, _SIGNING.index(signing))
 
     _HANDLERS: ClassVar[dict[int, Handler]] = {
         d.DW_CFA_def_cfa: _def_cfa,

@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_right
 from functools import partial
 from itertools import compress, count
-from operator import ge
+from operator import add, ge, gt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
@@ -24,7 +24,7 @@ from cfi2sframe.errors import BudgetError, CfiError
 from cfi2sframe.reasons import UnreadSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.budget import Budget
@@ -90,6 +90,7 @@ class CfiEntries:
     `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` (bytes) those of the FDEs in
     their sections, and `program_numbers` are indices of `programs`. Sections of better sources come first:
     `source_starts` has the number of the first FDE of each source, from 0 on, and `rank_of` the source of an FDE.
+    `clipped` has how many bytes FDEs lost that reach past the code: their sizes are without these.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class CfiEntries:
         program_numbers: Sequence[int],
         programs: Sequence[Program],
         walks: Iterable[tuple[int, EntryWalk]],
+        clipped: Mapping[int, int] | None = None,
     ) -> None:
         self.starts: Final = starts
         self.sizes: Final = sizes
@@ -109,6 +111,7 @@ class CfiEntries:
         #: For each section the number of its first FDE, and the pass over its entries.
         self._walks: Final = tuple(walks)
         self.source_starts: Final = _source_starts(self._walks)
+        self.clipped: Final = clipped or {}
 
     def rank_of(self, number: int) -> int:
         """Return how many sources with FDEs or sections are better than that of an FDE."""
@@ -124,6 +127,7 @@ class CfiEntries:
             (*self.program_numbers, *[first_program + number for number in others.program_numbers]),
             (*self.programs, *[p._replace(number=first_program + p.number) for p in others.programs]),
             (*self._walks, *[(first + number, walk) for number, walk in others._walks]),
+            {**self.clipped, **{first + number: size for number, size in others.clipped.items()}},
         )
 
     def __len__(self) -> int:
@@ -146,6 +150,8 @@ class CfiEntries:
                     number += 1
 
     def _entry(self, number: int, fde: DwarfFde, walk: EntryWalk) -> CfiEntry:
+        if number in self.clipped:
+            fde = fde._replace(pc_range=self.sizes[number])
         return CfiEntry(number, fde, self.programs[self.program_numbers[number]], walk.section)
 
 
@@ -291,11 +297,27 @@ class _Reader:
 
     def cfi(self, sections: tuple[CfiSection, ...], unread: tuple[UnreadSource, ...]) -> Cfi:
         """Return what has been read."""
+        clipped = self.clip_at_ends_of_code()
         self.cut_at_ends()
         entries = CfiEntries(
-            self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks
+            self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks, clipped
         )
         return Cfi(sections, entries, tuple(self.damaged), unread)
+
+    def clip_at_ends_of_code(self) -> dict[int, int]:
+        """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
+        order: Sequence[int] = range(len(self.starts))
+        if any(map(gt, self.starts, self.starts[1:])):
+            order = sorted(order, key=self.starts.__getitem__)
+        starts = list(map(self.starts.__getitem__, order))
+        ends = list(map(add, starts, map(self.sizes.__getitem__, order)))
+        clipped: dict[int, int] = {}
+        for place in self.image.not_code(starts, ends):
+            end = self.image.code_end_of(starts[place])
+            if end is not None:
+                self.sizes[order[place]] = end - starts[place]
+                clipped[order[place]] = ends[place] - end
+        return clipped
 
     def cut_at_ends(self) -> None:
         """Give FDEs that end before their program's last row starts another program, without the rows past the end."""
