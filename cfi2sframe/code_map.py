@@ -47,7 +47,7 @@ def map_code(
     Without `with_padding`, none is looked for. Raises `BudgetError` when the stubs, or the symbols and relocations, are
     out of proportion to the file; `InputError` when capstone cannot be loaded.
     """
-    ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.source_starts)
+    ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
     resolved = resolve_overlaps(ranges, image.not_code)
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()

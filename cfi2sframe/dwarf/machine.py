@@ -78,15 +78,37 @@ class MachineState(NamedTuple):
         return UNKNOWN_CFA if self.cfa_offset is None else Rule(self.cfa_register, self.cfa_offset, deref=False)
 
 
-class _Known(dict[bytes, tuple[int, "_Known"]]):
-    """A state, its row, and where chunks have led from it: the bytes that each advances, and the state after it."""
+class _Known(dict[bytes, "_Known"]):
+    """A state and its row; maps strings of instructions without advances to the state after them.
 
-    __slots__ = ("row", "state")
+    A string that is missing is interpreted. What reads `known[code]` for a known string runs no Python code here.
+    """
 
-    def __init__(self, state: MachineState, row: RowState) -> None:
+    __slots__ = ("machine", "row", "state")
+
+    def __init__(self, machine: RowMachine, state: MachineState, row: RowState) -> None:
         super().__init__()
+        self.machine = machine
         self.state = state
         self.row = row
+
+    def __missing__(self, code: bytes) -> _Known:
+        known = self[code] = self.machine.after(self.state, code)
+        return known
+
+
+class _Chunks(dict[bytes, tuple[int, bytes]]):
+    """Maps chunks to the bytes of code that they advance, and to their instructions after the advance."""
+
+    def __init__(self, byte_order: str, code_alignment: int) -> None:
+        super().__init__()
+        self.byte_order = byte_order
+        self.code_alignment = code_alignment
+
+    def __missing__(self, chunk: bytes) -> tuple[int, bytes]:
+        units, code = read_chunk(chunk, self.byte_order)
+        read = self[chunk] = units * self.code_alignment, code
+        return read
 
 
 class RowMachine:
@@ -109,6 +131,7 @@ class RowMachine:
         self._remembered: list[MachineState] = []
         self._numbers: dict[MachineState, int] = {}
         self._known: dict[MachineState, _Known] = {}
+        self._chunks = _Chunks(arch.byte_order, cie.code_alignment)
         # In a CIE, DW_CFA_restore takes a rule away.
         self.initial = MachineState(None, None, None, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED)
         state = self.initial
@@ -141,9 +164,9 @@ class RowMachine:
         known = self._known_of(self.initial)
         delta, row = 0, known.row
         starts, rows = [0], [row]
-        for chunk in chunks:
-            advance, known = known.get(chunk) or self._follow(known, chunk)
+        for advance, code in map(self._chunks.__getitem__, chunks):
             delta += advance
+            known = known[code]
             if known.row is row:
                 continue
             row = known.row
@@ -154,20 +177,17 @@ class RowMachine:
                 rows.append(row)
         return UnwindTable(tuple(starts), self._rows.tuple_of(rows))
 
-    def _follow(self, known: _Known, chunk: bytes) -> tuple[int, _Known]:
-        """Interpret a chunk after a state that it has not followed before."""
-        units, code = read_chunk(chunk, self._arch.byte_order)
-        state = known.state
+    def after(self, state: MachineState, code: bytes) -> _Known:
+        """Return the state after some instructions without advances. Raises `CfiError` where they are damaged."""
         for instruction in self._read(code):
             state = self._step(state, instruction)
-        step = known[chunk] = units * self.cie.code_alignment, self._known_of(state)
-        return step
+        return self._known_of(state)
 
     def _known_of(self, state: MachineState) -> _Known:
         known = self._known.get(state)
         if known is None:
             self._rows.count_state()
-            known = self._known[state] = _Known(state, self._rows.one(state.row))
+            known = self._known[state] = _Known(self, state, self._rows.one(state.row))
         return known
 
     def _interpret(self, instructions: bytes, location: Location | None) -> UnwindTable:

@@ -9,9 +9,9 @@ size get a program of their own, without the rows past their end.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from functools import partial
-from itertools import compress, count
+from bisect import bisect_left, bisect_right
+from functools import cached_property, partial
+from itertools import compress, count, pairwise
 from operator import add, ge, gt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -89,7 +89,7 @@ class CfiEntries:
 
     `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` (bytes) those of the FDEs in
     their sections, and `program_numbers` are indices of `programs`. Sections of better sources come first:
-    `source_starts` has the number of the first FDE of each source, from 0 on, and `rank_of` the source of an FDE.
+    `source_starts` has the number of the first FDE of each source, from 0 on; `rank_of` tells which of two FDEs counts.
     `clipped` has how many bytes FDEs lost that reach past the code: their sizes are without these.
     """
 
@@ -113,9 +113,27 @@ class CfiEntries:
         self.source_starts: Final = _source_starts(self._walks)
         self.clipped: Final = clipped or {}
 
+    @cached_property
+    def precedence(self) -> tuple[Sequence[int], ...]:
+        """The numbers of all FDEs in groups: an address belongs to the first group that has an FDE there.
+
+        These are the sources. Before `.debug_frame` come the functions for which Go's table has no rules: they switch
+        stacks, or pop what they have not pushed (`runtime.systemstack`, `mcall`, `gogo`, `morestack`, `asmcgocall`),
+        and Go's `.debug_frame` keeps one rule all through each.
+        """
+        groups: list[Sequence[int]] = [range(*edge) for edge in pairwise((*self.source_starts, len(self)))]
+        kinds = list(dict.fromkeys(walk.section.kind for _, walk in self._walks))
+        if "gopclntab" in kinds and "debug_frame" in kinds:
+            empty = {p.number for p in self.programs if len(p.table.states) == 1 and p.table.states[0].cfa is None}
+            of_go = groups[kinds.index("gopclntab")]
+            without_rules = [number for number in of_go if self.program_numbers[number] in empty]
+            groups[kinds.index("gopclntab")] = sorted(set(of_go).difference(without_rules))
+            groups.insert(kinds.index("debug_frame"), without_rules)
+        return tuple(groups)
+
     def rank_of(self, number: int) -> int:
-        """Return how many sources with FDEs or sections are better than that of an FDE."""
-        return bisect_right(self.source_starts, number) - 1
+        """Return how many groups of `precedence` are better than that of an FDE."""
+        return next(rank for rank, group in enumerate(self.precedence) if _has(group, number))
 
     def joined(self, others: CfiEntries) -> CfiEntries:
         """Return these FDEs, and after them those of another source, with the numbers that follow."""
@@ -330,6 +348,11 @@ class _Reader:
                 program = self.programs[number]
                 cut[number, size] = self.add_program(program.cie, self.machines.rows.table(program.table.before(size)))
             self.program_numbers[entry] = cut.get((number, size), number)
+
+
+def _has(ascending: Sequence[int], number: int) -> bool:
+    place = bisect_left(ascending, number)
+    return place < len(ascending) and ascending[place] == number
 
 
 def _source_starts(walks: Sequence[tuple[int, EntryWalk]]) -> tuple[int, ...]:
