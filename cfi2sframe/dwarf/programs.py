@@ -12,15 +12,17 @@ from array import array
 from bisect import bisect_left, bisect_right
 from functools import cached_property, partial
 from itertools import compress, count, pairwise
-from operator import add, ge, gt
+from operator import add, attrgetter, ge, gt, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
 from cfi2sframe.dwarf.instructions import CUTTER, Cutter
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.row_section import RowFdes, RowSection
 from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.errors import BudgetError, CfiError
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import UnreadSource
 
 if TYPE_CHECKING:
@@ -73,14 +75,14 @@ class CfiEntry(NamedTuple):
     number: int
     fde: DwarfFde
     program: Program
-    section: CfiSection
+    section: CfiSection | RowSection
 
 
 class DamagedFde(NamedTuple):
     """A damaged FDE and its section; `start_vaddr` is its function's address, None where that could not be read."""
 
     failure: CfiFailure
-    section: CfiSection
+    section: CfiSection | RowSection
     start_vaddr: int | None
 
 
@@ -100,7 +102,7 @@ class CfiEntries:
         offsets: Sequence[int],
         program_numbers: Sequence[int],
         programs: Sequence[Program],
-        walks: Iterable[tuple[int, EntryWalk]],
+        walks: Iterable[tuple[int, EntryWalk | RowFdes]],
         clipped: Mapping[int, int] | None = None,
     ) -> None:
         self.starts: Final = starts
@@ -154,7 +156,7 @@ class CfiEntries:
     def __getitem__(self, number: int) -> CfiEntry:
         if not 0 <= number < len(self.starts):
             raise IndexError(number)
-        walk = self._walks[bisect_right(self._walks, number, key=_first_number_of) - 1][1]
+        walk = self._walks[bisect_right(self._walks, number, key=itemgetter(0)) - 1][1]
         return self._entry(number, walk.fde_at(self.offsets[number]), walk)
 
     def __iter__(self) -> Iterator[CfiEntry]:
@@ -167,7 +169,7 @@ class CfiEntries:
                     yield self._entry(number, DwarfFde(*fields), walk)
                     number += 1
 
-    def _entry(self, number: int, fde: DwarfFde, walk: EntryWalk) -> CfiEntry:
+    def _entry(self, number: int, fde: DwarfFde, walk: EntryWalk | RowFdes) -> CfiEntry:
         if number in self.clipped:
             fde = fde._replace(pc_range=self.sizes[number])
         return CfiEntry(number, fde, self.programs[self.program_numbers[number]], walk.section)
@@ -180,7 +182,7 @@ class Cfi(NamedTuple):
     `underived` is the code without CFI from whose instructions no rows follow; None where nobody asked for such rows.
     """
 
-    sections: tuple[CfiSection, ...]
+    sections: tuple[CfiSection | RowSection, ...]
     entries: CfiEntries
     damaged: tuple[DamagedFde, ...]
     unread: tuple[UnreadSource, ...] = ()
@@ -219,7 +221,7 @@ def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
     rows than the image's size can account for. A section of another source is then unread.
     """
     reader = _Reader(image)
-    sections: list[CfiSection] = []
+    sections: list[CfiSection | RowSection] = []
     unread = list(found.unread)
     for section in found.sections:
         if section.kind == found.sections[0].kind:
@@ -249,13 +251,42 @@ class _Reader:
         self.offsets: array[int] = array("Q")
         self.program_numbers: list[int] = []
         self.programs: list[Program] = []
-        self.walks: list[tuple[int, EntryWalk]] = []
+        self.walks: list[tuple[int, EntryWalk | RowFdes]] = []
         self.damaged: list[DamagedFde] = []
         #: Numbers of programs by CIE and instructions; equal CIEs of several sections share their programs.
         self.known: dict[DwarfCie, dict[bytes, int]] = {}
+        self.known_rows: dict[tuple[DwarfCie, UnwindTable], int] = {}
 
-    def read(self, section: CfiSection) -> None:
+    def read(self, section: CfiSection | RowSection) -> None:
         """Add a section's FDEs, sound ones and damaged ones."""
+        if isinstance(section, RowSection):
+            self.read_rows(section)
+        else:
+            self.read_bytes(section)
+
+    def read_rows(self, section: RowSection) -> None:
+        """Add functions that have rows."""
+        walk = RowFdes(section, self.image.arch)
+        self.walks.append((len(self.starts), walk))
+        # By identity first: most functions of a table share the rows of another.
+        number_of = {cie: IdentityMap(partial(self.number_of_rows, cie)) for cie in walk.cies}
+        for number, fde in enumerate(walk.fdes()):
+            self.program_numbers.append(number_of[fde.cie][section.functions[number].table])
+            self.starts.append(fde.pc_begin_vaddr)
+            self.sizes.append(fde.pc_range)
+            self.offsets.append(fde.offset)
+        errors = [CfiError(reason, section.name, offset) for offset, reason in sorted(section.damaged)]
+        self.damaged += [DamagedFde(CfiFailure(error.offset or 0, error), section, None) for error in errors]
+
+    def number_of_rows(self, cie: DwarfCie, table: UnwindTable) -> int:
+        """Return the number of the program with these rows."""
+        key = cie, self.machines.rows.table(table)
+        if key not in self.known_rows:
+            self.known_rows[key] = self.add_program(*key)
+        return self.known_rows[key]
+
+    def read_bytes(self, section: CfiSection) -> None:
+        """Add the FDEs of a section."""
         bases = PointerBases(self.image.byte_order, section.table_vaddr, partial(_load_word, self.image))
         walk = EntryWalk(section, bases)
         self.walks.append((len(self.starts), walk))
@@ -287,11 +318,7 @@ class _Reader:
             offsets.append(offset)
             program_numbers.append(number)
         damaged += [DamagedFde(failure, section, None) for failure in walk.failures]
-        damaged += [
-            DamagedFde(CfiFailure(offset, CfiError(reason, section.name, offset)), section, None)
-            for offset, reason in section.damaged
-        ]
-        self.damaged += sorted(damaged, key=_offset_of)
+        self.damaged += sorted(damaged, key=attrgetter("failure.offset"))
 
     @property
     def state(self) -> tuple[int, int, int, int]:
@@ -307,13 +334,14 @@ class _Reader:
         del self.walks[walk_count:], self.damaged[damaged_count:]
         for cie, known in self.known.items():
             self.known[cie] = {code: number for code, number in known.items() if number < program_count}
+        self.known_rows = {key: number for key, number in self.known_rows.items() if number < program_count}
 
     def add_program(self, cie: DwarfCie, table: UnwindTable) -> int:
         """Add a distinct program and return its number."""
         self.programs.append(Program(len(self.programs), cie, table))
         return len(self.programs) - 1
 
-    def cfi(self, sections: tuple[CfiSection, ...], unread: tuple[UnreadSource, ...]) -> Cfi:
+    def cfi(self, sections: tuple[CfiSection | RowSection, ...], unread: tuple[UnreadSource, ...]) -> Cfi:
         """Return what has been read."""
         clipped = self.clip_at_ends_of_code()
         self.cut_at_ends()
@@ -355,20 +383,12 @@ def _has(ascending: Sequence[int], number: int) -> bool:
     return place < len(ascending) and ascending[place] == number
 
 
-def _source_starts(walks: Sequence[tuple[int, EntryWalk]]) -> tuple[int, ...]:
+def _source_starts(walks: Sequence[tuple[int, EntryWalk | RowFdes]]) -> tuple[int, ...]:
     """Return the number of each source's first FDE; (0,) without any section."""
     starts: dict[CfiKind, int] = {}
     for first, walk in walks:
         starts.setdefault(walk.section.kind, first)
     return tuple(starts.values()) or (0,)
-
-
-def _first_number_of(item: tuple[int, EntryWalk]) -> int:
-    return item[0]
-
-
-def _offset_of(damaged: DamagedFde) -> int:
-    return damaged.failure.offset
 
 
 def _load_word(image: ElfImage, vaddr: int) -> int | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.dwarf.entries import parse_entries
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
 from cfi2sframe.errors import InputError
@@ -58,6 +59,9 @@ class CfiRules:
 
         try:
             for section in find_cfi(image).sections:
+                if isinstance(section, RowSection):
+                    # Which says nothing of other registers.
+                    continue
                 bases = PointerBases(image.byte_order, section.table_vaddr, load_word)
                 fdes = self._sources.setdefault(section.kind, [])
                 fdes += [(fde, section, bases) for fde in parse_entries(section, bases).fdes]

@@ -97,7 +97,7 @@ def only(sections: tuple[CfiSection, ...]) -> CfiSection:
 def sections_of(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, ...]:
     found = find_cfi(image, kind)
     assert found.unread == ()
-    return found.sections
+    return tuple(section for section in found.sections if isinstance(section, CfiSection))
 
 
 def section_header(data: bytes, index: int) -> int:

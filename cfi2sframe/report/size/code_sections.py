@@ -8,6 +8,7 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.report.size.records import CodeSection
 from cfi2sframe.sframe.constants import FDE_SIZE
 
@@ -34,7 +35,7 @@ def code_sections_of(conversion: Conversion) -> tuple[CodeSection, ...]:
     # In an object, the section's starts are those of the image's layout.
     for start, offset in zip(conversion.section.starts, plan.fre_offsets, strict=True):
         counts[_name_at(conversion, start)][3] += FDE_SIZE[plan.version] + unclaimed.pop(offset, 0)
-    base = sum(len(section.data) for section in conversion.cfi.sections)
+    base = sum(section.size for section in conversion.cfi.sections)
     base += sum(section.size for section in image.sections_named(".eh_frame_hdr"))
     sections = [CodeSection(name, *sums) for name, sums in sorted(counts.items())]
     cfi_rest = base - sum(section.cfi_size for section in sections)
@@ -48,7 +49,9 @@ def _name_at(conversion: Conversion, vaddr: int) -> str:
 
 
 def fde_size(entry: CfiEntry, byte_order: str) -> int:
-    """Return the bytes of an FDE with its length field (DWARF 5, 7.2.2)."""
+    """Return the bytes of an FDE with its length field (DWARF 5, 7.2.2); 0 for what is no FDE in the file."""
+    if isinstance(entry.section, RowSection):
+        return 0
     data, offset = entry.section.data, entry.fde.offset
     length: int = struct.unpack_from(byte_order + "I", data, offset)[0]
     if length != 0xFFFFFFFF:

@@ -86,7 +86,7 @@ def measure(image: ElfImage, request: Request = ALL_VERSIONS) -> FileSizes:
             continue
         gnu = gnu or gnu_sections(image, conversion.cfi, conversion.code_map)
         source = conversion.cfi.source_names
-        cfi_size = sum(len(section.data) for section in conversion.cfi.sections)
+        cfi_size = sum(section.size for section in conversion.cfi.sections)
         fde_count = conversion.cfi.fde_count
         code_padding = sum(conversion.code_map.padding.sizes.values())
         versions.append(
