@@ -126,7 +126,7 @@ class EntryWalk:
         offset = 0
         while offset + 4 <= size:
             # The common form, 17 bytes and the instructions: with pcrel sdata4 pointers, and a size of the augmentation
-            # data below 128. Reading it here costs a third of what `_entry` costs.
+            # data below 128. Without this, libLLVM takes 1.35 times as long at -O0, and 1.1 times by default.
             if offset + 17 <= size:
                 length, cie_field, pc, pc_range, augmentation_size = common_fde(data, offset)
                 cie = common_cies.get(offset + 4 - cie_field)
