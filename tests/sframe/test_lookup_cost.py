@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cfi2sframe import convert
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.lookup import Lookup
-from cfi2sframe.sframe.lookup_cost import LookupCost, RowWalk, add_costs, lookup_cost
+from cfi2sframe.sframe.lookup_cost import LookupCost, RowWalk, lookup_cost
 from cfi2sframe.sframe.model import FrameState, FunctionBody, Rule, Section
 from tests.test_conversion_property import Drawn, files
 
@@ -93,23 +93,6 @@ def test_single_addresses() -> None:
     assert RowWalk(Section(3, 3)).count_at(0) == 0
 
 
-def test_a_function_of_three_rows() -> None:
-    cost = cost_of([(16, body_of(0, 4, 9))])
-    assert cost == LookupCost(16, 4 * 1 + 5 * 2 + 7 * 3, 3, 1, 1)
-    assert cost.mean_rows == 35 / 16
-
-
-def test_a_block_that_repeats() -> None:
-    """Rows are walked within the block: two rows of 11 and 5 bytes, three times, and 4 bytes of a fourth block."""
-    cost = cost_of([(52, body_of(0, 11, repeat_size=16))])
-    assert cost == LookupCost(52, 3 * (11 + 2 * 5) + 4, 2, 1, 1)
-
-
-def test_no_functions() -> None:
-    assert cost_of([]) == LookupCost() == add_costs([])
-    assert LookupCost().mean_rows == 0
-
-
 @pytest.mark.parametrize(("count", "steps"), [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3), (7, 3), (8, 4)])
 def test_steps_are_those_of_a_search_by_halves(count: int, steps: int) -> None:
     """Counted with a search as readers do it: the last start that is not after the address."""
@@ -121,12 +104,6 @@ def test_steps_are_those_of_a_search_by_halves(count: int, steps: int) -> None:
             low, high = (middle + 1, high) if middle <= address else (low, middle)
         counted = max(counted, compared)
     assert cost_of([(1, body_of(0))] * count).search_steps == counted == steps
-
-
-def test_costs_add_up() -> None:
-    large, small = [(10, body_of(0, 2))] * 5, [(30, body_of(0, 1, 2))]
-    total = add_costs([cost_of(large), cost_of(small)])
-    assert total == cost_of(large + small)._replace(search_steps=3)
 
 
 def test_the_time_does_not_grow_with_functions_times_rows() -> None:
