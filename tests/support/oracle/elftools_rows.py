@@ -126,10 +126,10 @@ def _elftools_rows(entry: Any) -> tuple[Row, ...]:  # noqa: ANN401 - pyelftools 
     codes = {int(each.opcode) for each in (*entry.cie.instructions, *entry.instructions)}
     if codes & _WRONG:
         return ()
-    table = entry.get_decoded()
-    # The last row is missing where it has an expression for the CFA, and no rule for a register.
-    if 0x0F in codes and not table.reg_order:
+    # The last row is missing where it has an expression for the CFA, and no rule for a register. Those of a CIE stay.
+    if 0x0F in codes and not entry.cie.get_decoded().reg_order:
         return ()
+    table = entry.get_decoded()
     is_signed = None if _READ_OVER in codes else False
     return tuple(
         Row(
