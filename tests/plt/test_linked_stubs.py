@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -16,7 +15,6 @@ from cfi2sframe.plt.stub_reasons import StubReason
 from tests.support import elf_asm, known_wrong
 from tests.support.oracle.readelf_sframe import check_printed, printed
 from tests.support.stubs.emulate import measure
-from tests.support.stubs.expression_text import cfa_expressions
 from tests.support.stubs.handmade import depth_at, no_cfi
 from tests.support.stubs.linked import FOREIGN_VARIANTS, VARIANTS, Shape, Variant, label, link
 
@@ -117,17 +115,6 @@ def test_every_byte_of_every_stub_has_a_row(image: ElfImage, conversion: Convers
     assert [(skip.start_vaddr, skip.size, skip.reason) for skip in left_out] == (
         [(plt.start + ambiguous.start, len(ambiguous), StubReason.DEPTH_CONFLICT)] if ambiguous else []
     )
-
-
-def test_the_row_at_every_byte_is_what_the_cfi_expression_gives(image: ElfImage, conversion: Conversion) -> None:
-    text = subprocess.run(["readelf", "-wf", image.name], capture_output=True, text=True, check=True).stdout
-    expressions = list(cfa_expressions(text))
-    has_lazy_stubs = any(s.name == ".plt" and s.entry_size == 16 for s in image.sections)
-    if not expressions and not has_lazy_stubs:
-        pytest.skip("the linker writes no CFI for these stubs")
-    assert expressions
-    depth = _rows(conversion)
-    assert [depth(pc) for e in expressions for pc in e.pcs] == [e.depth(pc) for e in expressions for pc in e.pcs]
 
 
 def test_equal_blocks_are_one_pcmask_function(conversion: Conversion, variant: Variant, image: ElfImage) -> None:
