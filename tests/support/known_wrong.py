@@ -181,19 +181,6 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "older than its support of SFrame: .sframe sections are concatenated, each with its header",
     ),
     KnownWrong(
-        "libsframe-repeating-blocks",
-        "libsframe",
-        ("2.44",),
-        "sframe_find_fre finds rows of a PCMASK function at the start of a block only, and counts blocks from the "
-        "section's start",
-    ),
-    KnownWrong(
-        "libsframe-starts-from-section",
-        "libsframe",
-        ("2.47",),
-        "sframe_find_fre counts version 2's starts from their own fields, whether the flag is set or not",
-    ),
-    KnownWrong(
         "signal-frame-expressions",
         "gas",
         ("2.47",),
