@@ -245,31 +245,6 @@ def test_partial_links(objects: Objects, tmp_path: Path, request: pytest.Fixture
     assert _problems_of_functions(image, section) == []
 
 
-def test_a_partial_link_is_an_object_too(objects: Objects, tmp_path: Path) -> None:
-    """Converted after `ld -r` has joined objects that had no sections."""
-    stems = [path.name.removesuffix(".ours.o") for path in objects.program.ours]
-    plain = [path.with_name(f"{stem}.plain.o") for path, stem in zip(objects.program.ours, stems, strict=True)]
-    run(objects.tools.tool("ld"), "-r", "-o", tmp_path / "joined.o", *plain)
-    _convert_object(tmp_path / "joined.o", tmp_path / "converted.o", objects.generation)
-    ours = _link(objects, [tmp_path / "converted.o"], tmp_path / "ours")
-    image, section = _sections(ours)
-    assert len(section.functions) > FEWEST_FUNCTIONS
-    assert _problems_of_functions(image, section) == []
-    assert run(ours) == run(_link(objects, plain, tmp_path / "plain"))
-
-
-def test_static_archives(objects: Objects, tmp_path: Path) -> None:
-    linked = []
-    for kind, inputs in zip(Twins._fields, objects.program, strict=True):
-        main = [path for path in inputs if path.name.startswith("main.")]
-        archive = tmp_path / f"lib{kind}.a"
-        run(objects.tools.tool("ar"), "rcs", archive, *(path for path in inputs if path not in main))
-        linked.append(_link(objects, [*main, archive], tmp_path / kind))
-    image, section = _compare(*linked)
-    assert len(section.functions) > FEWEST_FUNCTIONS
-    assert _problems_of_functions(image, section) == []
-
-
 def test_sources_of_the_test_data(objects: Objects, tmp_path: Path) -> None:
     """They define the same names again and call undefined functions, as a shared library may."""
     theirs, ours = (
