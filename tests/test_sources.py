@@ -25,7 +25,6 @@ from cfi2sframe.reasons import DropReason, SkipReason, UnreadSource
 from cfi2sframe.render.coverage_json import coverage_data
 from cfi2sframe.render.coverage_text import coverage_lines
 from cfi2sframe.sframe.lookup import Lookup
-from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.verification import verify_section
 from tests.support import cfi_asm as asm
 from tests.support.samples import (
@@ -233,43 +232,8 @@ def test_a_lesser_source_that_cannot_be_walked() -> None:
         convert_image(load(asm.elf_file(EM_X86_64, (*text(), damaged)), "alone"))
 
 
-def test_programs_of_an_unread_source_are_forgotten() -> None:
-    """A program that the unread section had first, and that another section of its kind has again."""
-    sound = debug_frame(AMD64, frame_of(AMD64, 64, 16, 48))
-    damaged = sound._replace(data=sound.data + b"\xf0\xff\0\0")
-    conversion = convert_checked(both(AMD64, (frame_of(AMD64, 0, 16, 24, of_eh_frame=True),), damaged, sound))
-    assert [entry.program.number for entry in conversion.cfi.entries] == [0, 1]
-    assert len(conversion.cfi.unread) == 1
-
-
 def text() -> tuple[asm.Section, ...]:
     return (asm.Section(".text", b"", SHT_NOBITS, CODE, TEXT_VADDR, nobits_size=CODE_SIZE),)
-
-
-def test_registers_come_from_the_best_source() -> None:
-    image = both(
-        AMD64,
-        (fde(AMD64, 0, 16, asm.offset(3, 3), of_eh_frame=True),),
-        debug_frame(AMD64, fde(AMD64, 0, 32, asm.offset(3, 4))),
-    )
-    rules = CfiRules(image)
-    assert [getattr(rules.rule(TEXT_VADDR + delta, 3), "offset", None) for delta in (0, 15, 16, 32)] == [
-        -24,
-        -24,
-        -32,
-        None,
-    ]
-
-
-def test_free_pascal_has_wide_cie_pointers() -> None:
-    """A 32-bit length, and a CIE pointer of 8 bytes: each FDE is damaged, and said to be so."""
-    cie = asm.EhFrame((cie_of(AMD64, augmentation=""),), debug_frame=True).assemble()
-    body = (0).to_bytes(8, "little") + TEXT_VADDR.to_bytes(8, "little") + (16).to_bytes(8, "little") + bytes(8)
-    pascal = asm.Section(".debug_frame", cie + len(body).to_bytes(4, "little") + body)
-    conversion = convert_checked(both(AMD64, (frame_of(AMD64, 32, 16, 24, of_eh_frame=True),), pascal))
-    (damaged,) = account(conversion).damaged
-    assert damaged == (".debug_frame", len(cie), "its CIE pointer has 8 bytes, where a 32-bit length asks for 4")
-    assert conversion.code_map.dropped == {}
 
 
 C_SOURCE = """
