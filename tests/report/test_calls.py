@@ -14,7 +14,8 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.budget import Budget
 from cfi2sframe.errors import BudgetError
 from cfi2sframe.report.calls import CallFinder
-from tests.support.emitted import need, run
+from tests.support.emitted import run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable

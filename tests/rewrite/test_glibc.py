@@ -19,8 +19,9 @@ import pytest
 
 from cfi2sframe import Options, convert, load
 from cfi2sframe.emit import check, emit
-from tests.support.emitted import need, run
+from tests.support.emitted import run
 from tests.support.known_wrong import expect_failure
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable

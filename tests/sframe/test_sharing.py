@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -20,9 +19,6 @@ from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody
 from tests.fuzz.harness import timed
 from tests.support.bodies import body_of_rows, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
-
-if TYPE_CHECKING:
-    pass
 
 VADDR = 0x100000
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.contrib.support import need, run
+from tests.contrib.support import run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

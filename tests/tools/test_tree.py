@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cfi2sframe import load
-from tests.support.emitted import need
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import struct
 import subprocess
 from typing import Final
@@ -20,6 +19,7 @@ from cfi2sframe.trace import Frame, Row, Trace, walk
 from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.trace.frame import Located
 from tests.support import cfi_asm as asm
+from tests.support.needs import need
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
 REGISTERS: Final = {"rbx": 3, "r12": 12, "r13": 13, "r14": 14, "r15": 15}
@@ -64,8 +64,9 @@ def rows_of_readelf(path: str) -> list[tuple[int, int, dict[str, str]]]:
 @pytest.mark.oracle
 def test_rules_are_those_of_readelf() -> None:
     file = "/lib64/ld-linux-x86-64.so.2"
-    if not os.path.exists(file) or shutil.which("readelf") is None:
-        pytest.skip("needs readelf and an AMD64 system's dynamic linker")
+    need("readelf")
+    if not os.path.exists(file):
+        pytest.skip("the machine has no dynamic linker of AMD64")
     rules = CfiRules(load(file))
     compared = saved = 0
     for start, last, columns in rows_of_readelf(file):
