@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: held-to-cfi hidden-cfi lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree root demo bench bench-lookup bench-before clean
+.PHONY: held-to-cfi hidden-cfi lock check-dist attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree root demo bench bench-lookup bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,6 @@ lock: ## look for newer versions of what development needs, and write them with 
 	$(PYTHON) -m venv --clear build/lock
 	build/lock/bin/$(PIP_INSTALL) requirements/lock.txt
 	$(LOCK) --extra test --extra lint --output-file requirements/dev.txt
-	$(LOCK) --extra compiled --constraint requirements/dev.txt --output-file requirements/compiled.txt
 	$(LOCK) --extra docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(LOCK) --extra fuzz --constraint requirements/dev.txt --output-file requirements/fuzz.txt
 	$(LOCK) --extra lock --constraint requirements/dev.txt --output-file requirements/lock.txt
@@ -53,24 +52,6 @@ test-lowest: ## run the unit tests with the oldest dependencies that pyproject.t
 	build/lowest/bin/$(PIP_SOURCES)
 	build/lowest/bin/pytest -n auto -m 'not slow' tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
 	  tests/code $(wildcard tests/test_*.py)
-
-# The tests stand in a folder without the package's sources, so that nothing but the wheel can be imported.
-COMPILED       := build/compiled
-COMPILED_TESTS ?= $(wildcard tests/test_*.py) tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
-  tests/code tests/rewrite tests/jobs/test_isolation.py tests/faults/test_hostile_folder.py
-SITE_PACKAGES  := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
-
-test-compiled: venv ## compile the hot modules and run the tests of what they do, installed from the wheel
-	$(BIN)/$(PIP_INSTALL) requirements/compiled.txt
-	rm -rf $(COMPILED)
-	$(BIN)/python tools/compiled.py $(COMPILED)/wheel
-	$(BIN)/python -m venv $(COMPILED)
-	$(COMPILED)/bin/pip install --quiet --no-index --no-deps $(COMPILED)/wheel/*.whl
-	$(BIN)/python $(SITE_PACKAGES) > $$($(COMPILED)/bin/python $(SITE_PACKAGES))/dependencies.pth
-	mkdir $(COMPILED)/tree
-	cp -r $(filter-out cfi2sframe build dist,$(wildcard *)) $(COMPILED)/tree
-	ln -s ../.. $(COMPILED)/tree/build
-	cd $(COMPILED)/tree && CFI2SFRAME_EXPECT_COMPILED=1 ../bin/python -m pytest -n auto -m 'not slow' $(COMPILED_TESTS)
 
 slow: venv ## run the tests that take minutes: large links, samples of running programs
 	$(BIN)/pytest -n auto -m slow
@@ -127,10 +108,6 @@ dist: venv ## build sdist, wheel and bill of materials, the same bytes for the s
 
 check-dist: venv ## build them twice in different surroundings, and compare the bytes
 	$(BIN)/python tools/check_dist.py
-
-wheel-compiled: venv ## build a wheel with the hot modules compiled, for this Python and kind of machine -> dist
-	$(BIN)/$(PIP_INSTALL) requirements/compiled.txt
-	$(BIN)/python tools/compiled.py dist
 
 zipapp: venv ## build the program as one file for Python 3.11 or later; it takes capstone from the system -> dist
 	$(BIN)/python tools/zipapp.py dist/cfi2sframe.pyz
