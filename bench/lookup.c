@@ -27,7 +27,7 @@
 
 enum {
   MAX_LAYOUTS = 8,
-  MAX_WAYS = MAX_LAYOUTS + 2,
+  MAX_WAYS = MAX_LAYOUTS + 1,
   /* Look-ups after each walk over the evicting buffer: a short stack's.  */
   BATCH_SIZE = 16,
   /* Addresses that a profile of one program meets again and again.  */
@@ -54,7 +54,6 @@ struct layout {
 struct way {
   const char *name;
   const struct layout *layout; /* NULL: DWARF */
-  bool runs_cfi;
 };
 
 struct inputs {
@@ -118,14 +117,8 @@ static bool answer(const struct inputs *inputs, const struct way *way,
                          rules);
   pc = vaddr + inputs->module_bias;
   fde = _Unwind_Find_FDE((void *)(uintptr_t)pc, &bases);
-  if (fde == NULL)
-    return false;
-  if (!way->runs_cfi) {
-    memset(rules, 0, sizeof *rules);
-    rules->cfa.offset = (int32_t)(uintptr_t)bases.func;
-    return true;
-  }
-  return run_cfi(fde, (uint64_t)(uintptr_t)bases.func, pc, rules);
+  return fde != NULL
+         && run_cfi(fde, (uint64_t)(uintptr_t)bases.func, pc, rules);
 }
 
 static uint64_t mix_rule(uint64_t sum, struct rule rule)
@@ -188,8 +181,6 @@ static void check(const struct inputs *inputs, bool prints)
       const struct way *way = &inputs->ways[number];
       bool is_equal = answer(inputs, way, vaddr, &rules);
 
-      if (way->layout == NULL && !way->runs_cfi)
-        continue;
       if (prints && is_equal)
         print_rules(vaddr, way->name, &rules);
       if (number == 0) {
@@ -399,10 +390,9 @@ int main(int argc, char **argv)
     if (!section_open(&layout->section, bytes, size))
       fail("not a section that can be read", argv[index + 2]);
     inputs.ways[inputs.way_count++] =
-        (struct way){layout->name, layout, false};
+        (struct way){layout->name, layout};
   }
-  inputs.ways[inputs.way_count++] = (struct way){"find-fde", NULL, false};
-  inputs.ways[inputs.way_count++] = (struct way){"dwarf", NULL, true};
+  inputs.ways[inputs.way_count++] = (struct way){"dwarf", NULL};
   if (batches < 1 || batches > MAX_BATCHES)
     fail("not a number of batches from 1 to 1000", argv[4]);
   if (inputs.address_count == 0)

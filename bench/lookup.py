@@ -2,16 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the time of a look-up, in nanoseconds, in sections of every level and in DWARF's tables.
 
-lookup.py [--version {2,3}] [--rounds N] [--batches N] [--addresses N] [FILE...]
+lookup.py [--rounds N] [--batches N] [--addresses N] [FILE...]
 
-A C program (`lookup.c`; AMD64, glibc) loads each file and looks return addresses up in it, drawn at random from those
-of all calls: in sections of GNU's layout (every FDE has rows of its own and ends where its code ends) and of each
-level, by the reader of `lookup_sframe.c`; and in `.eh_frame`, by libgcc's `_Unwind_Find_FDE` and then the instructions
-up to the address, run by `lookup_dwarf.c`. First all answers are compared. Cold: look-ups in batches of 16, after a
-walk over twice the bytes of the largest cache. Warm: 1,024 addresses in 64 passes, each in another order. A round has
-the medians of its batches, in which all ways alternate, and of its passes, way by way; the table has the medians of the
-rounds, and of their ratios. Without files: the
-largest libLLVM of this machine, libc.so.6, git.
+A C program (`lookup.c`; AMD64, glibc) loads each file and looks return addresses up in it, of calls of functions drawn
+at random: in sections of version 3, those of GNU's layout (every FDE has rows of its own) and of each level, by the
+reader of `lookup_sframe.c`; and in `.eh_frame`, by libgcc's `_Unwind_Find_FDE` and then the instructions up to the
+address, run by `lookup_dwarf.c`. First all answers are compared. Cold: look-ups in batches of 16, after a walk over
+twice the bytes of the largest cache. Warm: 1,024 addresses in 64 passes, each in another order. A round has the medians
+of its batches, in which all ways alternate, and of its passes, way by way; the table has the medians of the rounds, and
+of their ratios. Without files: the largest libLLVM of this machine, libc.so.6, git.
 
 glibc loads no programs into other programs. A position-independent program is copied, without the mark that says so
 and without constructors: its code and its CFI stay the same bytes.
@@ -27,16 +26,15 @@ import struct
 import subprocess
 import sys
 import tempfile
-from bisect import bisect_right
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe import Options, load
-from cfi2sframe.conversion import convert_image
+import capstone
+
+from cfi2sframe import Lookup, Options, convert, decode, load
 from cfi2sframe.elf import constants as e
 from cfi2sframe.errors import Cfi2SFrameError
-from cfi2sframe.report.calls import CallFinder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,13 +48,12 @@ LIBRARIES: Final = Path("/usr/lib/x86_64-linux-gnu")
 SEED: Final = 20
 #: The sections, by their names in the C program and in the table.
 LAYOUTS: Final = {
-    "gnu": ("GNU's layout", Options(level=0, with_padding=False)),
+    "gnu": ("GNU's layout", Options(level=0)),
     "O1": ("-O1", Options(level=1)),
     "O2": ("-O2", Options(level=2)),
-    "Os": ("-Os", Options(level="s")),
 }
-#: The ways that need no section: libgcc's part alone, and all of it.
-DWARF: Final = {"find-fde": "of which `_Unwind_Find_FDE`", "dwarf": "DWARF (libgcc)"}
+#: The way that needs no section.
+DWARF: Final = {"dwarf": "DWARF (libgcc)"}
 
 #: Of the dynamic section: an object's constructors, and a flag's word with the bit that makes dlopen() refuse a file.
 DT_NULL, DT_INIT, DT_FINI, DT_DEBUG = 0, 12, 13, 21
@@ -138,26 +135,30 @@ def build(folder: Path) -> Path:
     return program
 
 
-def return_addresses(conversion: Conversion) -> list[int]:
-    """Return the addresses after all calls for which a conversion's section has a function."""
-    finder = CallFinder(conversion.image.arch, conversion.image.budget, is_linked=True)
-    pieces = conversion.code_map.pieces
+def return_addresses(conversion: Conversion, lookup: Lookup, wanted: int) -> list[int]:
+    """Return the addresses after the calls of functions drawn at random, those that FDE and section have rows for."""
+    chance = random.Random(SEED)  # noqa: S311 - no secret
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    entries = conversion.cfi.entries
     found: list[int] = []
-    for start, end in zip(pieces.starts, pieces.ends, strict=True):
-        code_range = conversion.image.code_range_of(start)
-        if code_range is not None:
-            code = conversion.image.code_bytes(code_range, start, end)
-            found += (ra for ra in finder.return_addresses(code, start) if row_number(conversion, ra))
-    return found
+    for number in chance.sample(range(len(entries)), len(entries)):
+        fde = entries[number].fde
+        end_vaddr = fde.pc_begin_vaddr + fde.pc_range
+        code = conversion.image.bytes_at(fde.pc_begin_vaddr, fde.pc_range) or b""
+        for vaddr, size, name, _ in disassembler.disasm_lite(code, fde.pc_begin_vaddr):
+            # After its last call, a function may end.
+            if name == "call" and vaddr + size < end_vaddr and row_number(lookup, vaddr + size):
+                found.append(vaddr + size)
+        if len(found) >= wanted:
+            break
+    chance.shuffle(found)
+    return found[:wanted]
 
 
-def row_number(conversion: Conversion, vaddr: int) -> int:
-    """Return how many rows a reader walks for an address, which is in no stub; 0 if the section has no function."""
-    section = conversion.section
-    index = bisect_right(section.starts, vaddr) - 1
-    if index < 0 or vaddr - section.starts[index] >= section.sizes[index]:
-        return 0
-    return bisect_right(section.bodies[index].starts, vaddr - section.starts[index])
+def row_number(lookup: Lookup, vaddr: int) -> int:
+    """Return how many rows a reader walks for an address; 0 if the section has none for it."""
+    found = lookup.find(vaddr)
+    return 0 if found is None or found.row is None else found.function.rows.index(found.row) + 1
 
 
 def loadable(path: Path, folder: Path) -> Path:
@@ -187,22 +188,20 @@ def loadable(path: Path, folder: Path) -> Path:
     return copy
 
 
-def prepare(path: Path, folder: Path, version: int, address_count: int) -> Prepared:
+def prepare(path: Path, folder: Path, address_count: int) -> Prepared:
     """Write the inputs of the C program for a file into a folder. Raises `Cfi2SFrameError` and `BenchError`."""
     sections: list[str] = []
     chosen: list[int] = []
     prices = {}
     for name, (_, options) in LAYOUTS.items():
-        conversion = convert_image(load(str(path)), options._replace(version=version))
-        if not sections:
-            # Of GNU's layout, which has no rows for return addresses in padding.
-            addresses = return_addresses(conversion)
-            chosen = random.Random(SEED).sample(addresses, min(address_count, len(addresses)))  # noqa: S311 - no secret
+        conversion = convert(load(str(path)), options)
+        lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
+        chosen = chosen or return_addresses(conversion, lookup, address_count)
         if not chosen:
             raise BenchError("no call is in a function of the section")
         (folder / name).write_bytes(conversion.data)
         sections += [name, hex(conversion.section_vaddr), str(folder / name)]
-        row_count = sum(row_number(conversion, vaddr) for vaddr in chosen)
+        row_count = sum(row_number(lookup, vaddr) for vaddr in chosen)
         prices[name] = Prices(len(conversion.data), row_count / len(chosen))
     (folder / "addresses").write_bytes(struct.pack(f"<{len(chosen)}Q", *chosen))
     return Prepared(loadable(path, folder), folder / "addresses", tuple(sections), prices)
@@ -211,10 +210,10 @@ def prepare(path: Path, folder: Path, version: int, address_count: int) -> Prepa
 # Results
 
 
-def measure(program: Path, path: Path, version: int, address_count: int, rounds: int, batches: int) -> Measured:
+def measure(program: Path, path: Path, address_count: int, rounds: int, batches: int) -> Measured:
     """Measure a file. Raises `Cfi2SFrameError`, `BenchError`, and `CalledProcessError` where two answers differ."""
     with tempfile.TemporaryDirectory(prefix="lookup-") as name:
-        prepared = prepare(path, Path(name), version, address_count)
+        prepared = prepare(path, Path(name), address_count)
         command = prepared.command(program, rounds, batches)
         result = subprocess.run(command, check=True, capture_output=True, text=True)
     return parse(path.name, prepared.prices, result.stdout)
@@ -254,7 +253,6 @@ def main() -> int:
     """Run the command line; return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", metavar="FILE", nargs="*", type=Path)
-    parser.add_argument("--version", type=int, choices=(2, 3), default=3, help="of SFrame (default: 3)")
     parser.add_argument("--rounds", type=int, default=25, help="of all ways (default: 25)")
     parser.add_argument("--batches", type=int, default=20, help="of 16 cold look-ups, in a round (default: 20)")
     parser.add_argument("--addresses", type=int, default=20_000, help="the most of a file (default: 20,000)")
@@ -272,9 +270,7 @@ def main() -> int:
         program = build(Path(name))
         for path in arguments.files or chosen_files():
             try:
-                measured = measure(
-                    program, path, arguments.version, arguments.addresses, arguments.rounds, arguments.batches
-                )
+                measured = measure(program, path, arguments.addresses, arguments.rounds, arguments.batches)
             except (Cfi2SFrameError, BenchError) as error:
                 sys.stderr.write(f"lookup: {path}: {error}\n")
                 continue

@@ -45,7 +45,6 @@ enum register_kind {
   KIND_UNDEFINED,
   KIND_SAME_VALUE,
   KIND_OFFSET,
-  KIND_VAL_OFFSET,
   KIND_OTHER
 };
 
@@ -282,16 +281,6 @@ static bool run(struct machine *machine, const unsigned char *at,
       set(row, number, KIND_OFFSET,
           take_sleb128(&at) * machine->data_alignment);
       break;
-    case DW_CFA_val_offset:
-      number = take_uleb128(&at);
-      set(row, number, KIND_VAL_OFFSET,
-          (int64_t)take_uleb128(&at) * machine->data_alignment);
-      break;
-    case DW_CFA_val_offset_sf:
-      number = take_uleb128(&at);
-      set(row, number, KIND_VAL_OFFSET,
-          take_sleb128(&at) * machine->data_alignment);
-      break;
     case DW_CFA_restore_extended:
       restore(machine, take_uleb128(&at));
       break;
@@ -302,6 +291,8 @@ static bool run(struct machine *machine, const unsigned char *at,
       set(row, take_uleb128(&at), KIND_SAME_VALUE, 0);
       break;
     case DW_CFA_register:
+    case DW_CFA_val_offset:
+    case DW_CFA_val_offset_sf:
       set(row, take_uleb128(&at), KIND_OTHER, 0);
       take_uleb128(&at);
       break;
@@ -325,8 +316,6 @@ static struct rule rule_of(const struct register_rule *from)
   switch (from->kind) {
   case KIND_OFFSET:
     return (struct rule){(int32_t)from->offset, BASE_CFA, RULE_LOADED};
-  case KIND_VAL_OFFSET:
-    return (struct rule){(int32_t)from->offset, BASE_CFA, RULE_COMPUTED};
   case KIND_OTHER:
     return (struct rule){0, 0, RULE_OTHER};
   default:

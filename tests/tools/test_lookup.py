@@ -71,10 +71,9 @@ def _spelled(rule: Rule | None) -> str:
     return f"{LOADED if rule.deref else COMPUTED}:{base}:{rule.offset}"
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_rows_are_right(script: Any, reader: Path, workload: Path, tmp_path: Path, version: int) -> None:
+def test_rows_are_right(script: Any, reader: Path, workload: Path, tmp_path: Path) -> None:
     """The C reader finds what the package's decoder finds, in the sections of every level."""
-    prepared = script.prepare(workload, tmp_path, version, 500)
+    prepared = script.prepare(workload, tmp_path, 500)
     output = subprocess.run(prepared.command(reader, 0, 1), check=True, capture_output=True, text=True).stdout
     vaddrs = dict(zip(prepared.sections[::3], prepared.sections[1::3], strict=True))
     views = {way: Lookup(decode_section((tmp_path / way).read_bytes(), int(vaddrs[way], 0))) for way in script.LAYOUTS}
@@ -99,18 +98,18 @@ def test_rows_are_right(script: Any, reader: Path, workload: Path, tmp_path: Pat
     assert count > 20
     assert row_counts == {name: round(count * prices.mean_rows) for name, prices in prepared.prices.items()}
     # CFA = *(FP + offset), in a flexible row.
-    assert (f" {LOADED}:6:" in output) == (version == 3)
+    assert f" {LOADED}:6:" in output
 
 
 def test_times(script: Any, reader: Path, workload: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    measured = script.measure(reader, workload, 3, 100, 2, 2)
+    measured = script.measure(reader, workload, 100, 2, 2)
     assert measured.address_count > 20
     assert measured.compared_count >= 0.9 * measured.address_count
     assert measured.evicting_size >= 1 << 20
     assert {way: len(rounds) for way, rounds in measured.times.items()} == dict.fromkeys(measured.times, 2)
     assert all(time > 0 for rounds in measured.times.values() for pair in rounds for time in pair)
     lines = list(script.lines_of(measured))
-    assert len(lines) == len(script.LAYOUTS) + 2
+    assert len(lines) == len(script.LAYOUTS) + 1
     assert lines[0].startswith(f"| workload | GNU's layout | {measured.prices['gnu'].size:,} | ")
     assert " 1.00 | " in lines[0]
     assert capsys.readouterr().out == ""
@@ -127,7 +126,7 @@ def test_ratios_are_of_rounds(script: Any) -> None:
 
 def test_another_answer_is_an_error(script: Any, reader: Path, workload: Path, tmp_path: Path) -> None:
     """A section whose offsets are all wrong is found out."""
-    command = script.prepare(workload, tmp_path, 3, 500).command(reader, 1, 1)
+    command = script.prepare(workload, tmp_path, 500).command(reader, 1, 1)
     section = tmp_path / "O1"
     data = bytearray(section.read_bytes())
     # The offset of RA from the CFA, which AMD64 stores in the header.
