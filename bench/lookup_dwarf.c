@@ -75,7 +75,6 @@ struct cie {
   const unsigned char *instructions;
   const unsigned char *end;
   uint8_t pointer_encoding;
-  bool has_augmentation_size;
 };
 
 static uint32_t load_u32(const unsigned char *at)
@@ -137,8 +136,9 @@ static bool read_cie(const unsigned char *at, struct cie *cie,
                      struct machine *machine)
 {
   const char *augmentation;
-  const unsigned char *data_end = NULL;
+  const unsigned char *data_end;
   uint8_t version = at[8];
+  uint64_t size;
 
   if (load_u32(at) == 0xffffffff)
     return false;
@@ -153,13 +153,11 @@ static bool read_cie(const unsigned char *at, struct cie *cie,
     at++;
   else
     take_uleb128(&at);
-  cie->has_augmentation_size = *augmentation == 'z';
-  if (cie->has_augmentation_size) {
-    uint64_t size = take_uleb128(&at);
-    data_end = at + size;
-    augmentation++;
-  }
-  for (; *augmentation != '\0'; augmentation++) {
+  if (*augmentation != 'z')
+    return false;
+  size = take_uleb128(&at);
+  data_end = at + size;
+  while (*++augmentation != '\0') {
     switch (*augmentation) {
     case 'R':
       cie->pointer_encoding = *at++;
@@ -176,7 +174,7 @@ static bool read_cie(const unsigned char *at, struct cie *cie,
       return false;
     }
   }
-  cie->instructions = data_end != NULL ? data_end : at;
+  cie->instructions = data_end;
   return true;
 }
 
@@ -343,8 +341,7 @@ bool run_cfi(const unsigned char *fde, uint64_t function, uint64_t pc,
   if (size == 0)
     return false;
   at = fde + 8 + 2 * (size_t)size;
-  if (cie.has_augmentation_size)
-    skip_block(&at);
+  skip_block(&at);
   machine.initial = machine.row;
   if (!run(&machine, cie.instructions, cie.end, pc))
     return false;
