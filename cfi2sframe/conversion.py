@@ -80,15 +80,13 @@ _MAX_VADDR: Final = (1 << 64) - 1
 
 def check_options(options: Options) -> None:
     """Raise `RequestError` when a field has a value or a type that it may not have."""
-    # By name, because reading a field of another type raises TypeError in compiled modules.
-    values: dict[str, object] = options._asdict()
     for name, choices in _CHOICES.items():
-        value = values[name]
+        value = getattr(options, name)
         # Types are compared too: True equals 1, and 2.0 equals 2.
         if not any(type(value) is type(choice) and value == choice for choice in choices):
             *first, last = map(repr, choices)
             raise RequestError(f"{name} is {value!r}; it has to be {', '.join(first)} or {last}")
-    vaddr = values["section_vaddr"]
+    vaddr = options.section_vaddr
     if vaddr is not None and not (type(vaddr) is int and 0 <= vaddr <= _MAX_VADDR):
         raise RequestError(f"section_vaddr is {vaddr!r}; it has to be an address from 0 to 0x{_MAX_VADDR:x} or None")
 

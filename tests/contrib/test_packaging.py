@@ -223,7 +223,6 @@ def requirements(name: str) -> dict[str, list[str]]:
     ("name", "extras"),
     [
         ("dev.txt", ("test", "lint")),
-        ("compiled.txt", ("compiled",)),
         ("docs.txt", ("docs",)),
         ("fuzz.txt", ("fuzz",)),
         ("lock.txt", ("lock",)),
@@ -253,7 +252,7 @@ def test_what_development_needs_is_locked(name: str, extras: tuple[str, ...]) ->
 
 def test_the_lock_files_agree() -> None:
     """Packages of one environment have one version each."""
-    first, *others = (requirements(name) for name in ("dev.txt", "compiled.txt", "docs.txt", "fuzz.txt"))
+    first, *others = (requirements(name) for name in ("dev.txt", "docs.txt", "fuzz.txt"))
     for other in others:
         assert {name: versions for name, versions in other.items() if first.get(name, versions) != versions} == {}
 

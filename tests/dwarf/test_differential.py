@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random CFI programs, assembled by GNU as: rows equal those of two other readers (`tools/fuzz_differential.py`)."""
+"""Random CFI programs, assembled by GNU as: rows equal those of two other readers."""
 
 from __future__ import annotations
 

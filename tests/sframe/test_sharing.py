@@ -133,7 +133,6 @@ def test_forty_functions_with_one_push_more_each(version: int, level: Level) -> 
     assert verify(image, decode_section(conversion.data, conversion.section_vaddr)).is_clean
 
 
-@pytest.mark.skipif(not constants.__file__.endswith(".py"), reason="a compiled function cannot be replaced")
 @given(st.sampled_from((1, 2, 3)), nested, st.integers(0, 200))
 def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], free_count: int) -> None:
     """For any bound, readers accept the section, and a list is stored by itself only where it must be."""
@@ -150,7 +149,6 @@ def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], fre
         assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + decoded.header.fre_size
 
 
-@pytest.mark.skipif(not constants.__file__.endswith(".py"), reason="a compiled function cannot be replaced")
 def test_lists_are_shared_up_to_the_bound() -> None:
     bodies = [pushes(1), pushes(2)]
     with patch.object(constants, "max_decoded_rows", lambda _size: sum(len(body.starts) for body in bodies)):
