@@ -6,8 +6,8 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-all lint check docs dist generated golden oracles corpus-files fuzz bench same-bytes clean
-.PHONY: types slow lock glibc zipapp check-dist test-lowest docs-links
+.PHONY: help venv demo test test-all lint check docs dist generated golden fuzz bench same-bytes clean
+.PHONY: types lock glibc zipapp check-dist test-lowest docs-links
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,22 +34,18 @@ $(STAMP): pyproject.toml requirements/dev.txt
 	$(BIN)/$(PIP_SOURCES)
 	@touch $@
 
-test: venv ## run all tests; those whose tools or files are missing are skipped, with the reason
-	$(BIN)/pytest -n auto -m 'not slow'
+test: venv ## run what every change runs: each value of each parameter, and nothing that takes long
+	$(BIN)/pytest -n auto
 
-test-all: venv ## run all tests
-	$(BIN)/pytest -n auto -m 'not slow'
-
-# The tests that take minutes: large links, samples of running programs.
-slow: venv
-	$(BIN)/pytest -n auto -m slow
+test-all: test ## run that, and then the rest: all combinations, and what takes long
+	$(BIN)/pytest -n auto --tier=second
 
 # The unit tests with the oldest dependencies that pyproject.toml allows.
 test-lowest:
 	$(PYTHON) -m venv --clear build/lowest
 	build/lowest/bin/$(PIP_INSTALL) requirements/lowest.txt
 	build/lowest/bin/$(PIP_SOURCES)
-	build/lowest/bin/pytest -n auto -m 'not slow' tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
+	build/lowest/bin/pytest -n auto tests/dwarf tests/sframe tests/elf tests/verification tests/golden tests/plt \
 	  tests/code $(wildcard tests/test_*.py)
 
 lint: venv types ## check style, formatting and types
@@ -91,15 +87,24 @@ check-dist: venv
 zipapp: venv
 	$(BIN)/python tools/zipapp.py dist/cfi2sframe.pyz
 
-oracles: ## fetch GNU binutils 2.44 and the newest (also to run on s390x), LLVM and mold, as judges for the tests -> build/oracles
+.PHONY: judges packages oracles corpus-files
+
+judges: packages oracles corpus-files ## bring what tests ask: programs of Debian (as root), newer binutils, LLVM, real ELF files
+
+packages:
+	tools/install-packages
+
+# GNU binutils 2.44 and the newest (also to run on s390x), LLVM and mold.
+oracles:
 	tools/fetch-oracles build/oracles sid=mold
+
+# Real ELF files of three architectures.
+corpus-files:
+	tools/fetch-corpus build/corpus
 
 # The newest glibc whose backtrace() reads SFrame, as a judge; it takes 15 minutes to build.
 glibc: oracles
 	tools/build-glibc build/glibc build/oracles
-
-corpus-files: ## fetch real ELF files of three architectures -> build/corpus
-	tools/fetch-corpus build/corpus
 
 FUZZ_SECONDS ?= 60
 
