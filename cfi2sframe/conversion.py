@@ -47,10 +47,9 @@ class Options(NamedTuple):
     past the last PT_LOAD (objects: 0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER
     (versions 1 and 2). `with_stubs`: PLT stubs get rows from their instructions. `with_padding`: functions reach over
     the alignment padding that follows them, where the return addresses of calls that do not return are.
-    `whole_functions`: a function that the version can express in part is left out; otherwise its parts are functions of
-    the section, with holes between. `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also cuts
-    and joins functions where that saves bytes, as far as a look-up stays as quick as at 1, "s" does so whatever a
-    look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge shared rows.
+    `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also cuts and joins functions where that
+    saves bytes, as far as a look-up stays as quick as at 1, "s" does so whatever a look-up costs; None is 2. Objects
+    are always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -60,7 +59,6 @@ class Options(NamedTuple):
     all_keep_frame_pointer: bool = False
     with_stubs: bool = True
     with_padding: bool = True
-    whole_functions: bool = False
     level: Level | None = None
 
 
@@ -72,7 +70,6 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "all_keep_frame_pointer": (False, True),
     "with_stubs": (False, True),
     "with_padding": (False, True),
-    "whole_functions": (False, True),
     "level": (0, 1, 2, "s", None),
 }
 _MAX_VADDR: Final = (1 << 64) - 1
@@ -191,7 +188,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
     cfi = read_cfi(image, options.source)
     _check_usable(cfi)
-    results = lower_programs(cfi.programs, target, whole_functions=options.whole_functions)
+    results = lower_programs(cfi.programs, target)
     outcomes = outcomes_of(cfi.entries, results)
     code_map = map_code(
         image, cfi.entries, target.version, with_stubs=options.with_stubs, with_padding=options.with_padding

@@ -112,7 +112,6 @@ NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "all_keep_frame_pointer": ((0, 1, None, "no"), "False or True"),
     "with_stubs": ((0, 1, None, "no"), "False or True"),
     "with_padding": ((0, 1, None, "no"), "False or True"),
-    "whole_functions": ((0, 1, None, "no"), "False or True"),
     "level": ((9, -1, False, 1.0, "1", "S"), "0, 1, 2, 's' or None"),
 }
 

@@ -76,11 +76,6 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
         "some readers look up the return address of a call that does not return)",
     )
     group.add_argument(
-        "--whole-functions",
-        action="store_true",
-        help="leave a function out when the version cannot express one of its rows (default: describe the rest of it)",
-    )
-    group.add_argument(
         "--section-address",
         type=address,
         metavar="ADDR",
@@ -148,7 +143,6 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         section_vaddr=arguments.section_address,
         with_stubs=arguments.with_stubs,
         with_padding=arguments.with_padding,
-        whole_functions=arguments.whole_functions,
         level=arguments.level,
         all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
     )
