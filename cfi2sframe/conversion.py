@@ -44,9 +44,9 @@ class Options(NamedTuple):
     leaves the whole trace to DWARF. `source` is the CFI to read; None: all that there is, and where several sources
     describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of them covers, what
     follows from its instructions. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary
-    past the last PT_LOAD (objects: 0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER
-    (versions 1 and 2). `with_stubs`: PLT stubs get rows from their instructions. `with_padding`: functions reach over
-    the alignment padding that follows them, where the return addresses of calls that do not return are.
+    past the last PT_LOAD (objects: 0). `with_stubs`: PLT stubs get rows from their instructions. `with_padding`:
+    functions reach over the alignment padding that follows them, where the return addresses of calls that do not return
+    are.
     `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also cuts and joins functions where that
     saves bytes, as far as a look-up stays as quick as at 1, "s" does so whatever a look-up costs; None is 2. Objects
     are always at 0: GNU ld cannot merge shared rows.
@@ -56,7 +56,6 @@ class Options(NamedTuple):
     errata: int = 1
     source: CfiKind | None = None
     section_vaddr: int | None = None
-    all_keep_frame_pointer: bool = False
     with_stubs: bool = True
     with_padding: bool = True
     level: Level | None = None
@@ -67,7 +66,6 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "version": VERSIONS,
     "errata": (0, 1, 2),
     "source": (*CFI_KINDS, None),
-    "all_keep_frame_pointer": (False, True),
     "with_stubs": (False, True),
     "with_padding": (False, True),
     "level": (0, 1, 2, "s", None),
@@ -196,7 +194,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
     if level in _MAX_ROWS:
         functions = _split(functions, target, level, Budget(len(image.data)))
-    section = _section_of(functions, image, target, options)
+    section = _section_of(functions, image, target)
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level != 0)
     data = encode_section(plan) if section.starts else b""
 
@@ -230,8 +228,6 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
 def _target_of(image: ElfImage, options: Options) -> Target:
     check_options(options)
     target = Target(image.arch, options.version, options.errata)
-    if options.all_keep_frame_pointer and options.version >= SFRAME_VERSION_3:
-        raise RequestError("version 3 has no frame pointer flag; versions 1 and 2 have it")
     check_target(target)
     return target
 
@@ -266,7 +262,7 @@ def _split(functions: Functions, target: Target, level: Level, budget: Budget) -
     return Functions.of([function for function, _ in ranges], [functions.entries[number] for _, number in ranges])
 
 
-def _section_of(functions: Functions, image: ElfImage, target: Target, options: Options) -> Section:
+def _section_of(functions: Functions, image: ElfImage, target: Target) -> Section:
     """Return the logical section, with the image's addresses."""
     return Section(
         target.version,
@@ -276,7 +272,6 @@ def _section_of(functions: Functions, image: ElfImage, target: Target, options: 
         tuple(functions.bodies),
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
-        all_keep_frame_pointer=options.all_keep_frame_pointer,
     )
 
 

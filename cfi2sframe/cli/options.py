@@ -18,8 +18,8 @@ ADDRESS_BELONGS_TO_RAW: Final = (
 )
 
 
-def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options that determine the section, as a group; return it."""
+def add_conversion_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that determine the section, as a group."""
     group = parser.add_argument_group("the section")
     group.add_argument(
         "--sframe-version",
@@ -82,7 +82,6 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
         help="the address that the section will have (default: the first 64 KiB boundary past the last "
         "PT_LOAD; 0 for an object)",
     )
-    return group
 
 
 def level_of(text: str) -> int | str:
@@ -144,7 +143,6 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         with_stubs=arguments.with_stubs,
         with_padding=arguments.with_padding,
         level=arguments.level,
-        all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
     )
 
 
