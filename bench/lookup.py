@@ -32,11 +32,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import capstone
+
 from cfi2sframe import Options, load
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.elf import constants as e
 from cfi2sframe.errors import Cfi2SFrameError
-from cfi2sframe.report.calls import CallFinder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,14 +141,16 @@ def build(folder: Path) -> Path:
 
 def return_addresses(conversion: Conversion) -> list[int]:
     """Return the addresses after all calls for which a conversion's section has a function."""
-    finder = CallFinder(conversion.image.arch, conversion.image.budget, is_linked=True)
+    machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    machine.skipdata = True
     pieces = conversion.code_map.pieces
     found: list[int] = []
     for start, end in zip(pieces.starts, pieces.ends, strict=True):
         code_range = conversion.image.code_range_of(start)
         if code_range is not None:
             code = conversion.image.code_bytes(code_range, start, end)
-            found += (ra for ra in finder.return_addresses(code, start) if row_number(conversion, ra))
+            calls = (vaddr + size for vaddr, size, name, _ in machine.disasm_lite(code, start) if name.endswith("call"))
+            found += (ra for ra in calls if row_number(conversion, ra))
     return found
 
 
