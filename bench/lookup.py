@@ -5,13 +5,12 @@
 lookup.py [--version {2,3}] [--rounds N] [--batches N] [--addresses N] [FILE...]
 
 A C program (`lookup.c`; AMD64, glibc) loads each file and looks return addresses up in it, drawn at random from those
-of all calls: in sections of GNU's layout (every FDE has rows of its own and ends where its code ends) and of each
-level, by the reader of `lookup_sframe.c`; and in `.eh_frame`, by libgcc's `_Unwind_Find_FDE` and then the instructions
-up to the address, run by `lookup_dwarf.c`. First all answers are compared. Cold: look-ups in batches of 16, after a
-walk over twice the bytes of the largest cache. Warm: 1,024 addresses in 64 passes, each in another order. A round has
-the medians of its batches, in which all ways alternate, and of its passes, way by way; the table has the medians of the
-rounds, and of their ratios. Without files: the
-largest libLLVM of this machine, libc.so.6, git.
+of all calls: in sections of GNU's layout (every FDE has rows of its own) and of each level, by the reader of
+`lookup_sframe.c`; and in `.eh_frame`, by libgcc's `_Unwind_Find_FDE` and then the instructions up to the address, run
+by `lookup_dwarf.c`. First all answers are compared. Cold: look-ups in batches of 16, after a walk over twice the bytes
+of the largest cache. Warm: 1,024 addresses in 64 passes, each in another order. A round has the medians of its batches,
+in which all ways alternate, and of its passes, way by way; the table has the medians of the rounds, and of their
+ratios. Without files: the largest libLLVM of this machine, libc.so.6, git.
 
 glibc loads no programs into other programs. A position-independent program is copied, without the mark that says so
 and without constructors: its code and its CFI stay the same bytes.
@@ -51,7 +50,7 @@ LIBRARIES: Final = Path("/usr/lib/x86_64-linux-gnu")
 SEED: Final = 20
 #: The sections, by their names in the C program and in the table.
 LAYOUTS: Final = {
-    "gnu": ("GNU's layout", Options(level=0, with_padding=False)),
+    "gnu": ("GNU's layout", Options(level=0)),
     "O1": ("-O1", Options(level=1)),
     "O2": ("-O2", Options(level=2)),
     "Os": ("-Os", Options(level="s")),
@@ -140,7 +139,7 @@ def build(folder: Path) -> Path:
 
 
 def return_addresses(conversion: Conversion) -> list[int]:
-    """Return the addresses after all calls for which a conversion's section has a function."""
+    """Return the addresses after all calls, in the FDE of the call, for which a section has a row."""
     machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     machine.skipdata = True
     pieces = conversion.code_map.pieces
@@ -150,7 +149,8 @@ def return_addresses(conversion: Conversion) -> list[int]:
         if code_range is not None:
             code = conversion.image.code_bytes(code_range, start, end)
             calls = (vaddr + size for vaddr, size, name, _ in machine.disasm_lite(code, start) if name.endswith("call"))
-            found += (ra for ra in calls if row_number(conversion, ra))
+            # DWARF's tables have no rows for padding.
+            found += (ra for ra in calls if ra < end and row_number(conversion, ra))
     return found
 
 
@@ -198,7 +198,6 @@ def prepare(path: Path, folder: Path, version: int, address_count: int) -> Prepa
     for name, (_, options) in LAYOUTS.items():
         conversion = convert_image(load(str(path)), options._replace(version=version))
         if not sections:
-            # Of GNU's layout, which has no rows for return addresses in padding.
             addresses = return_addresses(conversion)
             chosen = random.Random(SEED).sample(addresses, min(address_count, len(addresses)))  # noqa: S311 - no secret
         if not chosen:

@@ -214,7 +214,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
     decoded = decode_section(data, section_vaddr)
     if not image.is_relocatable:
         return decoded
-    options = options._replace(version=decode_header(data).version, with_padding=True)
+    options = options._replace(version=decode_header(data).version)
     places: dict[tuple[int, int], list[int]] = {}
     # No field holds the number of the errata, and functions are cut where rows without data words may not be used.
     for errata in (2, 1) if options.version == 2 else (2,):

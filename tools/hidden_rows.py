@@ -106,7 +106,7 @@ def compare(image: ElfImage, *, strip: bool = False) -> Comparison:
     """
     entries = read_programs(image, find_cfi(image, None)).entries
     rows = RowsInForce(image, entries)
-    pieces = map_code(image, entries, SFRAME_VERSION_3, with_padding=False).pieces
+    pieces = map_code(image, entries, SFRAME_VERSION_3).pieces
     derived = _derived_rows(hidden_image(image, strip=strip))
     sizes: Counter[Verdict] = Counter()
     unlike: list[Pair] = []

@@ -94,8 +94,8 @@ def curve_of(path: Path) -> Curve:
 def _gnu(plain: Conversion, base_size: int) -> Point:
     """Return the point of the section that GNU as and ld would make."""
     gnu = gnu_sections(plain.image, plain.cfi, plain.code_map)[SFRAME_VERSION_3]
-    # Their rows are those of functions that are neither shared nor reach over their padding.
-    alike = convert_image(load(plain.image.name), Options(level=0, with_padding=False))
+    # Their rows are those of functions that are not shared.
+    alike = convert_image(load(plain.image.name), Options(level=0))
     return Point(predicted_sizes(gnu, SFRAME_VERSION_3).size / base_size, alike.lookup_cost.mean_rows)
 
 

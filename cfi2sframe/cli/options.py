@@ -69,13 +69,6 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         help="describe PLT stubs by the CFI instead of by their instructions",
     )
     group.add_argument(
-        "--no-padding",
-        dest="with_padding",
-        action="store_false",
-        help="end every function where its FDE ends (default: it reaches over the alignment padding after it, where "
-        "some readers look up the return address of a call that does not return)",
-    )
-    group.add_argument(
         "--section-address",
         type=address,
         metavar="ADDR",
@@ -141,7 +134,6 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         source=arguments.source,
         section_vaddr=arguments.section_address,
         with_stubs=arguments.with_stubs,
-        with_padding=arguments.with_padding,
         level=arguments.level,
     )
 

@@ -60,7 +60,7 @@ def test_points_are_those_of_conversions(script: Any, tmp_path: Path) -> None:
         assert curve.by_layout[name] == (ratio, conversion.lookup_cost.mean_rows)
     gnu = sizes.version(3).gnu
     assert gnu is not None
-    plain = convert(load(str(path)), Options(level=0, with_padding=False))
+    plain = convert(load(str(path)), Options(level=0))
     assert curve.by_layout[script.GNU] == (gnu.size / sizes.sizes.base, plain.lookup_cost.mean_rows)
     assert curve.by_maximum.keys() == {*script.MAXIMA}
     assert max(point.ratio for point in curve.by_maximum.values()) < curve.by_layout["-O1"].ratio
