@@ -39,7 +39,7 @@ class CodeMap(NamedTuple):
     padding: Padding
 
 
-def map_code(image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: bool = True) -> CodeMap:
+def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     """Give each address to one FDE or to the stubs, which only linked files have; `version` is that of SFrame.
 
     Raises `BudgetError` when the stubs, or the symbols and relocations, are out of proportion to the file; `InputError`
@@ -49,7 +49,7 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: 
     resolved = resolve_overlaps(ranges, image.not_code)
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()
-    if with_stubs and not image.is_relocatable:
+    if not image.is_relocatable:
         from cfi2sframe.plt.scan_stubs import scan_stubs
 
         stubs = scan_stubs(image, version, _CfiAt(pieces, entries).span)

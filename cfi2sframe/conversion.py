@@ -44,17 +44,15 @@ class Options(NamedTuple):
     leaves the whole trace to DWARF. `source` is the CFI to read; None: all that there is, and where several sources
     describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of them covers, what
     follows from its instructions. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary
-    past the last PT_LOAD (objects: 0). `with_stubs`: PLT stubs get rows from their instructions.
-    `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also cuts and joins functions where that
-    saves bytes, as far as a look-up stays as quick as at 1, "s" does so whatever a look-up costs; None is 2. Objects
-    are always at 0: GNU ld cannot merge shared rows.
+    past the last PT_LOAD (objects: 0). `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also
+    cuts and joins functions where that saves bytes, as far as a look-up stays as quick as at 1, "s" does so whatever a
+    look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
     errata: int = 1
     source: CfiKind | None = None
     section_vaddr: int | None = None
-    with_stubs: bool = True
     level: Level | None = None
 
 
@@ -63,7 +61,6 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "version": VERSIONS,
     "errata": (0, 1, 2),
     "source": (*CFI_KINDS, None),
-    "with_stubs": (False, True),
     "level": (0, 1, 2, "s", None),
 }
 _MAX_VADDR: Final = (1 << 64) - 1
@@ -184,7 +181,7 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     _check_usable(cfi)
     results = lower_programs(cfi.programs, target)
     outcomes = outcomes_of(cfi.entries, results)
-    code_map = map_code(image, cfi.entries, target.version, with_stubs=options.with_stubs)
+    code_map = map_code(image, cfi.entries, target.version)
     functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
     if level in _MAX_ROWS:
         functions = _split(functions, target, level, Budget(len(image.data)))

@@ -63,12 +63,6 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         help="the same as -O0; a readelf or objdump that is no native one cannot read shared rows of big-endian files",
     )
     group.add_argument(
-        "--no-plt",
-        dest="with_stubs",
-        action="store_false",
-        help="describe PLT stubs by the CFI instead of by their instructions",
-    )
-    group.add_argument(
         "--section-address",
         type=address,
         metavar="ADDR",
@@ -133,7 +127,6 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         errata=Options().errata if arguments.errata is None else arguments.errata,
         source=arguments.source,
         section_vaddr=arguments.section_address,
-        with_stubs=arguments.with_stubs,
         level=arguments.level,
     )
 

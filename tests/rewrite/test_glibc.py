@@ -23,7 +23,7 @@ from cfi2sframe import Options, convert, load
 from cfi2sframe.emit import check, emit
 from tests.support.emitted import need, run
 from tests.support.known_wrong import expect_failure
-from tests.support.unpadded import convert_unpadded
+from tests.support.variants import convert_unpadded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from cfi2sframe.emit import emit
 from tests.support.emitted import need, run
 from tests.support.targets import TARGETS, Target, label
 from tests.support.targets import run as run_tool
-from tests.support.unpadded import convert_unpadded
+from tests.support.variants import convert_unpadded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections whose functions end where their FDEs end, as GNU as makes them, to compare the padding of ours with."""
+"""Sections that lack what ours have beyond the CFI, as those of other producers: padding, and stubs' own rows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from cfi2sframe import convert
+from cfi2sframe.plt import scan_stubs
+from cfi2sframe.plt.scan_records import StubScan
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 
@@ -24,3 +27,9 @@ def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
     section = section._replace(sizes=tuple(sizes))
     plan = plan_section(section, image.arch, conversion.section_vaddr, share=True)
     return conversion._replace(section=section, plan=plan, data=encode_section(plan))
+
+
+def convert_without_stubs(image: ElfImage, options: Options) -> Conversion:
+    """Convert a file, with rows of PLT stubs by their CFI, as a reader of CFI has them."""
+    with patch.object(scan_stubs, "scan_stubs", lambda *_: StubScan()):
+        return convert(image, options)
