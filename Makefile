@@ -6,7 +6,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: held-to-cfi hidden-cfi lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-curve size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree root demo bench bench-lookup bench-before clean
+.PHONY: held-to-cfi hidden-cfi lock check-dist wheel-compiled test-compiled attack mutants fuzz fuzz-differential dist zipapp generated test-lowest size-table size-table-installations installations producers producers-table standard-systems help venv test golden slow lint types check oracles glibc corpus-files corpus same-bytes house tree root demo bench bench-lookup bench-before clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -223,9 +223,6 @@ producers-table: venv producers ## measure those of `make producers` as they are
 	$(BIN)/python tools/producers.py measure --commit $(BEFORE) -o build/producers-$(BEFORE).jsonl
 	$(BIN)/python tools/producers.py measure -o build/producers-now.jsonl
 	$(BIN)/python tools/producers.py table --before build/producers-$(BEFORE).jsonl --write docs/lab/producers.md build/producers-now.jsonl
-
-size-curve: venv ## measure size against rows walked for a look-up, and draw it -> docs/lab/size-and-lookup.svg
-	$(BIN)/python tools/size_curve.py --svg docs/lab/size-and-lookup.svg
 
 demo: venv ## show a conversion from start to end
 	$(BIN)/python tools/demo.py

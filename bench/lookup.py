@@ -53,7 +53,6 @@ LAYOUTS: Final = {
     "gnu": ("GNU's layout", Options(level=0)),
     "O1": ("-O1", Options(level=1)),
     "O2": ("-O2", Options(level=2)),
-    "Os": ("-Os", Options(level="s")),
 }
 #: The ways that need no section: libgcc's part alone, and all of it.
 DWARF: Final = {"find-fde": "of which `_Unwind_Find_FDE`", "dwarf": "DWARF (libgcc)"}

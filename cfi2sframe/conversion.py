@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
-#: The most rows of a range, at the levels that cut functions into ranges: readers walk them one after the other. With
-#: 24, sections are 2 % larger than with 256, and a look-up walks 7 rows instead of 17 (docs/lab/size-and-speed.md).
-_MAX_ROWS: Final = {2: 24, "s": 256}
+#: The most rows of a range at level 2: readers walk them one after the other. With 24, sections are 2 % larger than
+#: with 256, and a look-up walks 7 rows instead of 17 (docs/lab/size-and-speed.md).
+_MAX_ROWS: Final = 24
 
-Level = Literal[0, 1, 2, "s"]
+Level = Literal[0, 1, 2]
 
 
 class Options(NamedTuple):
@@ -45,8 +45,8 @@ class Options(NamedTuple):
     describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of them covers, what
     follows from its instructions. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary
     past the last PT_LOAD (objects: 0). `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also
-    cuts and joins functions where that saves bytes, as far as a look-up stays as quick as at 1, "s" does so whatever a
-    look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge shared rows.
+    cuts and joins functions where that saves bytes, as far as a look-up stays as quick as at 1; None is 2. Objects are
+    always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -61,7 +61,7 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "version": VERSIONS,
     "errata": (0, 1, 2),
     "source": (*CFI_KINDS, None),
-    "level": (0, 1, 2, "s", None),
+    "level": (0, 1, 2, None),
 }
 _MAX_VADDR: Final = (1 << 64) - 1
 
@@ -89,7 +89,7 @@ class Conversion(NamedTuple):
     one FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each
     FDE in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and `data` its bytes,
     empty when it would have no function. `function_entries` has the number of the FDE of each function of `section`,
-    None for stubs; at levels 2 and "s", where a function may reach over several FDEs and stubs, that of the one it
+    None for stubs; at level 2, where a function may reach over several FDEs and stubs, that of the one it
     begins in. `section_vaddr` is the section's virtual address, which function starts are relative to.
     """
 
@@ -183,8 +183,8 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     outcomes = outcomes_of(cfi.entries, results)
     code_map = map_code(image, cfi.entries, target.version)
     functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
-    if level in _MAX_ROWS:
-        functions = _split(functions, target, level, Budget(len(image.data)))
+    if level == 2:
+        functions = _split(functions, target, Budget(len(image.data)))
     section = _section_of(functions, image, target)
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level != 0)
     data = encode_section(plan) if section.starts else b""
@@ -237,19 +237,18 @@ def _check_usable(cfi: Cfi) -> None:
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
 
 
-def _split(functions: Functions, target: Target, level: Level, budget: Budget) -> Functions:
+def _split(functions: Functions, target: Target, budget: Budget) -> Functions:
     """Cut and join functions into ranges whose rows recur.
 
     The budget is not the image's, because what else was computed from the image must not change the bytes.
     """
-    from cfi2sframe.sframe.splitting import Limits, split_functions
+    from cfi2sframe.sframe.splitting import split_functions
 
     def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
         return words_size(state, target.arch, is_flexible=is_flexible)
 
-    limits = Limits(_MAX_ROWS[level], keeps_mean=level == 2)
     step = target.arch.prologue_step
-    ranges = split_functions(functions.records, target.version, size_of, step, limits, budget)
+    ranges = split_functions(functions.records, target.version, size_of, step, _MAX_ROWS, budget)
     return Functions.of([function for function, _ in ranges], [functions.entries[number] for _, number in ranges])
 
 

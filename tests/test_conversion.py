@@ -101,7 +101,7 @@ NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "errata": ((7, -1, True, 1.0, "2", None), "0, 1 or 2"),
     "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame', 'gopclntab', 'code' or None"),
     "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
-    "level": ((9, -1, False, 1.0, "1", "S"), "0, 1, 2, 's' or None"),
+    "level": ((9, -1, False, 1.0, "1", "s"), "0, 1, 2 or None"),
 }
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convert and verify every ELF file under some folders, in each SFrame version, and add up what happened.
 
-corpus.py [--version {1,2,3}]... [--level {0,1,2,s}] [--jobs N] [--json | --markdown] ROOT...
+corpus.py [--version {1,2,3}]... [--level {0,1,2}] [--jobs N] [--json | --markdown] ROOT...
 
 A file with several hard links counts once; symbolic links in folders are not followed. The bytes that `cfi2sframe
 convert` would write are verified; those of linked files are also read by a strict reader, as a kernel's would be. Exit
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from cfi2sframe.report.coverage import Coverage
 
 _VERSIONS = (1, 2, 3)
-_LEVELS: dict[str, Level] = {"0": 0, "1": 1, "2": 2, "s": "s"}
+_LEVELS: dict[str, Level] = {"0": 0, "1": 1, "2": 2}
 _MAX_SHOWN = 40
 _NUMBER = re.compile(r"0x[0-9a-f]+|\b\d+\b")
 

@@ -51,7 +51,7 @@ _COLLECT_FROM = 1 << 18
 
 
 #: The levels that cut and join functions.
-LEVELS: tuple[Level, ...] = (2, "s")
+LEVELS: tuple[Level, ...] = (2,)
 
 
 class Split(NamedTuple):
@@ -190,7 +190,7 @@ def summary_table(installations: dict[str, Installation]) -> Table:
             rows += _split_rows(every, number, level)
     rows.append(_row("CPU time of versions 1 to 3", every, lambda i: _minutes(i.cost.cpu_seconds)))
     if any(i.splits for i in every):
-        rows.append(_row("CPU time of -O2 and -Os", every, lambda i: _minutes(i.cost.split_cpu_seconds)))
+        rows.append(_row("CPU time of -O2", every, lambda i: _minutes(i.cost.split_cpu_seconds)))
     rows.append(_row("wall clock", every, lambda i: _minutes(i.cost.wall_seconds)))
     rows.append(_row("peak memory of a process", every, lambda i: f"{i.cost.peak_size / _MIB:,.0f} MiB"))
     return Table("Sizes", (Column("", "text"), *(Column(name) for name in installations)), tuple(rows))
@@ -296,7 +296,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("columns", metavar="NAME=PATH[,PATH...]", nargs="+")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
-    parser.add_argument("--split", action="store_true", help="also version 3 at -O2 and -Os, the slowest")
+    parser.add_argument("--split", action="store_true", help="also version 3 at -O2, the slowest")
     parser.add_argument("--json", metavar="FILE", help="write reasons, unusable files and costs here")
     arguments = parser.parse_args()
     if arguments.jobs < 1:

@@ -48,19 +48,13 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-O",
         dest="level",
-        type=level_of,
-        choices=(0, 1, 2, "s"),
-        metavar="{0,1,2,s}",
-        help="-O0: every function has its own rows; -O1: functions with equal rows share them; -O2: functions are "
-        "also cut and joined, as far as a look-up stays as quick as at -O1; -Os: as -O2, but the smallest section, "
-        "whatever a look-up costs (default 2; objects are always at 0, because linkers do not support shared rows)",
-    )
-    group.add_argument(
-        "--no-share",
-        dest="level",
-        action="store_const",
-        const=0,
-        help="the same as -O0; a readelf or objdump that is no native one cannot read shared rows of big-endian files",
+        type=int,
+        choices=(0, 1, 2),
+        metavar="{0,1,2}",
+        help="-O0: every function has its own rows, also for a readelf or objdump that is no native one, which cannot "
+        "read shared rows of big-endian files; -O1: functions with equal rows share them; -O2: functions are also cut "
+        "and joined, as far as a look-up stays as quick as at -O1 (default 2; objects are always at 0, because linkers "
+        "do not support shared rows)",
     )
     group.add_argument(
         "--section-address",
@@ -69,11 +63,6 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         help="the address that the section will have (default: the first 64 KiB boundary past the last "
         "PT_LOAD; 0 for an object)",
     )
-
-
-def level_of(text: str) -> int | str:
-    """Parse a level: a number, or a letter. The parser's choices say which there are."""
-    return int(text) if text.isdecimal() else text
 
 
 def address(text: str) -> int:

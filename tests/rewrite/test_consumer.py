@@ -127,7 +127,7 @@ def converted(built: Path, version: int, tmp_path_factory: pytest.TempPathFactor
     return _converter(built, tmp_path_factory.mktemp(f"version{version}"), Options(version=version))
 
 
-@pytest.fixture(scope="session", params=[0, 1, 2, "s"], ids=lambda level: f"O{level}")
+@pytest.fixture(scope="session", params=[0, 1, 2], ids=lambda level: f"O{level}")
 def converted_at(
     request: pytest.FixtureRequest, built: Path, version: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Path], Path]:

@@ -63,7 +63,7 @@ def test_any_functions_cost_what_their_look_ups_cost(data: st.DataObject, bodies
     assert cost_of(functions) == by_looking_up(functions)
 
 
-LEVELS: tuple[Level, ...] = (0, 1, 2, "s")
+LEVELS: tuple[Level, ...] = (0, 1, 2)
 
 
 @given(files(max_steps=6), st.sampled_from(LEVELS))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Level
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "sizes.py"
-LEVELS: tuple[Level, ...] = (0, 1, 2, "s")
+LEVELS: tuple[Level, ...] = (0, 1, 2)
 
 
 @pytest.fixture(name="script", scope="module")
@@ -63,14 +63,14 @@ def test_sums(script: Any, files: list[Any]) -> None:
         assert summary.size == sum(each.size for each in made)
         assert summary.lookup_cost == add_costs(each.lookup_cost for each in made)
         assert len(summary.worst) == 1
-    lines = list(script.lines_of([script.summarize(files, 3, level, 1) for level in LEVELS], "s"))
-    assert [line.split()[1] for line in lines[1:5]] == ["0", "1", "2", "s"]
-    assert len({len(line) for line in lines[:5]}) == 1
+    lines = list(script.lines_of([script.summarize(files, 3, level, 1) for level in LEVELS], 2))
+    assert [line.split()[1] for line in lines[1:4]] == ["0", "1", "2"]
+    assert len({len(line) for line in lines[:4]}) == 1
 
 
 def test_goals(script: Any, files: list[Any]) -> None:
     summaries = [script.summarize(files, 3, level, 1) for level in LEVELS]
-    shared, split, smallest = summaries[1:]
+    shared, split = summaries[1:]
     cost = shared.lookup_cost
     quicker = cost._replace(walked_count=cost.walked_count - 1)
     slower = cost._replace(walked_count=cost.walked_count + 1)
@@ -78,17 +78,15 @@ def test_goals(script: Any, files: list[Any]) -> None:
         [
             shared._replace(seconds=1.0),
             split._replace(whole_size=100, size=52, larger_count=149, lookup_cost=quicker, seconds=2.0),
-            smallest._replace(whole_size=100, size=47),
         ]
     )
-    assert [line.split(": ")[-1].split(";")[0] for line in met] == ["met", "met", "met", "met", "2.00"]
+    assert [line.split(": ")[-1].split(";")[0] for line in met] == ["met", "met", "met", "2.00"]
     missed = script.verdicts(
         [
             shared._replace(seconds=1.0),
             split._replace(whole_size=100, size=53, larger_count=150, lookup_cost=slower, slower_count=1),
-            smallest._replace(whole_size=100, size=48),
         ]
     )
     lines = list(missed)
-    assert [line.split(": ")[-1].split(";")[0] for line in lines[:4]] == ["MISSED"] * 4
-    assert lines[3].endswith("more in 1 of 2 files")
+    assert [line.split(": ")[-1].split(";")[0] for line in lines[:3]] == ["MISSED"] * 3
+    assert lines[2].endswith("more in 1 of 2 files")
