@@ -25,7 +25,6 @@ from cfi2sframe.render.coverage_json import coverage_data
 from cfi2sframe.render.coverage_text import coverage_lines
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.lookup import Lookup
-from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.verification import verify_section
 from tests.support import cfi_asm as asm
 from tests.support.samples import (
@@ -193,21 +192,6 @@ def test_programs_of_an_unread_source_are_forgotten() -> None:
 
 def text() -> tuple[asm.Section, ...]:
     return (asm.Section(".text", b"", SHT_NOBITS, CODE, TEXT_VADDR, nobits_size=CODE_SIZE),)
-
-
-def test_registers_come_from_the_best_source() -> None:
-    image = both(
-        AMD64,
-        (fde(AMD64, 0, 16, asm.offset(3, 3), of_eh_frame=True),),
-        debug_frame(AMD64, fde(AMD64, 0, 32, asm.offset(3, 4))),
-    )
-    rules = CfiRules(image)
-    assert [getattr(rules.rule(TEXT_VADDR + delta, 3), "offset", None) for delta in (0, 15, 16, 32)] == [
-        -24,
-        -24,
-        -32,
-        None,
-    ]
 
 
 def test_free_pascal_has_wide_cie_pointers() -> None:
