@@ -22,7 +22,6 @@ from tests.test_demangle import conversions, substitutions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cfi2sframe.conversion import Level
     from tests.support.bounds import BoundedRun
 
 pytestmark = pytest.mark.fuzz
@@ -36,7 +35,6 @@ VERBS: Final = (
     ("coverage", "--json"),
     ("verify", "--would-be"),
     ("convert", "-O2"),
-    ("convert", "-Os"),
 )
 
 
@@ -234,15 +232,14 @@ def test_rows_of_many_functions(arguments: tuple[str, ...], tmp_path: Path) -> N
 # --- Ranges, and names ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", [2, "s"])
-def test_candidates_of_ranges(level: Level) -> None:
+def test_candidates_of_ranges() -> None:
     """Where all rows recur, so do all ranges that begin at each of them, but only up to a number of rows and cuts."""
     rows = b"\x41\x0e\x10\x41\x0e\x18\x41\x0e\x08"
     fdes = [asm.Fde(CIE, TEXT_VADDR + (1 << 20) * n, 1 << 18, (rows * 2_000, fp_saved_at(n + 2))) for n in range(3)]
     image = load(file_of(*fdes))
-    apart, split = convert(image, Options(level=1)), convert(image, Options(level=level))
+    apart, split = convert(image, Options(level=1)), convert(image, Options(level=2))
     assert len(split.data) < len(apart.data) / 4
-    assert max(len(body.starts) for body in split.section.bodies) <= (24 if level == 2 else 256)
+    assert max(len(body.starts) for body in split.section.bodies) <= 24
 
 
 def pushes(first: int, last: int) -> bytes:
@@ -261,15 +258,15 @@ STRETCHES: Final = {
 }
 
 
-@pytest.mark.parametrize(("level", "version"), [("-O2", "3"), ("-Os", "2")])
+@pytest.mark.parametrize("version", ["3", "2"])
 @pytest.mark.parametrize("name", STRETCHES)
-def test_stretches_of_rows_that_recur(name: str, level: str, version: str, tmp_path: Path) -> None:
+def test_stretches_of_rows_that_recur(name: str, version: str, tmp_path: Path) -> None:
     fdes, start = [], TEXT_VADDR
     for number, rows in enumerate(STRETCHES[name]):
         size = rows.count(b"\x41") + 2
         fdes.append(asm.Fde(CIE, start, size, (rows, fp_saved_at(number % 50 + 2))))
         start += size
-    assert run(file_of(*fdes), tmp_path, "convert", level, "--sframe-version", version).status == 0
+    assert run(file_of(*fdes), tmp_path, "convert", "-O2", "--sframe-version", version).status == 0
 
 
 @pytest.mark.parametrize("arguments", VERBS[:2], ids=" ".join)

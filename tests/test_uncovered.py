@@ -29,7 +29,6 @@ from cfi2sframe.render.coverage_json import coverage_data
 from cfi2sframe.render.coverage_text import coverage_lines
 from cfi2sframe.render.text import summary
 from cfi2sframe.report.from_code import FromCode, StretchCounts
-from cfi2sframe.report.return_addresses import count_return_addresses
 from cfi2sframe.sframe.lookup import Lookup
 from tests.support import cfi_asm as asm
 from tests.support.derived import derived, give
@@ -350,12 +349,6 @@ def test_a_library_carries_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
     rewritten = load(b"".join(map(bytes, emitted.chunks)), "out")
     check_emitted(emitted, rewritten)
     assert verify(rewritten, options=FROM_CODE).is_clean
-
-
-def test_calls_in_derived_code_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "cccc", (0, 2))
-    give(monkeypatch, derived(AMD64, at(2), at(4)))
-    assert count_return_addresses(convert(image, FROM_CODE)).without == 0
 
 
 OBJECT_SYMBOLS = (asm.Symbol("text", info=3), asm.Symbol("f", info=STT_FUNC | 0x10))

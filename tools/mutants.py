@@ -91,11 +91,7 @@ TESTS: Final = {
         "golden",
         "sframe/test_round_trip_property.py",
     ),
-    "sframe/lookup_cost.py": (
-        "sframe/test_lookup_cost.py",
-        "report/test_return_addresses.py",
-        "report/test_measure.py",
-    ),
+    "sframe/lookup_cost.py": ("sframe/test_lookup_cost.py", "report/test_measure.py"),
     "sframe/lookup.py": ("sframe/test_lookup.py", "sframe/test_decode.py", "verification/test_verify.py"),
     "code/amd64*.py": ("audit/test_registers.py", "audit/test_directives.py", "audit/test_compilers.py"),
     "audit/*.py": ("audit/test_directives.py", "cli/test_audit.py", "audit/test_compilers.py"),

@@ -46,12 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inputs(parser, "an ELF object, executable or library; with -o, - is standard input", is_writing=True)
     _add_output(parser)
-    section = add_conversion_options(parser)
-    section.add_argument(
-        "--frame-pointer",
-        action="store_true",
-        help="set SFRAME_F_FRAME_POINTER: you know that every function keeps a frame pointer (versions 1 and 2)",
-    )
+    add_conversion_options(parser)
     _add_form(parser)
     _add_demands(parser)
     _add_batch(parser)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.cli.common import fail, say
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of, walk_of
-from cfi2sframe.cli.options import level_of, process_count
+from cfi2sframe.cli.options import process_count
 from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
@@ -71,9 +71,9 @@ def _add_measured(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-O",
         dest="level",
-        type=level_of,
-        choices=(0, 1, 2, "s"),
-        metavar="{0,1,2,s}",
+        type=int,
+        choices=(0, 1, 2),
+        metavar="{0,1,2}",
         help="how far sections are made small, as convert's -O (default 2; objects are always at 0)",
     )
     group.add_argument(

@@ -344,7 +344,7 @@ def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert len(looked_at) == 5
 
 
-@pytest.mark.parametrize("words", [("--sframe-version", "2", "--replace"), ("--strict",), ("-O0",), ("--no-plt",)])
+@pytest.mark.parametrize("words", [("--sframe-version", "2", "--replace"), ("--strict",), ("-O0",)])
 def test_a_stamp_is_about_one_way_to_convert(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     stamp = tmp_path / "stamp"
     age(folder)

@@ -141,7 +141,7 @@ def test_lines(words: list[str], count: int, tmp_path: Path, capsys: pytest.Capt
 def test_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.so").write_bytes(library(30))
     sizes = []
-    for level in "012s":
+    for level in "012":
         assert main(["size", str(tmp_path), "--json", "-O", level]) == EXIT_SUCCESS
         data = json.loads(capsys.readouterr().out)
         assert str(data["level"]) == level

@@ -57,7 +57,7 @@ def test_the_command_line_has_every_option(script: Any, verb: str) -> None:
 
 
 def test_a_help_text_is_no_markup(script: Any) -> None:
-    assert script._escaped("a * in <b>, --no-plt and c_d") == r"a \* in \<b\>, `--no-plt` and c\_d"
+    assert script._escaped("a * in <b>, --strict and c_d") == r"a \* in \<b\>, `--strict` and c\_d"
 
 
 @pytest.mark.parametrize("module", ["cfi2sframe", "cfi2sframe.jobs", "cfi2sframe.trace"])

@@ -7,10 +7,11 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe import Lookup, Options, convert, decode, load
+from cfi2sframe import Lookup, Options, decode, load
 from tests.support.oracle.compare import difference, row_at
 from tests.support.oracle.frames import OracleOutputError
 from tests.support.oracle.readelf_frames import parse_readelf_frames
+from tests.support.variants import convert_without_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +36,7 @@ class Verdict(NamedTuple):
 def read_independently(readelf: str, path: Path, section: tuple[bytes, int] | None = None) -> Verdict:
     """Compare the conversion of a linked file with readelf's rows; `section` (bytes, address) instead, where given."""
     image = load(path)
-    # Stubs are described by their instructions, of which a reader of CFI knows nothing.
-    conversion = convert(image, Options(with_stubs=False))
+    conversion = convert_without_stubs(image, Options())
     arch_name = _ARCH_NAMES.get(image.arch.name)
     if image.is_relocatable or arch_name is None:
         return Verdict(0, (), "an object, or an ABI without a parser")

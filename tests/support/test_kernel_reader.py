@@ -154,7 +154,7 @@ def test_truncated_sections(size: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize("level", [0, 1, 2, "s"])
+@pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
 def test_what_is_made_of_assembled_files(arch: Arch, level: Level, version: int) -> None:
     image = load(seeds.linked_file(arch))
@@ -165,7 +165,7 @@ def test_what_is_made_of_assembled_files(arch: Arch, level: Level, version: int)
         return
     functions = conversion.section.functions
     whole = convert(image, Options(version=version, level=0)).section.functions
-    # Levels 2 and "s" may join functions that follow one another, but leave nothing out.
+    # Level 2 may join functions that follow one another, but leave nothing out.
     assert len(whole) >= 2
     assert sum(f.size for f in functions) == sum(f.size for f in whole)
     assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
@@ -186,8 +186,8 @@ def test_what_is_made_of_real_files(name: CorpusArch, version: int, corpus: Call
     if not path.exists():
         pytest.skip(f"no {path}")
     image = load(path)
-    # At the last two, neighbours are joined. Many files have both, for each version, in `verification/`.
-    fewest: dict[Level, int] = {1: 3_000, "s": 10} if version == 2 else {1: 3_000, 2: 750}
+    # At the last one, neighbours are joined. Many files have both, for each version, in `verification/`.
+    fewest: dict[Level, int] = {1: 3_000, 2: 750}
     for level, count in fewest.items():
         conversion = convert(image, Options(version=version, level=level))
         assert len(conversion.section.functions) > count

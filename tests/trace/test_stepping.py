@@ -59,8 +59,6 @@ class Account:
         if ends_at_resolver(trace):
             self.met["below resolver"] += 1
             assert len(found) < len(whole)
-            helped = steps.trace(step, with_cfi_registers=True)
-            assert (helped.ending.kind, hexadecimal(places_of(helped))) == ("outermost", hexadecimal(whole))
             whole = whole[: len(found)]
         else:
             assert trace.ending.kind == "outermost", (hex(found[0][0]), trace.ending, len(whole))
@@ -138,7 +136,7 @@ def compare(binary: Path, file: Path) -> Account:
 
 @only_on_amd64
 def test_lazy_binding(tmp_path: Path) -> None:
-    """First calls: stubs, the resolver, and ld.so's search, whose callers only CFI's registers lead to."""
+    """First calls: stubs, the resolver, and ld.so's search, whose callers no row leads to."""
     account = account_of(LAZY, tmp_path, 1200)
     assert account.steps == 1200
     assert account.met["stub"] >= 4

@@ -9,10 +9,11 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cfi2sframe import Lookup, Options, account, convert, decode, load
+from cfi2sframe import Lookup, Options, account, decode, load
 from tests.support.oracle.compare import difference, is_hard_to_say, is_plain, row_at
 from tests.support.oracle.llvm_frames import parse_llvm_frames
 from tests.support.oracle.readelf_frames import parse_readelf_frames
+from tests.support.variants import convert_without_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,8 +75,7 @@ class _Converted(NamedTuple):
 @lru_cache(maxsize=1)
 def _converted(path: Path, version: int, level: Level | None) -> _Converted:
     """Return the decoded conversion, and what it leaves out."""
-    # Stubs are described by their instructions, of which a reader of CFI knows nothing.
-    conversion = convert(load(path), Options(version=version, errata=2, with_stubs=False, level=level))
+    conversion = convert_without_stubs(load(path), Options(version=version, errata=2, level=level))
     left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.left_out}
     in_parts = frozenset(entry.fde.pc_begin_vaddr for entry, _ in conversion.in_parts)
     lookup = Lookup(decode(conversion.data, conversion.section_vaddr))

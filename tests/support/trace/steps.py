@@ -117,11 +117,10 @@ class Steps:
             yield Step(self.arch, pc, tuple(registers), tuple(zip(words[::2], words[1::2], strict=True)), stack)
             position += stack_size
 
-    def trace(self, step: Step, *, with_cfi_registers: bool = False) -> Trace:
-        """Trace the state of a step, maybe with CFI's rules for registers that rows do not follow."""
+    def trace(self, step: Step) -> Trace:
+        """Trace the state of a step."""
         self._now = step
-        saved_rule = self.space.saved_rule if with_cfi_registers else None
-        return walk(step.topmost, self.space.find_row, self.space.read, self.arch, saved_rule=saved_rule)
+        return walk(step.topmost, self.space.find_row, self.space.read, self.arch)
 
 
 def _vaddr_of_main(image: ElfImage) -> int:
