@@ -15,12 +15,11 @@ import pytest
 import cfi2sframe
 from cfi2sframe import Conversion, Options, load
 from cfi2sframe.api import convert, verify
-from cfi2sframe.arch import AARCH64_BE, AMD64, ARCHES, S390X, Arch
+from cfi2sframe.arch import AMD64, ARCHES, S390X, Arch
 from cfi2sframe.errors import CfiError, ElfError, InputError, RequestError
 from cfi2sframe.reasons import DropReason, SkipReason
 from cfi2sframe.sframe.decode import DecodedSection, decode_section
 from tests.support import cfi_asm as asm
-from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 from tests.support.sums import check_sums, convert_checked
 
@@ -56,13 +55,6 @@ def test_every_version_of_every_abi(arch: Arch) -> None:
             assert header.is_sorted
             assert places(conversion) == [(0, 32)]
             assert verify(image, decoded(conversion)).is_clean
-
-
-def test_a_section_by_hand() -> None:
-    rows = bytes.fromhex("00 03 08  04 05 10 f0  08 04 10 f0")
-    conversion = convert_checked(linked(AMD64, push_fp(AMD64)))
-    assert conversion.data == RawSection((RawFunction(TEXT_VADDR, 32, rows, 3),)).assemble()
-    assert conversion.section_vaddr == 0x30000
 
 
 @pytest.mark.parametrize(
@@ -122,11 +114,6 @@ def test_options_that_do_not_exist(name: str, value: object) -> None:
     section = decoded(convert_checked(image))
     with pytest.raises(RequestError, match=message):
         verify(image, section, options)
-
-
-def test_the_highest_address() -> None:
-    conversion = convert_checked(linked(AMD64, leaf(0)), Options(section_vaddr=(1 << 64) - 8))
-    assert places(conversion) == [(0, 16)]
 
 
 # Order, overlaps, duplicates
@@ -195,13 +182,6 @@ def test_rows_after_the_end_do_not_count() -> None:
     assert verify(convert(image)).is_clean
 
 
-def test_equal_functions_are_interpreted_once() -> None:
-    conversion = convert_checked(linked(AMD64, *(push_fp(AMD64, TEXT_VADDR + 0x20 * n) for n in range(5)), leaf(0x100)))
-    assert len({program.number for program in conversion.cfi.entries.programs}) == 2
-    first = conversion.section.functions[0].body
-    assert all(function.body is first for function in conversion.section.functions[:5])
-
-
 def test_set_loc_is_interpreted_for_each_function() -> None:
     def stepping(start: int) -> asm.Fde:
         return asm.Fde(
@@ -240,11 +220,6 @@ def test_version_3_splits_functions_of_many_rows(count: int, sizes: list[int]) -
     assert (functions.described, functions.records) == (2, len(sizes) + 1)
 
 
-def test_older_versions_count_rows_in_32_bits() -> None:
-    image = linked(AMD64, many_rows(65536), code_size=0x40000)
-    assert [size for _, size in places(convert_checked(image, Options(2, level=1)))] == [65536]
-
-
 def test_the_largest_function() -> None:
     """Sizes have 32 bits in every version; a larger function is left out, with its reason."""
     cie = cie_of(AMD64)._replace(fde_encoding=0x1C)
@@ -280,21 +255,6 @@ def test_a_damaged_fde_fails_alone() -> None:
     assert (section.name, start) == (".eh_frame", TEXT_VADDR + 0x20)
     assert failure.error.reason == "unknown call frame instruction 0x3f"
     assert not conversion.is_whole
-
-
-def test_the_same_damage_twice_is_told_twice() -> None:
-    broken = (asm.advance(1), b"\x3f")
-    image = linked(AMD64, leaf(0), *(asm.Fde(cie_of(AMD64), TEXT_VADDR + start, 16, broken) for start in (0x20, 0x40)))
-    offsets = [f.failure.error.offset for f in convert_checked(image).cfi.damaged]
-    assert len(set(offsets)) == 2
-
-
-def test_a_file_without_one_good_fde() -> None:
-    image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 16, (b"\x3f",)))
-    with pytest.raises(InputError) as caught:
-        convert_checked(image)
-    message = "no usable FDE; the first is damaged: unknown call frame instruction 0x3f"
-    assert str(caught.value) == f"sample: .eh_frame+0x29: {message}"
 
 
 def test_a_damaged_cie_damages_its_fdes() -> None:
@@ -359,20 +319,6 @@ def test_the_golden_objects_verify(path: Path) -> None:
     for version in (1, 2, 3):
         if version >= image.arch.first_version and convert_checked(image, Options(version)).data:
             assert verify(convert(image, Options(version))).is_clean
-
-
-def test_every_public_name_can_be_had() -> None:
-    modules = {"errors", "jobs", "trace"}
-    for name in cfi2sframe.__all__:
-        assert callable(getattr(cfi2sframe, name)) or name in modules | {"__version__"}
-    with pytest.raises(AttributeError, match=r"^module 'cfi2sframe' has no attribute 'nothing'$"):
-        cfi2sframe.nothing  # noqa: B018
-
-
-def test_big_endian_objects() -> None:
-    image = load(object_file(AARCH64_BE, {".text": (push_fp(AARCH64_BE, 0),)}), "be.o")
-    assert convert_checked(image).data[:4] == bytes.fromhex("dee2 03 04")
-    assert verify(convert(image)).is_clean
 
 
 def test_stripped_files() -> None:

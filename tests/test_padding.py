@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from cfi2sframe import Lookup, Options, convert, decode, decode_raw, load, verify
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
-from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.padding import Padding, fill_size, find_padding, is_fill
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.encode import encode_section
@@ -205,12 +204,6 @@ def test_bytes_that_do_something(arch: Arch, gap: str) -> None:
     assert not is_fill(image, bytes.fromhex(gap))
 
 
-def test_no_bytes_are_no_padding() -> None:
-    image = two_functions(b"")
-    assert padding_of(image) == []
-    assert not is_fill(image, b"")
-
-
 @pytest.mark.parametrize(("size", "is_padding"), [(1, True), (63, True), (64, False), (100, False)])
 def test_no_alignment_explains_64_bytes(size: int, is_padding: bool) -> None:  # noqa: FBT001
     assert padding_of(two_functions(bytes(size))) == ([(SIZE, SIZE + size)] if is_padding else [])
@@ -248,22 +241,6 @@ def test_functions_that_are_left_out_do_not_reach() -> None:
     assert verify(convert(image)).is_clean
 
 
-def test_fdes_that_overlap() -> None:
-    """The FDE that holds the last byte reaches over the padding; of two, the one that starts last."""
-    text = code_of(AMD64, SIZE) + bytes(16) + code_of(AMD64, SIZE)
-    fdes = (
-        asm.Fde(cie_of(AMD64), TEXT_VADDR, SIZE),
-        push_fp(AMD64, TEXT_VADDR + 8, SIZE - 8),
-        push_fp(AMD64, TEXT_VADDR + SIZE + 16, SIZE),
-    )
-    image = load(file_of(text, fdes), "in")
-    assert padding_of(image) == [(SIZE, SIZE + 16)]
-    conversion = convert(image, Options(level=1))
-    found = Lookup(decode(conversion.data, conversion.section_vaddr)).find(TEXT_VADDR + SIZE + 15)
-    assert found is not None
-    assert found.function.start_vaddr == TEXT_VADDR + 8
-
-
 # What refers to padding
 
 
@@ -272,10 +249,6 @@ def test_a_symbol(offset: int, is_padding: bool) -> None:  # noqa: FBT001
     symbol = asm.Symbol("here", TEXT_VADDR + SIZE + offset)
     image = two_functions(bytes(16), symbols=(symbol,))
     assert padding_of(image) == ([(SIZE, SIZE + 16)] if is_padding else [])
-
-
-def test_the_entry_point() -> None:
-    assert padding_of(two_functions(bytes(16), entry_vaddr=TEXT_VADDR + SIZE + 4)) == []
 
 
 def words(*values: int, arch: Arch = AMD64) -> bytes:
@@ -294,11 +267,6 @@ DT_STRTAB, DT_SYMTAB, DT_RELA, DT_RELASZ, DT_INIT, DT_JMPREL, DT_PLTRELSZ, DT_RE
     35,
     36,
 )
-
-
-def test_a_dynamic_relocation() -> None:
-    rela = asm.Section(".rela.dyn", RELATIVE, SHT_RELA, ALLOC, DATA_VADDR, entsize=24, align=8)
-    assert padding_of(two_functions(bytes(16), more=(rela,))) == []
 
 
 @pytest.mark.parametrize(
@@ -557,17 +525,6 @@ def test_raw_sections_of_objects() -> None:
 
 
 # Counting
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), max_size=6), st.integers(0, 90), st.integers(0, 90))
-def test_counting_bytes(steps: list[tuple[int, int]], start: int, end: int) -> None:
-    ranges, position = [], 0
-    for gap, size in steps:
-        ranges.append((position + gap, position + gap + size))
-        position += gap + size
-    padding = Padding(tuple(start for start, _ in ranges), tuple(end for _, end in ranges))
-    held = {vaddr for first, last in ranges for vaddr in range(first, last)}
-    assert SpanCount(padding.ranges).between(start, end) == len(held.intersection(range(start, end)))
 
 
 @pytest.mark.parametrize("size", [1, 100, 4095, 4096, 4097, 20_000])

@@ -74,7 +74,7 @@ TESTS: Final = {
     "sframe/rows.py": (*_ENCODING, "sframe/test_splitting.py", "sframe/test_round_trip_property.py"),
     "sframe/layout.py": (*_ENCODING, "test_conversion.py", "sframe/test_round_trip_property.py"),
     "sframe/splitting/*.py": (
-        *("sframe/test_stretches.py", "sframe/test_columns.py", "sframe/test_partition.py", "sframe/test_splitting.py"),
+        "sframe/test_splitting.py",
         *("sframe/test_sharing.py", "test_edges.py"),
         *("sframe/test_levels_property.py", "test_conversion.py", "test_conversion_property.py"),
     ),

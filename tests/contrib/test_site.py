@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 
 
-@pytest.fixture(name="script", scope="module")
-def _script() -> Any:
-    spec = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def filled(script: Any, page: str) -> str:
     """Return the text of a page that Sphinx gets."""
     source = [(ROOT / f"{page}.md").read_text()]
@@ -56,23 +46,12 @@ def test_the_command_line_has_every_option(script: Any, verb: str) -> None:
     assert names == wanted - {"-h", "--help"}
 
 
-def test_a_help_text_is_no_markup(script: Any) -> None:
-    assert script._escaped("a * in <b>, --strict and c_d") == r"a \* in \<b\>, `--strict` and c\_d"
-
-
 @pytest.mark.parametrize("module", ["cfi2sframe", "cfi2sframe.jobs", "cfi2sframe.trace"])
 def test_the_python_page_has_every_public_name(script: Any, module: str) -> None:
     text = filled(script, "docs/reference/python")
     imported = importlib.import_module(module)
     names = {name for name in imported.__all__ if not inspect.ismodule(getattr(imported, name))} - {"__version__"}
     assert set(re.findall(rf"^\.\. auto\w+:: {re.escape(module)}\.(\w+)$", text, re.MULTILINE)) == names
-
-
-def test_links_to_folders_are_text(script: Any) -> None:
-    source = ["[a](../project), [b](../make/README.md)"]
-    script.fill_in(ROOT, "contrib/cmake/README", source)
-    assert source == ["a, [b](../make/README.md)"]
-    assert "](../project)" in (ROOT / "contrib" / "cmake" / "README.md").read_text()
 
 
 def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:

@@ -77,12 +77,3 @@ def test_the_fault_is_still_there(fault: Fault, session: Block, programs: Path, 
     heard = play([command for command, _ in commands], tmp_path, variables)
     for (command, shown), printed in zip(commands, heard, strict=True):
         assert [LINKER_NAME.sub("ld:", line) for line in printed] == shown, command
-
-
-def test_every_block_is_a_file_or_a_session() -> None:
-    """A block that this test does not know would be shown and never run."""
-    text = PAGE.read_text()
-    assert len(re.findall(r"^```\w", text, re.MULTILINE)) == sum(len(fault.blocks) for fault in faults(text))
-    assert {block.language for fault in faults(text) for block in fault.blocks} <= {"asm", "c", "python", "console"}
-    assert all(fault.sessions for fault in faults(text))
-    assert len(SHOWN) > 20

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.cli.batch import POOL_SIZE
-from tests.contrib.conftest import programs
-from tests.contrib.support import CONTRIB, ROOT, Result, attempt, copy_recipe, environment, install_programs, need
-from tests.contrib.test_debhelper import debian, staged
+from tests.contrib.support import ROOT, Result, attempt, environment, install_programs, need
 from tests.faults.test_truncation import file_of
 from tests.support.jobs import object_of
 from tests.support.package_files import cpio, deb, rpm, tar
@@ -52,8 +50,6 @@ __attribute__((constructor)) static void load(void)
     fclose(file);
 }
 """
-
-__all__ = ["debian", "programs"]
 
 
 @cache
@@ -207,34 +203,3 @@ def test_wrappers(trap: Trap, tmp_path: Path, kind: str) -> None:
         result = trap.run("gcc", "-B", tmp_path / "links", *what, "-o", "main", "main.c", env=env)
     assert (result.status, result.err) == (0, "")
     assert b".sframe\0" in (trap.folder / "main").read_bytes()
-
-
-@pytest.mark.parametrize("recipe", ["make", "ninja"])
-def test_recipes(tmp_path: Path, recipe: str) -> None:
-    need(recipe, "cc")
-    folder = copy_recipe(recipe, tmp_path / "folder")
-    if recipe == "make":
-        shutil.copy(CONTRIB / "make" / "sframe.mk", folder)
-    trap = Trap(folder, tmp_path / "sprung")
-    env = environment(install_programs(tmp_path / "programs"))
-    result = trap.run(recipe, *(["words"] if recipe == "make" else []), env=env)
-    assert result.status == 0, result
-    assert b"\0.sframe\0" in (folder / "words").read_bytes()
-
-
-def test_rpm_s_build_root(trap: Trap, tmp_path: Path) -> None:
-    need("bash", "od", "awk")
-    env = environment(install_programs(tmp_path / "programs"), RPM_BUILD_ROOT=str(trap.folder), RPM_BUILD_NCPUS="2")
-    result = trap.run(CONTRIB / "rpm" / "brp-sframe", env=env)
-    assert result.status == 0, result
-    assert b"\0.sframe\0" in (trap.folder / "ls0").read_bytes()
-
-
-def test_debhelper(tmp_path: Path, debian: dict[str, str]) -> None:
-    folder = staged(tmp_path, debian)
-    for number in range(8):
-        shutil.copy("/bin/ls", folder / "debian" / "words" / "usr" / "bin" / f"ls{number}")
-    trap = Trap(folder, tmp_path / "sprung")
-    result = trap.run("dh_sframe", env={**debian, "DEB_BUILD_OPTIONS": "parallel=2"})
-    assert result.status == 0, result
-    assert b"\0.sframe\0" in (folder / "debian" / "words" / "usr" / "bin" / "ls0").read_bytes()

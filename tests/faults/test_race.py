@@ -170,11 +170,3 @@ def test_a_user_who_exchanges_names(scene: Scene, act: Callable[[Scene], None]) 
     assert stolen == []
     # A link that root names is followed, because root has asked for its target.
     assert changed == [] or act is not convert_tree
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("act", [convert_tree, convert_file, copy])
-def test_a_user_who_keeps_exchanging_names(scene: Scene, act: Callable[[Scene], None]) -> None:
-    changed, stolen = race(scene, act, 300)
-    assert stolen == []
-    assert changed == [] or act is not convert_tree

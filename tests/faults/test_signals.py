@@ -49,20 +49,6 @@ def test_a_signal_at_each_call(folder: Path, faults: Faults, form: Form) -> None
         interrupt(form, folder, faults, moment, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-@pytest.mark.parametrize("name", ["raw-new", "in-place"])
-def test_another_signal_at_each_call(folder: Path, faults: Faults, name: str, number: signal.Signals) -> None:
-    for moment in moments(BY_NAME[name]):
-        interrupt(BY_NAME[name], folder, faults, moment, number)
-
-
-@pytest.mark.parametrize("name", ["raw", "copy-new", "in-place"])
-def test_a_signal_at_each_call_where_files_have_names(folder: Path, faults: Faults, name: str) -> None:
-    form = BY_NAME[name]
-    for moment in moments(form, is_named=True):
-        interrupt(form, folder, faults, moment, signal.SIGTERM, NO_UNNAMED)
-
-
 @pytest.mark.parametrize("name", ["raw-new", "in-place"])
 def test_two_signals(folder: Path, faults: Faults, name: str) -> None:
     """The second signal comes during the clean-up after the first."""
@@ -138,9 +124,3 @@ def at_random(form: Form, folder: Path, count: int, numbers: tuple[signal.Signal
 
 def test_signals_at_random_moments(folder: Path) -> None:
     at_random(BY_NAME["in-place"], folder, 10, (*ENDING, signal.SIGKILL))
-
-
-@pytest.mark.slow
-@ALL
-def test_signals_at_many_random_moments(folder: Path, form: Form) -> None:
-    at_random(form, folder, 150, ENDING)

@@ -186,61 +186,6 @@ def test_truncated_before_any_read(folder: Path, name: str) -> None:
     assert len(ends) > 3
 
 
-def test_a_measured_file_that_is_truncated(folder: Path) -> None:
-    """The failure is counted in the report, and named on standard error."""
-    (folder / "big.o").write_bytes(file_of("big.o"))
-    done, has_come = run_with(folder, ("size", "big.o"), "cfi2sframe.report.size.measure:measure", "big.o")
-    assert has_come
-    assert done.status == 3
-    assert done.out == b"no file was measured\nNot measured: 1 file.\n"
-    assert done.err == f"cfi2sframe: big.o: error: {WHILE_READ}\n"
-    assert "Traceback" not in done.err
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "cfi2sframe.report.size.sources:measure_source",
-        "cfi2sframe.files.containers:_image",
-        "cfi2sframe.sources:find_cfi",
-    ],
-)
-def test_a_measured_archive_that_is_truncated(folder: Path, call: str) -> None:
-    member = file_of("big.o")
-    header = f"{'big.o/':<16}{0:<12}{0:<6}{0:<6}{644:<8}{len(member):<10}`\n".encode()
-    (folder / "big.a").write_bytes(b"!<arch>\n" + (header + member) * 2)
-    done, has_come = run_with(folder, ("size", "big.a"), call, "big.a")
-    assert has_come
-    assert done.status == 3
-    assert "Traceback" not in done.err
-
-
-@pytest.mark.parametrize("file", ["core", "program"])
-def test_truncated_before_any_read_of_a_trace(folder: Path, file: str) -> None:
-    """Without the core there is no trace; without a program's file it ends, and names are left out."""
-    form = FORMS["trace"]
-    files = fill(folder, form, 0)
-    found: list[Done] = []
-    for number in _numbers():
-        done, has_come = run_with(folder, form.arguments, "pread", file, number=number)
-        found.append(done)
-        if not has_come:
-            break
-        assert contents(folder) == {**files, file: b""}
-        (folder / file).write_bytes(files[file])
-    assert found[-1].status == 0
-    assert found[-1].out.count(b"end: outermost: ") == 2
-    for done in found[:-1]:
-        if file == "core" and done != found[-1]:
-            check_failed(done, form)
-        elif file == "program":
-            assert (done.status, done.err) == (0, "")
-            assert done.out.count(b"end: ") == 2
-    # The first read is one of the core's headers; the last ones are of names.
-    assert found[0] != found[-1]
-    assert any(b"first+" not in done.out and b"end: outermost: " in done.out for done in found) == (file == "program")
-
-
 def test_truncated_right_after_loading(folder: Path) -> None:
     """In a separate process, because SIGBUS would end the tests."""
     (folder / "big.o").write_bytes(file_of("big.o"))
@@ -261,21 +206,6 @@ def test_truncated_right_after_loading(folder: Path) -> None:
 
 
 # Other changes
-
-
-@pytest.mark.parametrize("call", ["cfi2sframe.conversion:convert_image", "cfi2sframe.emit:check"])
-@pytest.mark.parametrize("name", ["big.o", "big.so"])
-@pytest.mark.parametrize("action", ["grow", "swap"])
-def test_a_file_that_grows_or_is_replaced_is_converted_again(folder: Path, name: str, call: str, action: str) -> None:
-    data = file_of(name)
-    (folder / name).write_bytes(data)
-    new = data + bytes(4096)
-    if action == "swap":
-        (folder / f"{name}.other").write_bytes(new)
-    done, has_come = run_with(folder, ("--in-place", name), call, name, action=action)
-    assert has_come
-    assert done == (0, b"", "")
-    assert contents(folder) == {name: converted(new)}
 
 
 # Descriptors

@@ -102,18 +102,6 @@ def test_any_depths(arch: Arch, steps: list[tuple[int, int]]) -> None:
     assert entry.fde.pc_range == delta
 
 
-def test_padding_is_no_part_of_a_function() -> None:
-    first, second = cfi_of(AMD64, GoFunction(0, DEPTHS), GoFunction(48, DEPTHS), end=64).entries
-    # The second one's depths go on for longer than the table lets it.
-    assert (first.fde.pc_range, second.fde.pc_range) == (32, 16)
-
-
-def test_functions_without_depths_have_no_fde() -> None:
-    assert [
-        e.fde.pc_begin_vaddr - TEXT_VADDR for e in cfi_of(AMD64, GoFunction(0), GoFunction(32, DEPTHS)).entries
-    ] == [32]
-
-
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 @pytest.mark.parametrize("flags", [TOP_FRAME, TOP_FRAME | SP_WRITE])
 def test_the_outermost_function(arch: Arch, flags: int) -> None:
@@ -189,12 +177,6 @@ def test_a_damaged_function_costs_itself(name: str) -> None:
     table = image.bytes_at(TABLE_VADDR + damaged.offset, 4)
     assert table == struct.pack("<I", 32)
     assert verify(convert(image)).is_clean
-
-
-def test_functions_that_do_not_ascend() -> None:
-    cfi = cfi_of(AMD64, GoFunction(32, DEPTHS), GoFunction(0, DEPTHS), GoFunction(0, DEPTHS), GoFunction(64, DEPTHS))
-    assert [e.fde.pc_begin_vaddr - TEXT_VADDR for e in cfi.entries] == [0, 64]
-    assert len(cfi.damaged) == 2
 
 
 def test_c_code_comes_first() -> None:

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_an_insertion_precedes_a_replacement_at_its_offset() -> None:
-    splices = [Splice(2, 2, b"CD"), Splice(2, 0, b"-"), Splice(0, 1, b"A"), Splice(2, 0, b"+")]
-    assert b"".join(apply(b"abcdef", ordered(splices))) == b"Ab-+CDef"
-
-
 def test_two_replacements_of_one_byte_are_refused() -> None:
     for splices in ([Splice(2, 2, b""), Splice(3, 1, b"")], [Splice(2, 1, b"x"), Splice(2, 1, b"y")]):
         with pytest.raises(EmbedError, match=r"0x[23]"):

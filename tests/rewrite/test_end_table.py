@@ -99,11 +99,6 @@ def test_a_program_without_other_room(tmp_path: Path) -> None:
     assert mapped(converted) == [("main", LARGE, checksum(sframe(LARGE)))]
 
 
-def test_a_better_way_is_taken(program: Callable[..., Path]) -> None:
-    data = program().read_bytes()
-    assert plan_embedding(data, LARGE, may_move_table=True) == plan_embedding(data, LARGE)
-
-
 @pytest.mark.usefixtures("no_other_way")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 @pytest.mark.parametrize(
@@ -183,27 +178,3 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, second: int) ->
     write(tmp_path / "second", rewritten)
     assert run(tmp_path / "second") == run(original)
     assert mapped(tmp_path / "second") == [("main", second, checksum(sframe(second)))]
-
-
-@pytest.mark.usefixtures("no_other_way")
-def test_too_much_bss(tmp_path: Path) -> None:
-    """What .bss has in memory would be zeros in the file."""
-    need("gcc")
-    source, large = tmp_path / "large.c", tmp_path / "large"
-    source.write_text("static char zeroed[1 << 26]; int main(int n, char **v) { return zeroed[n] + !v; }\n")
-    assert run("gcc", "-O0", "-o", large, source).status == 0
-    with pytest.raises(EmbedError, match="zero bytes would be needed"):
-        plan_embedding(large.read_bytes(), LARGE, may_move_table=True)
-
-
-def test_a_library_that_patchelf_grew(program: Callable[..., Path], tmp_path: Path) -> None:
-    """It fills the old place of moved sections with X, which is room for program headers."""
-    need("patchelf")
-    library, grown, converted = (tmp_path / f"{name}.so" for name in ("library", "grown", "converted"))
-    compile_program(library, "library.cpp", ["-shared", "-fPIC"])
-    assert run("patchelf", "--set-rpath", "/opt/" + "x" * 200, "--output", grown, library).status == 0
-    expected = run(program(), grown)
-    plan = embed(grown, converted, LARGE)
-    assert plan.headers[-1] in ("free-entries", "repeated-note", "moved-sections")
-    assert run(program(), converted) == expected
-    assert mapped(program(), converted) == [("converted.so", LARGE, checksum(sframe(LARGE)))]

@@ -12,9 +12,9 @@ from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import parse_headers
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.rewrite.edits import apply
-from cfi2sframe.rewrite.front_page import front_page, without_front_page
+from cfi2sframe.rewrite.front_page import front_page
 from cfi2sframe.rewrite.gate import open_linked
-from cfi2sframe.rewrite.linked import plan_embedding, remove_section, self_check, write_embedding
+from cfi2sframe.rewrite.linked import remove_section
 from cfi2sframe.rewrite.reread.front import check_front_page
 from tests.rewrite.test_later_tools import COMMANDS, Command, run_command
 from tests.support.embedded import LARGE, SMALL, checksum, compile_program, embed, mapped, run, sframe, take_out, write
@@ -113,16 +113,6 @@ def test_survives(
     assert mapped(tmp_path / "removed") == []
 
 
-def test_a_larger_section_replaces_it(static: Callable[..., Path], tmp_path: Path) -> None:
-    embed(static(), tmp_path / "first", LARGE)
-    data = (tmp_path / "first").read_bytes()
-    plan = plan_embedding(data, 2 * LARGE, replace=True)
-    rewritten = b"".join(write_embedding(data, plan, sframe(2 * LARGE)))
-    self_check(data, rewritten, plan, sframe(2 * LARGE))
-    embed(static(), tmp_path / "direct", 2 * LARGE)
-    assert rewritten == (tmp_path / "direct").read_bytes()
-
-
 def _page_is_possible(tmp_path: Path, name: str, flags: Sequence[str]) -> bool:
     compile_program(tmp_path / name, "plain.c", flags)
     return front_page(open_linked((tmp_path / name).read_bytes())) is not None
@@ -168,21 +158,6 @@ def test_the_re_read_knows_every_byte_of_the_page(pair: tuple[bytes, bytes]) -> 
         assert _is_refused(original, bytes(changed)), hex(at)
 
 
-def test_the_re_read_knows_what_follows(pair: tuple[bytes, bytes]) -> None:
-    original, grown = pair
-    headers = parse_headers(grown)
-    table = headers.file.section_headers_offset
-    places = [FIRST_PAGE_SIZE, FIRST_PAGE_SIZE + 64, len(grown) - 1, *range(table, table + 64 * 4, 3)]
-    places += [section.file_offset for section in headers.sections if section.is_stored]
-    for at in places:
-        changed = bytearray(grown)
-        changed[at] ^= 0x10
-        assert _is_refused(original, bytes(changed)), hex(at)
-    assert _is_refused(original, grown + bytes(FIRST_PAGE_SIZE))
-    assert _is_refused(original, original)
-    assert _is_refused(grown, original)
-
-
 def test_the_re_read_knows_notes_that_moved_alone(pair: tuple[bytes, bytes]) -> None:
     """A build-id that no PT_NOTE leads to, and a PT_NOTE that leads to no build-id."""
     original, grown = pair
@@ -197,17 +172,6 @@ def test_the_re_read_knows_notes_that_moved_alone(pair: tuple[bytes, bytes]) -> 
     header = section._replace(file_offset=section.file_offset + FIRST_PAGE_SIZE).pack("<")
     at = new.file.section_headers_offset + 64 * index
     assert _is_refused(original, grown[:at] + header + grown[at + 64 :])
-
-
-def test_only_such_a_page_is_taken_away(pair: tuple[bytes, bytes]) -> None:
-    """Whatever else another file header on the second page of a program means."""
-    original, grown = pair
-    assert b"".join(without_front_page(apply(grown, ()))) == original
-    assert b"".join(without_front_page(apply(original, ()))) == original
-    for at in (1024, FIRST_PAGE_SIZE + 17, FIRST_PAGE_SIZE + 32, FIRST_PAGE_SIZE + 56, FIRST_PAGE_SIZE + 64):
-        changed = bytearray(grown)
-        changed[at] ^= 1
-        assert b"".join(without_front_page(apply(bytes(changed), ()))) == bytes(changed), hex(at)
 
 
 def test_a_removed_page_is_checked(static: Callable[..., Path], tmp_path: Path) -> None:

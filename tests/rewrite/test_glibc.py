@@ -9,7 +9,6 @@ rows.
 
 from __future__ import annotations
 
-import platform
 import re
 import shutil
 import subprocess
@@ -218,20 +217,3 @@ def test_what_glibc_cannot_read(place: str, options: Options, converted: Callabl
 def test_return_addresses_in_padding(place: str, unpadded: World) -> None:
     """The reader looks up the return address itself, so without padding these stacks are lost."""
     assert NONE.fullmatch(unpadded.answer(place))
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="this is what glibc does on AMD64")
-def test_a_gap_may_look_like_the_end(converted: Callable[[Options], World]) -> None:
-    """A function without rows leaves the trace to DWARF, or ends it if RBP is 0, as in the outermost frame."""
-    world = converted(VERSION_2)
-    assert NONE.fullmatch(world.answer("gap"))
-    assert re.fullmatch(r"differ at 3 of \d+: the end instead of .*", world.answer("gap-rbp-0"))
-
-
-@pytest.mark.parametrize(("left", "hurt"), [("libplaces.so", "library"), ("libstdc++.so.6", "terminate-uncaught")])
-def test_one_module_without_a_section(left: str, hurt: str, converted: Callable[[Options, str], World]) -> None:
-    """It costs the traces that pass it, and no others."""
-    world = converted(VERSION_2, left)
-    assert NONE.fullmatch(world.answer(hurt))
-    for place in {"deep", "library", "terminate-uncaught"} - {hurt}:
-        assert SAME.fullmatch(world.answer(place))

@@ -191,37 +191,6 @@ def test_separate_debug_file(
             assert mapped(tmp_path / "joined") == [("main", size, checksum(sframe(size)))]
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("kind", ["pie", "nopie", "static", "static-pie"])
-@pytest.mark.parametrize("linker", ["bfd", "lld", "mold"])
-def test_readers_print_what_they_printed_before(
-    program: Callable[..., Path], tmp_path: Path, linker: str, kind: str, size: int
-) -> None:
-    need("readelf", "eu-unstrip", "file", "nm")
-    original = program(linker, kind)
-    folder = tmp_path / "new"
-    folder.mkdir()
-    converted = folder / original.name
-    embed(original, converted, size)
-
-    def seen(path: Path, *command: str) -> list[str]:
-        return sorted(run(*command, path).output.replace(str(path), "FILE").splitlines())
-
-    # The address of the note, after the @, may be another.
-    assert (
-        seen(converted, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0]
-        == (seen(original, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0])
-    )
-    if (linker, kind) != ("lld", "static-pie"):
-        # There `file` overlooks the build-id at first, and finds it in the rewritten file.
-        assert seen(converted, "file", "-b") == seen(original, "file", "-b")
-    assert seen(converted, "readelf", "-n") == seen(original, "readelf", "-n")
-    assert seen(converted, "readelf", "-rW") == seen(original, "readelf", "-rW")
-    # Only the local symbol for a moved note has another address.
-    names = [[line.split()[-2:] for line in seen(path, "nm")] for path in (original, converted)]
-    assert sorted(names[0]) == sorted(names[1])
-
-
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
 @pytest.mark.parametrize("linker", ["bfd", "lld"])
 def test_core_dump_names_the_build_id(program: Callable[..., Path], tmp_path: Path, linker: str, kind: str) -> None:

@@ -13,7 +13,7 @@ from cfi2sframe.api import verify
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.emit import check, emit
 from tests.support.meaning import differences_in_meaning
-from tests.support.project import Source, generate
+from tests.support.project import units
 from tests.support.targets import AARCH64, S390, Target, run
 
 if TYPE_CHECKING:
@@ -68,17 +68,6 @@ class Objects(NamedTuple):
     ours: list[Path]
 
 
-def _sources() -> list[Source]:
-    """The C files of the generated program, and a main function that calls most of their functions."""
-    parts = [source for source in generate() if source.name.endswith(".c")]
-    names = [name for part in parts for name in re.findall(r"\bnumber (c\d+_\d+)\(number x\)", part.text)]
-    assert len(names) >= FEWEST_FUNCTIONS
-    declarations = "".join(f"number {name}(number);\n" for name in names)
-    calls = "".join(f"  total = total * 31 + {name}(total % 50 + {n});\n" for n, name in enumerate(names))
-    main = f"#include <stdio.h>\ntypedef unsigned long number;\n{declarations}int main(void)\n{{\n  number total = 1;\n"
-    return [*parts, Source("main.c", f'{main}{calls}  printf("total %lx\\n", total);\n  return 0;\n}}\n')]
-
-
 @pytest.fixture(scope="module", params=GENERATIONS)
 def objects(
     request: pytest.FixtureRequest,
@@ -94,11 +83,10 @@ def objects(
     (folder / "tools").mkdir()
     (folder / "tools" / "ld").symlink_to(tools.tool("ld", target.name))
     found = Objects(generation, folder / "tools", [], [])
-    for number, source in enumerate(_sources()):
-        path, assembly = folder / source.name, folder / f"{source.name}.s"
-        path.write_text(source.text)
-        run([compiler, *FLAGS, *MORE_FLAGS[target][number % 3], "-S", path, "-o", assembly])
-        plain, theirs, ours = (folder / f"{source.name}.{kind}.o" for kind in ("plain", "theirs", "ours"))
+    for number, (name, source, flags) in enumerate(units(with_cpp=False)):
+        assembly = folder / f"{name}.s"
+        run([compiler, *FLAGS, *flags, *MORE_FLAGS[target][number % 3], "-S", source, "-o", assembly])
+        plain, theirs, ours = (folder / f"{name}.{kind}.o" for kind in ("plain", "theirs", "ours"))
         run([assembler, assembly, "-o", plain])
         run([assembler, "--gsframe", assembly, "-o", theirs])
         emitted = emit(convert(load(str(plain)), generation.options), section_type=generation.section_type)

@@ -7,14 +7,11 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cfi2sframe.elf.constants import PT_NOTE
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.gate import LinkedFile, open_linked
 from cfi2sframe.rewrite.linked import plan_embedding, self_check
-from cfi2sframe.rewrite.loader_notes import notes_in
 from cfi2sframe.rewrite.note_addresses import may_be_elsewhere
 from cfi2sframe.rewrite.relocated import relocated_addresses
 from tests.support.embedded import LARGE, embed, need, run, sframe, take_out
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
 
 IMAGE: Final = range(0x400000, 0x500000)
 VADDR: Final = 0x400300
-MOZILLA: Final = b"mozannotation\0"
-MOZILLA_TYPE: Final = 0x415A4F4D
 
 
 def note(owner: bytes, content: bytes, kind: int = 1, order: str = "<") -> bytes:
@@ -51,41 +46,6 @@ def test_addresses_relative_to_the_note(order: str) -> None:
         assert not stays_right(note(b"Crashpad\0", struct.pack(order + "q", target - at), order=order), order)
     for target in (IMAGE.start - 1, IMAGE.stop, at, 0x2032303236):
         assert stays_right(note(b"Crashpad\0", struct.pack(order + "q", target - at), order=order), order)
-
-
-def test_a_note_after_others() -> None:
-    """Also where its descriptor has more in it, at a multiple of 4."""
-    other = note(b"Other\0", b"text" * 3)
-    distance = IMAGE.start - (VADDR + len(other) + 24 + 4)
-    assert not stays_right(other + note(b"Crashpad\0", struct.pack("<iq", -1, distance)))
-    assert stays_right(other + note(b"Crashpad\0", struct.pack("<iq", -1, distance - 1)))
-
-
-def test_notes_that_hold_none() -> None:
-    assert stays_right(note(b"Go\0\0", b"2hPBDFRkGBZMhHnYkMRM/7bBMVNdqzSxjoUbBpwTn/uR4ryKbCqhPvDYrONyEJ", 4))
-    assert stays_right(note(b"mzbldid\0", b"20261103151912\0"))
-    # The kernel version in an ABI tag looks like a small distance.
-    assert stays_right(note(b"GNU\0", struct.pack("<IIII", 0, 4, 19, 0)))
-    assert not stays_right(note(b"Other\0", struct.pack("<IIIII", 0, 4, 190, 0, 0)))
-    annotation = struct.pack("<qq", 0x1000, IMAGE.start - VADDR - 36)
-    assert stays_right(note(MOZILLA, annotation, MOZILLA_TYPE))
-    assert not stays_right(note(MOZILLA, annotation, MOZILLA_TYPE + 1))
-
-
-def test_bytes_that_are_no_notes() -> None:
-    whole = note(b"Go\0\0", b"text")
-    assert stays_right(b"")
-    assert not any(stays_right(whole[:size]) for size in range(1, len(whole)))
-
-
-@pytest.mark.property
-@given(st.lists(st.tuples(st.sampled_from([b"", b"Go\0\0", b"GNU\0", MOZILLA]), st.binary(max_size=20)), max_size=5))
-def test_descriptors_are_where_notes_say(parts: list[tuple[bytes, bytes]]) -> None:
-    data = b"".join(note(owner, content) for owner, content in parts)
-    found = notes_in(data, "<", 4)
-    assert found is not None
-    assert [(one.owner, one.content) for one in found] == parts
-    assert all(data[one.content_offset :].startswith(one.content) for one in found)
 
 
 def _noted(*notes: bytes) -> bytes:

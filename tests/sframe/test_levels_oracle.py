@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions cut and joined (-O2): every reader takes them, and every PC keeps its row.
 
-Readers of sections: GNU readelf of three releases, LLVM's, and strict ones as in kernels. Readers of the CFI: readelf
-and llvm-dwarfdump, with whose rows those of the sections are compared.
+Readers of sections: GNU readelf of three releases, and strict ones as in kernels. Readers of the CFI: pyelftools and
+llvm-dwarfdump, with whose rows those of the sections are compared.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ import pytest
 from cfi2sframe import Options, convert, decode, load, verify
 from tests.sframe.test_readelf_accepts import READERS, check_file
 from tests.support.kernel_reader import code_of, complaints
-from tests.support.oracle.rows import Reader, compare_rows
+from tests.support.oracle.rows import compare_rows
 from tests.support.sums import check_sums
-from tests.support.targets import AARCH64, S390, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Tool
-    from tests.support.targets import Target
 
 pytestmark = [pytest.mark.oracle, pytest.mark.corpus]
 
@@ -72,21 +70,15 @@ def test_strict_readers_are_content(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("printer", ["readelf", "llvm-dwarfdump"])
-@pytest.mark.parametrize("target", [None, AARCH64, S390], ids=lambda target: label(target) if target else "amd64")
+@pytest.mark.parametrize("arch", LIBRARIES)
 def test_rows_are_those_of_another_reader_of_the_cfi(
-    target: Target | None,
+    arch: CorpusArch,
     name: str,
-    printer: Literal["readelf", "llvm-dwarfdump"],
-    binutils: Callable[[BinutilsVersion], Binutils],
     llvm_dwarfdump: Callable[[Literal["newest", "machine"]], Tool],
     corpus: Callable[[CorpusArch], Path],
 ) -> None:
     """At every boundary of either, in both versions."""
-    arch = target.name if target else "amd64"
-    tool = binutils("newest").tool("readelf", arch) if printer == "readelf" else str(llvm_dwarfdump("newest").path)
-    path = path_of(name, target.corpus if target else "amd64", corpus)
     for version in (2, 3):
-        found = compare_rows(Reader(printer, tool), path, version, arch, 2)
+        found = compare_rows(path_of(name, arch, corpus), version, 2, str(llvm_dwarfdump("newest").path))
         assert found.problems == [], version
         assert found.points > 2 * found.described

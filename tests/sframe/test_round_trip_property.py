@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pickle
-from itertools import pairwise
 from typing import Literal
 
 from hypothesis import given
@@ -198,14 +197,6 @@ def test_sizes_add_up(drawn: tuple[Section, Arch, int]) -> None:
     assert decoded.header.fre_count == sum(len(function.body.rows) for function in section.functions)
 
 
-@given(sections())
-def test_encoding_is_deterministic(drawn: tuple[Section, Arch, int]) -> None:
-    """Equal sections give equal bytes, whichever of their parts are one object."""
-    section, arch, vaddr = drawn
-    apart = with_functions(section, (pickle.loads(pickle.dumps(f)) for f in section.functions))  # noqa: S301
-    assert encode(apart, arch, vaddr) == encode(section, arch, vaddr)
-
-
 @given(sections(), st.sampled_from(ORDERS))
 def test_sharing_changes_no_meaning(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
     """Functions that share rows decode as they do with rows of their own, from no more bytes."""
@@ -257,14 +248,3 @@ def test_lookup_finds_the_row_in_force(drawn: tuple[Section, Arch, int], data: s
     assert found is not None
     assert found.function.start_vaddr == holders[0].start_vaddr
     assert (found.row.row if found.row else None) == naive_row(holders[0], pc, section.version)
-
-
-@given(sections())
-def test_functions_are_found_in_any_order(drawn: tuple[Section, Arch, int]) -> None:
-    section, arch, vaddr = drawn
-    lookup = Lookup(decode_section(encode(section, arch, vaddr), vaddr))
-    assert all(a < b for a, b in pairwise(lookup.starts))
-    for index, function in enumerate(section.functions):
-        found = lookup.find(function.start_vaddr)
-        assert found is not None
-        assert found.function.index == index

@@ -12,8 +12,8 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_LE, S390X
 from cfi2sframe.arch import Arch as AbiRecord
-from tests.support.oracle.frames import Arch as ArchName  # noqa: TC001 - the same
-from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - the same
+from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - fields of a record
+from tests.support.oracle.tools import Target as ArchName  # noqa: TC001
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,28 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GNU readelf makes of the CFI of a damaged file, against the section that is made of the same file."""
+"""What pyelftools makes of the CFI of a damaged file, against the section that is made of the same file."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import Lookup, Options, decode, load
 from tests.support.oracle.compare import difference, row_at
-from tests.support.oracle.frames import OracleOutputError
-from tests.support.oracle.readelf_frames import parse_readelf_frames
+from tests.support.oracle.elftools_rows import ReaderError, fdes_in
 from tests.support.variants import convert_without_stubs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from cfi2sframe.arch import Arch
-    from tests.support.oracle.frames import Arch as ArchName
-    from tests.support.oracle.frames import OracleFde, OracleSection
-
-_ENTRY: Final = re.compile(r'[0-9a-f]+ [0-9a-f]+ [0-9a-f]+ (FDE cie=[0-9a-f]+ pc=[0-9a-f]+\.\.[0-9a-f]+|CIE ".*" cf=)')
-_ARCH_NAMES: Final[dict[str, ArchName]] = {"AMD64": "amd64", "s390x": "s390x", "AArch64": "aarch64"}
+    from cfi2sframe.elf.cfi import CfiSection
+from tests.support.oracle.elftools_rows import Fde
 
 
 class Verdict(NamedTuple):
@@ -33,16 +27,17 @@ class Verdict(NamedTuple):
     silence: str = ""
 
 
-def read_independently(readelf: str, path: Path, section: tuple[bytes, int] | None = None) -> Verdict:
-    """Compare the conversion of a linked file with readelf's rows; `section` (bytes, address) instead, where given."""
+def read_independently(path: Path, section: tuple[bytes, int] | None = None) -> Verdict:
+    """Compare the conversion of a linked file, or a section (bytes, address), with pyelftools' rows."""
     image = load(path)
+    # Stubs are described by their instructions, of which a reader of CFI knows nothing.
     conversion = convert_without_stubs(image, Options())
-    arch_name = _ARCH_NAMES.get(image.arch.name)
-    if image.is_relocatable or arch_name is None:
-        return Verdict(0, (), "an object, or an ABI without a parser")
-    shown = _frames(readelf, path, arch_name)
-    if isinstance(shown, str):
-        return Verdict(0, (), shown)
+    if image.is_relocatable:
+        return Verdict(0, (), "an object")
+    try:
+        fdes = [fde for s in conversion.cfi.sections for fde in _fdes(s, image.arch)]
+    except ReaderError:
+        return Verdict(0, (), "pyelftools raises")
     data, vaddr = section or (conversion.data, conversion.section_vaddr)
     if not data:
         return Verdict(0, (), "nothing but stubs is described")
@@ -51,10 +46,9 @@ def read_independently(readelf: str, path: Path, section: tuple[bytes, int] | No
     absent: set[int] = {entry.fde.pc_begin_vaddr for entry, _ in conversion.left_out}
     absent |= {conversion.cfi.entries[n].fde.pc_begin_vaddr for n in conversion.code_map.dropped}
     absent |= {failure.start_vaddr for failure in conversion.cfi.damaged if failure.start_vaddr is not None}
-    names = {s.name for s in conversion.cfi.sections}
     holes = list(conversion.outcomes.holes(conversion.cfi.entries, conversion.code_map.pieces))
     count, problems = 0, list[str]()
-    for fde in _alone(_fdes(shown, names, image.arch)):
+    for fde in _alone(fdes):
         if fde.pc_begin_vaddr in absent:
             continue
         if (fde.pc_begin_vaddr, fde.pc_end_vaddr) not in known:
@@ -72,39 +66,22 @@ def read_independently(readelf: str, path: Path, section: tuple[bytes, int] | No
             if row is None or found is None or found.row is None:
                 problems.append(f"0x{pc:x}: {row} against {found}")
                 continue
-            problem = difference(row, found.row.row.state, shows_unsaid=False, arch=image.arch)
+            problem = difference(row, found.row.row.state, image.arch, fde.ra_column)
             if problem is not None:
                 problems.append(f"0x{pc:x}: {problem}")
     return Verdict(count, tuple(problems))
 
 
-def _frames(readelf: str, path: Path, arch_name: ArchName) -> tuple[OracleSection, ...] | str:
-    """Return what readelf shows, or why it is of no use: where it has complaints, it reads on from a guess."""
-    command = [readelf, "-wNF", str(path)]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    except subprocess.TimeoutExpired:
-        return "readelf takes too long"
-    if done.returncode or done.stderr:
-        return "readelf complains"
-    lines = done.stdout.decode("utf-8", "replace").splitlines()
-    if any((" FDE " in line or " CIE " in line) and not _ENTRY.match(line) for line in lines):
-        # What stands there instead of an entry's head would give its rows to the entry before it.
-        return "readelf shows a damaged entry"
-    try:
-        return parse_readelf_frames(lines, arch_name)
-    except OracleOutputError as error:
-        return f"readelf shows what its parser does not know: {error}"
+def _fdes(section: CfiSection, arch: Arch) -> Iterator[Fde]:
+    if section.kind != "eh_frame":
+        # In `.debug_frame`, pyelftools takes the augmentation data of FDEs for instructions.
+        return
+    for fde in fdes_in(bytes(section.data), section.vaddr, little_endian=arch.byte_order == "<"):
+        if fde.ra_column == arch.ra_register and fde.rows:
+            yield fde
 
 
-def _fdes(sections: tuple[OracleSection, ...], names: set[str], arch: Arch) -> Iterator[OracleFde]:
-    for section in sections:
-        if section.name in names:
-            columns = {cie.section_offset: cie.ra_register for cie in section.cies}
-            yield from (fde for fde in section.fdes if columns.get(fde.cie_offset) == arch.ra_register)
-
-
-def _alone(fdes: Iterator[OracleFde]) -> Iterator[OracleFde]:
+def _alone(fdes: Iterable[Fde]) -> Iterator[Fde]:
     """Yield the FDEs that share no address with another one: where two have it, the truth is open."""
     ordered = sorted(fdes, key=lambda fde: fde.pc_begin_vaddr)
     furthest = -1
