@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure what a conversion costs: CPU time as a ratio to `readelf -wF`, which prints the same rows.
 
-speed.py [--rounds N] [FILE...]      default: the largest libLLVM of this machine, gdb, libc.so.6
+speed.py [--rounds N] [FILE...]      default: the largest libLLVM of this machine, gdb, git
 
 Commands alternate, A B A B: load of other programs slows all of them. A ratio is the median over the rounds; the first
 round warms caches and does not count.
@@ -61,7 +61,7 @@ def chosen_files() -> Iterator[Path]:
     """Yield the files to measure by default, those that are there."""
     libraries = sorted({path.resolve() for path in Path("/usr/lib").glob("*/libLLVM*.so*")}, key=os.path.getsize)
     yield from libraries[-1:]
-    candidates = (Path("/usr/bin/gdb"), *Path("/usr/lib").glob("*-linux-gnu/libc.so.6"))
+    candidates = (Path("/usr/bin/gdb"), Path("/usr/bin/git"))
     yield from (path for path in candidates if path.exists())
 
 

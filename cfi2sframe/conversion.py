@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
 #: The most rows of a range at level 2: readers walk them one after the other. With 24, sections are 2 % larger than
-#: with 256, and a look-up walks 7 rows instead of 17 (docs/lab/size-and-speed.md).
+#: with 256, and a look-up walks 7 rows instead of 17.
 _MAX_ROWS: Final = 24
 
 Level = Literal[0, 1, 2]
