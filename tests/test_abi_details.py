@@ -118,13 +118,6 @@ def test_rows_of_a_source(
     assert marks == (case.marks if version == 3 else case.marks.replace("S", ""))
 
 
-def test_every_source_has_a_case_or_is_plain() -> None:
-    """Plain: nothing in there needs more than what the comparison with GNU as looks at."""
-    plain = {"leaf.s", "val-offset-sp.s", "ra-without-fp.s", "offset-8-bit-edge.s"}
-    for target in TARGETS:
-        assert set(target.sources) - {case.source for case in CASES if case.target is target} <= plain
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_tagged_stacks_change_nothing(
     version: int, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
@@ -149,16 +142,6 @@ def test_the_padding_words(binutils: Callable[[BinutilsVersion], Binutils], tmp_
         run([binutils("newest").tool("as", target.name), target.source("fp-without-ra.s"), "-o", made])
         conversion = convert(load(str(made)))
         assert bytes.fromhex(words) in conversion.data, conversion.data.hex(" ")
-
-
-def test_version_1_of_s390x_names_version_2(
-    binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made, out = tmp_path / "made.o", tmp_path / "out.sframe"
-    run([binutils("newest").tool("as", "s390x"), S390.source("leaf.s"), "-o", made])
-    assert main([str(made), "-o", str(out), "--sframe-version", "1"]) in (2, 3)
-    assert capsys.readouterr().err.endswith("SFrame version 1 does not define s390x; version 2 does\n")
-    assert not out.exists()
 
 
 #: An encoding of FDE addresses, and how an assembler writes such a field; each takes another relocation.

@@ -171,13 +171,6 @@ def test_every_range_has_one_outcome(ranges: list[Range]) -> None:
         assert (reason is DropReason.DUPLICATE) <= (ranges[number] in ranges[:number])
 
 
-@given(RANGES)
-def test_neighbouring_pieces_of_one_range_are_one(ranges: list[Range]) -> None:
-    """No range is cut where nothing else holds."""
-    pieces = arranged(ranges).pieces.records
-    assert all(a.number != b.number or a.end_vaddr < b.start_vaddr for a, b in pairwise(pieces))
-
-
 @given(RANGES, st.lists(st.integers(0, 12), max_size=3))
 def test_sources(ranges: list[Range], cuts: list[int]) -> None:
     """What a source holds is what it holds by itself, without the addresses of better ones."""
@@ -230,12 +223,6 @@ def test_cut(start: int, end: int, expected: list[tuple[int, int]]) -> None:
     part = whole.cut(start, end)
     assert rows_of(part) == expected
     assert part[2:] == whole[2:]
-
-
-def test_an_uncut_body_stays_the_same_object() -> None:
-    """Equal functions are found by identity."""
-    whole = body(0, 4, 8)
-    assert whole.cut(0, 9) is whole
 
 
 @given(st.lists(st.integers(1, 60), unique=True, max_size=8), st.integers(0, 59), st.integers(1, 60))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from tests.support.cfi_instructions import sleb128, uleb128
+from tests.support.cfi_asm import sleb128, uleb128
 from tests.support.oracle.elftools_rows import Cfa, Expression, Rule
 
 if TYPE_CHECKING:
