@@ -75,8 +75,9 @@ test-compiled: venv ## compile the hot modules and run the tests of what they do
 slow: venv ## run the tests that take minutes: large links, samples of running programs
 	$(BIN)/pytest -n auto -m slow
 
-golden: venv ## rewrite what is expected of the golden objects; read the difference before committing it
+golden: venv ## rewrite what is expected of the golden objects and of the verbs' words; read the difference before committing it
 	$(BIN)/python -m tests.golden.expected
+	$(BIN)/python -m tests.golden.verbs
 
 lint: venv ## check style and formatting
 	$(BIN)/ruff check .
