@@ -162,42 +162,21 @@ def test_names_of_functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert name in capsys.readouterr().out
 
 
-def test_by_folder_and_section(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_by_folder(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tree), "--by", "folder"]) == EXIT_SUCCESS
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[3:6]] == [
         f"{tree}/sub",
         str(tree),
         "folders",
     ]
-    assert main(["size", str(tree), "--by", "section", "--format", "csv"]) == EXIT_SUCCESS
-    assert capsys.readouterr().out.startswith("section,fdes,code_size,cfi_size,sframe_size\r\n.text,33,")
-
-
-def test_by_package(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tree / "var/lib/dpkg/info"
-    info.mkdir(parents=True)
-    (info / "tools:amd64.list").write_text("/sub/b.so\n")
-    assert main(["size", str(tree), "--by", "package"]) == EXIT_SUCCESS
-    out, err = capsys.readouterr()
-    assert [line.split(maxsplit=7)[-1] for line in out.splitlines()[3:5]] == ["tools:amd64", "(no package)"]
-    assert err == ""
-    (info / "tools:amd64.list").write_text("/none\n")
-    assert main(["size", str(tree), "--by", "package"]) == EXIT_SUCCESS
-    assert capsys.readouterr().err == (
-        "cfi2sframe: warning: no package has any of these files; --by folder adds them up by where they are\n"
-    )
-    monkeypatch.setattr("cfi2sframe.files.packages._database_in", lambda _: None)
-    assert main(["size", str(tree), "--by", "package"]) == EXIT_USAGE
-    assert capsys.readouterr().err == (
-        f"cfi2sframe: error: there is no package database for {tree}/a.so (nor for 1 more): use --by folder, or name "
-        "package files\n"
-    )
+    assert main(["size", str(tree), "--by", "folder", "--format", "csv"]) == EXIT_SUCCESS
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[:2] for line in lines] == [["folder", "files"], [f"{tree}/sub", "1"], [str(tree), "1"]]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["x", "--by", "section", "--sort", "gnu"], "sections cannot be sorted by gnu, but by sframe, ratio, cfi, "),
         (["--compare", "x", "y", "--by", "folder"], "--compare goes by file, not by folder"),
         (["x", "--format", "xml"], "invalid choice: 'xml'"),
     ],

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,3 +68,16 @@ def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[
         else:
             sources.append(item)
     return sources, failures
+
+
+def folders_of(measured: Iterable[Measured]) -> dict[str, str]:
+    """Return the folder of each file; that of a packaged file is a folder of the package."""
+    return {result.name: _folder(each.source, result.name) for each in measured for result in each.results}
+
+
+def _folder(source: Source, name: str) -> str:
+    folder = os.path.dirname(source.name) or "."
+    if source.kind not in ("deb", "rpm") or name == source.name:
+        return folder
+    inside = os.path.dirname(name.removeprefix(f"{source.name}(").removesuffix(")"))
+    return f"{source.name}({inside})"
