@@ -196,7 +196,7 @@ def _hint(arguments: argparse.Namespace, outcome: Outcome) -> str:
     container = kind_of_container(outcome.name)
     if container == "archive":
         return " but a static archive; convert the objects before ar puts them in"
-    return " but a package; convert its files before they are packed" if container else ""
+    return " but a package; convert its files before they are packed" if container == "package" else ""
 
 
 def say_end(arguments: argparse.Namespace, outcome: Outcome) -> None:

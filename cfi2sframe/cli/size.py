@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `size`: what SFrame costs, for files, trees, archives and packages, in every version."""
+"""The verb `size`: what SFrame costs, for files, trees and archives, in every version."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
     )
-    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    add_inputs(parser, "an ELF file, a folder or a static archive; - is standard input", is_writing=False)
     _add_measured(parser)
     _add_lines(parser)
 

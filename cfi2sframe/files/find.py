@@ -5,24 +5,21 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.records import AR_MAGIC, RPM_MAGIC, STANDARD_INPUT, THIN_MAGIC, Source, Unusable
+from cfi2sframe.files.records import AR_MAGIC, PACKAGE_MAGICS, STANDARD_INPUT, THIN_MAGIC, Source, Unusable
 from cfi2sframe.files.walk import Walk, elf_files_under
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.files.records import SourceKind
-
 
 #: Enough of a file (bytes) to tell archives and packages apart.
 _START_SIZE: Final = len(AR_MAGIC) + 16
 
 
 def find_sources(paths: Iterable[str], walk: Walk = Walk()) -> Iterator[Source | Unusable]:
-    """Yield what to open under the paths, in their order: ELF files, archives, packages; a folder's ELF files, sorted.
+    """Yield what to open under the paths, in their order: ELF files, archives; a folder's ELF files, sorted.
 
     In folders, further names of a file found before are skipped. A mount point that is not walked into is unusable as
     something with nothing in it (`ErrorKind.UNFIT`).
@@ -70,21 +67,24 @@ def _named(path: str, name: str) -> Source | Unusable:
         return Unusable(name, error.strerror or str(error))
     if start.startswith(THIN_MAGIC):
         return Unusable(name, "a thin archive holds no members; name the objects themselves")
-    return Source(path, name, _kind_by(start) or "elf", status.st_size)
+    container = _container_by(start)
+    if container == "package":
+        return Unusable(name, "a package; unpack it first (dpkg-deb -x, rpm2cpio)")
+    return Source(path, name, container or "elf", status.st_size)
 
 
-def kind_of_container(path: str) -> SourceKind | None:
-    """Return what kind of archive or package a regular file is; None for anything else."""
+def kind_of_container(path: str) -> Literal["archive", "package"] | None:
+    """Return whether a regular file is a static archive or a package; None for anything else."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return None
         with open(path, "rb") as file:
-            return _kind_by(file.read(_START_SIZE))
+            return _container_by(file.read(_START_SIZE))
     except OSError:
         return None
 
 
-def _kind_by(start: bytes) -> SourceKind | None:
-    if start.startswith((AR_MAGIC, THIN_MAGIC)):
-        return "deb" if start[len(AR_MAGIC) :].startswith(b"debian-binary") else "archive"
-    return "rpm" if start.startswith(RPM_MAGIC) else None
+def _container_by(start: bytes) -> Literal["archive", "package"] | None:
+    if start.startswith(PACKAGE_MAGICS):
+        return "package"
+    return "archive" if start.startswith((AR_MAGIC, THIN_MAGIC)) else None

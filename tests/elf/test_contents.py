@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load
 from cfi2sframe.budget import Budget
 from cfi2sframe.elf import contents
-from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, part_of, stream_of
+from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, part_of
 from cfi2sframe.emit import check, emit, remove
 from cfi2sframe.errors import ChangedError, InputError
 
@@ -89,15 +89,6 @@ def test_blocks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = opened(file)
     assert [len(block) for block in whole] == [30, 30, 30, 10]
     assert [len(block) for block in Joined([b"ab", whole.part(0, 40)])] == [2, 30, 10]
-
-
-def test_a_stream(file: Path) -> None:
-    for data in (DATA, opened(file), Joined([DATA[:7], opened(file).part(7, 100)])):
-        stream = stream_of(data)
-        assert (stream.read(5), stream.tell()) == (DATA[:5], 5)
-        assert (stream.seek(90), stream.read()) == (90, DATA[90:])
-        assert (stream.seek(-3, os.SEEK_END), stream.read(9), stream.read(9)) == (97, DATA[97:], b"")
-        assert (stream.seek(200), stream.read(1)) == (200, b"")
 
 
 def test_a_read_that_comes_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,6 @@ FOUND = (
     _found("elf", "usr/bin/a"),
     _found("elf", "b"),
     _found("archive", "usr/lib/c.a", "one.o", "two.o"),
-    _found("deb", "d.deb", "usr/bin/d", "usr/lib/d.so"),
-    _found("rpm", "e.rpm", "e"),
 )
 
 
@@ -42,9 +40,6 @@ def test_folders() -> None:
         "b": ".",
         "usr/lib/c.a(one.o)": "usr/lib",
         "usr/lib/c.a(two.o)": "usr/lib",
-        "d.deb(usr/bin/d)": "d.deb(usr/bin)",
-        "d.deb(usr/lib/d.so)": "d.deb(usr/lib)",
-        "e.rpm(e)": "e.rpm()",
     }
 
 

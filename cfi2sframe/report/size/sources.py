@@ -71,13 +71,5 @@ def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[
 
 
 def folders_of(measured: Iterable[Measured]) -> dict[str, str]:
-    """Return the folder of each file; that of a packaged file is a folder of the package."""
-    return {result.name: _folder(each.source, result.name) for each in measured for result in each.results}
-
-
-def _folder(source: Source, name: str) -> str:
-    folder = os.path.dirname(source.name) or "."
-    if source.kind not in ("deb", "rpm") or name == source.name:
-        return folder
-    inside = os.path.dirname(name.removeprefix(f"{source.name}(").removesuffix(")"))
-    return f"{source.name}({inside})"
+    """Return the folder of each file, of a member the folder of its archive."""
+    return {result.name: os.path.dirname(each.source.name) or "." for each in measured for result in each.results}
