@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
+from cfi2sframe.cli.common import exit_status_of, fail, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
 from cfi2sframe.cli.options import process_count
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError
@@ -49,11 +49,7 @@ def run_batch(
         return fail(error, "")
     known = [stamp is not None and stamp.knows(job) for job in jobs]
     is_alone = is_single(arguments, names) and not known[0]
-    try:
-        here = is_alone and not arguments.executor
-        outcomes = [run_here(jobs[0])] if here else _several(arguments, jobs, known)
-    except RequestError as error:
-        return fail_early(error, arguments.inputs)
+    outcomes = [run_here(jobs[0])] if is_alone else _several(arguments, jobs, known)
     if is_alone:
         say_end(arguments, outcomes[0])
     else:
@@ -135,21 +131,14 @@ def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence
     """Run the jobs that the stamp does not know to be done; report each, in their order."""
     from cfi2sframe.cli.progress import ProgressLine
     from cfi2sframe.jobs.runner import running, size_of
-    from cfi2sframe.pool import named_executor
 
     to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
     size = sum(map(size_of, to_do))
-    count = process_count(arguments)
+    count = 1 if size < POOL_SIZE else process_count(arguments)
     outcomes: list[Outcome] = []
     with (
-        named_executor(arguments.executor, count) as executor,
         ProgressLine(len(to_do), size) as line,
-        running(
-            to_do,
-            count=1 if size < POOL_SIZE else count,
-            executor=executor,
-            on_done=lambda job, _: line.add(size_of(job)),
-        ) as done,
+        running(to_do, count=count, on_done=lambda job, _: line.add(size_of(job))) as done,
     ):
         for job, is_known in zip(jobs, known, strict=True):
             outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state) if is_known else next(done)

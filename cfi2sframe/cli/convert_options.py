@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
 #: Options that have no meaning for a single output, by their names in the namespace.
-_BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf", "stamp", "executor")
+_BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf", "stamp")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -137,11 +137,6 @@ def _add_batch(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--stamp", metavar="FILE", help="record in FILE which files are right, and do not read them next time"
-    )
-    group.add_argument(
-        "--executor",
-        metavar="MODULE:CALLABLE",
-        help="run on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
     )
 
 

@@ -80,11 +80,6 @@ def _add_measured(parser: argparse.ArgumentParser) -> None:
         choices=("code",),
         help="code: also what the instructions say of code that no CFI covers, as convert's --from code",
     )
-    group.add_argument(
-        "--executor",
-        metavar="MODULE:CALLABLE",
-        help="measure on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
-    )
 
 
 def _add_lines(parser: argparse.ArgumentParser) -> None:
@@ -225,7 +220,6 @@ def _compare(arguments: argparse.Namespace) -> SizeComparison:
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> tuple[list[Result], list[Measured]]:
     """Return what cannot be opened, and what was measured."""
     from cfi2sframe.cli.progress import with_progress
-    from cfi2sframe.pool import named_executor
     from cfi2sframe.report.size.measure import Request
     from cfi2sframe.report.size.sources import measure_all, split_found
 
@@ -237,12 +231,9 @@ def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) 
         level=arguments.level,
         source=arguments.source,
     )
-    count = process_count(arguments)
-    measured: list[Measured] = []
-    with named_executor(arguments.executor, count) as executor:
-        results = measure_all(sources, request, count, executor)
-        with closing(results):
-            measured += with_progress(results, _size_of, len(sources), sum(source.size for source in sources))
+    results = measure_all(sources, request, process_count(arguments))
+    with closing(results):
+        measured = list(with_progress(results, _size_of, len(sources), sum(source.size for source in sources)))
     return list(failures), measured
 
 

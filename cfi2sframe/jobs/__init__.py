@@ -2,7 +2,7 @@
 """Files that get their section, or lose it: a work list, one function for each file, and what runs it for many.
 
 jobs = cfi2sframe.jobs.work_list(["build/"], cfi2sframe.jobs.Settings(), recurse=True)
-outcomes = list(cfi2sframe.jobs.run(jobs, executor))
+outcomes = list(cfi2sframe.jobs.run(jobs))
 
 Jobs and outcomes are immutable records that can be pickled, so that any engine can run them: `run_job(job)` does all
 the work on a file, and gives the same bytes wherever it runs.

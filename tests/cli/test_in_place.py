@@ -237,8 +237,6 @@ def test_lists(folder: Path, tmp_path: Path) -> None:
         (("IN", "-", "--in-place"), "standard input cannot be rewritten in place"),
         (("IN", "--check", "--section-address", "4096"), "--section-address belongs to raw bytes"),
         (("IN", "--in-place", "-j", "0"), "not a count from 1: '0'"),
-        (("IN", "--in-place", "--executor", "nonsense"), "not MODULE:CALLABLE"),
-        (("IN", "IN", "--in-place", "--executor", "nonsense"), "not MODULE:CALLABLE"),
     ],
 )
 def test_contradictions(folder: Path, words: tuple[str, ...], message: str) -> None:
@@ -389,21 +387,3 @@ def test_checking_writes_no_stamp(folder: Path, tmp_path: Path) -> None:
     stamp = tmp_path / "stamp"
     assert run("--check", "-r", "--objects", folder, "--stamp", stamp).status == 1
     assert not stamp.exists()
-
-
-# Executors
-
-
-def test_any_executor(folder: Path) -> None:
-    words = ("--in-place", "-r", "--objects", folder, "-j", "2", "--executor", "concurrent.futures:ThreadPoolExecutor")
-    assert run(*words) == (0, b"", ())
-    assert all(has_section(path.read_bytes()) for path in folder.iterdir())
-    before = tree(folder)
-    assert run(*words) == (0, b"", ())
-    assert tree(folder) == before
-
-
-def test_a_factory_that_fails(folder: Path) -> None:
-    status, _, err = run("--in-place", "-r", "--objects", folder, "--executor", "builtins:len")
-    assert (status, len(err)) == (2, 1)
-    assert err[0].startswith("cfi2sframe: error: executor 'builtins:len': ") or "executor 'builtins:len': " in err[0]

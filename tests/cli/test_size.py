@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import BrokenExecutor, Future
 from typing import TYPE_CHECKING
 
 import pytest
@@ -239,53 +238,3 @@ def test_progress_on_a_terminal_only(
     err = capsys.readouterr().err
     assert "1 of 2 files" in err
     assert err.endswith("\r\x1b[K")
-
-
-@pytest.mark.parametrize("factory", ["ThreadPoolExecutor", "ProcessPoolExecutor"])
-def test_any_executor(factory: str, tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["size", str(tree), "--format", "json", "-j", "2"]
-    assert main(words) == EXIT_SUCCESS
-    expected = capsys.readouterr().out
-    assert main([*words, "--executor", f"concurrent.futures:{factory}"]) == EXIT_SUCCESS
-    assert capsys.readouterr().out == expected
-
-
-def test_no_such_executor(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["size", str(tree), "--executor", "concurrent.futures:Nobody"]) == EXIT_USAGE
-    assert "cfi2sframe: error: executor 'concurrent.futures:Nobody'" in capsys.readouterr().err
-    assert main(["size", str(tree), "--executor", "os:getpid"]) == EXIT_USAGE
-    assert "cfi2sframe: error: executor 'os:getpid': posix.getpid() takes no keyword" in capsys.readouterr().err
-
-
-class _Losing:
-    """An executor whose workers die with their tasks."""
-
-    def __init__(self, max_workers: int) -> None:
-        self.max_workers = max_workers
-
-    def shutdown(self, *, wait: bool = True, cancel_futures: bool = False) -> None:
-        """Nothing to end."""
-
-    def submit(self, *_: object) -> Future[object]:
-        """Lose a task."""
-        task: Future[object] = Future()
-        task.set_exception(OSError("no route"))
-        return task
-
-
-def test_an_executor_that_loses_files(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["size", str(tree), "--executor", f"{__name__}:_Losing"]) == EXIT_UNUSABLE
-    assert "the executor lost it (OSError: no route)" in capsys.readouterr().err
-
-
-class _Broken(_Losing):
-    """An executor that is broken from the first task on."""
-
-    def submit(self, *_: object) -> Future[object]:
-        """Refuse a task."""
-        raise BrokenExecutor
-
-
-def test_an_executor_that_is_broken(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["size", str(tree), "--executor", f"{__name__}:_Broken"]) == EXIT_UNUSABLE
-    assert capsys.readouterr().err.count("error: the executor lost it (BrokenExecutor: )") == 2

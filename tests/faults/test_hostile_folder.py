@@ -25,21 +25,13 @@ pytestmark = pytest.mark.fuzz
 
 #: Beside the standard library: what this program may load, and what Python itself looks for.
 OTHERS: Final = (
-    *("capstone", "elftools", "zstandard", "cxxfilt", "jsonschema", "distributed", "cffi", "_cffi_backend"),
+    *("capstone", "elftools", "zstandard", "cxxfilt", "jsonschema", "cffi", "_cffi_backend"),
     *("sitecustomize", "usercustomize", "pkg_resources", "setuptools", "cfi2sframe", "__main__"),
 )
 LIBRARIES: Final = ("libcapstone.so", "libcapstone.so.4", "libcapstone.so.5", "libstdc++.so.6", "libc++.so.1")
 TOOLS: Final = ("ldconfig", "gcc", "cc", "ld", "as", "objdump", "python3", "cfi2sframe", "true")
 OBJECTS: Final = tuple(f"object{number}.o" for number in range(5))
 PADDING: Final = bytes(1 << 18)
-#: An executor whose processes come from multiprocessing's server, which is an interpreter of its own.
-FACTORY: Final = """
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-
-def made(max_workers):
-    return ProcessPoolExecutor(max_workers, get_context("forkserver"))
-"""
 CONSTRUCTOR: Final = """
 #include <stdio.h>
 __attribute__((constructor)) static void load(void)
@@ -152,39 +144,16 @@ def test_verbs(trap: Trap, tmp_path: Path, kind: str) -> None:
         assert result.status in statuses, (name, result)
 
 
-def test_the_trap(trap: Trap, tmp_path: Path) -> None:
+def test_the_trap(trap: Trap) -> None:
     """The trap works: an interpreter that looks in the current directory imports it."""
     for option, what in (("-c", "import selectors"), ("-m", "capstone")):
         attempt(sys.executable, option, what, cwd=trap.folder)
         assert trap.sprung() != ""
         trap.mark.unlink()
-    (tmp_path / "factory.py").write_text(FACTORY)
-    script = tmp_path / "script.py"
-    script.write_text("import factory; p = factory.made(1); p.submit(len, '').result(); p.shutdown()")
-    attempt(sys.executable, script, cwd=trap.folder)
-    assert trap.sprung() != ""
-    trap.mark.unlink()
     if library(trap.mark):
         load = "import ctypes; ctypes.CDLL('./libcapstone.so')"
         attempt(sys.executable, "-P", "-c", load, cwd=trap.folder)
         assert trap.sprung() == "a library"
-
-
-@pytest.mark.parametrize("name", ["factory:made", "concurrent.futures:ProcessPoolExecutor"])
-@pytest.mark.parametrize("words", [("--check", "-r", "."), ("size", ".")])
-def test_executors(trap: Trap, tmp_path: Path, words: tuple[str, ...], name: str) -> None:
-    (tmp_path / "factory.py").write_text(FACTORY)
-    command, env = programs_of("script", tmp_path)
-    env["PYTHONPATH"] = str(tmp_path)
-    result = trap.run(*command, *words, "-j", "2", "--executor", name, env=env)
-    assert result.status == (1 if "--check" in words else 0)
-
-
-def test_an_executor_is_not_looked_for_in_the_folder(trap: Trap, tmp_path: Path) -> None:
-    command, env = programs_of("script", tmp_path)
-    (trap.folder / "mine.py").write_text((trap.folder / "capstone.py").read_text())
-    result = trap.run(*command, "--check", "-r", ".", "--executor", "mine:made", env=env)
-    assert (result.status, result.err) == (2, "cfi2sframe: .: error: executor 'mine:made': No module named 'mine'\n")
 
 
 @pytest.mark.parametrize("kind", ["cc", "ld", "as"])
