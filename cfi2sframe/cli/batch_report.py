@@ -98,11 +98,9 @@ def tally(outcomes: Sequence[Outcome]) -> BatchTally:
     )
 
 
-def summary_line(total: BatchTally, known_count: int, seconds: float) -> str:
-    """Return the one sentence about a run that converts; `known_count` files were not looked into."""
+def summary_line(total: BatchTally, seconds: float) -> str:
+    """Return the one sentence about a run that converts."""
     parts = [_with_kinds(f"{number:,} {status}", status, total) for status, number in total.counts.items() if number]
-    if known_count:
-        parts = [f"{part} ({known_count:,} by the stamp)" if "unchanged" in part else part for part in parts]
     in_part = f", {total.in_parts_count:,} in part" if total.in_parts_count else ""
     return (
         f"{_files(total)}: {', '.join(parts) or 'none'}; "

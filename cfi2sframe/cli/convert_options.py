@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
 #: Options that have no meaning for a single output, by their names in the namespace.
-_BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf", "stamp")
+_BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -134,9 +134,6 @@ def _add_batch(parser: argparse.ArgumentParser) -> None:
         "--skip-non-elf",
         action="store_true",
         help="skip files with nothing to convert: no ELF file, another type or machine, no CFI",
-    )
-    group.add_argument(
-        "--stamp", metavar="FILE", help="record in FILE which files are right, and do not read them next time"
     )
 
 

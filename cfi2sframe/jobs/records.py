@@ -81,7 +81,7 @@ class Outcome(NamedTuple):
     or of the one removed. `function_count` counts the FDEs that are described from start to end, `left_out_count`
     those without an SFrame FDE, and `in_parts_count` those that are described in part. `placement` tells where the
     section was put. `account` is JSON text as `coverage --json` prints it, `summary` a sentence; both are empty
-    unless asked for. `state` is the file's after a job in place, None when that failed.
+    unless asked for.
     """
 
     name: str
@@ -97,7 +97,6 @@ class Outcome(NamedTuple):
     placement: str = ""
     summary: str = ""
     account: str = ""
-    state: FileState | None = None
     skip_kind: SkipKind | None = None
 
     def __repr__(self) -> str:
