@@ -34,11 +34,10 @@ def is_single(arguments: argparse.Namespace, names: Sequence[str]) -> bool:
 
 def run_batch(arguments: argparse.Namespace, names: Sequence[str], settings: Settings) -> int:
     """Do to each file what the settings say; return the worst file's exit status."""
-    from cfi2sframe.cli.inputs import walk_of
-    from cfi2sframe.jobs.listing import list_work
+    from cfi2sframe.jobs.listing import work_list
 
     started = time.monotonic()
-    jobs, mount_points = list_work(names, settings, recurse=arguments.recursive, walk=walk_of(arguments))
+    jobs = work_list(names, settings, recurse=arguments.recursive, excluded=arguments.exclude)
     try:
         check_apart(arguments, jobs)
     except RequestError as error:
@@ -50,10 +49,8 @@ def run_batch(arguments: argparse.Namespace, names: Sequence[str], settings: Set
     else:
         _say_failures(arguments, outcomes)
         if arguments.verbose:
-            from cfi2sframe.cli.batch_report import mount_point_line, removal_line, summary_line, tally
+            from cfi2sframe.cli.batch_report import removal_line, summary_line, tally
 
-            if mount_points:
-                say("info", mount_point_line(mount_points, one_file_system=arguments.one_file_system))
             seconds = time.monotonic() - started
             total = tally(outcomes)
             say("info", removal_line(total, seconds) if settings.removes else summary_line(total, seconds))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.common import fail, say
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.cli.inputs import add_inputs, sources_of, walk_of
+from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import level_of, process_count
 from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
@@ -210,7 +210,7 @@ def _compare(arguments: argparse.Namespace) -> SizeComparison:
 
     sides: list[list[Result]] = []
     for root in arguments.compare:
-        failures, measured = _results(find_relative(root, walk_of(arguments)), arguments)
+        failures, measured = _results(find_relative(root, arguments.exclude), arguments)
         sides.append([*failures, *(result for each in measured for result in each.results)])
     old, new = sides
     version, top, level = arguments.sframe_version, arguments.top, arguments.level

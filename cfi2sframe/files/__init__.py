@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from cfi2sframe.files.containers import member_name, open_source
     from cfi2sframe.files.find import find_relative, find_sources, kind_of_container
     from cfi2sframe.files.records import Source, SourceKind, Unusable
-    from cfi2sframe.files.walk import Walk
 
 __all__ = [
     "Source",
     "SourceKind",
     "Unusable",
-    "Walk",
     "find_relative",
     "find_sources",
     "kind_of_container",
@@ -35,7 +33,6 @@ _HOMES = {
     "Source": "records",
     "SourceKind": "records",
     "Unusable": "records",
-    "Walk": "walk",
     "find_relative": "find",
     "find_sources": "find",
     "kind_of_container": "find",

@@ -7,45 +7,43 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, Literal
 
-from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.records import AR_MAGIC, PACKAGE_MAGICS, STANDARD_INPUT, THIN_MAGIC, Source, Unusable
-from cfi2sframe.files.walk import Walk, elf_files_under
+from cfi2sframe.files.walk import elf_files_under
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: Enough of a file (bytes) to tell archives and packages apart.
 _START_SIZE: Final = len(AR_MAGIC) + 16
 
 
-def find_sources(paths: Iterable[str], walk: Walk = Walk()) -> Iterator[Source | Unusable]:
+def find_sources(paths: Iterable[str], excluded: Sequence[str] = ()) -> Iterator[Source | Unusable]:
     """Yield what to open under the paths, in their order: ELF files, archives; a folder's ELF files, sorted.
 
-    In folders, further names of a file found before are skipped. A mount point that is not walked into is unusable as
-    something with nothing in it (`ErrorKind.UNFIT`).
+    In folders, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
     """
     seen: set[tuple[int, int]] = set()
     for path in paths:
         if os.path.isdir(path):
-            yield from _sources_under(path, path, walk, seen)
+            yield from _sources_under(path, path, excluded, seen)
         else:
             yield _named(path, path)
 
 
-def find_relative(root: str, walk: Walk = Walk()) -> Iterator[Source | Unusable]:
+def find_relative(root: str, excluded: Sequence[str] = ()) -> Iterator[Source | Unusable]:
     """Yield what `find_sources` does for one path, named relative to it; a file is named by its last part."""
     if os.path.isdir(root):
-        yield from _sources_under(root, "", walk, set())
+        yield from _sources_under(root, "", excluded, set())
     else:
         yield _named(root, os.path.basename(root))
 
 
-def _sources_under(root: str, shown_root: str, walk: Walk, seen: set[tuple[int, int]]) -> Iterator[Source | Unusable]:
-    for found in elf_files_under(os.path.realpath(root), walk, os.path.abspath(root)):
+def _sources_under(
+    root: str, shown_root: str, excluded: Sequence[str], seen: set[tuple[int, int]]
+) -> Iterator[Source | Unusable]:
+    for found in elf_files_under(os.path.realpath(root), excluded, os.path.abspath(root)):
         name = found.under(shown_root) or root
-        if found.is_mount_point:
-            yield Unusable(name, found.reason, ErrorKind.UNFIT)
-        elif found.state is None:
+        if found.state is None:
             yield Unusable(name, found.reason)
         elif (identity := (found.state.device, found.state.inode)) not in seen:
             seen.add(identity)

@@ -100,7 +100,7 @@ def _skipped(job: Job, skip: LeftAlone) -> Outcome:
 
 
 def _run(job: Job, kept: list[object]) -> Outcome:
-    opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0], job.within)
+    opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0])
     with opened as (data, file):
         image = image_of(data, job.name)
         try:

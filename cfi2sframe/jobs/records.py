@@ -60,7 +60,7 @@ class Job(NamedTuple):
     `name` is used in messages. In place, `targets` are the absolute resolved paths of all names that were given for the
     file: the first is read, and all are the new file afterwards; with an output, the one target is the path as it was
     given, `-` for standard input. `other_names` are the given names other than `name`. `state` is None if it could not
-    be determined. `within` is the folder that the file was found in, if it has to be on the same mount; else empty.
+    be determined.
     """
 
     name: str
@@ -70,7 +70,6 @@ class Job(NamedTuple):
     settings: Settings
     output: Output | None = None
     raises: bool = False
-    within: str = ""
 
 
 class Outcome(NamedTuple):
