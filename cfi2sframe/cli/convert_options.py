@@ -32,8 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
         f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
         "Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into\n"
-        "each FILE that does not have it already. @LIST stands for the arguments in the file LIST, unless a file is\n"
-        "itself named @LIST.",
+        "each FILE that does not have it already.",
         "examples:\n"
         f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
         f"  {PROGRAM} --in-place program                 a program that carries its section\n"

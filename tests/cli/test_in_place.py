@@ -206,10 +206,9 @@ def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
 
 
 def test_lists(folder: Path, tmp_path: Path) -> None:
-    words, names = tmp_path / "words", tmp_path / "names"
-    words.write_text(f"--in-place '{folder}/0.o'\n{folder}/1.o\n")
+    names = tmp_path / "names"
     names.write_bytes(b"".join(os.fsencode(folder / name) + b"\0" for name in ("2.o", "3.o")))
-    assert run(f"@{words}", "--files-from", names) == (0, b"", ())
+    assert run("--in-place", folder / "0.o", folder / "1.o", "--files-from", names) == (0, b"", ())
     assert run("--in-place", "--files-from", "-", stdin=os.fsencode(folder / "4.o") + b"\0") == (0, b"", ())
     assert all(has_section(path.read_bytes()) for path in folder.iterdir())
     assert run("--in-place", "--files-from", "-", stdin=b"") == (0, b"", ())

@@ -157,13 +157,12 @@ def test_inputs_without_an_end(source: Path, words: tuple[str, ...]) -> None:
     assert set(contents(source.parent)) == {"in.o"}
 
 
-@pytest.mark.parametrize("words", [("@/dev/zero",), ("--in-place", "--files-from", "/dev/zero")], ids=" ".join)
-def test_lists_without_an_end(source: Path, words: tuple[str, ...]) -> None:
+def test_a_list_without_an_end(source: Path) -> None:
     limits = 'ulimit -v 4000000; exec "$@"'
-    done = run(source.parent, *words, prefix=["sh", "-c", limits, "sh"])
+    done = run(source.parent, "--in-place", "--files-from", "/dev/zero", prefix=["sh", "-c", limits, "sh"])
     assert done.status == 2
     assert done.err.startswith("cfi2sframe: error: ")
-    assert words[-1] in done.err
+    assert "/dev/zero" in done.err
 
 
 def test_a_converted_file_is_not_overwritten_by_its_report(source: Path) -> None:
