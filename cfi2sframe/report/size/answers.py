@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from cfi2sframe.report.size.records import FileSizes, quotient
+from cfi2sframe.report.size.records import FileSizes, Folders, quotient
 from cfi2sframe.report.size.tables import Column, Table
 from cfi2sframe.report.size.totals import Figures, figures_of, figures_of_totals
 
@@ -72,9 +72,9 @@ def answer_table(report: SizeReport, by: By) -> Table:
 
 def _lines(report: SizeReport, by: By) -> tuple[Sequence[FileSizes | FileGroup], int, int]:
     """Return what the table lists, how many more there are, and how many there are in all."""
-    if by == "file" or report.folders is None:
+    if by == "file":
         return report.files, report.omitted_count, report.totals.file_count
-    groups, omitted_count = report.folders
+    groups, omitted_count = report.folders or Folders(())
     return groups, omitted_count, len(groups) + omitted_count
 
 
