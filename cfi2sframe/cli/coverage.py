@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} coverage /usr/lib/python3 -o coverage.json\n"
         f"  {PROGRAM} coverage --json --sframe-version 2 *.so\n",
     )
-    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    add_inputs(parser, "an ELF file, a folder or a static archive; - is standard input", is_writing=False)
     group = add_output(parser, ("text", "json"))
     group.add_argument(
         "--top",

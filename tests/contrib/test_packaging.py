@@ -175,15 +175,14 @@ def test_the_bill_of_materials(archives: tuple[Path, Path, Path]) -> None:
     assert bill["metadata"]["timestamp"] == "2025-01-01T00:00:00Z"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    users = {text: "optional" for extra in ("zstd", "packages") for text in extras[extra]}
-    needed = {**users, **dict.fromkeys(project["dependencies"], "required")}
+    needed = {**dict.fromkeys(extras["zstd"], "optional"), **dict.fromkeys(project["dependencies"], "required")}
     found = {
         each["name"] + each["properties"][0]["value"] * (each["properties"][0]["name"] == "cfi2sframe:versions"): each
         for each in bill["components"]
     }
     assert {name: each["scope"] for name, each in found.items()} == needed
     zstandard = next(each for each in bill["components"] if each["name"] == "zstandard")
-    assert [each["value"] for each in zstandard["properties"]] == [">=0.19", "packages", "zstd"]
+    assert [each["value"] for each in zstandard["properties"]] == [">=0.19", "zstd"]
     references = {program["bom-ref"], *(each["bom-ref"] for each in bill["components"])}
     assert len(references) == len(bill["components"]) + 1
     assert {each["ref"] for each in bill["dependencies"]} == references
@@ -322,7 +321,5 @@ def test_every_dependency_has_a_lower_bound() -> None:
     """A dependency without a lower bound would not be tested by make test-lowest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = {
-        re.split(r"[<>=\[ ]", text)[0] for text in [*project["dependencies"], *extras["zstd"], *extras["packages"]]
-    }
+    names = {re.split(r"[<>=\[ ]", text)[0] for text in [*project["dependencies"], *extras["zstd"]]}
     assert {name for name, _ in bounds()} == names

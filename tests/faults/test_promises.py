@@ -21,12 +21,11 @@ FORBIDDEN = {
     *("pickle", "marshal", "shelve", "webbrowser", "multiprocessing"),
 }
 #: `ctypes` is how a live process is held still, and how the C++ library makes its names readable; `pickle` is between
-#: copies of one process; rpm alone reads rpm's database.
+#: copies of one process.
 ALLOWED = {
     ("trace/ptrace.py", "ctypes"),
     ("demangle.py", "ctypes"),
     ("processes.py", "pickle"),
-    ("files/packages.py", "subprocess"),
 }
 STARTERS = re.compile(r"^(system|popen|fork|forkpty|exec[lv].*|spawn.*|posix_spawn.*|startfile)$")
 #: Copies of this process start no program.
