@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import Lookup, Options, convert, decode, decode_raw, load, verify
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
-from cfi2sframe.padding import Padding, fill_size, find_padding, is_fill
+from cfi2sframe.padding import Padding, find_padding, is_fill
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
@@ -22,7 +22,7 @@ from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Sectio
 from tests.support import cfi_asm as asm
 from tests.support.bodies import body_of_rows, with_functions
 from tests.support.cli import run_process
-from tests.support.samples import CODE, FRAME_VADDR, TEXT_VADDR, cie_of, push_fp
+from tests.support.samples import CODE, FRAME_VADDR, TEXT_VADDR, push_fp
 from tests.support.sums import check_sums
 
 if TYPE_CHECKING:
@@ -204,11 +204,6 @@ def test_bytes_that_do_something(arch: Arch, gap: str) -> None:
     assert not is_fill(image, bytes.fromhex(gap))
 
 
-@pytest.mark.parametrize(("size", "is_padding"), [(1, True), (63, True), (64, False), (100, False)])
-def test_no_alignment_explains_64_bytes(size: int, is_padding: bool) -> None:  # noqa: FBT001
-    assert padding_of(two_functions(bytes(size))) == ([(SIZE, SIZE + size)] if is_padding else [])
-
-
 def test_padding_ends_where_code_with_cfi_starts() -> None:
     """Code without CFI after it: what reaches it is not known, and so is where it starts."""
     text = code_of(AMD64, SIZE) + bytes(8) + b"\xc3" + bytes(7) + code_of(AMD64, SIZE)
@@ -227,18 +222,6 @@ def test_padding_at_the_end_of_a_section() -> None:
     assert find_padding(image, [TEXT_VADDR], [TEXT_VADDR + SIZE]).ranges == (
         (TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 8),
     )
-
-
-def test_functions_that_are_left_out_do_not_reach() -> None:
-    """Padding after a function that the version cannot express is counted, and nothing says anything of it."""
-    unsayable = asm.Fde(cie_of(AMD64, asm.def_cfa_expression(b"\x30")), TEXT_VADDR, SIZE)
-    text = code_of(AMD64, SIZE) + bytes(8) + code_of(AMD64, SIZE) + bytes(4)
-    image = load(file_of(text, (unsayable, push_fp(AMD64, TEXT_VADDR + SIZE + 8, SIZE))), "in")
-    conversion = convert(image)
-    assert [(f.start_vaddr - TEXT_VADDR, f.size) for f in conversion.section.functions] == [(SIZE + 8, SIZE + 4)]
-    counts = check_sums(conversion).bytes
-    assert (counts.left_out, counts.padding, counts.other_padding, counts.uncovered) == (SIZE, 4, 8, 0)
-    assert verify(convert(image)).is_clean
 
 
 # What refers to padding
@@ -302,21 +285,6 @@ def test_without_section_headers(entries: Mapping[int, int], is_padding: bool) -
     starts = (TEXT_VADDR, TEXT_VADDR + SIZE + 16)
     found = find_padding(load(data, "in"), starts, [start + SIZE for start in starts])
     assert found == (Padding((TEXT_VADDR + SIZE,), starts[1:]) if is_padding else Padding())
-
-
-def test_compact_relocations() -> None:
-    """A word of SHT_RELR names a place, a bitmap 63 more; the places hold the addresses."""
-    for number in (0, 1, 5, 63):
-        places = [0] * 64
-        places[number] = TEXT_VADDR + SIZE + 8
-        more = (
-            asm.Section(".data", words(*places), 1, ALLOC, DATA_VADDR, align=8),
-            asm.Section(".relr.dyn", words(DATA_VADDR, (1 << 64) - 1), SHT_RELR, ALLOC, DATA_VADDR + 0x1000, align=8),
-        )
-        assert padding_of(two_functions(bytes(16), more=more)) == []
-    places = [0] * 64
-    more = (more[0]._replace(data=words(*places, TEXT_VADDR + SIZE + 8)), more[1])
-    assert padding_of(two_functions(bytes(16), more=more)) == [(SIZE, SIZE + 16)]
 
 
 def test_patchable_entries() -> None:
@@ -426,24 +394,6 @@ def test_relocations_of_an_object(arch: Arch, relocation: asm.Relocation, is_pad
     assert padding_in_object(image) == ([(SIZE, SIZE + 16)] if is_padding else [])
 
 
-def test_padding_at_the_end_of_an_object_s_section() -> None:
-    """What follows is the linker's to choose, and might be code without CFI."""
-    image = object_with(gap=b"")
-    assert padding_in_object(image) == []
-    text, fde = code_of(AMD64, SIZE) + bytes(16), push_fp(AMD64, 0, SIZE)
-    frame = asm.EhFrame((fde,))
-    data = asm.elf_file(
-        AMD64.elf_machine,
-        (
-            asm.Section(".text", text, 1, CODE, align=16),
-            asm.Section(".eh_frame", frame.assemble(), 1, ALLOC, align=8),
-        ),
-        symbols=(asm.Symbol("text", info=3, section=".text"),),
-        relocations=(asm.Relocation(".eh_frame", frame.offsets()[1] + 8, "text", PC32[AMD64], 0),),
-    )
-    assert padding_in_object(load(data, "in.o")) == []
-
-
 def test_tables_that_cannot_be_read() -> None:
     """Then nothing is taken for padding, and all else is converted as ever."""
     data = bytearray(
@@ -525,19 +475,6 @@ def test_raw_sections_of_objects() -> None:
 
 
 # Counting
-
-
-@pytest.mark.parametrize("size", [1, 100, 4095, 4096, 4097, 20_000])
-@pytest.mark.parametrize("unit", [b"\x90", bytes.fromhex("66662e0f1f840000000000")])
-def test_fill_of_any_size(unit: bytes, size: int) -> None:
-    """Where there is no CFI, all padding counts, however long; an instruction may reach over the end of a step."""
-    fill = unit * (size // len(unit))
-    image = two_functions(fill + b"\xc3" + fill)
-    (code,) = image.code_ranges
-    begin = TEXT_VADDR + SIZE
-    assert fill_size(image, code, begin, begin + 2 * len(fill) + 1) == len(fill)
-    assert fill_size(image, code, begin, begin + len(fill)) == len(fill)
-    assert fill_size(image, code, begin, begin) == 0
 
 
 # The command line

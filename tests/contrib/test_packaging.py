@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -26,66 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EPOCH = "1735689600"
-#: What CycloneDX 1.6 requires of the parts that are used here.
-BILL_SCHEMA = {
-    "type": "object",
-    "required": ["bomFormat", "specVersion", "serialNumber", "version", "metadata", "components", "dependencies"],
-    "additionalProperties": False,
-    "properties": {
-        "$schema": {"const": "http://cyclonedx.org/schema/bom-1.6.schema.json"},
-        "bomFormat": {"const": "CycloneDX"},
-        "specVersion": {"const": "1.6"},
-        "serialNumber": {"pattern": "^urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"},
-        "version": {"const": 1},
-        "metadata": {
-            "type": "object",
-            "required": ["timestamp", "component"],
-            "additionalProperties": False,
-            "properties": {"timestamp": {"type": "string"}, "component": {"$ref": "#/$defs/component"}},
-        },
-        "components": {"type": "array", "items": {"$ref": "#/$defs/component"}, "uniqueItems": True},
-        "dependencies": {
-            "type": "array",
-            "uniqueItems": True,
-            "items": {
-                "type": "object",
-                "required": ["ref"],
-                "additionalProperties": False,
-                "properties": {"ref": {"type": "string"}, "dependsOn": {"type": "array", "uniqueItems": True}},
-            },
-        },
-    },
-    "$defs": {
-        "component": {
-            "type": "object",
-            "required": ["type", "name"],
-            "additionalProperties": False,
-            "properties": {
-                "type": {"enum": ["application", "library", "file"]},
-                "name": {"type": "string"},
-                "version": {"type": "string"},
-                "description": {"type": "string"},
-                "bom-ref": {"type": "string", "minLength": 1},
-                "purl": {"pattern": "^pkg:pypi/[a-z0-9.-]+(@[0-9.]+)?$"},
-                "scope": {"enum": ["required", "optional", "excluded"]},
-                "licenses": {"type": "array"},
-                "hashes": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["alg", "content"],
-                        "properties": {"alg": {"const": "SHA-256"}, "content": {"pattern": "^[0-9a-f]{64}$"}},
-                    },
-                },
-                "components": {"type": "array", "items": {"$ref": "#/$defs/component"}, "uniqueItems": True},
-                "properties": {
-                    "type": "array",
-                    "items": {"type": "object", "required": ["name"], "additionalProperties": {"type": "string"}},
-                },
-            },
-        }
-    },
-}
 OBJECT = ROOT / "testdata" / "golden" / "amd64-push-rbp.o"
 BUILT = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "testdata", "fuzz"
@@ -162,33 +100,6 @@ def test_the_sdist_is_whole(archives: tuple[Path, Path, Path]) -> None:
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
 
 
-def test_the_bill_of_materials(archives: tuple[Path, Path, Path]) -> None:
-    """CycloneDX 1.6: the required fields, with the values of the archives and of pyproject.toml."""
-    bill = json.loads(archives[2].read_text())
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema checks JSON; pip install jsonschema")
-    jsonschema.validate(bill, BILL_SCHEMA, format_checker=jsonschema.FormatChecker())
-    program = bill["metadata"]["component"]
-    assert (program["name"], program["version"]) == ("cfi2sframe", __version__)
-    assert program["licenses"] == [{"license": {"id": "Apache-2.0"}}]
-    hashes = {each["name"]: each["hashes"][0]["content"] for each in program["components"]}
-    assert hashes == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in archives[:2]}
-    assert bill["metadata"]["timestamp"] == "2025-01-01T00:00:00Z"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    needed = {**dict.fromkeys(extras["zstd"], "optional"), **dict.fromkeys(project["dependencies"], "required")}
-    found = {
-        each["name"] + each["properties"][0]["value"] * (each["properties"][0]["name"] == "cfi2sframe:versions"): each
-        for each in bill["components"]
-    }
-    assert {name: each["scope"] for name, each in found.items()} == needed
-    zstandard = next(each for each in bill["components"] if each["name"] == "zstandard")
-    assert [each["value"] for each in zstandard["properties"]] == [">=0.19", "zstd"]
-    references = {program["bom-ref"], *(each["bom-ref"] for each in bill["components"])}
-    assert len(references) == len(bill["components"]) + 1
-    assert {each["ref"] for each in bill["dependencies"]} == references
-    assert set(bill["dependencies"][0]["dependsOn"]) == references - {program["bom-ref"]}
-
-
 def requirements(name: str) -> dict[str, list[str]]:
     """Return what a lock file installs, by name in lower case: version and condition of each."""
     found: dict[str, list[str]] = {}
@@ -199,38 +110,6 @@ def requirements(name: str) -> dict[str, list[str]]:
             assert match, f"{name}: not an exact version with its hashes: {line[:100]}"
             found.setdefault(match[1], []).append(match[2])
     return found
-
-
-@pytest.mark.parametrize(
-    ("name", "extras"),
-    [
-        ("dev.txt", ("test", "lint")),
-        ("compiled.txt", ("compiled",)),
-        ("docs.txt", ("docs",)),
-        ("fuzz.txt", ("fuzz",)),
-        ("lock.txt", ("lock",)),
-        ("lowest.txt", ("test",)),
-    ],
-)
-def test_what_development_needs_is_locked(name: str, extras: tuple[str, ...]) -> None:
-    """Every name of pyproject.toml has its exact version, with hashes; `make lock` adds what is missing."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
-    locked = requirements(name)
-    for text in wanted:
-        match = re.match(r"([\w.-]+)(?:\[\w+\])?(?:>=([\d.]+))?", text)
-        assert match
-        versions = locked[match[1].lower().replace("_", "-")]
-        least = tuple(map(int, (match[2] or "0").split(".")))
-        assert all(tuple(map(int, re.findall(r"\d+", version))) >= least for version in versions), text
-    if name == "lowest.txt":
-        script = subprocess.run(
-            [sys.executable, ROOT / "tools" / "lowest.py"], capture_output=True, text=True, check=True
-        )
-        for line in script.stdout.split():
-            package, _, bound = line.partition("==")
-            assert [re.sub(r"(\.0)+$", "", version) for version in locked[package]] == [re.sub(r"(\.0)+$", "", bound)]
-    assert "://" not in (ROOT / "requirements" / name).read_text()
 
 
 def test_the_version_stands_in_one_place(archives: tuple[Path, Path, Path]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.elf.constants import PT_LOAD, SHN_LORESERVE, SHN_XINDEX, SHT_NULL
+from cfi2sframe.elf.constants import SHN_LORESERVE, SHN_XINDEX, SHT_NULL
 from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SectionHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import EmbedError
@@ -57,21 +57,6 @@ def test_a_symbol_that_would_leave_the_addresses_is_refused() -> None:
     assert take_out(put_in(with_symbol(start))) == with_symbol(start)
     with pytest.raises(EmbedError, match="far outside"):
         put_in(with_symbol(END))
-
-
-@pytest.mark.parametrize("alignment", [0x3000, 1 << 40, 1 << 63])
-def test_alignments_that_no_page_has_are_refused(alignment: int) -> None:
-    """A new segment would be aligned like it, and may then lie where a process has no addresses."""
-    data = bytearray(noted_file(notes_of(6)))
-    header = FILE_HEADER_SIZE
-    assert struct.unpack_from("<I", data, header) == (PT_LOAD,)
-    struct.pack_into("<Q", data, header + 48, alignment)
-    struct.pack_into("<QQQ", data, header + 8, 0, 0, 0)
-    with pytest.raises(EmbedError, match=r"aligned|congruent|address order|overlap"):
-        put_in(bytes(data))
-    struct.pack_into("<QQQ", data, header + 8, 0, 0x400000, 0x400000)
-    with pytest.raises(EmbedError, match=r"aligned|congruent"):
-        put_in(bytes(data))
 
 
 @pytest.mark.parametrize("count", [SHN_LORESERVE + 1])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.elf.constants import PT_LOAD, PT_PHDR
+from cfi2sframe.elf.constants import PT_PHDR
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite import choose, linked
@@ -67,21 +67,6 @@ def test_runs_and_is_undone(program: Callable[..., Path], tmp_path: Path, linker
     assert run(converted) == run(original)
     assert mapped(converted) == [("main", size, checksum(sframe(size)))]
     assert take_out(converted.read_bytes()) == original.read_bytes()
-
-
-@pytest.mark.usefixtures("no_other_way")
-@pytest.mark.parametrize("kind", KINDS)
-def test_kernels_before_5_18_find_the_table(program: Callable[..., Path], tmp_path: Path, kind: str) -> None:
-    """They expect it at the same distance from the first segment in memory as in the file."""
-    embed(program("bfd", kind), tmp_path / "converted", LARGE, may_move_table=True)
-    data = (tmp_path / "converted").read_bytes()
-    header = parse_file_header(data)
-    loads = [segment for segment in parse_program_headers(data, header) if segment.type == PT_LOAD]
-    table = header.program_headers_offset
-    taken = loads[0].vaddr - loads[0].file_offset + table
-    holder = next(load for load in loads if load.file_offset <= table < load.file_offset + load.file_size)
-    assert holder is not loads[0]
-    assert taken == holder.vaddr + table - holder.file_offset
 
 
 def test_a_program_without_other_room(tmp_path: Path) -> None:
@@ -141,28 +126,6 @@ def test_survives(
         return
     write(tmp_path / "removed.so", take_out(changed.read_bytes()))
     assert run(*main, tmp_path / "removed.so") == expected
-
-
-@pytest.mark.usefixtures("no_other_way")
-def test_debug_files_and_build_ids(
-    program: Callable[..., Path], binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
-    need("gdb", "eu-unstrip", "readelf")
-    original, converted, debug, linked = (
-        program("bfd", "pie", "debug"),
-        *(tmp_path / name for name in ("converted", "program.debug", "linked")),
-    )
-    embed(original, converted, LARGE, may_move_table=True)
-    objcopy = binutils("newest").tool("objcopy")
-    assert run(objcopy, "--only-keep-debug", original, debug).status == 0
-    assert run(objcopy, "--strip-debug", f"--add-gnu-debuglink={debug}", converted, linked).status == 0
-    commands = ["-ex", "break thrower", "-ex", "run", "-ex", "bt 3"]
-    session = run("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", *commands, linked)
-    assert "#0  thrower (depth=" in session.output
-    assert "program.cpp" in session.output
-    assert run("readelf", "-n", converted).output == run("readelf", "-n", original).output
-    ids = [run("eu-unstrip", "-n", "-e", path).output.split()[1] for path in (original, converted)]
-    assert ids[0] == ids[1]
 
 
 @pytest.mark.usefixtures("no_other_way")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
+from cfi2sframe.elf.constants import PT_LOAD
 from cfi2sframe.elf.headers import parse_headers
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.rewrite.edits import apply
@@ -61,12 +61,6 @@ def static(
     return build
 
 
-def memory(data: bytes) -> list[tuple[int, int, bytes]]:
-    """Address, rights and bytes of each PT_LOAD."""
-    loads = [s for s in parse_headers(data).segments if s.type == PT_LOAD]
-    return [(s.vaddr, s.flags, data[s.file_offset : s.file_offset + s.file_size]) for s in loads]
-
-
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_runs_as_before(static: Callable[..., Path], variant: str, size: int, tmp_path: Path) -> None:
@@ -77,20 +71,6 @@ def test_runs_as_before(static: Callable[..., Path], variant: str, size: int, tm
     assert run(converted) == expected
     assert mapped(converted) == [("main", size, checksum(sframe(size)))]
     assert take_out(converted.read_bytes()) == original.read_bytes()
-
-
-def test_nothing_else_is_elsewhere(static: Callable[..., Path], tmp_path: Path) -> None:
-    """Addresses, rights and bytes of what was mapped; and in front of it, the headers and the build-id."""
-    embed(static(), tmp_path / "converted", LARGE)
-    data = (tmp_path / "converted").read_bytes()
-    before, after = memory(static().read_bytes()), memory(data)
-    assert after[1 : len(before)] == before[1:]
-    (old_vaddr, old_rights, old_bytes), (vaddr, rights, content) = before[0], after[0]
-    assert (vaddr, rights) == (old_vaddr - FIRST_PAGE_SIZE, old_rights)
-    assert content[FIRST_PAGE_SIZE:] == old_bytes
-    notes = [s for s in parse_headers(data).segments if s.type == PT_NOTE]
-    build_id = next(s for s in notes if data[s.file_offset :][8:16] == b"\3\0\0\0GNU\0")
-    assert build_id.file_offset + build_id.file_size <= FIRST_PAGE_SIZE
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
@@ -156,22 +136,6 @@ def test_the_re_read_knows_every_byte_of_the_page(pair: tuple[bytes, bytes]) -> 
         changed = bytearray(grown)
         changed[at] ^= 1
         assert _is_refused(original, bytes(changed)), hex(at)
-
-
-def test_the_re_read_knows_notes_that_moved_alone(pair: tuple[bytes, bytes]) -> None:
-    """A build-id that no PT_NOTE leads to, and a PT_NOTE that leads to no build-id."""
-    original, grown = pair
-    old, new = parse_headers(original), parse_headers(grown)
-    number = next(i for i, s in enumerate(new.segments) if s.type == PT_NOTE and s.file_offset < FIRST_PAGE_SIZE)
-    entry = old.segments[number]
-    kept = entry._replace(file_offset=entry.file_offset + FIRST_PAGE_SIZE).pack("<")
-    at = 64 + 56 * number
-    assert _is_refused(original, grown[:at] + kept + grown[at + 56 :])
-    index = next(i for i, s in enumerate(new.sections) if s.file_offset == new.segments[number].file_offset)
-    section = old.sections[index]
-    header = section._replace(file_offset=section.file_offset + FIRST_PAGE_SIZE).pack("<")
-    at = new.file.section_headers_offset + 64 * index
-    assert _is_refused(original, grown[:at] + header + grown[at + 64 :])
 
 
 def test_a_removed_page_is_checked(static: Callable[..., Path], tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from tests.support.embedded import (
     LARGE,
     SMALL,
     checksum,
-    compile_program,
     embed,
     mapped,
     need,
@@ -122,30 +121,6 @@ def test_survives(
     assert run(tmp_path / "removed") == expected
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("linker", ["bfd", "lld", "mold"])
-@pytest.mark.parametrize("command", COMMANDS[:-1], ids=lambda command: command.name)
-def test_library_survives(
-    program: Callable[..., Path],
-    binutils: Callable[[BinutilsVersion], Binutils],
-    tmp_path: Path,
-    linker: str,
-    size: int,
-    command: Command,
-) -> None:
-    library, converted, changed = (tmp_path / name for name in ("library.so", "converted.so", "changed.so"))
-    compile_program(library, "library.cpp", ["-shared", "-fPIC", f"-fuse-ld={linker}"])
-    expected = run(program(), library)
-    if not run_command(command, library, tmp_path / "plain.so", binutils):
-        pytest.skip("the unmodified library does not survive this either")
-    if run(program(), tmp_path / "plain.so") != expected:
-        pytest.skip("the unmodified library does not survive this either")
-    embed(library, converted, size)
-    assert run_command(command, converted, changed, binutils)
-    assert run(program(), changed) == expected
-    assert mapped(program(), changed) == [("changed.so", size, checksum(sframe(size)))]
-
-
 def _can_unstrip(objcopy: str, original: Path, folder: Path) -> bool:
     """Whether eu-unstrip joins the unmodified program with its debug file."""
     debug, stripped = folder / "original.debug", folder / "original.stripped"
@@ -189,20 +164,3 @@ def test_separate_debug_file(
             joined = run("eu-unstrip", "-o", tmp_path / "joined", linked, debug)
             assert joined.status == 0, joined
             assert mapped(tmp_path / "joined") == [("main", size, checksum(sframe(size)))]
-
-
-@pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
-@pytest.mark.parametrize("linker", ["bfd", "lld"])
-def test_core_dump_names_the_build_id(program: Callable[..., Path], tmp_path: Path, linker: str, kind: str) -> None:
-    need("gdb", "eu-unstrip")
-    original, converted = program(linker, kind), tmp_path / "converted"
-    embed(original, converted, LARGE)
-    core = tmp_path / "core"
-    # gdb writes what the kernel would: the first page of each mapped ELF file, and no other page of a file.
-    commands = ["-ex", "set use-coredump-filter on", "-ex", "run --abort", "-ex", f"generate-core-file {core}"]
-    session = run("gdb", "-nx", "-batch", *commands, converted)
-    if not core.exists():
-        pytest.skip(f"gdb wrote no core file: {session.errors}")
-    build_id = run("eu-unstrip", "-n", "-e", original).output.split()[1].split("@")[0]
-    modules = run("eu-unstrip", "-n", f"--core={core}").output
-    assert build_id in modules

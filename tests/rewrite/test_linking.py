@@ -245,17 +245,6 @@ def test_partial_links(objects: Objects, tmp_path: Path, request: pytest.Fixture
     assert _problems_of_functions(image, section) == []
 
 
-def test_sources_of_the_test_data(objects: Objects, tmp_path: Path) -> None:
-    """They define the same names again and call undefined functions, as a shared library may."""
-    theirs, ours = (
-        _link(objects, inputs, tmp_path / kind, "-shared", "-Wl,-z,muldefs")
-        for kind, inputs in zip(Twins._fields, objects.testdata, strict=True)
-    )
-    image, section = _compare(theirs, ours)
-    assert len(section.functions) > len(objects.testdata.ours)
-    assert _problems_of_functions(image, section) == []
-
-
 def test_stubs_and_start_up_code_after_replacing(objects: Objects, tmp_path: Path) -> None:
     """A conversion of the linked file repairs what linkers leave out or get wrong."""
     from cfi2sframe.cli import main

@@ -10,19 +10,15 @@ import pytest
 
 from cfi2sframe.elf.constants import PT_NOTE
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.rewrite.gate import LinkedFile, open_linked
+from cfi2sframe.rewrite.gate import open_linked
 from cfi2sframe.rewrite.linked import plan_embedding, self_check
 from cfi2sframe.rewrite.note_addresses import may_be_elsewhere
-from cfi2sframe.rewrite.relocated import relocated_addresses
 from tests.support.embedded import LARGE, embed, need, run, sframe, take_out
 from tests.support.linked_by_hand import noted_file
-from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 IMAGE: Final = range(0x400000, 0x500000)
 VADDR: Final = 0x400300
@@ -81,12 +77,6 @@ def test_a_relative_address_stays() -> None:
     content = struct.pack("<q", file.loads[1].vaddr - vaddr - 20)
     with pytest.raises(EmbedError, match="cannot grow in place"):
         plan_embedding(_noted(note(b"Test\0", content + b"text" * 30)), LARGE)
-
-
-def test_a_note_in_no_segment_stays() -> None:
-    """Whatever reads it finds it in a way that is not known."""
-    with pytest.raises(EmbedError, match="cannot grow in place"):
-        plan_embedding(noted_file([note(b"Go\0\0", b"text" * 30)], names=[".note.test"], note_segments=0), LARGE)
 
 
 def test_the_re_read_knows_notes_that_may_not_move() -> None:
@@ -166,49 +156,3 @@ def test_a_program_finds_its_notes(linker: str, kind: str, *, with_place: bool, 
     assert run(tmp_path / "converted") == expected
     original = (tmp_path / "program").read_bytes()
     assert linker == "gold" or take_out((tmp_path / "converted").read_bytes()) == original
-
-
-def _relocated(file: LinkedFile, name: str) -> bool:
-    section = file.sections[file.names.index(name)]
-    return bool(relocated_addresses(file, section.vaddr, section.vaddr + section.size))
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("expression", ["note", "note + 12", "other"])
-def test_pointers_to_a_note(
-    packed: bool,  # noqa: FBT001 - a parameter
-    expression: str,
-    tmp_path: Path,
-    binutils: Callable[[BinutilsVersion], Binutils],
-) -> None:
-    """Relocations that are packed are those of the other kind, too."""
-    need("gcc")
-    try:
-        folder = binutils("newest").directory
-    except ToolMissingError as error:
-        pytest.skip(str(error))
-    text = f"""
-  .section .note.test, "a", %note
-  .balign 4
-note: .long 5, 4, 7
-  .asciz "Test"
-  .balign 4
-  .ascii "text"
-  .data
-  .balign 8
-  .quad 1, other, other, 2
-  .rept 70
-  .quad 3
-  .endr
-  .quad {expression}
-  .quad other
-other: .quad 0
-"""
-    (tmp_path / "pointers.s").write_text(text)
-    flags = ["-shared", "-nostdlib", f"-B{folder}", f"-Wl,-z,{'' if packed else 'no'}pack-relative-relocs"]
-    result = run("gcc", *flags, "-o", tmp_path / "library.so", tmp_path / "pointers.s")
-    assert result.status == 0, result.errors
-    file = open_linked((tmp_path / "library.so").read_bytes())
-    assert (".relr.dyn" in file.names) == packed
-    assert _relocated(file, ".note.test") == (expression != "other")

@@ -15,7 +15,6 @@ from tests.support.embedded import (
     SMALL,
     SOURCES,
     checksum,
-    compile_program,
     embed,
     mapped,
     need,
@@ -58,24 +57,6 @@ def test_runs_as_before_and_finds_the_section(
     assert mapped(tmp_path / "restored") == []
     if not plan.moved or (linker != UNORDERED_NAMES and "table-entry" not in plan.headers):
         assert restored == original.read_bytes()
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("linker", LINKERS)
-def test_library_opened_at_run_time(program: Callable[..., Path], tmp_path: Path, linker: str, size: int) -> None:
-    library = tmp_path / "library.so"
-    compile_program(library, "library.cpp", ["-shared", "-fPIC", f"-fuse-ld={linker}"])
-    expected = run(program(), library)
-    assert "library 109 -101" in expected.output
-    converted = tmp_path / "converted.so"
-    embed(library, converted, size)
-    assert run(program(), converted) == expected
-    main = tmp_path / "main"
-    embed(program(), main, LARGE)
-    assert mapped(main, converted) == [
-        ("main", LARGE, checksum(sframe(LARGE))),
-        ("converted.so", size, checksum(sframe(size))),
-    ]
 
 
 @pytest.mark.parametrize(("first", "second"), [(LARGE, SMALL), (LARGE, LARGE), (SMALL, LARGE), (LARGE, 2 * LARGE)])
