@@ -80,14 +80,6 @@ def test_an_address_out_of_reach() -> None:
     assert places(convert_checked(image, Options(3, section_vaddr=0x200000000))) == [(0, 16)]
 
 
-def test_the_frame_pointer_flag() -> None:
-    image = linked(AMD64, leaf(0))
-    for version, flags in ((1, 3), (2, 7)):
-        assert decoded(convert_checked(image, Options(version, all_keep_frame_pointer=True))).header.flags == flags
-    with pytest.raises(RequestError, match=r"^sample: version 3 has no frame pointer flag; versions 1 and 2 have it$"):
-        convert_checked(image, Options(3, all_keep_frame_pointer=True))
-
-
 def test_requests_that_cannot_be_met() -> None:
     with pytest.raises(RequestError, match=r"^sample: SFrame version 1 does not define s390x; version 2 does$"):
         convert_checked(linked(S390X, push_fp(S390X)), Options(1))
@@ -101,11 +93,7 @@ NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "errata": ((7, -1, True, 1.0, "2", None), "0, 1 or 2"),
     "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame', 'gopclntab', 'code' or None"),
     "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
-    "all_keep_frame_pointer": ((0, 1, None, "no"), "False or True"),
-    "with_stubs": ((0, 1, None, "no"), "False or True"),
-    "with_padding": ((0, 1, None, "no"), "False or True"),
-    "whole_functions": ((0, 1, None, "no"), "False or True"),
-    "level": ((9, -1, False, 1.0, "1", "S"), "0, 1, 2, 's' or None"),
+    "level": ((9, -1, False, 1.0, "1", "s"), "0, 1, 2 or None"),
 }
 
 

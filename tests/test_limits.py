@@ -70,7 +70,7 @@ def rewrite_and_read(data: bytes) -> None:
     timed(target_object.run, data)
 
 
-#: What the ordinary run tries; `make slow` tries all.
+#: What the ordinary run tries; the second tier tries all.
 SOME_LIES: Final = ((1 << 64) - 1,)
 every_file = pytest.mark.parametrize("data", [LINKED, OBJECT], ids=["linked", "object"])
 some_or_all = pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def programs(part: int) -> dict[str, bytes]:
     }
 
 
-#: The ordinary run takes a fifth of them; `make slow` takes them whole.
+#: The ordinary run takes a fifth of them; the second tier takes them whole.
 every_program = pytest.mark.parametrize("name", programs(1))
 some_or_whole = pytest.mark.parametrize("part", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "whole"])
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe import Lookup, Options, convert, decode, decode_existing, decode_raw, load, verify
+from cfi2sframe import Lookup, Options, convert, decode, decode_raw, load, verify
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
-from cfi2sframe.emit import emit
 from cfi2sframe.padding import Padding, find_padding, is_fill
 from cfi2sframe.report.coverage import account
+from cfi2sframe.sframe.encode import encode_section
+from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
 from tests.support import cfi_asm as asm
 from tests.support.bodies import body_of_rows, with_functions
@@ -109,7 +110,7 @@ def padding_of(image: ElfImage) -> list[tuple[int, int]]:
     # At this level, each function ends where its FDE does, or the padding behind it.
     conversion = convert(image, Options(level=1))
     check_sums(conversion)
-    levels: tuple[Level, ...] = (1, 2, "s")
+    levels: tuple[Level, ...] = (1, 2)
     for version, level in product((2, 3), levels):
         assert verify(convert(image, Options(version=version, level=level))).is_clean
     ends = {function.start_vaddr + function.size for function in conversion.section.functions}
@@ -123,11 +124,10 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
     """The last row stays in force up to the next function; the function's own rows are where they were."""
     image = two_functions(fill_of(arch, 16), arch)
     assert padding_of(image) == [(SIZE, SIZE + 16)]
-    with_padding, without = convert(image, Options(level=1)), convert(image, Options(with_padding=False, level=1))
-    assert [f.size for f in with_padding.section.functions] == [SIZE + 16, SIZE]
-    assert [f.size for f in without.section.functions] == [SIZE, SIZE]
-    assert [f.body for f in with_padding.section.functions] == [f.body for f in without.section.functions]
-    lookup = Lookup(decode(with_padding.data, with_padding.section_vaddr))
+    conversion = convert(image, Options(level=1))
+    assert [f.size for f in conversion.section.functions] == [SIZE + 16, SIZE]
+    assert [f.body for f in conversion.section.functions] == list(conversion.outcomes.results)
+    lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
     last = lookup.find(TEXT_VADDR + SIZE - 1)
     assert last is not None
     assert last.row is not None
@@ -135,7 +135,6 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
         found = lookup.find(pc)
         assert found is not None
         assert found.row == last.row
-    assert Lookup(decode(without.data, without.section_vaddr)).find(TEXT_VADDR + SIZE) is None
 
 
 @pytest.mark.parametrize(
@@ -421,9 +420,6 @@ def rows_of(image: ElfImage) -> tuple[FrameRow, ...]:
 
 def findings(image: ElfImage, *functions: tuple[int, int, tuple[FrameRow, ...]]) -> list[tuple[str, int]]:
     """Verify a section of functions given as (offset in .text, size, rows)."""
-    from cfi2sframe.sframe.encode import encode_section
-    from cfi2sframe.sframe.layout import plan_section
-
     records = [Function(TEXT_VADDR + at, size, body_of_rows(rows)) for at, size, rows in functions]
     section = with_functions(Section(3, AMD64.abi_id, start_is_pcrel=True), records)
     plan = plan_section(section, AMD64, 0x100000)
@@ -467,10 +463,13 @@ def test_verify_finds_functions_that_reach_over_code(gap: bytes) -> None:
 def test_raw_sections_of_objects() -> None:
     """A function of a raw section is known by its offset and its size, with padding or without."""
     image = object_with()
-    for with_padding in (True, False):
-        conversion = convert(image, Options(with_padding=with_padding))
-        section = decode_raw(image, conversion.data, None)
-        assert [f.size for f in section.functions] == [SIZE + 16 * with_padding, SIZE]
+    conversion = convert(image)
+    places = tuple(image.place(start).offset for start in conversion.section.starts)
+    for sizes in ((SIZE + 16, SIZE), (SIZE, SIZE)):
+        raw = conversion.section._replace(starts=places, sizes=sizes)
+        section = decode_raw(image, encode_section(plan_section(raw, image.arch, 0)), None)
+        assert section.starts == conversion.section.starts
+        assert section.sizes == sizes
         assert verify(image, section).is_clean
     assert padding_in_object(image) == [(SIZE, SIZE + 16)]
 
@@ -484,14 +483,12 @@ def test_raw_sections_of_objects() -> None:
 def test_json_tells_padding_from_code(tmp_path: Path) -> None:
     path = tmp_path / "in.o"
     path.write_bytes(bytes(object_with().data[:]))
-    for words, sizes in (((), (SIZE + 16, SIZE)), (("--no-padding",), (SIZE, SIZE))):
-        raw, out = tmp_path / "raw.sframe", tmp_path / "out.o"
-        assert run_process(*words, path, "-o", raw).returncode == 0
-        printed = json.loads(run_process("dump", "--json", raw).stdout)
-        assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(size, None) for size in sizes]
-        out.write_bytes(b"".join(emit(convert(load(path), Options(with_padding=not words))).chunks))
-        printed = json.loads(run_process("dump", "--json", out).stdout)
-        assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(n, n - SIZE) for n in sizes]
-        counts = json.loads(run_process("coverage", "--json", *words, path).stdout)["bytes"]
-        assert (counts["padding"], counts["other_padding"]) == ((0, 16) if words else (16, 0))
-        assert verify(load(out), decode_existing(load(out))).is_clean
+    raw, out = tmp_path / "raw.sframe", tmp_path / "out.o"
+    assert run_process(path, "-o", raw).returncode == 0
+    printed = json.loads(run_process("dump", "--json", raw).stdout)
+    assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(SIZE + 16, None), (SIZE, None)]
+    assert run_process(path, "-o", out).returncode == 0
+    printed = json.loads(run_process("dump", "--json", out).stdout)
+    assert [(f["size"], f["padding"]) for f in printed["functions"]] == [(SIZE + 16, 16), (SIZE, 0)]
+    counts = json.loads(run_process("coverage", "--json", path).stdout)["bytes"]
+    assert (counts["padding"], counts["other_padding"]) == (16, 0)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fuzz
 #: Values that a byte is replaced by, and masks that change it.
 VALUES: Final = (0x00, 0xFF, 0x7F)
 MASKS: Final = (0x01, 0x80, 0x10)
-#: Of all changes, the ordinary run makes one in so many; `make slow` makes them all.
+#: Of all changes, the ordinary run makes one in so many; the second tier makes them all.
 SAMPLE: Final = 61
 CUT_SAMPLE: Final = 23
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe import Options, convert, decode, load
+from cfi2sframe import convert, decode, load
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
 from cfi2sframe.elf.constants import SHT_SYMTAB
 from tests.fuzz.damage import Change, Damage, Seed, damages, seeds_of_this_machine, zones_of
@@ -169,7 +169,7 @@ def test_a_wrong_row_is_seen(tmp_path: Path) -> None:
     """What the other tests rely on: pyelftools' rows differ from those of a section that is wrong."""
     file = tmp_path / "file"
     file.write_bytes(next(s.data for s in seeds_of_this_machine() if s.name == "plain AMD64"))
-    conversion = convert(load(file), Options(with_stubs=False))
+    conversion = convert(load(file))
     right = read_independently(file)
     assert right.point_count > 5
     assert right.problems == ()

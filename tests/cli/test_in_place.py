@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,14 +40,6 @@ def folder(tmp_path: Path) -> Path:
     for number in range(5):
         (path / f"{number}.o").write_bytes(object_of(number))
     return path
-
-
-def age(folder: Path) -> None:
-    """Make files look as if they had not been changed a moment ago: the time of the last change cannot be set."""
-    time.sleep(0.05)
-    for path in folder.iterdir():
-        os.utime(path, ns=(1, 1_000_000_000))
-    time.sleep(0.05)
 
 
 def test_several_files(folder: Path) -> None:
@@ -215,10 +206,9 @@ def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
 
 
 def test_lists(folder: Path, tmp_path: Path) -> None:
-    words, names = tmp_path / "words", tmp_path / "names"
-    words.write_text(f"--in-place '{folder}/0.o'\n{folder}/1.o\n")
+    names = tmp_path / "names"
     names.write_bytes(b"".join(os.fsencode(folder / name) + b"\0" for name in ("2.o", "3.o")))
-    assert run(f"@{words}", "--files-from", names) == (0, b"", ())
+    assert run("--in-place", folder / "0.o", folder / "1.o", "--files-from", names) == (0, b"", ())
     assert run("--in-place", "--files-from", "-", stdin=os.fsencode(folder / "4.o") + b"\0") == (0, b"", ())
     assert all(has_section(path.read_bytes()) for path in folder.iterdir())
     assert run("--in-place", "--files-from", "-", stdin=b"") == (0, b"", ())
@@ -232,13 +222,10 @@ def test_lists(folder: Path, tmp_path: Path) -> None:
         (("IN", "-o", "out", "--check"), "-o and --check exclude one another"),
         (("IN", "-o", "out", "-r"), "--recursive belongs to --in-place or --check"),
         (("IN", "-o", "out", "--files-from", "x"), "--files-from belongs to --in-place or --check"),
-        (("IN", "-o", "out", "--stamp", "x"), "--stamp belongs to --in-place or --check"),
         (("IN", "IN", "--in-place", "--errata", "1"), "version 3 has no errata"),
         (("IN", "-", "--in-place"), "standard input cannot be rewritten in place"),
         (("IN", "--check", "--section-address", "4096"), "--section-address belongs to raw bytes"),
         (("IN", "--in-place", "-j", "0"), "not a count from 1: '0'"),
-        (("IN", "--in-place", "--executor", "nonsense"), "not MODULE:CALLABLE"),
-        (("IN", "IN", "--in-place", "--executor", "nonsense"), "not MODULE:CALLABLE"),
     ],
 )
 def test_contradictions(folder: Path, words: tuple[str, ...], message: str) -> None:
@@ -256,12 +243,11 @@ def test_lists_that_cannot_be_read(tmp_path: Path) -> None:
     assert run("--in-place", "--files-from", missing) == (3, b"", message)
 
 
-@pytest.mark.parametrize("word", ["--stamp", "--report"])
-def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path, word: str) -> None:
+def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path) -> None:
     missing = folder / "missing" / "file"
     before = tree(folder)
     message = (f"cfi2sframe: {missing}: error: No such file or directory",)
-    assert run("--in-place", "-r", "--objects", folder, word, missing) == (3, b"", message)
+    assert run("--in-place", "-r", "--objects", folder, "--report", missing) == (3, b"", message)
     assert tree(folder) == before
 
 
@@ -318,92 +304,3 @@ def test_verbose_about_one_file(folder: Path) -> None:
     assert first[0] == second[0]
     assert first[1] == f"cfi2sframe: {path}: info: .sframe: as a section with relocations"
     assert second[1] == f"cfi2sframe: {path}: info: unchanged: the section is there already"
-
-
-# Stamps
-
-
-def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stamp = tmp_path / "stamp"
-    age(folder)
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
-    assert len(stamp.read_text().splitlines()) == 6
-    looked_at: list[str] = []
-
-    def note(_: int, name: str) -> None:
-        looked_at.append(name)
-        raise OSError(name)
-
-    monkeypatch.setattr("cfi2sframe.jobs.job.image_of", note)
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
-    assert looked_at == []
-    assert "5 unchanged (5 by the stamp)" in run("--in-place", "-r", "--objects", folder, "--stamp", stamp, "-v").err[0]
-    # Any change of a file, or of what is asked for, and the stamp knows nothing of it.
-    age(folder)
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp).status == 3
-    assert len(looked_at) == 5
-
-
-@pytest.mark.parametrize("words", [("--sframe-version", "2", "--replace"), ("--strict",), ("-O0",), ("--no-plt",)])
-def test_a_stamp_is_about_one_way_to_convert(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    stamp = tmp_path / "stamp"
-    age(folder)
-    run("--in-place", "-r", "--objects", folder, "--stamp", stamp)
-    assert "by the stamp" not in run("--in-place", "-r", "--objects", folder, "--stamp", stamp, *words, "-v").err[0]
-
-
-def test_a_stamp_does_not_trust_what_was_written_a_moment_ago(folder: Path, tmp_path: Path) -> None:
-    """A second change within a tick of the file system's clock would leave the times as they are."""
-    stamp = tmp_path / "stamp"
-    now = time.time_ns() + 1_000_000_000
-    for path in folder.iterdir():
-        os.utime(path, ns=(now, now))
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
-    assert len(stamp.read_text().splitlines()) == 1
-
-
-def test_a_stamp_forgets_what_failed(folder: Path, tmp_path: Path) -> None:
-    stamp = tmp_path / "stamp"
-    (folder / "0.o").write_bytes(TRUNCATED)
-    age(folder)
-    for _ in range(2):
-        status, _, err = run("--in-place", "-r", "--objects", folder, "--stamp", stamp)
-        assert (status, len(err)) == (3, 1)
-        assert len(stamp.read_text().splitlines()) == 5
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"another program's\n1 2 3\n"])
-def test_other_contents_of_a_stamp_list_no_files(folder: Path, tmp_path: Path, content: bytes) -> None:
-    stamp = tmp_path / "stamp"
-    stamp.write_bytes(content)
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
-    assert stamp.read_text().startswith("cfi2sframe stamp 1, ")
-    assert run("--in-place", folder / "0.o", "--stamp", folder) == (
-        3,
-        b"",
-        (f"cfi2sframe: {folder}: error: Is a directory",),
-    )
-
-
-def test_checking_writes_no_stamp(folder: Path, tmp_path: Path) -> None:
-    stamp = tmp_path / "stamp"
-    assert run("--check", "-r", "--objects", folder, "--stamp", stamp).status == 1
-    assert not stamp.exists()
-
-
-# Executors
-
-
-def test_any_executor(folder: Path) -> None:
-    words = ("--in-place", "-r", "--objects", folder, "-j", "2", "--executor", "concurrent.futures:ThreadPoolExecutor")
-    assert run(*words) == (0, b"", ())
-    assert all(has_section(path.read_bytes()) for path in folder.iterdir())
-    before = tree(folder)
-    assert run(*words) == (0, b"", ())
-    assert tree(folder) == before
-
-
-def test_a_factory_that_fails(folder: Path) -> None:
-    status, _, err = run("--in-place", "-r", "--objects", folder, "--executor", "builtins:len")
-    assert (status, len(err)) == (2, 1)
-    assert err[0].startswith("cfi2sframe: error: executor 'builtins:len': ") or "executor 'builtins:len': " in err[0]

@@ -162,11 +162,6 @@ def test_schema_of_coverage(version: str, tmp_path: Path) -> None:
     )
     validate("coverage.schema.json", accounts)
     validate("coverage.schema.json", accounts[0])
-    counted = json.loads(
-        run_cli("coverage", "--json", "--return-addresses", "--sframe-version", version, "/bin/ls").out
-    )
-    assert counted["return_addresses"]["calls"] > 100
-    validate("coverage.schema.json", counted)
     assert any(account["left_out"] for account in accounts)
 
 

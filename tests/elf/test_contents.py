@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
 from cfi2sframe.budget import Budget
-from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, stream_of
+from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile
 from cfi2sframe.emit import check, emit, remove
 from cfi2sframe.errors import ChangedError, InputError
 
@@ -65,15 +65,6 @@ def test_ranges(
         assert bytes(part) == b"".join(part) == DATA[slice(*places)]
         assert len(part) == len(DATA[slice(*places)])
         assert part[1:3] == DATA[slice(*places)][1:3]
-
-
-def test_a_stream(file: Path) -> None:
-    for data in (DATA, opened(file), Joined([DATA[:7], opened(file).part(7, 100)])):
-        stream = stream_of(data)
-        assert (stream.read(5), stream.tell()) == (DATA[:5], 5)
-        assert (stream.seek(90), stream.read()) == (90, DATA[90:])
-        assert (stream.seek(-3, os.SEEK_END), stream.read(9), stream.read(9)) == (97, DATA[97:], b"")
-        assert (stream.seek(200), stream.read(1)) == (200, b"")
 
 
 def test_a_read_that_comes_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

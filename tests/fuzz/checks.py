@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 VERSIONS: Final = (1, 2, 3)
 #: As bits of an input choose them: the first is what most of the kept ones stand for.
-LEVELS: Final[tuple[Level, ...]] = (1, 2, "s", 0)
+LEVELS: Final[tuple[Level, ...]] = (1, 2, 0)
 #: Looking up is checked at so many functions and addresses of each; decoding, at all of them.
 _FUNCTION_COUNT: Final = 32
 _PC_COUNT: Final = 8

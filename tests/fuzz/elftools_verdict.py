@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe import Lookup, Options, convert, decode, load
+from cfi2sframe import Lookup, Options, decode, load
 from tests.support.oracle.compare import difference, row_at
 from tests.support.oracle.elftools_rows import ReaderError, fdes_in
+from tests.support.variants import convert_without_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.elf.cfi import CfiSection
-    from tests.support.oracle.elftools_rows import Fde
+from tests.support.oracle.elftools_rows import Fde
 
 
 class Verdict(NamedTuple):
@@ -30,7 +31,7 @@ def read_independently(path: Path, section: tuple[bytes, int] | None = None) -> 
     """Compare the conversion of a linked file, or a section (bytes, address), with pyelftools' rows."""
     image = load(path)
     # Stubs are described by their instructions, of which a reader of CFI knows nothing.
-    conversion = convert(image, Options(with_stubs=False))
+    conversion = convert_without_stubs(image, Options())
     if image.is_relocatable:
         return Verdict(0, (), "an object")
     try:

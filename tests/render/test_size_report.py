@@ -15,32 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cfi2sframe import load
 from cfi2sframe.printable import printable
-from cfi2sframe.render.csv import write_comparison, write_groups, write_report, write_sections
+from cfi2sframe.render.csv import write_comparison, write_folders, write_report
 from cfi2sframe.render.headline import headline
 from cfi2sframe.render.html import comparison_page, report_page
 from cfi2sframe.render.json import comparison_data, report_data
 from cfi2sframe.render.markdown import escape, render_markdown
 from cfi2sframe.render.table import render_report, render_tables
 from cfi2sframe.report.size.answers import answer_table
-from cfi2sframe.report.size.measure import Request, measure
 from cfi2sframe.report.size.records import Failure, FileSizes, Parts, SizeComparison, SizeReport
 from cfi2sframe.report.size.tables import comparison_tables, report_tables
 from cfi2sframe.report.size.totals import build_comparison, build_report
-from tests.support.samples import TEXT_VADDR
 from tests.support.sizes import (
     check_report,
     library,
     measured,
     sample_files,
-    unsayable,
 )
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Level
-    from cfi2sframe.report.size.answers import By
-    from cfi2sframe.report.size.records import GroupKind
 
 SCHEMA = Path(__file__).resolve().parents[2] / "cfi2sframe/schemas/size-report.schema.json"
 
@@ -67,46 +61,27 @@ def test_json_of_reports(report: SizeReport) -> None:
     _check_schema(report_data(report))
 
 
-@pytest.mark.parametrize("kind", ["folder", "package"])
-def test_groups_in_every_format(kind: GroupKind) -> None:
+def test_folders_in_every_format() -> None:
     files = [result for result in sample_files() if isinstance(result, FileSizes)]
     names = {file.name: file.name.rpartition("/")[0] or "=none" for file in files}
-    report = build_report(files, version=3, groups={kind: names})
+    report = build_report(files, version=3, folders=names)
     check_report(report)
     data = report_data(report)
     _check_schema(data)
     assert [group["name"] for group in data["groupings"][0]["groups"]] == ["lib", "=none"]
+    assert report.folders is not None
     out = io.StringIO()
-    write_groups(report.groupings[0], out)
+    write_folders(report.folders, out)
     lines = list(csv.DictReader(io.StringIO(out.getvalue())))
-    assert [(line[kind], line["files"]) for line in lines] == [("lib", "4"), ("'=none", "2")]
-    for line, group in zip(lines, report.groupings[0].groups, strict=True):
+    assert [(line["folder"], line["files"]) for line in lines] == [("lib", "4"), ("'=none", "2")]
+    for line, group in zip(lines, report.folders.groups, strict=True):
         for total in group.totals.versions:
             assert int(line[f"v{total.version}_gnu_size"]) == total.gnu.size
-    text = list(render_tables([answer_table(report, kind)]))
-    assert text[0].split() == [".sframe", "ratio", "of", "file", "GNU", "as+ld", "rows", "files", kind]
-    assert text[3].endswith(f"  6  2 {kind}s")
+    text = list(render_tables([answer_table(report, "folder")]))
+    assert text[0].split() == [".sframe", "ratio", "of", "file", "GNU", "as+ld", "rows", "files", "folder"]
+    assert text[3].endswith("  6  2 folders")
     headings = re.findall("<h2>([^<]*)</h2>", report_page(report))
-    assert headings[:3] == (["The first 2 packages"] if kind == "package" else ["The first 5 files"]) + [
-        f"{kind.capitalize()}s",
-        "Files",
-    ]
-
-
-def test_sections_in_every_format() -> None:
-    file = measure(load(library(3, more=(unsayable(TEXT_VADDR + 0x200),))), Request(has_code_sections=True))
-    report = build_report([file], version=3)
-    data = report_data(report)
-    _check_schema(data)
-    assert [section["name"] for section in data["code_sections"]["sections"]] == [".text", None]
-    assert report.code_sections is not None
-    out = io.StringIO()
-    write_sections(report.code_sections, out)
-    assert [line["section"] for line in csv.DictReader(io.StringIO(out.getvalue()))] == [".text", ""]
-    lines = list(render_tables([answer_table(report, "section")]))
-    assert lines[0].endswith("FDEs  code  section")
-    assert [line.split()[-1] for line in lines[1:4]] == [".text", "CIEs)", "section"]
-    assert "Sections" in report_page(report)
+    assert headings[:3] == ["The first 5 files", "Folders", "Files"]
 
 
 # The answer
@@ -126,10 +101,9 @@ def test_the_headline(version: int, level: Level | None, text: str) -> None:
     assert next(iter(render_report(headline(report), [answer_table(report, "file")]))) == headline(report)
 
 
-@pytest.mark.parametrize("by", ["file", "section"])
-def test_the_first_table_fits_a_terminal(by: By) -> None:
+def test_the_first_table_fits_a_terminal() -> None:
     """Without its names, which come last and are not cut."""
-    file = measure(load(library(40)), Request(has_code_sections=True))
+    file = measured("a.so", library(40))
     long = "usr/lib/x86_64-linux-gnu/" + "long" * 30
     big = tuple(
         version._replace(
@@ -140,13 +114,12 @@ def test_the_first_table_fits_a_terminal(by: By) -> None:
     )
     sizes = file.sizes._replace(file=9_999_999_999, cfi=999_999_999)
     report = build_report([file._replace(name=long, versions=big, sizes=sizes), file._replace(name="b")], version=3)
-    table = answer_table(report, by)
+    table = answer_table(report, "file")
     assert 5 <= len(table.columns) <= 7
     lines = list(render_tables([table]))
-    if by == "file":
-        assert lines[1].endswith(f"  {long}")
-        assert len(lines[1]) - len(long) <= 60
-        assert max(map(len, lines[2:])) <= 80
+    assert lines[1].endswith(f"  {long}")
+    assert len(lines[1]) - len(long) <= 60
+    assert max(map(len, lines[2:])) <= 80
 
 
 def test_json_of_comparisons(comparison: SizeComparison) -> None:

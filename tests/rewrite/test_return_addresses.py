@@ -22,6 +22,7 @@ from tests.support.emitted import run
 from tests.support.needs import need
 from tests.support.targets import TARGETS, Target, label
 from tests.support.targets import run as run_tool
+from tests.support.variants import convert_unpadded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,8 +81,9 @@ def _variables(sampler: Path, report: Path, lookup: str) -> dict[str, str]:
     }
 
 
-def _convert(source: Path, target: Path, options: Options) -> None:
-    target.write_bytes(b"".join(emit(convert(load(str(source)), options)).chunks))
+def _convert(source: Path, target: Path, options: Options, *, is_padded: bool = True) -> None:
+    make = convert if is_padded else convert_unpadded
+    target.write_bytes(b"".join(emit(make(load(str(source)), options)).chunks))
     target.chmod(0o755)
 
 
@@ -144,22 +146,22 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.fixture(scope="session")
-def walk(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, Options, str], Walk]:
-    """`walk(program, case, options, lookup)`: the stack of a converted copy, with converted libraries."""
-    folders: dict[Options, Path] = {}
+def walk(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Walk]:
+    """`walk(program, case, options, lookup, is_padded)`: the stack of a converted copy, with converted libraries."""
+    folders: dict[tuple[Options, bool], Path] = {}
 
-    def walk(name: str, case: str, options: Options, lookup: str) -> Walk:
+    def walk(name: str, case: str, options: Options, lookup: str, *, is_padded: bool = True) -> Walk:
         source = built.program(name)
-        if options not in folders:
-            folders[options] = tmp_path_factory.mktemp("converted")
-            (folders[options] / "lib").mkdir()
-        folder = folders[options]
+        if (options, is_padded) not in folders:
+            folders[options, is_padded] = tmp_path_factory.mktemp("converted")
+            (folders[options, is_padded] / "lib").mkdir()
+        folder = folders[options, is_padded]
         # backtrace() loads libgcc, whether the program needs it or not.
         libraries = run("ldd", source) + run("ldd", built.program("noreturn_cc"))
         wanted = {m[1]: Path(m[2]) for m in re.finditer(r"^\s*(\S+) => (/\S+) \(", libraries, re.MULTILINE)}
         for path, target in ((source, folder / name), *((p, folder / "lib" / n) for n, p in wanted.items())):
             if not target.exists():
-                _convert(path, target, options)
+                _convert(path, target, options, is_padded=is_padded)
         report = folder / "report.jsonl"
         variables = _variables(built.sampler, report, lookup) | {"LD_LIBRARY_PATH": str(folder / "lib")}
         words = ["env", *(f"{key}={value}" for key, value in variables.items()), str(folder / name), case]
@@ -170,21 +172,18 @@ def walk(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
 
 @pytest.mark.parametrize(("name", "case", "version"), CASES)
-def test_calls_that_do_not_return(
-    walk: Callable[[str, str, Options, str], Walk], name: str, case: str, version: int
-) -> None:
+def test_calls_that_do_not_return(walk: Callable[..., Walk], name: str, case: str, version: int) -> None:
     # Errata 2 has rows for the ends of stacks.
     options = Options(version=version, errata=2)
-    without = options._replace(with_padding=False)
     # What DWARF unwinders look up is right either way.
-    assert walk(name, case, without, "call")[:2] == ("equal", "outermost")
-    ended = walk(name, case, without, "ra")
+    assert walk(name, case, options, "call", is_padded=False)[:2] == ("equal", "outermost")
+    ended = walk(name, case, options, "ra", is_padded=False)
     assert ended[:2] == ("ended", "no_function")
     assert _is_padding(load(ended.module), ended.offset)
     assert walk(name, case, options, "ra")[:2] == ("equal", "outermost")
 
 
-def test_where_the_next_function_follows_at_once(walk: Callable[[str, str, Options, str], Walk]) -> None:
+def test_where_the_next_function_follows_at_once(walk: Callable[..., Walk]) -> None:
     """Many a libc's assert() ends in a call of abort() that another function follows without padding.
 
     A return address is that function's first then, and no section can give it the caller's row.
@@ -206,13 +205,13 @@ def test_emulated(target: Target, tmp_path: Path) -> None:
     run_tool([target.compiler, *STRICT, "-fPIC", "-shared", "-o", sampler, *SAMPLER])
     run_tool([target.compiler, *STRICT, *UNSORTED, "-o", program, CONSUMER / "noreturn.c"])
 
-    def walk(options: Options, lookup: str) -> Walk:
-        folder = tmp_path / ("with" if options.with_padding else "without")
+    def walk(lookup: str, *, is_padded: bool) -> Walk:
+        folder = tmp_path / ("padded" if is_padded else "unpadded")
         if not folder.exists():
             (folder / "lib").mkdir(parents=True)
-            _convert(program, folder / "noreturn", options)
+            _convert(program, folder / "noreturn", Options(), is_padded=is_padded)
             for name in ("libc.so.6", "libgcc_s.so.1"):
-                _convert(target.sysroot / "lib" / name, folder / "lib" / name, options)
+                _convert(target.sysroot / "lib" / name, folder / "lib" / name, Options(), is_padded=is_padded)
         report = folder / "report.jsonl"
         variables = _variables(sampler, report, lookup) | {"LD_LIBRARY_PATH": str(folder / "lib")}
         given = [word for key, value in variables.items() for word in ("-E", f"{key}={value}")]
@@ -220,8 +219,8 @@ def test_emulated(target: Target, tmp_path: Path) -> None:
         assert run_tool(words) == "left\n"
         return _walk_of(report)
 
-    assert walk(Options(with_padding=False), "call")[:2] == ("equal", "outermost")
-    ended = walk(Options(with_padding=False), "ra")
+    assert walk("call", is_padded=False)[:2] == ("equal", "outermost")
+    ended = walk("ra", is_padded=False)
     assert ended[:2] == ("ended", "no_function")
     assert _is_padding(load(ended.module), ended.offset)
-    assert walk(Options(), "ra")[:2] == ("equal", "outermost")
+    assert walk("ra", is_padded=True)[:2] == ("equal", "outermost")

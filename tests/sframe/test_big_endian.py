@@ -2,7 +2,7 @@
 """GNU readelf reads big-endian sections, and prints the rows that `dump` prints.
 
 One that runs on s390x itself (in an emulator) reads sections of every level. One on a little-endian machine flips rows
-in place, function by function, and reads only those whose functions have rows of their own: `-O0`, `--no-share`.
+in place, function by function, and reads only those whose functions have rows of their own: `-O0`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERSIONS: Final[dict[str, tuple[BinutilsVersion, Options]]] = {
 }
 #: What the newest readelf reads.
 NEWEST: Final = [name for name, (release, _) in VERSIONS.items() if release == "newest"]
-SHARING: Final[tuple[Level, ...]] = (1, 2, "s")
+SHARING: Final[tuple[Level, ...]] = (1, 2)
 ARCHES: Final = [AARCH64_BE, S390X]
 
 

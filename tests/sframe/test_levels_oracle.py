@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions cut and joined (-O2, -Os): every reader takes them, and every PC keeps its row.
+"""Functions cut and joined (-O2): every reader takes them, and every PC keeps its row.
 
 Readers of sections: GNU readelf of three releases, and strict ones as in kernels. Readers of the CFI: pyelftools and
 llvm-dwarfdump, with whose rows those of the sections are compared.
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cfi2sframe.conversion import Level
     from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Tool
 
 pytestmark = [pytest.mark.oracle, pytest.mark.corpus]
@@ -34,7 +33,6 @@ LIBRARIES = {
 #: A small program for every day, and two files that take longer. All have this name for each architecture.
 PROGRAM = "usr/bin/ls"
 NAMES = [PROGRAM, *(pytest.param(name, marks=pytest.mark.slow) for name in ("usr/bin/bash", "libc"))]
-LEVELS: tuple[Level, ...] = (2, "s")
 
 
 def path_of(name: str, arch: CorpusArch, corpus: Callable[[CorpusArch], Path]) -> Path:
@@ -43,18 +41,16 @@ def path_of(name: str, arch: CorpusArch, corpus: Callable[[CorpusArch], Path]) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("reader", READERS)
 def test_readelf_prints_what_dump_prints(
     name: str,
-    level: Level,
     reader: str,
     tmp_path: Path,
     corpus: Callable[[CorpusArch], Path],
     binutils: Callable[[BinutilsVersion], Binutils],
 ) -> None:
     version, options = READERS[reader]
-    found = binutils(version), options._replace(level=level)
+    found = binutils(version), options._replace(level=2)
     assert check_file(path_of(name, "amd64", corpus), found, tmp_path) > (1_500 if name == PROGRAM else 10_000)
 
 
@@ -65,15 +61,12 @@ def test_strict_readers_are_content(
     arch: CorpusArch, name: str, version: int, corpus: Callable[[CorpusArch], Path]
 ) -> None:
     image = load(str(path_of(name, arch, corpus)))
-    sizes = [len(convert(image, Options(version, level=1)).data)]
-    for level in LEVELS:
-        options = Options(version, level=level)
-        conversion = convert(image, options)
-        assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
-        assert verify(image, decode(conversion.data, conversion.section_vaddr), options).is_clean
-        check_sums(conversion, may_join=True)
-        sizes.append(len(conversion.data))
-    assert sizes == sorted(set(sizes), reverse=True)
+    options = Options(version, level=2)
+    conversion = convert(image, options)
+    assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
+    assert verify(image, decode(conversion.data, conversion.section_vaddr), options).is_clean
+    check_sums(conversion, may_join=True)
+    assert len(conversion.data) < len(convert(image, options._replace(level=1)).data)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -85,7 +78,7 @@ def test_rows_are_those_of_another_reader_of_the_cfi(
     corpus: Callable[[CorpusArch], Path],
 ) -> None:
     """At every boundary of either, in both versions."""
-    for version, level in ((2, 2), (2, "s"), (3, 2), (3, "s")):
-        found = compare_rows(path_of(name, arch, corpus), version, level, str(llvm_dwarfdump("newest").path))  # type: ignore[arg-type]
-        assert found.problems == [], (version, level)
+    for version in (2, 3):
+        found = compare_rows(path_of(name, arch, corpus), version, 2, str(llvm_dwarfdump("newest").path))
+        assert found.problems == [], version
         assert found.points > 2 * found.described

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import ARCHES, S390X, Arch
+from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER
 from cfi2sframe.sframe.decode import DecodedFunction, decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
@@ -105,7 +106,6 @@ def sections(draw: st.DrawFn) -> tuple[Section, Arch, int]:
         arch.abi_id,
         is_sorted=is_sorted,
         start_is_pcrel=version == 3 or (version == 2 and draw(st.booleans())),
-        all_keep_frame_pointer=version < 3 and draw(st.booleans()),
     )
     section = with_functions(section, functions)
     vaddr = draw(st.integers(0, 1 << 30) | st.sampled_from((0, (1 << 30) - 1)))
@@ -139,7 +139,7 @@ def test_decoding_returns_the_encoded_section(drawn: tuple[Section, Arch, int], 
     assert (header.version, header.abi_id, header.byte_order) == (section.version, arch.abi_id, order)
     assert header.is_sorted == section.is_sorted
     assert header.start_is_pcrel == section.start_is_pcrel
-    assert bool(header.flags & 2) == section.all_keep_frame_pointer
+    assert not header.flags & SFRAME_F_FRAME_POINTER
     assert header.fixed_ra_offset == arch.fixed_ra_offset
     assert header.fixed_fp_offset == header.auxhdr_size == header.fde_offset == 0
 

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -99,8 +102,25 @@ def mapped(program: Path, *libraries: Path) -> list[tuple[str, int, str]]:
 
 def compile_program(target: Path, source: str, flags: Sequence[str]) -> None:
     """Compile one of the sources here, or skip when this compiler cannot link that way."""
+    built = _compiled(source, tuple(flags))
+    if isinstance(built, str):
+        pytest.skip(built)
+    shutil.copy(built, target)
+
+
+@cache
+def _compiled(source: str, flags: tuple[str, ...]) -> Path | str:
+    """Return the program that a source and flags make, or why there is none; compiled once in a run of the tests."""
     compiler = "g++" if source.endswith("cpp") else "gcc"
     need(compiler)
+    number = _compiled.cache_info().currsize
+    target = Path(_compiled_programs().name) / f"{number}-{source}"
     result = run(compiler, "-O1", "-o", target, SOURCES / source, "-Wl,--build-id=sha1", *flags)
     if result.status:
-        pytest.skip(f"{compiler} does not link this way: {result.errors.splitlines()[-1] if result.errors else ''}")
+        return f"{compiler} does not link this way: {result.errors.splitlines()[-1] if result.errors else ''}"
+    return target
+
+
+@cache
+def _compiled_programs() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="cfi2sframe-programs-")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import subprocess
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Literal
 
-    from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
     from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Target, Tool
@@ -45,7 +43,6 @@ MACHINE_FOLDERS: Final = (Path("/usr/bin"), Path("/usr/sbin"), Path("/usr/lib"))
 MAX_SIZE: Final = 1 << 20
 #: Version and errata, and the readelf that reads it.
 VERSIONS: Final[list[tuple[int, int, BinutilsVersion]]] = [(2, 0, "2.44"), (2, 1, "newest"), (3, 1, "newest")]
-LEVELS: Final[tuple[Level, ...]] = (2, "s")
 NAMES: Final[dict[str, Target]] = {"AMD64": "amd64", "AArch64": "aarch64", "s390x": "s390x"}
 
 
@@ -113,28 +110,27 @@ def check_file(path: Path, readers: Readers, folder: Path) -> int:
         if errata == 0 and arch == "s390x":
             # Binutils 2.44 have no SFrame for it.
             continue
-        for level in LEVELS:
-            options = Options(version, errata, level=level)
-            conversion = convert(image, options)
-            if not conversion.data:
-                continue
-            section = decode(conversion.data, conversion.section_vaddr)
-            check_strictly(image, conversion, section, options)
-            objcopy = readers.binutils("newest").tool("objcopy", arch)
-            copy = wrapped(objcopy, path, conversion.data, conversion.section_vaddr, folder)
-            check_printed(printed(readers.readelf(image, release), copy), section)
-            # LLVM does not know the ABI of s390x, and prints its words as they are stored.
-            if version == 2 and errata == 1 and arch != "s390x":
-                shown = subprocess.run([readers.llvm_readelf, "--sframe", copy], capture_output=True, check=True).stdout
-                assert shown.count(b"Frame Row Entry {") == conversion.plan.fre_count
-            count += 1
+        options = Options(version, errata, level=2)
+        conversion = convert(image, options)
+        if not conversion.data:
+            continue
+        section = decode(conversion.data, conversion.section_vaddr)
+        check_strictly(image, conversion, section, options)
+        objcopy = readers.binutils("newest").tool("objcopy", arch)
+        copy = wrapped(objcopy, path, conversion.data, conversion.section_vaddr, folder)
+        check_printed(printed(readers.readelf(image, release), copy), section)
+        # LLVM does not know the ABI of s390x, and prints its words as they are stored.
+        if version == 2 and errata == 1 and arch != "s390x":
+            shown = subprocess.run([readers.llvm_readelf, "--sframe", copy], capture_output=True, check=True).stdout
+            assert shown.count(b"Frame Row Entry {") == conversion.plan.fre_count
+        count += 1
     return count
 
 
 def check_meaning(path: Path, readers: Readers) -> None:
     """Compare sections with the rows of other readers of the CFI, at every boundary of either."""
-    for version, level in product((2, 3), LEVELS):
-        assert compare_rows(path, version, level, readers.dwarfdump).problems == [], (version, level)
+    for version in (2, 3):
+        assert compare_rows(path, version, 2, readers.dwarfdump).problems == [], version
 
 
 @pytest.mark.parametrize(

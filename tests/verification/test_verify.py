@@ -339,14 +339,12 @@ def test_holes_are_rightly_absent() -> None:
 
 
 def test_this_package_describes_the_parts() -> None:
-    """What `convert` makes is held to all parts, or with `whole_functions` to none."""
+    """What `convert` makes is held to all parts."""
     image = in_parts(asm.advance(8), asm.def_cfa_offset(16))
-    for options in (Options(2), Options(2, whole_functions=True), Options(3)):
+    for options in (Options(2), Options(3)):
         conversion = convert_image(image, options)
-        assert (conversion.data != b"") is not options.whole_functions
-        if conversion.data:
-            made = decode_section(conversion.data, conversion.section_vaddr)
-            assert verify_section(image, truth_of(conversion), made).is_clean
+        made = decode_section(conversion.data, conversion.section_vaddr)
+        assert verify_section(image, truth_of(conversion), made).is_clean
     # Nothing but another function: right for another producer, wrong for this package.
     truth = truth_of(convert_image(image, Options(2)))
     others = decode_section(RawSection((LEAF,), version=2).assemble(), 0x30000)

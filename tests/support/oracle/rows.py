@@ -8,9 +8,10 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe import Lookup, Options, account, convert, decode, load
+from cfi2sframe import Lookup, Options, account, decode, load
 from tests.support.oracle.compare import difference, is_hard_to_say, is_plain, row_at
 from tests.support.oracle.elftools_rows import fdes_of
+from tests.support.variants import convert_without_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Level
     from cfi2sframe.lower import Skip
     from cfi2sframe.sframe.decode import DecodedFunction
-    from tests.support.oracle.elftools_rows import Fde, Row
+from tests.support.oracle.elftools_rows import Fde, Row
 
 
 class Comparison(NamedTuple):
@@ -58,8 +59,7 @@ class _Converted(NamedTuple):
 @lru_cache(maxsize=1)
 def _converted(path: Path, version: int, level: Level | None) -> _Converted:
     """Return the decoded conversion, and what it leaves out."""
-    # Stubs are described by their instructions, of which a reader of CFI knows nothing.
-    conversion = convert(load(path), Options(version=version, errata=2, with_stubs=False, level=level))
+    conversion = convert_without_stubs(load(path), Options(version=version, errata=2, level=level))
     left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.left_out}
     in_parts = frozenset(entry.fde.pc_begin_vaddr for entry, _ in conversion.in_parts)
     lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
