@@ -13,8 +13,9 @@ from cfi2sframe.api import verify
 from cfi2sframe.arch import AARCH64_BE
 from cfi2sframe.reasons import SkipReason
 from tests.support import known_wrong
+from tests.support.needs import need
 from tests.support.oracle.gas import Pair, assemble, contradictions, functions_of, pair_of, problems_of
-from tests.support.targets import AARCH64, S390, Target, need
+from tests.support.targets import AARCH64, S390, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,6 +27,7 @@ from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.verification import verify_section
 from tests.support import cfi_asm as asm
+from tests.support.needs import need
 from tests.support.samples import (
     CODE,
     SHT_NOBITS,
@@ -207,9 +208,8 @@ int main(int argc, char **argv) { return twice(argc) & 1; }
 def test_gcc_without_asynchronous_tables(tmp_path: Path) -> None:
     """main() is in .debug_frame, the C library's start-up code in .eh_frame."""
     (tmp_path / "a.c").write_text(C_SOURCE)
-    command = ["gcc", "-g", "-O1", "-fno-asynchronous-unwind-tables", "-o", "a", "a.c"]
-    if subprocess.run(command, cwd=tmp_path, check=False, capture_output=True).returncode:
-        pytest.skip("needs gcc")
+    command = [need("gcc"), "-g", "-O1", "-fno-asynchronous-unwind-tables", "-o", "a", "a.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
     image = load(str(tmp_path / "a"))
     conversion = convert_checked(image)
     names = image.names_of(conversion.section.starts)
@@ -226,9 +226,8 @@ def test_an_object_with_both(tmp_path: Path) -> None:
     parts = [("e", ".eh_frame", 1), ("d", ".debug_frame", 2)]
     for name, section, number in parts:
         (tmp_path / f"{name}.s").write_text(source.format(section, number))
-        if subprocess.run(["as", "-o", f"{name}.o", f"{name}.s"], cwd=tmp_path, check=False).returncode:
-            pytest.skip("needs as for AMD64")
-    subprocess.run(["ld", "-r", "-o", "both.o", "e.o", "d.o"], cwd=tmp_path, check=True)
+        subprocess.run([need("x86_64-linux-gnu-as"), "-o", f"{name}.o", f"{name}.s"], cwd=tmp_path, check=True)
+    subprocess.run([need("x86_64-linux-gnu-ld"), "-r", "-o", "both.o", "e.o", "d.o"], cwd=tmp_path, check=True)
     image = load(str(tmp_path / "both.o"))
     conversion = convert_checked(image)
     assert [source.described for source in account(conversion).sources] == [1, 1]

@@ -11,9 +11,9 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.arch import AMD64
-from tests.contrib.support import need
 from tests.contrib.support import run as compile_program
 from tests.support.cli import ROOT, run
+from tests.support.needs import need
 from tests.support.samples import object_file, push_fp
 
 if TYPE_CHECKING:

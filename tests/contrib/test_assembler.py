@@ -10,7 +10,8 @@ import pytest
 from cfi2sframe import Options, decode_existing, load
 from cfi2sframe.cli.wrapper.assembler import AssemblyRequest, options_for, request_of
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
-from tests.contrib.support import PROJECT, attempt, check_section, environment, need, run
+from tests.contrib.support import PROJECT, attempt, check_section, environment, run
+from tests.support.needs import need
 from tests.support.oracle.gas import assemble, pair_of, problems_of
 from tests.support.walk import check_walks
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, need, run
+from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, run
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:

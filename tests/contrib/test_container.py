@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, need, run
+from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, run
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from cfi2sframe.arch import AMD64
-from tests.contrib.support import PROJECT, ROOT, environment, need, run
+from tests.contrib.support import PROJECT, ROOT, environment, run
 from tests.support import cfi_asm as asm
 from tests.support.cli import run as run_cli
+from tests.support.needs import need
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file
 
 DOCS = ROOT / "docs"

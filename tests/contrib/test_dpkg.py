@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.contrib.support import CONTRIB, ROOT, Result, check_section, environment, has_section, need, run
+from tests.contrib.support import CONTRIB, ROOT, Result, check_section, environment, has_section, run
+from tests.support.needs import need
 
 RECIPE = CONTRIB / "dpkg"
 PACKAGE = "cfi2sframe-trigger"

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from cfi2sframe.cli.parsers import VERBS, verb_parser
-from tests.contrib.support import ROOT, attempt, need, run
+from tests.contrib.support import ROOT, attempt, run
+from tests.support.needs import need
 
 SHARE = ROOT / "data" / "share"
 PAGE = SHARE / "man" / "man1" / "cfi2sframe.1"

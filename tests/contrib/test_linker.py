@@ -11,8 +11,9 @@ import pytest
 
 from cfi2sframe.cli.wrapper.roles import role_of
 from cfi2sframe.cli.wrapper.words import is_for_driver, output_of
-from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, need, run
+from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, run
 from tests.contrib.test_builds import linker_folder
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:

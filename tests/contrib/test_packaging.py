@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import __version__
-from tests.contrib.support import PROGRAMS, PROJECT, ROOT, attempt, check_section, need, run
+from tests.contrib.support import PROGRAMS, PROJECT, ROOT, attempt, check_section, run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.contrib.support import ROOT, attempt, environment, need, run
+from tests.contrib.support import ROOT, attempt, environment, run
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError, find_binutils, oracles_directory, tool_version
 
 if TYPE_CHECKING:

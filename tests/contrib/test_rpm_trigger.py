@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from tests.contrib.support import CONTRIB, Result, attempt, check_section, environment, has_section, need, run
+from tests.contrib.support import CONTRIB, Result, attempt, check_section, environment, has_section, run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path

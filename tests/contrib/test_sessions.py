@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.contrib.sessions import agrees, blocks_of, commands_of, play, release_of, variables_of
-from tests.contrib.support import ROOT, environment, need
+from tests.contrib.support import ROOT, environment
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from tests.contrib.sessions import Block, blocks_of, commands_of, play, release_of, variables_of
 from tests.contrib.support import ROOT
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
@@ -62,13 +62,8 @@ def test_the_fault_is_still_there(fault: Fault, session: Block, programs: Path, 
         pytest.skip(str(error))
     wanted = session.label.split()[1]
     assert (release.version + ".").startswith(wanted + "."), f"the page shows {wanted}; here is {release.version}"
-    missing = [
-        name
-        for name in set(re.findall(r"(?:^\$|\|) (g?cc|gcc|objdump|ld\.mold)\b", session.text, re.MULTILINE))
-        if shutil.which(name) is None
-    ]
-    if missing:
-        pytest.skip(f"{missing[0]} is not here")
+    for program in re.findall(r"(?:^\$|\|) (g?cc|gcc|objdump|ld\.mold)\b", session.text, re.MULTILINE):
+        need(program)
     for block in fault.blocks:
         if block.language != "console":
             (tmp_path / block.label).write_text(block.text)

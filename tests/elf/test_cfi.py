@@ -404,7 +404,7 @@ def test_zstd_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def zstd(plain: bytes) -> bytes:
-    zstandard = pytest.importorskip("zstandard", reason="the package zstandard is not installed")
+    zstandard = pytest.importorskip("zstandard", reason="no zstandard; get it with: pip install zstandard")
     return bytes(zstandard.ZstdCompressor().compress(plain))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from tests.faults.support import BY_NAME, FORMS, OLD, Faults, Form, check_left, contents, expected, fill, run
 from tests.support.jobs import object_of
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +69,7 @@ def test_a_full_disk(mounted: Callable[[str], Path], arguments: tuple[str, ...],
 @pytest.mark.parametrize("form", [form for form in FORMS if form.name != "batch"], ids=lambda form: form.name)
 def test_a_limit_of_file_size(folder: Path, form: Form) -> None:
     """SIGXFSZ does not end the process; it exits with a message."""
-    if shutil.which("prlimit") is None:
-        pytest.skip("no prlimit")
+    need("prlimit")
     fill(form, folder)
     done = run(folder, *form.arguments, prefix=["prlimit", "--fsize=64"])
     target = form.arguments[-1]

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.cli.batch import POOL_SIZE
-from tests.contrib.support import ROOT, Result, attempt, environment, install_programs, need
+from tests.contrib.support import ROOT, Result, attempt, environment, install_programs
 from tests.faults.test_truncation import file_of
 from tests.support.jobs import object_of
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path

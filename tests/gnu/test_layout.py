@@ -8,7 +8,6 @@ object such an instruction looks like that of a directive, but the assembler tre
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
@@ -18,6 +17,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.errors import InputError
 from cfi2sframe.report.size.measure import measure
+from tests.support.needs import need
 from tests.support.oracle.tools import BinutilsVersion, Target
 
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ def _run(*command: str | Path) -> None:
 def _assembly(source: Path, target: Target, directory: Path) -> Path:
     if source.suffix == ".s":
         return source
-    compiler = shutil.which(COMPILERS[target])
-    if compiler is None:
-        pytest.skip(f"no {COMPILERS[target]}")
+    compiler = need(COMPILERS[target])
     build = re.search(r"Build: \S+ (.*)-c", source.read_text())
     options = build[1].split() if build else ["-O2", "-fPIC"]
     assembly = directory / (source.name + ".s")
@@ -156,9 +154,7 @@ def test_linked_files(
     """The linker adds functions for its PLT sections, whose FRE type follows the section's size."""
     tools = binutils(version)
     assembler, linker = _tool(tools, "as", target), _tool(tools, "ld", target)
-    compiler = shutil.which(COMPILERS[target])
-    if compiler is None:
-        pytest.skip(f"no {COMPILERS[target]}")
+    compiler = need(COMPILERS[target])
     source, assembly, made, linked = (tmp_path / name for name in ("a.c", "a.s", "a.o", "a.so"))
     source.write_text(_program(target, call_count))
     _run(compiler, "-O2", "-fPIC", *options, "-S", source, "-o", assembly)

@@ -21,7 +21,8 @@ import pytest
 from cfi2sframe import Options, convert, load
 from cfi2sframe.dwarf.rules import AtExpression, InRegister, RegisterOffset, RowState
 from cfi2sframe.emit import check, emit
-from tests.support.emitted import need, run
+from tests.support.emitted import run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.edits import Splice, apply, ordered
 from cfi2sframe.rewrite.gate import open_linked
-from tests.support.embedded import LARGE, compile_program, embed, need, run, take_out
+from tests.support.embedded import LARGE, compile_program, embed, run, take_out
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,9 @@ import pytest
 
 from cfi2sframe import Options, convert, load
 from cfi2sframe.emit import check, emit
-from tests.support.emitted import need, run
+from tests.support.emitted import run
 from tests.support.known_wrong import expect_failure
+from tests.support.needs import need
 from tests.support.variants import convert_unpadded
 
 if TYPE_CHECKING:

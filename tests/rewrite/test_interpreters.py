@@ -10,7 +10,8 @@ import pytest
 
 from cfi2sframe.rewrite.gate import open_linked
 from cfi2sframe.rewrite.interpreter import reason_against_tail
-from tests.support.embedded import LARGE, embed, need, run
+from tests.support.embedded import LARGE, embed, run
+from tests.support.needs import need
 
 E_ENTRY = 24
 INTERPRETERS = {

@@ -13,8 +13,9 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.gate import open_linked
 from cfi2sframe.rewrite.linked import plan_embedding, self_check
 from cfi2sframe.rewrite.note_addresses import may_be_elsewhere
-from tests.support.embedded import LARGE, embed, need, run, sframe, take_out
+from tests.support.embedded import LARGE, embed, run, sframe, take_out
 from tests.support.linked_by_hand import noted_file
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path

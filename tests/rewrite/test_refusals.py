@@ -12,7 +12,8 @@ from cfi2sframe.elf.constants import PT_LOAD
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers, parse_section_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.linked import plan_embedding, self_check, write_embedding
-from tests.support.embedded import LARGE, SOURCES, need, run, sframe
+from tests.support.embedded import LARGE, SOURCES, run, sframe
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable

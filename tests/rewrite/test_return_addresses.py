@@ -18,7 +18,8 @@ import pytest
 from cfi2sframe import Options, convert, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.emit import emit
-from tests.support.emitted import need, run
+from tests.support.emitted import run
+from tests.support.needs import need
 from tests.support.targets import TARGETS, Target, label
 from tests.support.targets import run as run_tool
 from tests.support.variants import convert_unpadded

@@ -11,7 +11,8 @@ import pytest
 
 from cfi2sframe import convert, decode_existing, load, verify
 from cfi2sframe.emit import check, emit, remove
-from tests.support.embedded import need, run, write
+from tests.support.embedded import run, write
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path

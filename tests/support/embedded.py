@@ -22,6 +22,7 @@ from cfi2sframe.rewrite.linked import (
     self_check,
     write_embedding,
 )
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,13 +45,6 @@ def run(*command: str | Path) -> Result:
     """Run a program, whatever its exit status."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=60)
     return Result(done.returncode, done.stdout, done.stderr)
-
-
-def need(*names: str) -> None:
-    """Skip the test unless all these programs are here."""
-    for name in names:
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not here")
 
 
 def sframe(size: int) -> bytes:

@@ -12,6 +12,7 @@ import pytest
 from cfi2sframe import Options, convert_file
 from cfi2sframe.cli import main
 from cfi2sframe.trace import FileStore, trace_process
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,11 +50,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "through.s").write_text(ASSEMBLY)
     (folder / "main.c").write_text(PROGRAM)
     path = folder / "program"
-    command = ["gcc", "-O1", "-o", str(path), str(folder / "main.c"), str(folder / "through.s")]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except OSError as error:
-        pytest.skip(f"no compiler: {error}")
+    command = [need("gcc"), "-O1", "-o", str(path), str(folder / "main.c"), str(folder / "through.s")]
+    subprocess.run(command, check=True, capture_output=True)
     return path
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from tests.support import cli
-from tests.support.emitted import need
+from tests.support.needs import need
 from tests.support.trace.build import PROGRAMS, compile_program, is_core_name_plain, named
 from tests.support.trace.judges import eu_stack_chains, gdb_chains, make_core
 from tests.support.trace.tracing import is_in_order, threads_of, trace

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import known_wrong
-from tests.support.targets import AARCH64, TARGETS, need
+from tests.support.needs import need
+from tests.support.targets import AARCH64, TARGETS
 from tests.support.trace.build import compile_program, named
 from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
 from tests.support.trace.tracing import is_in_order, threads_of, trace

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, trace_process
 from cfi2sframe.trace.ptrace import StoppedThreads
 from tests.support import cli
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,9 +100,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def compiled(source: str, folder: Path) -> Path:
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("needs gcc")
+    gcc = need("gcc")
     (folder / "program.c").write_text(source)
     program = folder / "program"
     subprocess.run([gcc, "-O1", "-fomit-frame-pointer", "-pthread", "-o", program, folder / "program.c"], check=True)

@@ -15,6 +15,7 @@ from cfi2sframe.elf.load import load
 from cfi2sframe.trace.frame import Frame
 from cfi2sframe.trace.kernel_registers import topmost_frame
 from cfi2sframe.trace.sigreturn import sigreturn_frame
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,9 +80,7 @@ KERNELS: Final = (
 
 def distances(kernel: Kernel, folder: Path) -> list[int]:
     """Return the distances of PC and of the registers, from an object that the ABI's compiler makes."""
-    compiler = next(filter(None, map(shutil.which, kernel.compilers)), None)
-    if compiler is None:
-        pytest.skip(f"needs {kernel.compilers[0]}")
+    compiler = next(filter(None, map(shutil.which, kernel.compilers)), None) or need(kernel.compilers[0])
     values = ", ".join((kernel.pc, *kernel.registers.values()))
     (folder / "a.c").write_text(
         "#define _GNU_SOURCE\n#include <signal.h>\n#include <ucontext.h>\n"

@@ -13,6 +13,7 @@ from cfi2sframe.api import decode_existing, judge
 from cfi2sframe.elf.constants import SHT_PROGBITS
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import InputError
+from tests.support.needs import need
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.verification.test_readers import linked_image
 
@@ -122,12 +123,10 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("objects")
     (directory / "a.c").write_text(SOURCE)
     (directory / "b.c").write_text("int f(int); int g(int x) { return x * 3; }\nint _start(void) { return f(1); }\n")
+    need("gcc")
     for name in ("a", "b"):
         command = ["gcc", "-O1", "-c", "-fno-stack-protector", f"{name}.c", "-o", f"{name}.o"]
-        try:
-            subprocess.run(command, cwd=directory, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            pytest.skip("no gcc for this machine")
+        subprocess.run(command, cwd=directory, check=True, capture_output=True)
     return directory
 
 

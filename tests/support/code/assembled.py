@@ -14,12 +14,9 @@ Code outside of the CFI must get no row. Labels with `.L` are in neither file's 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-import pytest
 
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
@@ -29,6 +26,7 @@ from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RegisterOffset
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.sources import find_cfi
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
@@ -162,11 +160,7 @@ def _linked(
     arch: Arch, source: str, stem: Path, *, is_static: bool, options: tuple[str, ...], keeps_locals: bool = False
 ) -> ElfImage:
     prefix = _PREFIXES[arch.name]
-    tools = [shutil.which(f"{prefix}-{tool}") for tool in ("as", "ld")]
-    if tools[0] is None or tools[1] is None:
-        pytest.skip(
-            f"no {prefix}-as and {prefix}-ld; get them with: apt-get install binutils-{prefix.replace('_', '-')}"
-        )
+    tools = [need(f"{prefix}-{tool}") for tool in ("as", "ld")]
     stem.with_suffix(".s").write_text(source)
     target, linked = stem.with_suffix(".o"), stem.with_suffix(".so")
     local = ("--keep-locals",) if keeps_locals else ()

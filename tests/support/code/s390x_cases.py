@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import S390X
 from cfi2sframe.code.machines import open_for_code
-from tests.support.targets import S390, need, run
+from tests.support.needs import need
+from tests.support.targets import S390, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +60,7 @@ class Decoded(NamedTuple):
 
 def assemble(folder: Path) -> dict[str, Decoded]:
     """Return the instructions of `TEXTS`; skips the test without the assembler."""
-    prefix = need(f"{S390.triplet}-as", package="binutils-s390x-linux-gnu").removesuffix("as")
+    prefix = need(f"{S390.triplet}-as").removesuffix("as")
     # Each one starts at the same distance from the one before it.
     spacing = 16
     (folder / "all.s").write_text("".join(f".balign {spacing}\n{text}\n" for text in TEXTS))
