@@ -19,9 +19,9 @@ from tests.contrib.support import (
     gdb_session,
     has_section,
     lists_section,
-    need,
     run,
 )
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:

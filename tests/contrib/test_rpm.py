@@ -16,9 +16,9 @@ from tests.contrib.support import (
     copy_recipe,
     environment,
     has_section,
-    need,
     run,
 )
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from tests.support.embedded import (
     checksum,
     embed,
     mapped,
-    need,
     run,
     sframe,
     take_out,
     write,
 )
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
