@@ -117,6 +117,7 @@ def test_differences_are_known_errors_of_gas(
     assert not contradictions(pair, pair.ours, dwarfdump)
 
 
+@pytest.mark.sampled
 def test_functions_that_gas_drops_are_kept(
     gas: tuple[Binutils, Options], gcc: Tool, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -94,6 +94,7 @@ def test_same_meaning_in_no_more_rows(
     assert problems_of(pair) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("key", KEPT)
 def test_functions_that_gas_drops_are_kept(
     key: str,

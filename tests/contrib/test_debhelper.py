@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from tests.support.walk import Sampler
 
+pytestmark = pytest.mark.sampled
+
 ADD_ON = CONTRIB / "debhelper"
 BUILD = ("dpkg-buildpackage", "-b", "-us", "-uc")
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from tests.support.walk import Sampler
 
+pytestmark = pytest.mark.sampled
+
 SCRIPT = CONTRIB / "rpm" / "brp-sframe"
 
 

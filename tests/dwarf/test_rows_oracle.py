@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.oracle.tools import CorpusArch, Tool
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 # Library -> fewest functions that are described, because an empty answer of a reader is no success.
 LIBRARIES: Final = {
