@@ -193,6 +193,7 @@ def many_rows(count: int, start: int = 0) -> asm.Fde:
     return leaf(start, count, *steps)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("count", "sizes"), [(65535, [65535]), (65536, [65535, 1]), (131071, [65535, 65535, 1])])
 def test_version_3_splits_functions_of_many_rows(count: int, sizes: list[int]) -> None:
     """Version 3 counts a function's rows in 16 bits."""

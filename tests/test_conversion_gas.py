@@ -160,6 +160,7 @@ def test_differences_are_known_errors_of_gas(
     assert not contradictions(pair, pair.ours, dwarfdump)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("key", FEWEST_KEPT)
 def test_functions_that_gas_drops_are_kept(key: str, machine: Machine) -> None:
     """Sources that spell .eh_frame out in bytes do not count: the assembler does not know their meaning."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 CIE: Final = cie_of(AMD64)
 NOP: Final = b"\x96"

@@ -293,6 +293,7 @@ def test_names_are_escaped(verb: str, tmp_path: Path) -> None:
 # --- Foreign sections -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("name", ["fde_count", "fre_count", "fre_size", "fde_offset", "fre_offset", "auxiliary_size"])
 def test_counts_that_lie(name: str, version: int) -> None:

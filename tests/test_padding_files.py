@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from tests.support.oracle.tools import CorpusArch
 
+pytestmark = pytest.mark.sampled
+
 #: Files of each architecture, and the largest of them that is read, in bytes.
 FILE_COUNT: Final = 60
 LARGEST: Final = 3_000_000

@@ -119,6 +119,7 @@ def add(tally: Counter[str], verdict: Verdict) -> None:
     tally["rows compared"] += verdict.point_count
 
 
+@pytest.mark.sampled
 @settings(max_examples=60, suppress_health_check=checks)
 @damaged_files
 def test_some_damaged_files(seed: Seed, damage: Damage, way: str, tmp_path: Path, tally: Counter[str]) -> None:

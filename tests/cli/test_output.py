@@ -306,6 +306,7 @@ def test_a_full_standard_output(good: Path, tmp_path: Path, arguments: str) -> N
 # Garbage
 
 
+@pytest.mark.sampled
 @settings(max_examples=40)
 @given(st.data())
 def test_no_traceback_on_garbage(data: st.DataObject) -> None:

@@ -259,6 +259,7 @@ def test_instructions_of_the_assembler(machine: Machine, tmp_path: Path) -> None
         assert count or instruction.mnemonic == ".byte" or text in _NOT_EXECUTED
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", _FILES)
 def test_instructions_of_libraries(name: str, machine: Machine) -> None:
     choice = random.Random(name)  # noqa: S311

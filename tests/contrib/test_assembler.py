@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.support.oracle.tools import Binutils, BinutilsVersion
     from tests.support.walk import Sampler
 
+pytestmark = pytest.mark.sampled
+
 SOURCE = """\
 .globl f
 f:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.support.walk import Sampler
 
+pytestmark = pytest.mark.sampled
+
 
 def linker_folder(programs: Path, folder: Path) -> Path:
     """Make a folder for `-B`."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.support.walk import Sampler
 
+pytestmark = pytest.mark.sampled
+
 MANY_FUNCTIONS = 500
 
 

@@ -12,6 +12,8 @@ import pytest
 from tests.contrib.support import environment, run
 from tests.support.needs import need
 
+pytestmark = pytest.mark.sampled
+
 #: Where Debian's libtool has its parts; they are used directly, so that automake is not needed.
 PARTS = ("libtool", "ltoptions", "ltsugar", "ltversion", "lt~obsolete")
 MACROS = [Path("/usr/share/aclocal") / f"{part}.m4" for part in PARTS]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, run
 from tests.support.needs import need
 from tests.support.walk import check_walks
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 CONTAINERFILE = CONTRIB / "container" / "example" / "Containerfile"
 

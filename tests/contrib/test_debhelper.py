@@ -19,15 +19,17 @@ from tests.contrib.support import (
     gdb_session,
     has_section,
     lists_section,
-    need,
     run,
 )
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 ADD_ON = CONTRIB / "debhelper"
 BUILD = ("dpkg-buildpackage", "-b", "-us", "-uc")

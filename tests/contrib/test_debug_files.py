@@ -14,7 +14,7 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 WARNING = "warning: section .sframe not found in"
 

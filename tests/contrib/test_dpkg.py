@@ -14,6 +14,8 @@ import pytest
 from tests.contrib.support import CONTRIB, ROOT, Result, check_section, environment, has_section, run
 from tests.support.needs import need
 
+pytestmark = pytest.mark.sampled
+
 RECIPE = CONTRIB / "dpkg"
 PACKAGE = "cfi2sframe-trigger"
 #: What the system's dpkg knows at first. It would not run the trigger of a package that misses something.

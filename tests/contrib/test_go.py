@@ -13,6 +13,8 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 #: The runtime has more.
 MANY_FUNCTIONS = 1000
 

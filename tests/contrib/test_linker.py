@@ -19,6 +19,8 @@ from tests.support.walk import check_walks
 if TYPE_CHECKING:
     from tests.support.walk import Sampler
 
+pytestmark = pytest.mark.sampled
+
 SOURCES = [str(PROJECT / "main.c"), str(PROJECT / "words.c")]
 
 

@@ -24,6 +24,8 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled
+
 EPOCH = "1735689600"
 OBJECT = ROOT / "testdata" / "golden" / "amd64-push-rbp.o"
 BUILT = shutil.ignore_patterns(

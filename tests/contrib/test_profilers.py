@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.contrib.support import ROOT
+
+pytestmark = pytest.mark.sampled
 
 PAGE = ROOT / "docs" / "how-to" / "profilers.md"
 #: A line that names a file, and the block under it.

@@ -16,15 +16,17 @@ from tests.contrib.support import (
     copy_recipe,
     environment,
     has_section,
-    need,
     run,
 )
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 SCRIPT = CONTRIB / "rpm" / "brp-sframe"
 

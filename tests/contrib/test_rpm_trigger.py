@@ -15,6 +15,8 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 SPEC = CONTRIB / "rpm" / "cfi2sframe-trigger.spec"
 PROGRAM = """\
 Name: {name}

@@ -20,6 +20,8 @@ from tests.contrib.support import ROOT, run
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 DOCS = ROOT / "docs"
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.oracle,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the page's programs are for AMD64"),
+    pytest.mark.sampled,
 ]
 
 PAGE = ROOT / "docs" / "lab" / "upstream.md"

@@ -12,6 +12,8 @@ from cfi2sframe.cli.wrapper.roles import role_of
 from tests.contrib.support import PROGRAMS, ROOT, attempt, run
 from tests.support.needs import need
 
+pytestmark = pytest.mark.sampled
+
 PAGES = ROOT / "data" / "share" / "man" / "man1"
 MAN = {"PATH": os.environ["PATH"], "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"}
 WRAPPERS = [name for name in PROGRAMS if name != "cfi2sframe"]

@@ -20,6 +20,7 @@ from cfi2sframe.dwarf.rules import (
     AtCfa,
     AtExpression,
     CfaExpression,
+    CfaRule,
     CfiRow,
     InRegister,
     IsExpression,
@@ -214,9 +215,9 @@ def _state_told(row: Row, machine: cfi.Machine) -> RowState:
 
     def rule(register: int) -> RegisterRule:
         told = row.registers.get(register)
-        match told and told.kind:
-            case None:
-                return NoRule.UNSPECIFIED
+        if told is None:
+            return NoRule.UNSPECIFIED
+        match told.kind:
             case "undefined" | "same_value":
                 return NoRule.UNDEFINED if told.kind == "undefined" else NoRule.SAME_VALUE
             case "at_cfa" | "cfa_plus":
@@ -226,9 +227,9 @@ def _state_told(row: Row, machine: cfi.Machine) -> RowState:
         assert told.code is not None
         return AtExpression(told.code) if told.kind == "at_expression" else IsExpression(told.code)
 
-    cfa = row.cfa
-    if cfa is not None:
-        cfa = RegisterOffset(*cfa) if isinstance(cfa, Cfa) else CfaExpression(cfa.code or b"")
+    cfa: CfaRule | None = None
+    if row.cfa is not None:
+        cfa = RegisterOffset(*row.cfa) if isinstance(row.cfa, Cfa) else CfaExpression(row.cfa.code or b"")
     return RowState(cfa, rule(machine.ra), rule(machine.fp), rule(machine.sp), RaSigning.NONE)
 
 

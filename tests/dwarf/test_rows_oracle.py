@@ -7,7 +7,7 @@ import gc
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 from elftools.dwarf.callframe import CallFrameInfo
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.oracle.tools import CorpusArch, Tool
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 # Library -> fewest functions that are described, because an empty answer of a reader is no success.
 LIBRARIES: Final = {
@@ -111,7 +111,8 @@ def test_pyelftools_is_known_to_be_wrong(case: str, request: pytest.FixtureReque
     data = frame.assemble()
     structs = DWARFStructs(little_endian=True, dwarf_format=32, address_size=8)
     try:
-        entries = CallFrameInfo(BytesIO(data), len(data), 0, structs, for_eh_frame=not is_debug_frame).get_entries()
+        frames = CallFrameInfo(BytesIO(data), len(data), 0, structs, for_eh_frame=not is_debug_frame)
+        entries: list[Any] = frames.get_entries()
         table = entries[-1].get_decoded().table
     except Exception as error:
         raise AssertionError(repr(error)) from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3

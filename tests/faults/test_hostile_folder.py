@@ -20,7 +20,7 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 #: Beside the standard library: what this program may load, and what Python itself looks for.
 OTHERS: Final = (

@@ -16,6 +16,8 @@ from tests.faults.support import BY_NAME, FORMS, TIMEOUT_SECONDS, Faults, Form, 
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 #: A line of a traceback that is in the program, past what the interpreter needs to find its first line.

@@ -165,6 +165,7 @@ def _numbers() -> Iterator[int]:
     yield from count(15, 5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [name for name in FORMS if name != "trace"])
 def test_truncated_before_any_read(folder: Path, name: str) -> None:
     """The truncation comes before each of the reads: of small files, which are read here like large ones."""
@@ -222,6 +223,7 @@ def _open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.sampled
 @pytest.mark.usefixtures("without_collector")
 def test_no_descriptor_stays_open(folder: Path) -> None:
     """Converted, already what they would become, or damaged; with no collector, as in a batch."""

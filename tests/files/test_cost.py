@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 ELF_START: Final = b"\x7fELF\x02\x01\x01"
 

@@ -30,6 +30,7 @@ from tests.support.sizes import (
     check_report,
     library,
     measured,
+    sample_comparison,
     sample_files,
 )
 
@@ -37,6 +38,16 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Level
 
 SCHEMA = Path(__file__).resolve().parents[2] / "cfi2sframe/schemas/size-report.schema.json"
+
+
+@pytest.fixture(name="report", scope="module")
+def _report() -> SizeReport:
+    return build_report(sample_files(), version=3, function_count=3)
+
+
+@pytest.fixture(name="comparison", scope="module")
+def _comparison() -> SizeComparison:
+    return sample_comparison()
 
 
 def test_nothing_at_all() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 SUPPORT: Final = Path(__file__).resolve().parents[1] / "support"
 CONSUMER: Final = SUPPORT / "consumer"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion, Level
     from cfi2sframe.elf.image import ElfImage
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.sampled]
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests/support/glibc"

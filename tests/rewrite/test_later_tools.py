@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-from itertools import product
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pytest
@@ -15,12 +14,12 @@ from tests.support.embedded import (
     checksum,
     embed,
     mapped,
-    need,
     run,
     sframe,
     take_out,
     write,
 )
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
@@ -78,32 +77,21 @@ def run_command(command: Command, source: Path, target: Path, binutils: Callable
     return run(tool, *(places.get(word, word) for word in command.words[1:])).status == 0
 
 
-def _marks(variant: str, size: int) -> list[pytest.MarkDecorator]:
-    """Return the marks of a case: with a small section, one layout of segments is enough for every day."""
-    return [pytest.mark.slow] if variant == "noseparate" and size == SMALL else []
-
-
-_LINKS = product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"], ["plain", "noseparate"])
-
-
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-@pytest.mark.parametrize(
-    ("link", "size"),
-    [
-        pytest.param(link, size, id="-".join((*link, str(size))), marks=_marks(link[2], size))
-        for link, size in product(_LINKS, [SMALL, LARGE])
-    ],
-)
+@pytest.mark.parametrize("link", product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"]))
+@pytest.mark.parametrize("variant", ["plain", "noseparate"])
+@pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_survives(
     program: Callable[..., Path],
     binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    link: tuple[str, str, str],
+    link: tuple[str, str],
+    variant: str,
     size: int,
     command: Command,
 ) -> None:
-    linker, kind, variant = link
+    linker, kind = link
     original = program(linker, kind, variant)
     expected = run(original)
     plain = tmp_path / "plain"
@@ -130,6 +118,7 @@ def _can_unstrip(objcopy: str, original: Path, folder: Path) -> bool:
     return run("eu-unstrip", "-o", folder / "original.joined", stripped, debug).status == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("version", "size"), [("2.40", LARGE), ("newest", SMALL), ("newest", LARGE)])
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static", "static-pie"])
 def test_separate_debug_file(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cfi2sframe.verification import Difference
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 
 class Generation(NamedTuple):

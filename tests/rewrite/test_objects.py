@@ -207,6 +207,7 @@ def _with_sections(count: int, *, names_last: bool) -> bytes:
     return header.pack() + small[FILE_HEADER_SIZE:] + bytes(-len(small) % 8) + table
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("count", "names_last"),
     [(SHN_LORESERVE - 3, False), (SHN_LORESERVE - 2, True), (SHN_LORESERVE, False), (SHN_LORESERVE + 1, True)],

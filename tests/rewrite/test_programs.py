@@ -17,12 +17,12 @@ from tests.support.embedded import (
     checksum,
     embed,
     mapped,
-    need,
     run,
     sframe,
     take_out,
     write,
 )
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable

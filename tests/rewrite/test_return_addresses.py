@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.image import ElfImage
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 CONSUMER: Final = Path(__file__).resolve().parents[1] / "support/consumer"
 SAMPLER: Final = [CONSUMER / "sampler.c", CONSUMER / "sampler_report.c", *sorted(CONSUMER.glob("sframe_*.c"))]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Tool
 
-pytestmark = [pytest.mark.oracle, pytest.mark.corpus]
+pytestmark = [pytest.mark.oracle, pytest.mark.corpus, pytest.mark.sampled]
 
 LIBRARIES = {
     "amd64": "usr/lib/x86_64-linux-gnu/libc.so.6",

@@ -65,6 +65,7 @@ def check_file(path: Path, reader: tuple[Binutils, Options], directory: Path) ->
     return conversion.plan.fre_count
 
 
+@pytest.mark.sampled
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", FILES)
 def test_large_files(

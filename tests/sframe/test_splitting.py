@@ -284,6 +284,7 @@ def test_what_may_be_walked_is_nearly_used_up() -> None:
     assert range_counts == sorted(range_counts)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mean_rows", [9, 7, 6, 5, 4, 3, 2.5, 2, 1.5])
 def test_the_price_of_rows_is_found_in_a_few_partitions(mean_rows: float) -> None:
     """Each counts a step for four trials: a few to come near, one for the last choice, a few where that is too high.
@@ -427,6 +428,7 @@ def test_no_section_grows_and_no_look_up_slows_down(functions: tuple[Function, .
     assert walked(made) <= walked(functions)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("spent_steps", [0, BASE_STEPS])
 def test_a_function_of_many_rows_is_cut_whatever_it_costs(spent_steps: int) -> None:
     """Also where more ranges recur than the budget allows."""

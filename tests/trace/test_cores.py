@@ -76,6 +76,7 @@ def _check(threads: tuple[TracedThread, ...], judged: tuple[Chain, ...], program
     assert len(stopped[0].functions) >= program.least_frames
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_frames_are_those_of_gdb_and_eu_stack(core_of: Callable[[Program], Core], program: Program) -> None:
     core = core_of(program)

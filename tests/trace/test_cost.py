@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 FRAME: Final = Frame(BIAS + TEXT_VADDR, STACK, 0)
 #: One return address after the other: each word of a stack is a frame.

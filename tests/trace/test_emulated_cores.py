@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.trace.emulated import EmulatedCore
     from tests.support.trace.judges import Chain
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 NAMES = (
     *("recursion", "recursion-static", "dynamic", "drap", "callback", "handler", "handler-above"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cfi2sframe.verification import Verification
     from cfi2sframe.verification.readers import Verdict
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 CIE: Final = cie_of(AMD64)
 CFA_63: Final = b"\x00\x03\x3f"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.decode import DecodedSection
     from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Target, Tool
 
-pytestmark = [pytest.mark.oracle, pytest.mark.corpus]
+pytestmark = [pytest.mark.oracle, pytest.mark.corpus, pytest.mark.sampled]
 
 #: Files of each place. Some have no CFI; more than 200 have some.
 COUNTS: Final[dict[CorpusArch | Literal["machine"], int]] = {"amd64": 50, "arm64": 60, "s390x": 60, "machine": 60}

@@ -101,6 +101,7 @@ FILES: Final = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.corpus
 @pytest.mark.parametrize(("arch", "name"), [(arch, name) for arch, names in FILES.items() for name in names])
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ A record repeats a reader's answer and judges nothing. Registers are DWARF numbe
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 from functools import cache
 from io import BytesIO
@@ -98,7 +99,7 @@ def fdes_of(path: Path, dwarfdump: str | None = None) -> tuple[Fde, ...]:
     """
     with path.open("rb") as file:
         elf = ELFFile(file)
-        section = elf.get_section_by_name(".eh_frame")
+        section: Any = elf.get_section_by_name(".eh_frame")
         fdes = tuple(fdes_in(section.data(), section["sh_addr"], little_endian=elf.little_endian))
     if dwarfdump is None or all(fde.is_told for fde in fdes):
         return fdes
@@ -111,18 +112,39 @@ def fdes_of(path: Path, dwarfdump: str | None = None) -> tuple[Fde, ...]:
 
 
 def fdes_in(data: bytes, vaddr: int, *, little_endian: bool) -> Iterator[Fde]:
-    """Yield the FDEs of an `.eh_frame`. Raises `ReaderError` where pyelftools cannot read it."""
+    """Yield the FDEs of an `.eh_frame` that pyelftools can read. Raises `ReaderError` where it fails and reads none."""
     structs = DWARFStructs(little_endian=little_endian, dwarf_format=32, address_size=8)
-    try:
-        for entry in CallFrameInfo(BytesIO(data), len(data), vaddr, structs, for_eh_frame=True).get_entries():
-            if isinstance(entry, FDE):
+    frames = CallFrameInfo(BytesIO(data), len(data), vaddr, structs, for_eh_frame=True)
+    failure: Exception | None = None
+    read = False
+    for offset in _entry_offsets(data, "<" if little_endian else ">"):
+        try:
+            # One entry after the other: `get_entries` ends at the first that is damaged.
+            entry: Any = frames._parse_entry_at(offset)
+            if isinstance(entry, FDE) and entry.cie is not None:
                 begin, ra_column = entry["initial_location"], entry.cie["return_address_register"]
-                yield Fde(entry.offset, begin, begin + entry["address_range"], ra_column, _elftools_rows(entry))
-    except Exception as error:  # it raises whatever its code runs into
-        raise ReaderError(f"pyelftools: {error!r}") from error
+                fde = Fde(entry.offset, begin, begin + entry["address_range"], ra_column, _elftools_rows(entry))
+                read = True
+                yield fde
+        except Exception as error:  # noqa: BLE001 - it raises whatever its code runs into
+            failure = error
+    if failure is not None and not read:
+        raise ReaderError(f"pyelftools: {failure!r}") from failure
 
 
-def _elftools_rows(entry: Any) -> tuple[Row, ...]:  # noqa: ANN401 - pyelftools has no types before 0.33
+def _entry_offsets(data: bytes, byte_order: str) -> Iterator[int]:
+    offset = 0
+    while offset + 4 <= len(data):
+        (size,) = struct.unpack_from(f"{byte_order}I", data, offset)
+        wide = size == 0xFFFFFFFF
+        if wide and offset + 12 <= len(data):
+            (size,) = struct.unpack_from(f"{byte_order}Q", data, offset + 4)
+        if size:
+            yield offset
+        offset += size + (12 if wide else 4)
+
+
+def _elftools_rows(entry: Any) -> tuple[Row, ...]:  # noqa: ANN401 - pyelftools checks its types by itself
     codes = {int(each.opcode) for each in (*entry.cie.instructions, *entry.instructions)}
     if codes & _WRONG:
         return ()
