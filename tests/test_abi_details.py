@@ -118,32 +118,6 @@ def test_rows_of_a_source(
     assert marks == (case.marks if version == 3 else case.marks.replace("S", ""))
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_tagged_stacks_change_nothing(
-    version: int, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
-    """Augmentation letter G, by a directive that only the newest assembler has."""
-    plain = AARCH64.source("large-frame.s").read_text()
-    (tmp_path / "tagged.s").write_text(plain.replace(".cfi_startproc\n", ".cfi_startproc\n\t.cfi_mte_tagged_frame\n"))
-    tools = binutils("newest")
-    sections = []
-    for source in (AARCH64.source("large-frame.s"), tmp_path / "tagged.s"):
-        made = tmp_path / f"{source.stem}.o"
-        run([tools.tool("as", "aarch64"), source, "-o", made])
-        sections.append(convert(load(str(made)), Options(version=version)))
-    assert [c.cfi.entries[0].fde.cie.augmentation for c in sections] == ["zR", "zRG"]
-    assert sections[0].data == sections[1].data != b""
-
-
-def test_the_padding_words(binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
-    """FP without RA: a data word 0 for RA, in default rows of s390x and in flexible rows of AArch64."""
-    for target, words in ((S390, "00 00 b8"), (AARCH64, "f9 10 00 02 f0")):
-        made = tmp_path / f"{target.name}.o"
-        run([binutils("newest").tool("as", target.name), target.source("fp-without-ra.s"), "-o", made])
-        conversion = convert(load(str(made)))
-        assert bytes.fromhex(words) in conversion.data, conversion.data.hex(" ")
-
-
 #: An encoding of FDE addresses, and how an assembler writes such a field; each takes another relocation.
 ENCODINGS: Final = {
     "PC32": (0x1B, ".long g - .", ".long 8"),

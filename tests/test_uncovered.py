@@ -94,14 +94,6 @@ def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch)
     assert pushed_at(image, Options()) == {0: 0, 1: 0, 2: None, 3: None, 4: None, 5: 0, 6: None}
 
 
-def test_functions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The analysis has to know where functions begin: code without CFI jumps there."""
-    image = file_of(AMD64, "cccpcc", (0, 1), (1, 2), (4, 1))
-    asked = give(monkeypatch, derived(AMD64, at(5), at(6)))
-    convert_checked(image, FROM_CODE)
-    assert asked.covered == [((at(0), at(1)), (at(1), at(3)), (at(4), at(5)))]
-
-
 def test_without_the_option_nothing_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
     image = file_of(AMD64, "cccc", (0, 2))
     asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
@@ -153,13 +145,6 @@ def test_other_sources_are_not_lost(error: InputError, monkeypatch: pytest.Monke
     refusal = refusal_of(conversion, account(conversion), is_strict=True, min_coverage=None, min_bytes=None)
     assert refusal is not None
     assert (refusal.kind, refusal.reason) == (ErrorKind.INCOMPLETE, "code is not read, and --strict forbids it")
-
-
-def test_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the user's to install; a section that silently lacks what was asked for would be worse."""
-    give(monkeypatch, error=InputError("capstone cannot be loaded"))
-    with pytest.raises(InputError, match="capstone cannot be loaded"):
-        convert(file_of(AMD64, "cccc", (0, 2)), FROM_CODE)
 
 
 # Reports
@@ -258,15 +243,6 @@ def test_verify_compares_with_instructions(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # Files
-
-
-def test_a_library_carries_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "cccc", (0, 2))
-    give(monkeypatch, derived(AMD64, at(2), at(4)))
-    emitted = emit(convert(image, FROM_CODE), may_move_table=True)
-    rewritten = load(b"".join(map(bytes, emitted.chunks)), "out")
-    check_emitted(emitted, rewritten)
-    assert verify(rewritten, options=FROM_CODE).is_clean
 
 
 OBJECT_SYMBOLS = (asm.Symbol("text", info=3), asm.Symbol("f", info=STT_FUNC | 0x10))

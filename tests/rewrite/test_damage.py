@@ -9,8 +9,6 @@ import pytest
 
 from cfi2sframe import convert, load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.elf.constants import SHN_LORESERVE, SHN_XINDEX, SHT_NULL
-from cfi2sframe.elf.headers import FILE_HEADER_SIZE, SectionHeader, parse_file_header, parse_section_headers
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import EmbedError
 from tests.support import cfi_asm as asm
@@ -57,32 +55,6 @@ def test_a_symbol_that_would_leave_the_addresses_is_refused() -> None:
     assert take_out(put_in(with_symbol(start))) == with_symbol(start)
     with pytest.raises(EmbedError, match="far outside"):
         put_in(with_symbol(END))
-
-
-@pytest.mark.parametrize("count", [SHN_LORESERVE + 1])
-def test_objects_of_many_sections(count: int) -> None:
-    """The count and the index of the section names are in the null section from 0xff00 on."""
-    small = object_file(AMD64, {".text": (push_fp(AMD64, 0),)})
-    header = parse_file_header(small)
-    sections = list(parse_section_headers(small, header))
-    names = sections.pop()
-    fill = SectionHeader(0, SHT_NULL, 0, 0, 0, 0, 0, 0, 0, 0)
-    sections += [fill] * (count - len(sections) - 1)
-    sections.append(names)
-    is_large = count >= SHN_LORESERVE
-    sections[0] = sections[0]._replace(size=count if is_large else 0, link=count - 1 if is_large else 0)
-    header = header._replace(
-        section_header_count=0 if is_large else count,
-        section_names_index=SHN_XINDEX if is_large else count - 1,
-        section_headers_offset=len(small) + -len(small) % 8,
-    )
-    body = header.pack() + small[FILE_HEADER_SIZE:] + bytes(-len(small) % 8)
-    data = body + b"".join(section.pack("<") for section in sections)
-    out = put_in(data)
-    assert [s.name for s in load(out).sections[count:]] == [".sframe", ".rela.sframe"]
-    bare = load(take_out(out))
-    assert len(bare.sections) == count
-    assert not any(s.is_sframe for s in bare.sections)
 
 
 def test_a_section_in_a_group_stays() -> None:

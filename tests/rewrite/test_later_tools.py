@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pytest

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -67,59 +66,43 @@ class Twins(NamedTuple):
 
 
 class Objects(NamedTuple):
-    """The objects of a program, and those of sources that do not fit together, for a linker of the same release."""
+    """The objects of a program, for a linker of the same release."""
 
     tools: Binutils
     generation: Generation
     program: Twins
-    testdata: Twins
-
-
-class Assembly(NamedTuple):
-    """Compiled sources: those of the program, and those of the test data."""
-
-    program: list[Path]
-    testdata: list[Path]
 
 
 @pytest.fixture(scope="session")
-def assembly(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
+def assembly(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The compiled sources of the program."""
     need("g++", "gcc")
     folder = tmp_path_factory.mktemp("project")
-    found = Assembly([], [])
+    made = []
     for name, source, flags in units():
-        found.program.append(_compile(source, folder / f"{name}.s", (*COMPILER_FLAGS, *flags)))
-    for path in sorted((TESTDATA / "src/amd64").iterdir()):
-        build = re.search(r"Build: \S+ (.*)-c", path.read_text()) if path.suffix in (".c", ".cc") else None
-        if build is not None:
-            found.testdata.append(_compile(path, folder / f"{path.name}.s", [*build[1].split(), "-fPIC"]))
-    return found
-
-
-def _compile(source: Path, made: Path, flags: Sequence[str]) -> Path:
-    run("gcc" if source.suffix == ".c" else "g++", *flags, "-S", source, "-o", made)
+        made.append(folder / f"{name}.s")
+        run("gcc" if source.suffix == ".c" else "g++", *COMPILER_FLAGS, *flags, "-S", source, "-o", made[-1])
     return made
 
 
 @pytest.fixture(scope="session", params=list(GENERATIONS))
 def objects(
     request: pytest.FixtureRequest,
-    assembly: Assembly,
+    assembly: list[Path],
     binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Objects:
     generation = GENERATIONS[request.param]
     tools = binutils(generation.binutils)
     folder = tmp_path_factory.mktemp(f"objects-{request.param}")
-    found = Objects(tools, generation, Twins([], []), Twins([], []))
-    for sources, twins in ((assembly.program, found.program), (assembly.testdata, found.testdata)):
-        for source in sources:
-            plain, theirs, ours = (folder / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
-            run(tools.tool("as"), source, "-o", plain)
-            run(tools.tool("as"), "--gsframe", source, "-o", theirs)
-            _convert_object(plain, ours, generation)
-            twins.theirs.append(theirs)
-            twins.ours.append(ours)
+    found = Objects(tools, generation, Twins([], []))
+    for source in assembly:
+        plain, theirs, ours = (folder / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
+        run(tools.tool("as"), source, "-o", plain)
+        run(tools.tool("as"), "--gsframe", source, "-o", theirs)
+        _convert_object(plain, ours, generation)
+        found.program.theirs.append(theirs)
+        found.program.ours.append(ours)
     return found
 
 

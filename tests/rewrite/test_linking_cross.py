@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe import Lookup, Options, convert, decode_existing, load
+from cfi2sframe import Options, convert, decode_existing, load
 from cfi2sframe.api import verify
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.emit import check, emit
@@ -138,21 +138,3 @@ def test_linked_sections_mean_the_same(objects: Objects, link: str, tmp_path: Pa
         target = objects.generation.target
         emulator: list[str | Path] = [target.emulator, "-L", target.sysroot]
         assert run([*emulator, ours]) == run([*emulator, theirs])
-
-
-def test_a_conversion_of_the_linked_file_adds_stubs_and_start_up_code(objects: Objects, tmp_path: Path) -> None:
-    """`--existing` finds what ld left out, `--replace` repairs it, and the program runs as before."""
-    from cfi2sframe.cli import main
-
-    target = objects.generation.target
-    ours = _link(objects, objects.ours, tmp_path / "ours")
-    expected = run([target.emulator, "-L", target.sysroot, ours])
-    assert main(["verify", str(ours)]) == 1
-    version = objects.generation.options.version
-    assert main(["--in-place", "--replace", str(ours), "--sframe-version", str(version)]) == 0
-    assert main(["verify", str(ours)]) == 0
-    image = load(str(ours))
-    lookup = Lookup(decode_existing(image))
-    stubs = next(section for section in image.sections if section.name == ".plt")
-    assert all(lookup.find(pc) is not None for pc in range(stubs.vaddr, stubs.end_vaddr))
-    assert run([target.emulator, "-L", target.sysroot, ours]) == expected
