@@ -181,8 +181,8 @@ def test_zipapp_alone(zipapp: Path, tmp_path: Path) -> None:
     assert run(*without_site(zipapp, "--version")).out == f"cfi2sframe {__version__}\n"
     result = attempt(*without_site(zipapp, "/bin/ls", "-o", tmp_path / "ls.sframe"))
     assert result.status == 3
-    assert "capstone, which cannot be loaded; --no-plt" in result.err
-    words = ("--no-plt", "--strict", OBJECT, "-o", tmp_path / "out.sframe")
+    assert "capstone, which cannot be loaded" in result.err
+    words = ("--strict", OBJECT, "-o", tmp_path / "out.sframe")
     run(*without_site(zipapp, *words))
     assert (tmp_path / "out.sframe").stat().st_size > 28
 

@@ -25,6 +25,16 @@ pytestmark = pytest.mark.sampled
 DOCS = ROOT / "docs"
 
 
+@pytest.fixture(name="script", scope="module")
+def _script() -> Any:
+    spec = importlib.util.spec_from_file_location("generated_pages", DOCS / "generated.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def filled(script: Any, page: str) -> str:
     """Return the text of a page that Sphinx gets."""
     source = [(ROOT / f"{page}.md").read_text()]

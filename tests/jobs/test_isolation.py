@@ -34,8 +34,6 @@ import cfi2sframe.cli
 from cfi2sframe import conversion, limits, processes
 from cfi2sframe.report.size import sources
 
-pytestmark = pytest.mark.sampled
-
 def act():
     {action}
 

@@ -129,8 +129,8 @@ def test_each_rule_of_linux(section: RawSection, rule: str, message: str) -> Non
     (verdict,) = verdicts("kernel", section, image)
     found = {broken.rule: broken.message for broken in verdict.broken}
     assert message in found.get(rule, ""), verdict
-    # The other strict reader knows all versions and ABIs.
-    assert complaints(section.assemble(), section.vaddr, [(0x20000, 0x21000)]) or rule in ("version", "byte order")
+    # The strict reader of the tests takes every version and ABI.
+    assert rule in {"version", "byte order"} or complaints(section.assemble(), section.vaddr, [(0x20000, 0x21000)])
 
 
 @pytest.mark.parametrize(

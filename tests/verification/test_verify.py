@@ -642,6 +642,11 @@ def test_a_linked_file_is_sorted(image: ElfImage) -> None:
     assert said(image, GOOD._replace(flags=4)) == ["invariant +0x10000 not sorted, in a linked file"]
 
 
+def test_unsorted_functions_may_overlap_in_objects() -> None:
+    raw = RawSection((LEAF, LEAF), flags=4)
+    assert check_invariants(decode_section(raw.assemble(), raw.vaddr)) == []
+
+
 def test_the_abi() -> None:
     outermost = truth(AMD64, asm.undefined(16))
     assert said(outermost, one_row("00 00", **AARCH64)) == ["invariant +0x10000 for AArch64, the file is for AMD64"]
