@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -156,31 +155,6 @@ def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
     assert run("--in-place", paths[0], "--report", "-").out.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("words", [("--in-place",), ("--check",), ("--in-place", "--strict", "--skip-non-elf")])
-def test_the_schema_of_reports(folder: Path, words: tuple[str, ...]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    schemas = [
-        json.loads((ROOT / "cfi2sframe" / "schemas" / f"{name}.schema.json").read_text())
-        for name in ("batch-report", "coverage")
-    ]
-    jsonschema.Draft202012Validator.check_schema(schemas[0])
-    validators = [jsonschema.Draft202012Validator(schema) for schema in schemas]
-    (folder / "1.o").write_bytes(object_with_gap())
-    (folder / "2.o").write_bytes(TRUNCATED)
-    (folder / "3.o").write_bytes(b"text")
-    out = run(*words, *sorted(folder.iterdir()), "--report", "-").out.decode()
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    assert len(lines) == 5
-    for line in lines:
-        validators[0].validate(line)
-        if line["account"] is not None:
-            validators[1].validate(line["account"])
-    assert [line["account"] is None for line in lines] == [False, False, True, True, False]
-    for wrong in ({**lines[0], "more": 1}, {**lines[0], "exit_status": 3}, {**lines[2], "reason": ""}):
-        with pytest.raises(jsonschema.ValidationError):
-            validators[0].validate(wrong)
-
-
 def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
     """Enough bytes for several processes: output and files are those of one process."""
     for number in range(5):
@@ -251,26 +225,6 @@ def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path) -
     assert tree(folder) == before
 
 
-def test_a_reader_that_leaves(folder: Path) -> None:
-    """More lines than a pipe buffers, and no reader."""
-    link = folder.parent / "many"
-    link.mkdir()
-    for number in range(300):
-        (link / f"{number:03}{'x' * 200}.o").write_bytes(b"text")
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "cfi2sframe", "--check", *sorted(link.iterdir())],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            check=False,
-            timeout=60,
-        )
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
-
-
 def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
     (folder / "2.o").write_bytes(object_with_gap())
     terminal, end = os.openpty()
@@ -289,12 +243,6 @@ def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
     assert warning in shown
     assert shown[: shown.index(warning)].endswith("\r\x1b[K")
     assert shown.endswith("\r\x1b[K")
-
-
-def test_a_folder_needs_a_word(folder: Path) -> None:
-    message = f"cfi2sframe: {folder}: error: Is a directory; -r takes the ELF files in it"
-    assert run("--in-place", folder) == (3, b"", (message,))
-    assert run("--in-place", "-r", "--objects", folder) == (0, b"", ())
 
 
 def test_verbose_about_one_file(folder: Path) -> None:

@@ -86,14 +86,6 @@ def test_failures_are_named_wherever_the_report_goes(
         assert capsys.readouterr().err == "cfi2sframe: error: there is nothing to measure\n"
 
 
-def test_a_named_file_must_be_an_elf_file(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A tree may hold ELF files with nothing to measure; a named file may not be one."""
-    script = tmp_path / "script"
-    script.write_text("#!/bin/sh\n")
-    assert main(["size", str(tree), str(script)]) == EXIT_UNUSABLE
-    assert capsys.readouterr().err == f"cfi2sframe: {script}: error: not an ELF file\n"
-
-
 @pytest.mark.parametrize(
     ("name", "start"),
     [

@@ -185,10 +185,3 @@ def test_the_object_means_what_the_assembler_s_own_does(
     assert (linked.out, linked.err) == ("", "")
     # Those of its own stubs are beside them, right or wrong.
     assert len(decode_existing(load(str(tmp_path / "words.so"))).functions) > function_count > 2
-
-
-def test_clang_with_a_folder(tmp_path: Path, programs: Path, folder: Path) -> None:
-    need("clang")
-    words: list[str | Path] = ["-Wa,--gsframe-3", "-c", PROJECT / "words.c", "-o", tmp_path / "words.o"]
-    run("clang", "-fno-integrated-as", "-B", folder, *words, env=environment(programs))
-    assert version_of(tmp_path / "words.o") == 3

@@ -137,10 +137,11 @@ def test_augmentation_data_of_more_than_127_bytes() -> None:
     assert fde.instructions_offset == cie_size + 4 + 12 + 202
 
 
-@pytest.mark.parametrize("augmentation", ["R", "armcc+", "x", "PLR"])
-def test_unknown_augmentation_without_a_size(augmentation: str) -> None:
+@pytest.mark.parametrize("augmentation", ["R", "armcc+", "x", "PLR", "zX", "zRX"])
+def test_unknown_augmentations(augmentation: str) -> None:
     cie = asm.Cie(augmentation=augmentation, instructions=CODE)
-    assert f"unknown augmentation '{augmentation}'" in failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
+    what = "unknown or truncated" if augmentation[0] == "z" else "unknown"
+    assert f"{what} augmentation '{augmentation}'" in failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Options, convert_file
 from cfi2sframe.cli import main
 from cfi2sframe.trace import FileStore, trace_process
 from tests.support.needs import need
@@ -75,15 +74,6 @@ def test_only_with_rows_from_code_the_trace_goes_on(program: Path) -> None:
     names, ending = names_of(program, FileStore(source="code"))
     assert names[names.index("waiting") :][:3] == ["waiting", "through", "main"]
     assert ending == "outermost"
-
-
-def test_a_section_with_rows_from_code(program: Path, tmp_path: Path) -> None:
-    """The file carries them, so that readers need not ask."""
-    output = tmp_path / "converted"
-    convert_file(program, output, options=Options(source="code"))
-    output.chmod(0o755)
-    names, ending = names_of(output, FileStore())
-    assert ("main" in names, ending) == (True, "outermost")
 
 
 def test_the_option(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

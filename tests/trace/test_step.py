@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
+from cfi2sframe.sframe.model import FrameState, Rule
 from cfi2sframe.trace import Ending, Frame, step, walk
-from cfi2sframe.trace.frame import Located, Row
 from cfi2sframe.trace.stepping import strip_pac
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
@@ -216,47 +215,3 @@ def test_authentication_codes_are_stripped(address: int, code: int) -> None:
     assert strip_pac(address | kernel_code << 48, 0xFFFF << 48) == address | 0xFFFF << 48
     # With 52-bit addresses, and what a process may keep in the topmost byte.
     assert strip_pac(0x000F_1234_5678_9ABC | 0x5A70 << 48, 0xFF70 << 48) == 0x000F_1234_5678_9ABC
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_stubs_described_by_a_block(version: int) -> None:
-    """PCMASK: the CFA is SP + 8 in the first 8 bytes of every block, SP + 16 in the rest."""
-    rows = words_row("<", 0, (8,)) + words_row("<", 8, (16,))
-    stubs = RawFunction(0x20000, 0x40, rows, 2, info=1 << 4, repeat_size=16 if version > 1 else 0)
-    section = raw_section(AMD64, version, (stubs,))
-    for distance in range(0x40):
-        located = find_row(section, 0x20000 + distance)
-        assert located.row is not None
-        assert located.row.is_pcmask
-        assert located.row.state is not None
-        caller = take(TOP, located.row.state, {0x8000: 0x1111, 0x8008: 0x2222})
-        assert isinstance(caller, Frame)
-        assert caller.pc == (0x2222 if distance % 16 >= 8 else 0x1111)
-
-
-def test_a_signal_on_an_alternate_stack() -> None:
-    """SP goes down across the handler's return, and the interrupted PC is looked up as it is."""
-    wait = FrameState(CFA_SP_16, AT_CFA_8)
-    restore = FrameState(Rule(7, 160, deref=True), Rule(7, 168, deref=True), Rule(7, 120, deref=True))
-    memory = memory_of(
-        {0x9008: 0x2001, 0x9010 + 160: 0x500, 0x9010 + 168: 0x3000, 0x9010 + 120: 0x77, 0x508: 0x4001}, AMD64
-    )
-    rows = {
-        0x1000: Row(wait, "file", 3),
-        0x2000: Row(restore, "file", 3, is_flexible=True, is_signal_frame=True),
-        0x3000: Row(wait, "file", 3),
-        0x4000: Row(OUTERMOST, "file", 3),
-    }
-    trace = walk(
-        Frame(0x1000, 0x9000, 1),
-        lambda address: Located("m", address, rows[address]),
-        lambda address, _: memory.get(address),
-        AMD64,
-    )
-    assert [(e.frame.pc, e.frame.sp, e.frame.fp) for e in trace.entries] == [
-        (0x1000, 0x9000, 1),
-        (0x2001, 0x9010, 1),
-        (0x3000, 0x500, 0x77),
-        (0x4001, 0x510, 0x77),
-    ]
-    assert trace.ending.kind == "outermost"

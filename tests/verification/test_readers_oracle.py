@@ -27,7 +27,6 @@ pytestmark = pytest.mark.oracle
 
 #: The releases of `judge`, and which of the tests' tools stands for each.
 RELEASES: Final[dict[str, BinutilsVersion]] = {"2.40": "2.40", "2.44": "2.44", "2.47": "newest"}
-ROW: Final = b"\x00\x03\x08"
 #: CFA = *(rbp - 8), FP = *(rbp + 0).
 FLEXIBLE: Final = b"\x00\x0a\x33\xf8\x00\x33\x00"
 S390X: Final = RawSection((RawFunction(rows=b"\x00\x03\x00"),), 2, order=">", abi=4, fixed_ra=0)
