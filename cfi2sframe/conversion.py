@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
-#: The most rows of a range, at the levels that cut functions into ranges: readers walk them one after the other. With
-#: 24, sections are 2 % larger than with 256, and a look-up walks 7 rows instead of 17 (docs/lab/size-and-speed.md).
-_MAX_ROWS: Final = {2: 24, "s": 256}
+#: The most rows of a range at level 2: readers walk them one after the other. With 24, sections are 2 % larger than
+#: with 256, and a look-up walks 7 rows instead of 17.
+_MAX_ROWS: Final = 24
 
-Level = Literal[0, 1, 2, "s"]
+Level = Literal[0, 1, 2]
 
 
 class Options(NamedTuple):
@@ -44,23 +44,15 @@ class Options(NamedTuple):
     leaves the whole trace to DWARF. `source` is the CFI to read; None: all that there is, and where several sources
     describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of them covers, what
     follows from its instructions. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary
-    past the last PT_LOAD (objects: 0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER
-    (versions 1 and 2). `with_stubs`: PLT stubs get rows from their instructions. `with_padding`: functions reach over
-    the alignment padding that follows them, where the return addresses of calls that do not return are.
-    `whole_functions`: a function that the version can express in part is left out; otherwise its parts are functions of
-    the section, with holes between. `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also cuts
-    and joins functions where that saves bytes, as far as a look-up stays as quick as at 1, "s" does so whatever a
-    look-up costs; None is 2. Objects are always at 0: GNU ld cannot merge shared rows.
+    past the last PT_LOAD (objects: 0). `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also
+    cuts and joins functions where that saves bytes, as far as a look-up stays as quick as at 1; None is 2. Objects are
+    always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
     errata: int = 1
     source: CfiKind | None = None
     section_vaddr: int | None = None
-    all_keep_frame_pointer: bool = False
-    with_stubs: bool = True
-    with_padding: bool = True
-    whole_functions: bool = False
     level: Level | None = None
 
 
@@ -69,26 +61,20 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "version": VERSIONS,
     "errata": (0, 1, 2),
     "source": (*CFI_KINDS, None),
-    "all_keep_frame_pointer": (False, True),
-    "with_stubs": (False, True),
-    "with_padding": (False, True),
-    "whole_functions": (False, True),
-    "level": (0, 1, 2, "s", None),
+    "level": (0, 1, 2, None),
 }
 _MAX_VADDR: Final = (1 << 64) - 1
 
 
 def check_options(options: Options) -> None:
     """Raise `RequestError` when a field has a value or a type that it may not have."""
-    # By name, because reading a field of another type raises TypeError in compiled modules.
-    values: dict[str, object] = options._asdict()
     for name, choices in _CHOICES.items():
-        value = values[name]
+        value = getattr(options, name)
         # Types are compared too: True equals 1, and 2.0 equals 2.
         if not any(type(value) is type(choice) and value == choice for choice in choices):
             *first, last = map(repr, choices)
             raise RequestError(f"{name} is {value!r}; it has to be {', '.join(first)} or {last}")
-    vaddr = values["section_vaddr"]
+    vaddr = options.section_vaddr
     if vaddr is not None and not (type(vaddr) is int and 0 <= vaddr <= _MAX_VADDR):
         raise RequestError(f"section_vaddr is {vaddr!r}; it has to be an address from 0 to 0x{_MAX_VADDR:x} or None")
 
@@ -101,7 +87,7 @@ class Conversion(NamedTuple):
     one FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each
     FDE in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and `data` its bytes,
     empty when it would have no function. `function_entries` has the number of the FDE of each function of `section`,
-    None for stubs; at levels 2 and "s", where a function may reach over several FDEs and stubs, that of the one it
+    None for stubs; at level 2, where a function may reach over several FDEs and stubs, that of the one it
     begins in. `section_vaddr` is the section's virtual address, which function starts are relative to.
     """
 
@@ -193,13 +179,11 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     _check_usable(cfi)
     results = lower_programs(cfi.programs, target)
     outcomes = outcomes_of(cfi.entries, results)
-    code_map = map_code(
-        image, cfi.entries, target.version, with_stubs=options.with_stubs, with_padding=options.with_padding
-    )
+    code_map = map_code(image, cfi.entries, target.version)
     functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
-    if level in _MAX_ROWS:
-        functions = _split(functions, target, level, Budget(len(image.data)))
-    section = _section_of(functions, image, target, options)
+    if level == 2:
+        functions = _split(functions, target, Budget(len(image.data)))
+    section = _section_of(functions, image, target)
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level != 0)
     data = encode_section(plan) if section.starts else b""
 
@@ -233,8 +217,6 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
 def _target_of(image: ElfImage, options: Options) -> Target:
     check_options(options)
     target = Target(image.arch, options.version, options.errata)
-    if options.all_keep_frame_pointer and options.version >= SFRAME_VERSION_3:
-        raise RequestError("version 3 has no frame pointer flag; versions 1 and 2 have it")
     check_target(target)
     return target
 
@@ -253,23 +235,22 @@ def _check_usable(cfi: Cfi) -> None:
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
 
 
-def _split(functions: Functions, target: Target, level: Level, budget: Budget) -> Functions:
+def _split(functions: Functions, target: Target, budget: Budget) -> Functions:
     """Cut and join functions into ranges whose rows recur.
 
     The budget is not the image's, because what else was computed from the image must not change the bytes.
     """
-    from cfi2sframe.sframe.splitting import Limits, split_functions
+    from cfi2sframe.sframe.splitting import split_functions
 
     def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
         return words_size(state, target.arch, is_flexible=is_flexible)
 
-    limits = Limits(_MAX_ROWS[level], keeps_mean=level == 2)
     step = target.arch.prologue_step
-    ranges = split_functions(functions.records, target.version, size_of, step, limits, budget)
+    ranges = split_functions(functions.records, target.version, size_of, step, _MAX_ROWS, budget)
     return Functions.of([function for function, _ in ranges], [functions.entries[number] for _, number in ranges])
 
 
-def _section_of(functions: Functions, image: ElfImage, target: Target, options: Options) -> Section:
+def _section_of(functions: Functions, image: ElfImage, target: Target) -> Section:
     """Return the logical section, with the image's addresses."""
     return Section(
         target.version,
@@ -279,7 +260,6 @@ def _section_of(functions: Functions, image: ElfImage, target: Target, options: 
         tuple(functions.bodies),
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
-        all_keep_frame_pointer=options.all_keep_frame_pointer,
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import accumulate
 
 import pytest
@@ -19,7 +20,7 @@ from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.lookup_cost import lookup_cost
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sframe.splitting import Limits, split_functions
+from cfi2sframe.sframe.splitting import split_functions
 from cfi2sframe.sframe.splitting.candidates import Candidates
 from cfi2sframe.sframe.splitting.choose import choose_ranges
 from cfi2sframe.sframe.splitting.columns import Columns
@@ -33,10 +34,7 @@ RA = Rule(None, -8, deref=True)
 STATES = {offset: FrameState(Rule(7, offset, deref=False), RA) for offset in (8, 16, 24, 32, 300)}
 FUNCTION_SIZE = 0x400
 
-#: Of -O2, of -Os, and of one in between.
-QUICK = Limits(24, keeps_mean=True)
-SMALL = Limits(256, keeps_mean=False)
-FEW_ROWS = Limits(24, keeps_mean=False)
+MAX_ROWS = 24
 
 
 def body(*rows: tuple[int, int]) -> FunctionBody:
@@ -54,8 +52,17 @@ def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - the 
     return words_size(state, AMD64, is_flexible=is_flexible)
 
 
-def split(functions: tuple[Function, ...], version: int = 3, limits: Limits = FEW_ROWS) -> list[tuple[Function, int]]:
-    return split_functions(functions, version, size_of, AMD64.prologue_step, limits, Budget(0))
+def split(functions: tuple[Function, ...], version: int = 3, max_rows: int = MAX_ROWS) -> list[tuple[Function, int]]:
+    return split_functions(functions, version, size_of, AMD64.prologue_step, max_rows, Budget(0))
+
+
+#: A function of more rows than a range may have. Cut, it leaves many rows that may be walked for others.
+LONG = Function(0x800000, FUNCTION_SIZE, body(*[(9 * number, 8 + 8 * (number % 2)) for number in range(80)]))
+
+
+def split_beside_long(functions: tuple[Function, ...]) -> list[tuple[Function, int]]:
+    """Split functions where look-ups in them may cost more than before; return what becomes of them."""
+    return [(function, number) for function, number in split((*functions, LONG)) if number < len(functions)]
 
 
 def encode(functions: tuple[Function, ...], version: int) -> bytes:
@@ -67,7 +74,7 @@ def chosen_row_counts(functions: tuple[Function, ...]) -> list[list[int]]:
     """Return the numbers of rows of the ranges chosen for each distinct stretch, whether they save anything or not."""
     columns = Columns(size_of, 1)
     _, stretches = make_stretches(functions, columns)
-    choices = choose_ranges(columns, stretches, Prices.of(3, 24), Budget(0))
+    choices = choose_ranges(columns, stretches, Prices.of(3, 24), Budget(0), sys.maxsize)
     return [[len(columns.body(first, last).starts) for first, last, _ in ranges] for ranges in choices]
 
 
@@ -169,9 +176,9 @@ def test_stubs_of_a_few_blocks_join_their_neighbour() -> None:
     first = Function(0xFF0, 16, body((0, 16), (6, 24)))
     blocks = body((0, 8), (11, 16))._replace(repeat_size=16)
     joined = body((0, 16), (6, 24), (16, 8), (27, 16), (32, 8), (43, 16))
-    assert split((first, Function(0x1000, 32, blocks))) == [(Function(0xFF0, 48, joined), 0)]
+    assert split_beside_long((first, Function(0x1000, 32, blocks))) == [(Function(0xFF0, 48, joined), 0)]
     many, few_alone = Function(0x1000, 160, blocks), Function(0x2000, 32, blocks)
-    assert split((first, many, few_alone)) == [(first, 0), (many, 1), (few_alone, 2)]
+    assert split_beside_long((first, many, few_alone)) == [(first, 0), (many, 1), (few_alone, 2)]
 
 
 def test_blocks_of_one_row_are_one_row_however_many() -> None:
@@ -187,7 +194,8 @@ def test_small_functions_without_a_gap_are_joined() -> None:
         Function(0x100A, 20, body((0, 8), (1, 16), (19, 8))),
         Function(0x101E, 30, body((0, 24))),
     )
-    assert split(functions) == [(Function(0x1000, 60, body((0, 8), (11, 16), (29, 8), (30, 24))), 0)]
+    joined = Function(0x1000, 60, body((0, 8), (11, 16), (29, 8), (30, 24)))
+    assert split_beside_long(functions) == [(joined, 0)]
 
 
 def test_functions_are_joined_over_no_gap_and_over_no_difference() -> None:
@@ -254,12 +262,10 @@ def walked(functions: tuple[Function, ...]) -> float:
 def test_a_range_has_few_rows() -> None:
     """Readers walk a range's rows one after the other, so not all functions without a gap are joined into one."""
     functions = small_neighbours(60)
-    made = {limits: split(functions, 3, limits) for limits in (FEW_ROWS, SMALL)}
-    assert len(made[FEW_ROWS]) < len(functions) / 3
-    assert max(len(function.body.starts) for function, _ in made[FEW_ROWS]) <= 24
-    assert max(len(function.body.starts) for function, _ in made[SMALL]) > 24
-    sizes = [len(encode(tuple(function for function, _ in each), 3)) for each in made.values()]
-    assert sizes[1] < sizes[0] < len(encode(functions, 3))
+    made = tuple(function for function, _ in split_beside_long(functions))
+    assert len(made) < len(functions) / 3
+    assert max(len(function.body.starts) for function in made) <= MAX_ROWS
+    assert len(encode(made, 3)) < len(encode(functions, 3))
 
 
 def test_what_may_be_walked_is_nearly_used_up() -> None:
@@ -278,6 +284,7 @@ def test_what_may_be_walked_is_nearly_used_up() -> None:
     assert range_counts == sorted(range_counts)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mean_rows", [9, 7, 6, 5, 4, 3, 2.5, 2, 1.5])
 def test_the_price_of_rows_is_found_in_a_few_partitions(mean_rows: float) -> None:
     """Each counts a step for four trials: a few to come near, one for the last choice, a few where that is too high.
@@ -304,7 +311,7 @@ def test_equal_stretches_may_differ_in_the_size_of_their_end() -> None:
     recurring = [Function(0x1000 + 0x10000 * number, 31 + 999 * bool(number), body(*rows)) for number in range(40)]
     others = [each._replace(start_vaddr=each.start_vaddr + 0x1000000) for each in small_neighbours(60)]
     functions = (*recurring, *others)
-    made = tuple(function for function, _ in split(functions, 3, QUICK))
+    made = tuple(function for function, _ in split(functions, 3))
     assert walked(made) <= walked(functions)
     assert len(encode(made, 3)) < len(encode(functions, 3))
 
@@ -323,7 +330,7 @@ def test_trying_every_range_is_counted_on_the_budget() -> None:
     budgets = Budget(0), Budget(0)
     for budget in budgets:
         budget.spend(BASE_STEPS - steps_left, "others")
-    choose_ranges(columns, stretches, Prices.of(3, 24), budgets[0])
+    choose_ranges(columns, stretches, Prices.of(3, 24), budgets[0], sys.maxsize)
     most_walked = 2 * sum(function.size for function in functions)
     with pytest.raises(BudgetError, match="ranges at a price of rows walked take more work"):
         choose_ranges(columns, stretches, Prices.of(3, 24), budgets[1], most_walked)
@@ -332,18 +339,15 @@ def test_trying_every_range_is_counted_on_the_budget() -> None:
 def test_a_look_up_walks_no_more_rows_than_before() -> None:
     """Joined with neighbours, functions of three rows would cost more to look up, so only some of them are joined."""
     functions = small_neighbours(60)
-    joined = tuple(function for function, _ in split(functions))
-    assert walked(joined) > walked(functions)
-    quick = tuple(function for function, _ in split(functions, 3, QUICK))
+    quick = tuple(function for function, _ in split(functions))
     assert walked(quick) <= walked(functions)
+    # Where another function cost much more, these may.
+    joined = tuple(function for function, _ in split_beside_long(functions))
+    assert walked(joined) > walked(functions)
     assert len(encode(joined, 3)) < len(encode(quick, 3)) < len(encode(functions, 3))
-    # Where other functions cost much more, these may.
-    long = body(*[(9 * number, 8 + 8 * (number % 2)) for number in range(80)])
-    mixed = (*functions, Function(0x8000, FUNCTION_SIZE, long))
-    kept = tuple(function for function, _ in split(mixed, 3, QUICK))
-    assert len(kept) < len(functions)
-    assert walked(kept) <= walked(mixed)
-    assert max(len(function.body.starts) for function in kept) <= 24
+    kept = tuple(function for function, _ in split((*functions, LONG)))
+    assert walked(kept) <= walked((*functions, LONG))
+    assert max(len(function.body.starts) for function in kept) <= MAX_ROWS
 
 
 def test_the_beginning_of_another_list_costs_nothing_before_version_3() -> None:
@@ -401,10 +405,10 @@ def states_by_address(functions: tuple[Function, ...], version: int, end: int) -
     return [None if each is None or each.row is None else each.row.row.state for each in found]
 
 
-@given(random_functions(), st.sampled_from((2, 3)), st.sampled_from((QUICK, FEW_ROWS, SMALL)))
-def test_every_address_keeps_its_row(functions: tuple[Function, ...], version: int, limits: Limits) -> None:
+@given(random_functions(), st.sampled_from((2, 3)), st.sampled_from((4, MAX_ROWS)))
+def test_every_address_keeps_its_row(functions: tuple[Function, ...], version: int, max_rows: int) -> None:
     """An SFrame function is a range of code: cutting and joining changes no answer, and no reader's conditions."""
-    ranges = split(functions, version, limits)
+    ranges = split(functions, version, max_rows)
     made = tuple(function for function, _ in ranges)
     end = functions[-1].start_vaddr + functions[-1].size
     assert states_by_address(made, version, end) == states_by_address(functions, version, end)
@@ -416,17 +420,15 @@ def test_every_address_keeps_its_row(functions: tuple[Function, ...], version: i
         assert whole.start_vaddr <= function.start_vaddr < whole.start_vaddr + whole.size
 
 
-@given(random_functions(), st.sampled_from((1, 2, 3)), st.sampled_from((QUICK, FEW_ROWS, SMALL)))
-def test_no_section_grows_and_no_look_up_slows_down(
-    functions: tuple[Function, ...], version: int, limits: Limits
-) -> None:
-    made = tuple(function for function, _ in split(functions, version, limits))
+@given(random_functions(), st.sampled_from((1, 2, 3)))
+def test_no_section_grows_and_no_look_up_slows_down(functions: tuple[Function, ...], version: int) -> None:
+    made = tuple(function for function, _ in split(functions, version))
     assert len(encode(made, version)) <= len(encode(functions, version))
-    assert max(len(function.body.starts) for function in made) <= limits.max_rows
-    if limits.keeps_mean:
-        assert walked(made) <= walked(functions)
+    assert max(len(function.body.starts) for function in made) <= MAX_ROWS
+    assert walked(made) <= walked(functions)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("spent_steps", [0, BASE_STEPS])
 def test_a_function_of_many_rows_is_cut_whatever_it_costs(spent_steps: int) -> None:
     """Also where more ranges recur than the budget allows."""
@@ -434,7 +436,7 @@ def test_a_function_of_many_rows_is_cut_whatever_it_costs(spent_steps: int) -> N
     budget.spend(spent_steps, "others")
     long = body(*[(300 * number, 8 + 8 * (number % 2)) for number in range(60)])
     functions = (Function(0x1000, 0x8000, long), Function(0x10000, 0x9000, long), Function(0x20000, 9, body((0, 8))))
-    made = split_functions(functions, 3, size_of, AMD64.prologue_step, QUICK, budget)
+    made = split_functions(functions, 3, size_of, AMD64.prologue_step, MAX_ROWS, budget)
     assert max(len(function.body.starts) for function, _ in made) <= 24
     ranges = tuple(function for function, _ in made)
     assert states_by_address(ranges, 3, 0x20010) == states_by_address(functions, 3, 0x20010)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cutting and joining functions to make a section smaller (-O2, -Os). The door is `split_functions`.
+"""Cutting and joining functions to make a section smaller (-O2). The door is `split_functions`.
 
 An SFrame function is a range of code with a list of rows; nothing ties it to one function of the program. A program's
 functions begin and end alike (prologues and epilogues set up and release frames) and differ in the middle, so whole row
@@ -13,8 +13,8 @@ lists seldom repeat, but parts of them do. -O2 cuts where that lets ranges share
 
 It also joins neighbouring functions without a gap between them, where one range is smaller than several. A range costs
 a record of the function table; a row list costs its bytes once, however many ranges use it. Every address keeps its
-row. Readers walk the rows of a range one after the other, so a range may have a limited number of them only; and at
--O2, where look-ups would cost more than before, each row walked has a price.
+row. Readers walk the rows of a range one after the other, so a range may have a limited number of them only; and where
+look-ups would cost more than before, each row walked has a price.
 
 The modules, in the order of the work:
 
@@ -27,6 +27,6 @@ The modules, in the order of the work:
 - `split`: all steps, from functions to ranges.
 """
 
-from cfi2sframe.sframe.splitting.split import Limits, split_functions
+from cfi2sframe.sframe.splitting.split import split_functions
 
-__all__ = ["Limits", "split_functions"]
+__all__ = ["split_functions"]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.splitting.prices import Prices
     from cfi2sframe.sframe.splitting.stretches import Stretch
 
-_ANY: Final = float("inf")
-
 #: Rows walked for an address, on average, up to which ranges get a price at once, which saves a partition. Where none
 #: was needed, the price that is found is low.
 _SHORT_WALK: Final = 5
@@ -43,7 +41,7 @@ _TRIALS_PER_STEP: Final = 4
 
 
 def choose_ranges(
-    columns: Columns, stretches: list[Stretch], prices: Prices, budget: Budget, most_walked: int | None = None
+    columns: Columns, stretches: list[Stretch], prices: Prices, budget: Budget, most_walked: int
 ) -> list[list[Range]]:
     """Choose the ranges of each stretch, to make records and row lists together small.
 
@@ -52,8 +50,8 @@ def choose_ranges(
     second by the choices of the first. A list that the first round does not use would cost its bytes with each use,
     like a list of its own, so the second does without. Then each stretch is partitioned once more while all others keep
     their ranges: a list that another stretch uses costs only its record there. Readers walk `most_walked` rows at most
-    for all addresses together (None: any number), unless no price that is tried gives that. Raises `BudgetError` when
-    there are more candidates, or with a price more ranges, than `budget` allows.
+    for all addresses together, unless no price that is tried gives that. Raises `BudgetError` when there are more
+    candidates, or with a price more ranges, than `budget` allows.
     """
     choice = _Choice(columns, stretches, prices, budget, most_walked)
     if choice.most_mean > _SHORT_WALK:
@@ -108,7 +106,7 @@ class _Choice:
         stretches: list[Stretch],
         prices: Prices,
         budget: Budget,
-        most_walked: int | None,
+        most_walked: int,
     ) -> None:
         self.ranges: list[list[Range]] = []
         self._stretches = stretches
@@ -121,7 +119,7 @@ class _Choice:
             use_count * columns.cut_deltas[last_cut] + more_size for _, last_cut, use_count, more_size in stretches
         )
         #: The rows that may be walked for an address on average.
-        self.most_mean: Final = _ANY if most_walked is None else most_walked / max(code_size, 1)
+        self.most_mean: Final = most_walked / max(code_size, 1)
 
     @property
     def price(self) -> float:
@@ -134,8 +132,8 @@ class _Choice:
         return _FIRST_PRICE / max(self.most_mean * self.most_mean, 1)
 
     def excess(self) -> float:
-        """Return how many times the rows that may be walked are; 0 if any number may be."""
-        return 0.0 if self._most_walked is None else self._walked_count() / max(self._most_walked, 1)
+        """Return how many times the rows that may be walked are."""
+        return self._walked_count() / max(self._most_walked, 1)
 
     def forget_uses(self) -> None:
         """Let the next costs of lists be as if all candidates had been chosen."""

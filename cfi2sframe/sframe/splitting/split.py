@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.errors import BudgetError
 from cfi2sframe.intern import IdentityMap, distinct
@@ -33,31 +33,23 @@ _EVERY_ROW: Final = {2: 20_000, 4: 10_000, 6: 10_000}
 _LONG_GAPS: Final = {6: 64}
 
 
-class Limits(NamedTuple):
-    """What a look-up may cost a reader: the most rows of a range; whether it walks no more rows on average than before.
-
-    `max_rows` counts where there is a choice: there is a cut after eight rows at the latest.
-    """
-
-    max_rows: int
-    keeps_mean: bool
-
-
 def split_functions(
     functions: Sequence[Function],
     version: int,
     words_size: Callable[[FrameState, bool], int],
     prologue_step: int,
-    limits: Limits,
+    max_rows: int,
     budget: Budget,
 ) -> list[tuple[Function, int]]:
     """Return the ranges to write, in the order of the functions, each with the number of the function it begins in.
 
     `words_size(state, is_flexible)` is the size of a state's data words in bytes, `prologue_step` the ABI's
     (`Arch.prologue_step`), for which there has to be an entry in `_EVERY_ROW`. Every address keeps its row, and no
-    range holds an address that no function holds. PCMASK functions of a few blocks become PCINC functions; the others
-    are returned unchanged. Functions of equal bodies should have one body object. Where nothing smaller is found within
-    `limits`, or more ways to cut the functions than `budget` allows for, functions are cut at the limit only.
+    range holds an address that no function holds. Readers walk no more rows on average than before, and no range has
+    more than `max_rows` where there is a choice: there is a cut after eight rows at the latest. PCMASK functions of a
+    few blocks become PCINC functions; the others are returned unchanged. Functions of equal bodies should have one body
+    object. Where nothing smaller is found, or more ways to cut the functions than `budget` allows for, functions are
+    cut at `max_rows` only.
     """
     bodies, _ = distinct(function.body for function in functions)
     row_count = sum(len(body.starts) for body in bodies)
@@ -65,21 +57,20 @@ def split_functions(
     columns = Columns(words_size, least_gap(row_count, prologue_step), long_gap)
     plain = unroll_stubs(functions)
     groups, stretches = make_stretches(plain, columns)
-    plainest = _cut_at_limit(functions, limits.max_rows)
-    prices = Prices.of(version, limits.max_rows)
+    plainest = _cut_at_limit(functions, max_rows)
+    prices = Prices.of(version, max_rows)
     plainest_size = _size(plainest, columns, prices)
     walked_before = _walked_count(functions)
     kept = _walked_count(functions[group.first] for group in groups if group.stretch is None)
-    most_walked = walked_before - kept
     try:
-        choices = choose_ranges(columns, stretches, prices, budget, most_walked if limits.keeps_mean else None)
+        choices = choose_ranges(columns, stretches, prices, budget, walked_before - kept)
     except BudgetError:
         return plainest
     ranges = _ranges(groups, choices, plain, columns)
     # No step knows the final cost, so the result for a few functions may be larger than they are.
     if _size(ranges, columns, prices) > plainest_size:
         return plainest
-    if limits.keeps_mean and _walked_count(each for each, _ in ranges) > walked_before:
+    if _walked_count(each for each, _ in ranges) > walked_before:
         return plainest
     return ranges
 
