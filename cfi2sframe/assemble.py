@@ -119,7 +119,20 @@ def outcomes_of(entries: CfiEntries, results: Sequence[FunctionBody | InParts | 
         for number in compress(count(), map(_MAX_FUNCTION_SIZE.__lt__, entries.sizes)):
             outcomes[number] = Skip(SkipReason.FUNCTION_TOO_LARGE, f"{entries.sizes[number]:,} bytes", 0)
             skipped.add(number)
+    for number, lost in entries.clipped.items():
+        outcomes[number] = _clipped(outcomes[number], entries.sizes[number], lost)
+    in_parts.update(entries.clipped)
     return Outcomes(tuple(outcomes), frozenset(skipped), frozenset(in_parts - skipped))
+
+
+def _clipped(result: FunctionBody | InParts | Skip, size: int, lost: int) -> FunctionBody | InParts | Skip:
+    """Return the result of a function of some bytes with what its FDE lost behind them as a hole."""
+    if isinstance(result, Skip):
+        return result
+    hole = Hole(Skip(SkipReason.PAST_CODE, "", size), size + lost, 0)
+    if isinstance(result, InParts):
+        return InParts.of(result.parts, (*result.holes, hole))
+    return InParts.of([Part(0, size, result)], [hole])
 
 
 def _entries_of(entries: CfiEntries, programs: set[int]) -> set[int]:

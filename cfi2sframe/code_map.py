@@ -45,7 +45,7 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     Raises `BudgetError` when the stubs, or the symbols and relocations, are out of proportion to the file; `InputError`
     when capstone cannot be loaded.
     """
-    ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.source_starts)
+    ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
     resolved = resolve_overlaps(ranges, image.not_code)
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()

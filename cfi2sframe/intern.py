@@ -8,7 +8,7 @@ would cost more than the stage. Identity implies equality; that equal objects ar
 | objects | interned by | scope |
 |---|---|---|
 | `DwarfCie` | `dwarf.entries.EntryWalk` | a section |
-| `RowState`, tuples of them | `dwarf.program_cache.ProgramCache` | a file |
+| `RowState`, tuples of them | `dwarf.rules.Rows` | a file |
 | `FrameState`, tuples of them | `lower.Lowering` | a conversion |
 | `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
 | `RowList` | `sframe.decode`, one for each distinct list of bytes | a section |

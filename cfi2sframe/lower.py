@@ -12,14 +12,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.describe import describe_frame_rule
 from cfi2sframe.dwarf.expression import Shapes
 from cfi2sframe.errors import RequestError
 from cfi2sframe.intern import IdentityMap, TupleInterner
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.reduce import InexpressibleError, Unlike, reduce_state
+from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.constants import FLEX_REG_SHIFT, SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
-from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody, Rule
+from cfi2sframe.sframe.model import OUTERMOST, FrameState, FunctionBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -135,34 +135,28 @@ def _place_of(starts: Sequence[int], delta: int) -> int:
     return max(0, bisect_right(starts, delta) - 1)
 
 
-class _LoweredState(NamedTuple):
-    """A lowered row state; why the target cannot express it (None: it can), and whether only flexible rows can."""
+class _Lowered(NamedTuple):
+    """A lowered row; why the target cannot express it (None: it can), and whether only flexible rows can."""
 
     state: FrameState
     limit: Unlike | None
     needs_flexible: bool
 
 
-class _Sayable(NamedTuple):
-    """The rows `[first, last)` of a list of row states: all of a body that depends on neither its starts nor its CIE.
+class _RowRun(NamedTuple):
+    """The rows `[first, last)` of a list of rows, which the target can express, or cannot for the reason `limit`.
 
-    `kept` are the numbers of the rows whose lowered state differs from the one before; None: all rows.
+    `kept` are the numbers of those whose lowered state differs from the one before (None: all rows), and `states` their
+    states: all of a body that depends on neither the rows' starts nor the CIE.
     """
 
+    limit: Unlike | None
     first: int
     last: int
-    states: tuple[FrameState, ...]
     kept: tuple[int, ...] | None
+    states: tuple[FrameState, ...]
     is_flexible: bool
     signs_ra: bool
-
-
-class _Unsayable(NamedTuple):
-    """The rows `[first, last)` of a list of row states, which the target cannot express, and why."""
-
-    first: int
-    last: int
-    limit: Unlike
 
 
 def lower_programs(programs: Iterable[Program], target: Target) -> tuple[FunctionBody | InParts | Skip, ...]:
@@ -172,120 +166,106 @@ def lower_programs(programs: Iterable[Program], target: Target) -> tuple[Functio
 
 
 class Lowering:
-    """Lowers the programs of one file for one target. States, and lists of them, recur: each is lowered once."""
+    """Lowers the programs of one file for one target. Rows, and lists of them, recur: each is lowered once."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._frames: dict[FrameState, FrameState] = {}
+        self._states: dict[FrameState, FrameState] = {}
         self._tuples: TupleInterner[FrameState] = TupleInterner()
         self._shapes = Shapes(target.arch.byte_order)
-        self._lowered_state = IdentityMap(self._lower_state)
-        self._runs = IdentityMap(self._cut)
+        # By identity: to hash a list of rows costs as much as to reduce them.
+        self._lowered = IdentityMap(self._lower_row)
+        self._runs = IdentityMap(self._runs_of)
 
     def lower(self, table: UnwindTable, cie: DwarfCie) -> FunctionBody | InParts | Skip:
         """Lower a program's rows: equal neighbours merge, and a body is flexible only where default rows do not do.
 
         Where the target cannot express some of the rows, those in between become bodies of their own.
         """
-        runs = self._runs[table.states]
-        parts = [self._part(run, table.starts, cie) for run in runs if isinstance(run, _Sayable)]
-        if len(runs) == 1 and parts:
+        parts: list[Part] = []
+        holes: list[Hole] = []
+        for run in self._runs[table.states]:
+            start = table.starts[run.first]
+            end = table.starts[run.last] if run.last < len(table.starts) else None
+            if run.limit is None:
+                parts.append(Part(start, end, self._body(run, table.starts, cie)))
+            else:
+                holes.append(Hole(Skip(*run.limit, start), end, run.last - run.first))
+        if not holes:
             return parts[0].body
-        holes = [_hole(gap, table.starts) for gap in runs if isinstance(gap, _Unsayable)]
         return InParts.of(parts, holes) if parts else holes[0].why
 
-    def _part(self, run: _Sayable, row_starts: tuple[int, ...], cie: DwarfCie) -> Part:
-        start = row_starts[run.first]
+    def _body(self, run: _RowRun, row_starts: tuple[int, ...], cie: DwarfCie) -> FunctionBody:
+        starts = row_starts[run.first : run.last]
         if run.kept is not None:
-            starts = tuple([row_starts[number] - start for number in run.kept])
-        elif start:
-            starts = tuple([row_start - start for row_start in row_starts[run.first : run.last]])
-        else:
-            starts = row_starts[: run.last]
+            starts = tuple(map(row_starts.__getitem__, run.kept))
+        if starts[0]:
+            starts = tuple([start - starts[0] for start in starts])
         is_signal_frame = cie.is_signal_frame and self.target.version >= SFRAME_VERSION_3
         # The key matters only where an RA is signed; elsewhere it would make functions of equal rows differ.
-        uses_b_key = cie.uses_b_key and run.signs_ra
-        body = FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, uses_b_key)
-        return Part(start, _end_of(run, row_starts), body)
+        return FunctionBody(starts, run.states, run.is_flexible, is_signal_frame, cie.uses_b_key and run.signs_ra)
 
-    def _cut(self, row_states: tuple[RowState, ...]) -> tuple[_Sayable | _Unsayable, ...]:
-        """Cut a list of row states where the target begins or ceases to express them, or has another reason not to."""
-        lowered = list(map(self._lowered_state.__getitem__, row_states))
-        runs: list[_Sayable | _Unsayable] = []
-        for limit, group in groupby(range(len(lowered)), key=lambda number: lowered[number].limit):
+    def _runs_of(self, rows: tuple[RowState, ...]) -> tuple[_RowRun, ...]:
+        """Cut a list of rows where the target begins or ceases to express them, or has another reason not to."""
+        lowered = list(map(self._lowered.__getitem__, rows))
+        runs: list[_RowRun] = []
+        for limit, group in groupby(range(len(rows)), key=lambda number: lowered[number].limit):
             numbers = list(group)
             first, last = numbers[0], numbers[-1] + 1
-            runs.append(self._run(lowered, first, last) if limit is None else _Unsayable(first, last, limit))
+            kept = [n for n in numbers if n == first or lowered[n].state is not lowered[n - 1].state]
+            states = self._tuples.intern(tuple([lowered[n].state for n in kept]))
+            runs.append(
+                _RowRun(
+                    limit,
+                    first,
+                    last,
+                    None if len(kept) == last - first else tuple(kept),
+                    states,
+                    is_flexible=any(each.needs_flexible for each in lowered[first:last]),
+                    signs_ra=any(state.mangled_ra for state in states),
+                )
+            )
         return tuple(runs)
 
-    def _run(self, lowered: Sequence[_LoweredState], first: int, last: int) -> _Sayable:
-        kept: list[int] = []
-        states: list[FrameState] = []
-        for number in range(first, last):
-            state = lowered[number].state
-            if not states or state is not states[-1]:
-                kept.append(number)
-                states.append(state)
-        return _Sayable(
-            first,
-            last,
-            self._tuples.intern(tuple(states)),
-            None if len(kept) == last - first else tuple(kept),
-            is_flexible=any(each.needs_flexible for each in lowered[first:last]),
-            signs_ra=any(state.mangled_ra for state in states),
-        )
-
-    def _lower_state(self, row_state: RowState) -> _LoweredState:
+    def _lower_row(self, row: RowState) -> _Lowered:
         target = self.target
         try:
-            state, rewritten = reduce_state(row_state, target.arch, self._shapes)
+            state, rewritten = reduce_state(row, target.arch, self._shapes)
         except InexpressibleError as why:
-            return _LoweredState(OUTERMOST, why.unlike, needs_flexible=False)
-        state = self._frames.setdefault(state, state)
-        if state.cfa is None and not target.has_outermost_rows:
-            return _LoweredState(state, Unlike(SkipReason.RA_UNDEFINED, ""), needs_flexible=False)
-        limit = _default_limit(state, target)
+            return _Lowered(OUTERMOST, why.unlike, needs_flexible=False)
+        state = self._states.setdefault(state, state)
+        if state.cfa is None:
+            limit = None if target.has_outermost_rows else Unlike(SkipReason.RA_UNDEFINED, "")
+            return _Lowered(state, limit, needs_flexible=False)
+        limit = _default_limit(state, state.cfa, target)
         if limit is None:
-            return _LoweredState(state, None, needs_flexible=False)
+            return _Lowered(state, None, needs_flexible=False)
         if target.has_flexible_rows:
-            limit = _range_limit(state, target.arch)
-        elif rewritten is not None:
-            # The rule that the CFI has says more than the one that would take its place.
-            limit = rewritten
-        return _LoweredState(state, limit, needs_flexible=True)
-
-
-def _end_of(run: _Sayable | _Unsayable, row_starts: tuple[int, ...]) -> int | None:
-    return row_starts[run.last] if run.last < len(row_starts) else None
-
-
-def _hole(gap: _Unsayable, row_starts: tuple[int, ...]) -> Hole:
-    why = Skip(gap.limit.reason, gap.limit.detail, row_starts[gap.first])
-    return Hole(why, _end_of(gap, row_starts), gap.last - gap.first)
+            return _Lowered(state, _range_limit(state, target.arch), needs_flexible=True)
+        # The rule that the CFI has says more than the one that would take its place.
+        return _Lowered(state, rewritten or limit, needs_flexible=True)
 
 
 # Rows of a version
 
 
-def _default_limit(state: FrameState, target: Target) -> Unlike | None:
-    """Return why default rows cannot express a state; None when they can."""
-    if state.cfa is None:
-        return None
+def _default_limit(state: FrameState, cfa: Rule, target: Target) -> Unlike | None:
+    """Return why default rows cannot express a state that has this CFA; None when they can."""
     return (
-        _default_cfa_limit(state.cfa, target.arch)
+        _default_cfa_limit(cfa, target.arch)
         or _default_ra_limit(state.ra, state.fp, target)
-        or _default_fp_limit(state.fp, target)
+        or (state.fp and _default_saved_limit(state.fp, target, SkipReason.FP_EXPRESSION, SkipReason.FP_IN_REGISTER))
         or _range_limit(state, target.arch)
     )
 
 
 def _default_cfa_limit(cfa: Rule, arch: Arch) -> Unlike | None:
     if cfa.deref:
-        return Unlike(SkipReason.CFA_EXPRESSION, describe_frame_rule(cfa, arch))
+        return Unlike(SkipReason.CFA_EXPRESSION, cfa.equation(arch))
     if cfa.register not in (arch.sp_register, arch.fp_register):
-        return Unlike(SkipReason.CFA_BASE_REGISTER, describe_frame_rule(cfa, arch))
+        return Unlike(SkipReason.CFA_BASE_REGISTER, cfa.equation(arch))
     if (cfa.offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
-        return Unlike(SkipReason.OFFSET_RANGE, f"CFA={describe_frame_rule(cfa, arch)}")
+        return Unlike(SkipReason.OFFSET_RANGE, f"CFA={cfa.equation(arch)}")
     return None
 
 
@@ -295,7 +275,7 @@ def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> Unlik
         if ra == Rule(None, arch.fixed_ra_offset, deref=True):
             return None
         if ra is not None and ra.register is None:
-            return Unlike(SkipReason.RA_NOT_AT_FIXED_OFFSET, describe_frame_rule(ra, arch))
+            return Unlike(SkipReason.RA_NOT_AT_FIXED_OFFSET, ra.equation(arch))
     elif ra is None:
         # FP without RA needs a padding word for RA, which s390x has and AArch64 has not.
         return None if fp is None or arch.pads_ra else Unlike(SkipReason.FP_WITHOUT_RA, "")
@@ -304,27 +284,21 @@ def _default_ra_limit(ra: Rule | None, fp: Rule | None, target: Target) -> Unlik
     return _default_saved_limit(ra, target, SkipReason.RA_EXPRESSION, SkipReason.RA_IN_REGISTER)
 
 
-def _default_fp_limit(fp: Rule | None, target: Target) -> Unlike | None:
-    if fp is None:
-        return None
-    return _default_saved_limit(fp, target, SkipReason.FP_EXPRESSION, SkipReason.FP_IN_REGISTER)
-
-
 def _default_saved_limit(
-    rule: Rule, target: Target, expression_reason: SkipReason, register_reason: SkipReason
+    rule: Rule, target: Target, of_expression: SkipReason, of_register: SkipReason
 ) -> Unlike | None:
     """Return why a default row's RA or FP word cannot express a rule."""
     arch = target.arch
     if rule.register is None:
         # To readers an offset of 0 means "not saved"; no compiler saves a register at the CFA itself.
         if rule.offset == 0 or (arch.pads_ra and rule.offset & 1):
-            return Unlike(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
+            return Unlike(SkipReason.OFFSET_RANGE, rule.equation(arch))
         return None
     if rule.deref or rule.offset:
-        return Unlike(expression_reason, describe_frame_rule(rule, arch))
+        return Unlike(of_expression, rule.equation(arch))
     if target.version == SFRAME_VERSION_2 and arch.pads_ra and rule.register < len(arch.registers):
         return None
-    return Unlike(register_reason, describe_frame_rule(rule, arch))
+    return Unlike(of_register, rule.equation(arch))
 
 
 def _range_limit(state: FrameState, arch: Arch) -> Unlike | None:
@@ -332,12 +306,9 @@ def _range_limit(state: FrameState, arch: Arch) -> Unlike | None:
     for rule in (state.cfa, state.ra, state.fp):
         if rule is None:
             continue
-        offset = rule.offset
+        offset, rest = rule.offset, 0
         if rule is state.cfa:
-            if (offset - arch.cfa_offset_bias) % arch.cfa_offset_scale:
-                return Unlike(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
-            offset = (offset - arch.cfa_offset_bias) // arch.cfa_offset_scale
-        register = rule.register or 0
-        if not -(1 << 31) <= offset < 1 << 31 or register >= 1 << (32 - FLEX_REG_SHIFT):
-            return Unlike(SkipReason.OFFSET_RANGE, describe_frame_rule(rule, arch))
+            offset, rest = divmod(offset - arch.cfa_offset_bias, arch.cfa_offset_scale)
+        if rest or not -(1 << 31) <= offset < 1 << 31 or (rule.register or 0) >= 1 << (32 - FLEX_REG_SHIFT):
+            return Unlike(SkipReason.OFFSET_RANGE, rule.equation(arch))
     return None

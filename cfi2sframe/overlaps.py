@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 class Ranges(NamedTuple):
     """The ranges of all FDEs, in section order, as columns: virtual addresses and sizes in bytes.
 
-    FDEs with equal `contents` have equal rows, and are duplicates where their ranges are equal too. `source_starts` has
-    the number of the first FDE of each source, the best one first.
+    FDEs with equal `contents` have equal rows, and are duplicates where their ranges are equal too. `groups` are the
+    numbers of the FDEs of each source, the best one first.
     """
 
     starts: Sequence[int]
     sizes: Sequence[int]
     contents: Sequence[int]
-    source_starts: Sequence[int] = (0,)
+    groups: Sequence[Sequence[int]]
 
 
 class Piece(NamedTuple):
@@ -98,8 +98,7 @@ def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence
 
     `not_code(starts, ends)` returns the indices of the ranges that are not executable; `starts` ascend.
     """
-    edges = (*ranges.source_starts, len(ranges.starts))
-    first, *others = (range(*edge) for edge in pairwise(edges))
+    first, *others = ranges.groups
     resolved = _resolve_source(ranges, first, not_code)
     for numbers in others:
         if numbers:
@@ -156,7 +155,7 @@ def without(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> Iterator[Piece]
 
 
 def _resolve_source(
-    ranges: Ranges, numbers: range, not_code: Callable[[Sequence[int], Sequence[int]], list[int]]
+    ranges: Ranges, numbers: Sequence[int], not_code: Callable[[Sequence[int], Sequence[int]], list[int]]
 ) -> Resolved:
     """Give each address to one FDE of a source at most."""
     order = sorted(numbers, key=ranges.starts.__getitem__)

@@ -16,6 +16,7 @@ class SkipReason(Enum):
     CFA_EXPRESSION = "CFA is an expression"
     CFA_BASE_REGISTER = "CFA is based on a register other than SP and FP"
     CFA_UNDEFINED = "CFA has no rule"
+    CFA_OFFSET_UNKNOWN = "CFA has no offset that is known after an expression"
     RA_EXPRESSION = "RA is given by an expression"
     RA_IN_REGISTER = "RA is in a register"
     RA_NOT_AT_FIXED_OFFSET = "RA is not at its fixed offset from the CFA"
@@ -30,7 +31,9 @@ class SkipReason(Enum):
     SP_RULE = "SP is not restored from the CFA"
     OFFSET_RANGE = "an offset does not fit"
     PAUTH_WITH_PC = "RA is signed with the PC as modifier"
+    PAUTH_UNKNOWN = "whether RA is signed is not known"
     FUNCTION_TOO_LARGE = "the function is larger than 4 GiB"
+    PAST_CODE = "its FDE reaches past the end of the code"
 
 
 class DropReason(Enum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DWARF's rules to SFrame's, whatever the version: a row state to a frame state, or the named reason why not.
+"""DWARF's rules to SFrame's, whatever the version: a row of the DWARF table to a frame state, or why there is none.
 
 SFrame's CFA is the caller's SP, minus the ABI's constant. DWARF's is any value that other rules count from, and SP may
 have a rule of its own. Where that makes the two differ, SFrame's CFA is taken from the rule of SP, and rules that count
@@ -10,25 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.describe import describe_rule
-from cfi2sframe.dwarf.expression import Load, Shapes, Sum, describe
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.expression import Expression, Shapes, describe
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, describe_rule
 from cfi2sframe.reasons import SkipReason
-from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
+from cfi2sframe.rules import Rule
+from cfi2sframe.sframe.model import OUTERMOST, FrameState
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
+    from cfi2sframe.dwarf.rules import RegisterRule, RowState
 
 
 class Unlike(NamedTuple):
@@ -57,24 +47,32 @@ class Reduced(NamedTuple):
     rewritten: Unlike | None
 
 
-def reduce_state(state: RowState, arch: Arch, shapes: Shapes) -> Reduced:
+def reduce_state(row: RowState, arch: Arch, shapes: Shapes) -> Reduced:
     """Translate a row's rules to SFrame's. Raises `InexpressibleError` when SFrame has no rule for one of them."""
-    if state.ra is NoRule.UNDEFINED:
+    if row.ra is NoRule.UNDEFINED:
         return Reduced(OUTERMOST, None)
-    if state.signing is RaSigning.SIGNED_WITH_PC:
+    if row.signing is RaSigning.SIGNED_WITH_PC:
         raise InexpressibleError(SkipReason.PAUTH_WITH_PC)
-    dwarf_cfa = _reduce_cfa(state.cfa, shapes)
-    dwarf_ra = _reduce_register(state.ra, shapes, SkipReason.RA_EXPRESSION)
-    if state.fp is NoRule.UNDEFINED:
+    if row.signing is RaSigning.UNKNOWN:
+        raise InexpressibleError(SkipReason.PAUTH_UNKNOWN)
+    if row.cfa is None:
+        raise InexpressibleError(SkipReason.CFA_UNDEFINED)
+    if row.cfa == UNKNOWN_CFA:
+        raise InexpressibleError(SkipReason.CFA_OFFSET_UNKNOWN)
+    dwarf_cfa = row.cfa
+    if isinstance(dwarf_cfa, Expression):
+        dwarf_cfa = _rule_of(dwarf_cfa, shapes, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
+    ra = _simple(row.ra, shapes, SkipReason.RA_EXPRESSION)
+    if row.fp is NoRule.UNDEFINED:
         raise InexpressibleError(SkipReason.FP_UNDEFINED)
-    dwarf_fp = _reduce_register(state.fp, shapes, SkipReason.FP_EXPRESSION)
-    cfa = _cfa_of_sp(state.sp, dwarf_cfa, arch, shapes)
+    fp = _simple(row.fp, shapes, SkipReason.FP_EXPRESSION)
+    cfa = _cfa_of_sp(row.sp, dwarf_cfa, arch, shapes)
 
-    of_sp = None if cfa == dwarf_cfa else Unlike(SkipReason.SP_RULE, describe_rule(state.sp, arch))
-    of_ra = of_sp or _sum_with_cfa(dwarf_ra, SkipReason.RA_IS_CFA_VALUE)
-    of_fp = of_sp or _sum_with_cfa(dwarf_fp, SkipReason.FP_IS_CFA_VALUE)
-    ra = _rewritten(dwarf_ra, dwarf_cfa, cfa, of_ra)
-    fp = _rewritten(dwarf_fp, dwarf_cfa, cfa, of_fp)
+    of_sp = None if cfa == dwarf_cfa else Unlike(SkipReason.SP_RULE, describe_rule(row.sp, arch))
+    of_ra = of_sp or _sum_with_cfa(ra, SkipReason.RA_IS_CFA_VALUE)
+    of_fp = of_sp or _sum_with_cfa(fp, SkipReason.FP_IS_CFA_VALUE)
+    ra = _rewritten(ra, dwarf_cfa, cfa, of_ra)
+    fp = _rewritten(fp, dwarf_cfa, cfa, of_fp)
     if ra == Rule(arch.ra_register, 0, deref=False):
         ra = None
     if ra is None and arch.fixed_ra_offset:
@@ -82,54 +80,27 @@ def reduce_state(state: RowState, arch: Arch, shapes: Shapes) -> Reduced:
         raise InexpressibleError(SkipReason.RA_UNSPECIFIED)
     if fp == Rule(arch.fp_register, 0, deref=False):
         fp = None
-    return Reduced(FrameState(cfa, ra, fp, mangled_ra=state.signing is RaSigning.SIGNED), of_ra or of_fp)
+    return Reduced(FrameState(cfa, ra, fp, mangled_ra=row.signing is RaSigning.SIGNED), of_ra or of_fp)
 
 
 # Rules as DWARF counts: a rule without a register counts from DWARF's CFA
 
 
-def _reduce_cfa(rule: CfaRule | None, shapes: Shapes) -> Rule:
-    match rule:
-        case RegisterOffset(register, offset):
-            return Rule(register, offset, deref=False)
-        case CfaExpression(expression):
-            return _by_shape(expression, shapes, SkipReason.CFA_EXPRESSION, starts_with_cfa=False)
-        case None:
-            raise InexpressibleError(SkipReason.CFA_UNDEFINED)
+def _simple(rule: RegisterRule, shapes: Shapes, reason: SkipReason) -> Rule | None:
+    """Return the rule of a register as a sum or a load; None where there is none or the register keeps its value.
 
-
-def _by_shape(expression: bytes, shapes: Shapes, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
-    """Return the rule of an expression that computes a value."""
-    match shapes[expression, starts_with_cfa]:
-        case Sum(register, offset):
-            return Rule(register, offset, deref=False)
-        case Load(Sum(register, offset)):
-            return Rule(register, offset, deref=True)
-        case None:
-            raise InexpressibleError(reason, describe(expression, shapes.byte_order))
-
-
-def _reduce_register(rule: RegisterRule, shapes: Shapes, reason: SkipReason) -> Rule | None:
-    """Return the rule of a register; None where the CFI gives none or the register keeps its value.
-
-    Raises `InexpressibleError` with this reason when an expression is more than a sum or one load.
+    Raises `InexpressibleError` with this reason when it is an expression that is more than that.
     """
-    match rule:
-        case NoRule():
-            return None
-        case AtCfa(offset):
-            return Rule(None, offset, deref=True)
-        case ValueAtCfa(offset):
-            return Rule(None, offset, deref=False)
-        case InRegister(register):
-            return Rule(register, 0, deref=False)
-        case IsExpression(expression):
-            return _by_shape(expression, shapes, reason, starts_with_cfa=True)
-        case AtExpression(expression):
-            address = _by_shape(expression, shapes, reason, starts_with_cfa=True)
-            if address.deref:
-                raise InexpressibleError(reason, describe(expression, shapes.byte_order))
-            return address._replace(deref=True)
+    if isinstance(rule, NoRule):
+        return None
+    return rule if isinstance(rule, Rule) else _rule_of(rule, shapes, reason, starts_with_cfa=True)
+
+
+def _rule_of(expression: Expression, shapes: Shapes, reason: SkipReason, *, starts_with_cfa: bool) -> Rule:
+    rule = shapes[expression.code, starts_with_cfa]
+    if rule is None or (rule.deref and expression.deref):
+        raise InexpressibleError(reason, describe(expression.code, shapes.byte_order))
+    return rule._replace(deref=rule.deref or expression.deref)
 
 
 # Rules as SFrame counts: a rule without a register counts from SFrame's CFA
@@ -138,18 +109,19 @@ def _reduce_register(rule: RegisterRule, shapes: Shapes, reason: SkipReason) -> 
 def _cfa_of_sp(rule: RegisterRule, dwarf_cfa: Rule, arch: Arch, shapes: Shapes) -> Rule:
     """Return SFrame's CFA: the caller's SP minus the ABI's constant. Raises `InexpressibleError`."""
     constant = arch.sp_offset_from_cfa
-    if constant and isinstance(rule, AtCfa):
-        # s390x saves SP with the other registers; it is CFA - 160 by the ABI's definition of the CFA.
-        return dwarf_cfa
-    if constant and isinstance(rule, InRegister) and dwarf_cfa.register in (arch.sp_register, arch.fp_register):
-        # The same, in leaf functions. A CFA from any other register means that stacks are being switched.
-        return dwarf_cfa
     if rule is NoRule.UNSPECIFIED:
         return dwarf_cfa
+    if constant and isinstance(rule, Rule):
+        if rule.is_saved_at_cfa:
+            # s390x saves SP with the other registers; it is CFA - 160 by the ABI's definition of the CFA.
+            return dwarf_cfa
+        if rule.is_register and dwarf_cfa.register in (arch.sp_register, arch.fp_register):
+            # The same, in leaf functions. A CFA from any other register means that stacks are being switched.
+            return dwarf_cfa
     unlike = Unlike(SkipReason.SP_RULE, describe_rule(rule, arch))
     if rule is NoRule.UNDEFINED:
         raise InexpressibleError(*unlike)
-    sp = _reduce_register(rule, shapes, SkipReason.SP_RULE) or Rule(arch.sp_register, 0, deref=False)
+    sp = _simple(rule, shapes, SkipReason.SP_RULE) or Rule(arch.sp_register, 0, deref=False)
     if sp.deref and constant:
         # A load and a sum.
         raise InexpressibleError(*unlike)
@@ -161,8 +133,9 @@ def _sum_with_cfa(rule: Rule | None, reason: SkipReason) -> Unlike | None:
 
     Version 3, "Control Data".
     """
-    is_sum = rule is not None and rule.register is None and not rule.deref
-    return Unlike(reason, f"CFA{rule.offset:+d}") if rule is not None and is_sum else None
+    if rule is None or rule.register is not None or rule.deref:
+        return None
+    return Unlike(reason, f"CFA{rule.offset:+d}")
 
 
 def _rewritten(rule: Rule | None, dwarf_cfa: Rule, cfa: Rule, unlike: Unlike | None) -> Rule | None:

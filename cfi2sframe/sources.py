@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.dwarf.row_section import RowSection  # noqa: TC001 - part of a NamedTuple's fields
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_frames, eh_frames
 from cfi2sframe.errors import BudgetError, CfiError, ElfError, RequestError, UnfitError
 from cfi2sframe.gotable.header import find_table
 from cfi2sframe.reasons import UnreadSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cfi2sframe.elf.image import ElfImage
 
 
-def _go_table_cfi(image: ElfImage) -> tuple[CfiSection, ...]:
+def _go_table_cfi(image: ElfImage) -> tuple[RowSection, ...]:
     """Return the CFI of Go's table, which few files have: the translation is loaded for those."""
     table = find_table(image)
     if table is None:
@@ -27,7 +28,7 @@ def _go_table_cfi(image: ElfImage) -> tuple[CfiSection, ...]:
 
 
 #: In the order of `CFI_KINDS`; "code" is no part of a file.
-_FINDERS: Final[dict[CfiKind, Callable[[ElfImage], tuple[CfiSection, ...]]]] = {
+_FINDERS: Final[dict[CfiKind, Callable[[ElfImage], Sequence[CfiSection | RowSection]]]] = {
     "eh_frame": eh_frames,
     "debug_frame": debug_frames,
     "gopclntab": _go_table_cfi,
@@ -37,7 +38,7 @@ _FINDERS: Final[dict[CfiKind, Callable[[ElfImage], tuple[CfiSection, ...]]]] = {
 class FoundCfi(NamedTuple):
     """The CFI sections of an image, those of the best source first, and those behind it that cannot be read."""
 
-    sections: tuple[CfiSection, ...]
+    sections: tuple[CfiSection | RowSection, ...]
     unread: tuple[UnreadSource, ...] = ()
 
 
@@ -53,8 +54,8 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
         found = _FINDERS[kind](image)
         if not found:
             raise RequestError(f"no .{kind} section")
-        return FoundCfi(found)
-    sections: list[CfiSection] = []
+        return FoundCfi(tuple(found))
+    sections: list[CfiSection | RowSection] = []
     unread: list[UnreadSource] = []
     for each, finder in _FINDERS.items():
         if not sections:

@@ -11,7 +11,6 @@ import pytest
 from cfi2sframe import Lookup, Options, convert, decode_existing, load
 from cfi2sframe.api import verify
 from cfi2sframe.cli import main
-from cfi2sframe.describe import describe_frame_rule
 from cfi2sframe.reasons import SkipReason
 from tests.support.targets import AARCH64, S390, TARGETS, Target, label, run
 
@@ -82,9 +81,9 @@ CASES: Final = (
 def _text(state: FrameState, target: Target) -> str:
     if state.cfa is None:
         return "outermost"
-    rules = [describe_frame_rule(state.cfa, target.arch)]
+    rules = [state.cfa.equation(target.arch)]
     for rule in (state.ra, state.fp):
-        text = "-" if rule is None else describe_frame_rule(rule, target.arch)
+        text = "-" if rule is None else rule.equation(target.arch)
         # Saved at an offset from the CFA, or in a register as it is.
         rules.append(text.removeprefix("*(").removesuffix(")").removesuffix("+0") if rule else text)
     return " ".join(rules) + ("!" if state.mangled_ra else "")

@@ -202,6 +202,7 @@ def test_writer_and_reader_share_constants_and_the_model_only() -> None:
         "cfi2sframe.errors",
         "cfi2sframe.sframe.constants",
         "cfi2sframe.sframe.model",
+        "cfi2sframe.rules",
         "cfi2sframe.arch",
         "cfi2sframe.elf.constants",
         "cfi2sframe.printable",

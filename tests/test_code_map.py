@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from cfi2sframe.arch import AMD64
 from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import CfiEntries, Program
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState, UnwindTable
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.plt import scan_stubs
 from cfi2sframe.plt.scan_records import CfiSpan, StubScan
 from cfi2sframe.plt.stub_reasons import StubReason, StubSkip
 from cfi2sframe.sframe.model import Function, FunctionBody
+from tests.support.rules import at_cfa, register_offset
+from tests.support.rules import state_at as row_at
 from tests.support.samples import TEXT_VADDR, linked, parsed_cie
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ ADDRESSES: Final = range(PLACES.start - 2, PLACES.stop + 34)
 
 
 def _row(offset: int) -> RowState:
-    return RowState(RegisterOffset(7, offset), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+    return RowState(register_offset(7, offset), at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
 #: (start, size, starts of the rows after the first)
@@ -90,7 +92,7 @@ def test_the_row_at_every_address(fdes: list[tuple[int, int, list[int]]]) -> Non
         if vaddr not in holders:
             return None
         delta = vaddr - entries.starts[holders[vaddr]]
-        return [row.state for row in entries.programs[holders[vaddr]].table.rows if row.start_delta <= delta][-1]
+        return row_at(entries.programs[holders[vaddr]].table, delta)
 
     ends = {end for _, _, end in code_map.pieces.records} | {start for _, start, _ in code_map.pieces.records}
     for vaddr in ADDRESSES:

@@ -296,6 +296,6 @@ def test_several_executable_sections() -> None:
     codes = (Code(TEXT_VADDR, 0x10, ".text"), Code(TEXT_VADDR + 0x1000, 0x20, ".text.hot"))
     image = load(linked_file(AMD64, (leaf(0x1000), leaf(0)), codes=codes), "two")
     assert places(convert_checked(image)) == [(0, 16), (0x1000, 16)]
-    # A function that leaves its section describes no code.
-    image = load(linked_file(AMD64, (leaf(0, 0x11), leaf(0x1000)), codes=codes), "two")
-    assert places(convert_checked(image)) == [(0x1000, 16)]
+    # A function that leaves its section is cut there; one that begins outside of code describes none.
+    image = load(linked_file(AMD64, (leaf(0, 0x11), leaf(0x10), leaf(0x1000)), codes=codes), "two")
+    assert places(convert_checked(image)) == [(0, 16), (0x1000, 16)]

@@ -20,6 +20,7 @@ from cfi2sframe.sframe.model import FunctionBody
 from tests.support import cfi_asm as asm
 from tests.support import cfi_strategies as cfi
 from tests.support.evaluation import dwarf_values, sframe_values
+from tests.support.rules import rows_of
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked_file, push_fp
 from tests.support.sums import convert_checked
 
@@ -107,7 +108,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     for number, start, end in conversion.code_map.pieces.records:
         entry = conversion.cfi.entries[number]
         begin = entry.fde.pc_begin_vaddr
-        rows = entry.program.table.rows
+        rows = rows_of(entry.program.table)
         points = {start, end - 1, *(begin + row.start_delta for row in rows)}
         for pc in points:
             if not start <= pc < end:

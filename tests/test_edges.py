@@ -11,9 +11,9 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.budget import Budget
 from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
-from cfi2sframe.dwarf.program_cache import ProgramCache
-from cfi2sframe.dwarf.row_machine import RowMachine
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState, UnwindTable
+from cfi2sframe.dwarf.machine import RowMachine
+from cfi2sframe.dwarf.programs import RowMachines
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.lower import Lowering, Skip, Target
 from cfi2sframe.reasons import SkipReason
@@ -21,9 +21,10 @@ from cfi2sframe.sframe.layout import SectionPlan, plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.rows import BodyPlanner, encode_state, plan_state, words_size
 from tests.support.bodies import with_functions
+from tests.support.rules import at_cfa, register_offset
 from tests.support.samples import parsed_cie
 
-ROW = RowState(RegisterOffset(7, 8), AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+ROW = RowState(register_offset(7, 8), at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 # Instructions
 
@@ -90,48 +91,44 @@ def test_the_first_damaged_instruction_is_named(code: bytes, offset: int, reason
     assert (caught.value.reason, caught.value.offset) == (reason, offset)
 
 
-@pytest.mark.parametrize("code", [b"\x41", b"\x02\x01", b"\x03\x01\x01", b"\x04\x01\x01\x01\x01"])
-def test_a_step_does_not_move_on(code: bytes) -> None:
-    """Advances have been cut off before, and a machine that ran one would lose it."""
-    machine = RowMachine(parsed_cie(AMD64), AMD64)
-    with pytest.raises(CfiError, match="unknown call frame instruction"):
-        machine.step(machine.initial_state, machine.read(code))
-
-
 def test_tables_do_not_depend_on_location_by_default() -> None:
     assert not UnwindTable((0,), (ROW,)).depends_on_location
 
 
 def test_rows_before_the_end_of_a_function() -> None:
-    table = UnwindTable((0, 4, 8), (ROW, ROW._replace(fp=AtCfa(-16)), ROW))
+    table = UnwindTable((0, 4, 8), (ROW, ROW._replace(fp=at_cfa(-16)), ROW))
     assert [table.before(end).starts for end in (0, 4, 5, 8, 9)] == [(0,), (0,), (0, 4), (0, 4), (0, 4, 8)]
 
 
-def as_both_do(cache: ProgramCache, code: str) -> UnwindTable:
-    """Run a program by the cache, seeing that it did not hand it on, and by the plain machine."""
+def both_ways(machines: RowMachines, code: str) -> UnwindTable:
+    """Run a program by looking it up, seeing that it was not interpreted as a whole, and by interpreting it."""
     cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
-    with patch.object(RowMachine, "run", None):
-        table = cache.of(cie).run(bytes.fromhex(code))
-    assert table == RowMachine(cie, AMD64).run(bytes.fromhex(code))
+    with patch.object(RowMachine, "_interpret", None):
+        table = machines.of(cie).run(bytes.fromhex(code))
+    assert table == RowMachine(cie, AMD64, Cutter(1)).run(bytes.fromhex(code))
     return table
 
 
-def test_the_cache_hands_on_only_what_it_must() -> None:
-    cache = ProgramCache(AMD64, Cutter(0))
-    assert as_both_do(cache, "41 0e 10 02 20 0e 08").starts == (0, 1, 33)
+def test_programs_without_expressions_are_looked_up() -> None:
+    machines = RowMachines(AMD64, Cutter(0))
+    assert both_ways(machines, "41 0e 10 02 20 0e 08").starts == (0, 1, 33)
     # The first chunk without an advance, and one by 0.
-    assert as_both_do(cache, "0e 10 44 0e 20").starts == (0, 4)
-    assert as_both_do(cache, "41 0e 10 40 0e 18").starts == (0, 1)
+    assert both_ways(machines, "0e 10 44 0e 20").starts == (0, 4)
+    assert both_ways(machines, "41 0e 10 40 0e 18").starts == (0, 1)
+    # A row without length between two equal ones.
+    assert both_ways(machines, "41 0e 10 44 0e 18 40 0e 10 44 0e 20").starts == (0, 1, 9)
     # Rows equal to the one before: saving rbx, and nothing.
-    assert as_both_do(cache, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
+    assert both_ways(machines, "41 0e 10 42 83 02 41 44 0e 18").starts == (0, 1, 8)
 
 
 def test_states_of_equal_rows_are_one_object() -> None:
-    cache = ProgramCache(AMD64, Cutter(0))
+    machines = RowMachines(AMD64, Cutter(0))
     codes = ("41 0e 10 48 0e 08", "42 0e 10 02 80 0e 08", "41 0e 10 83 02 42 8c 03 48 0e 08", "41 0e 10 48 0a 0e 08")
-    (states,) = {id(program.states): program.states for program in (as_both_do(cache, code) for code in codes)}.values()
+    (states,) = {
+        id(program.states): program.states for program in (both_ways(machines, code) for code in codes)
+    }.values()
     assert len(states) == 3
-    other = as_both_do(cache, "41 0e 10 48 0e 18")
+    other = both_ways(machines, "41 0e 10 48 0e 18")
     assert other.states[:2] == states[:2]
     assert other.states != states
 
@@ -140,12 +137,12 @@ def test_states_of_equal_rows_are_one_object() -> None:
 def test_each_state_is_counted_once(patience: int) -> None:
     """Also where the plain machine runs the programs, and when the same CIE comes again."""
     budget = Budget(1 << 20)
-    cache = ProgramCache(AMD64, Cutter(patience), budget)
+    machines = RowMachines(AMD64, Cutter(patience), budget)
     cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
     before = budget._memory_left
     held = []
     for code in ("41 0e 10", "41 0e 10", "42 0e 10 41 0e 08", "41 0e 10 41 0e 18", "42 0e 10 41 0e 18"):
-        cache.of(cie).run(bytes.fromhex(code))
+        machines.of(cie).run(bytes.fromhex(code))
         held.append(before - budget._memory_left)
     state_size = held[0] // 2
     assert held == [2 * state_size, 2 * state_size, 2 * state_size, 3 * state_size, 3 * state_size]
@@ -163,7 +160,7 @@ def test_the_errata_that_glibc_reads_are_the_default() -> None:
 def test_rows_that_lower_to_equal_states_are_one_also_from_the_cache(version: int) -> None:
     """A rule that SFrame need not store makes another row of the CFI, and none of the section."""
     other = ROW._replace(fp=NoRule.SAME_VALUE)
-    last = ROW._replace(cfa=RegisterOffset(7, 16))
+    last = ROW._replace(cfa=register_offset(7, 16))
     lowering, cie = Lowering(Target(AMD64, version)), parsed_cie(AMD64)
     states, distinct = (ROW, other, last), (ROW, last)
     first = lowering.lower(UnwindTable((0, 4, 8), states), cie)
@@ -182,7 +179,7 @@ def test_rows_that_lower_to_equal_states_are_one_also_from_the_cache(version: in
 
 def test_default_rows_refuse_from_the_cache_too() -> None:
     """Only rules that some row can hold are kept for the next function."""
-    by_other_register = (ROW._replace(cfa=RegisterOffset(10, 8)),)
+    by_other_register = (ROW._replace(cfa=register_offset(10, 8)),)
     flexible, cie = Lowering(Target(AMD64, 3)), parsed_cie(AMD64)
     first = flexible.lower(UnwindTable((0,), by_other_register), cie)
     assert isinstance(first, FunctionBody)
@@ -201,7 +198,7 @@ def test_cached_frame_rows_belong_to_a_row_not_to_its_id(register: int) -> None:
     lowering = Lowering(Target(AMD64))
     for offset in range(8, 808, 8):
         body = lowering.lower(
-            UnwindTable((0,), (ROW._replace(cfa=RegisterOffset(register, offset)),)), parsed_cie(AMD64)
+            UnwindTable((0,), (ROW._replace(cfa=register_offset(register, offset)),)), parsed_cie(AMD64)
         )
         assert isinstance(body, FunctionBody)
         assert body.states[0].cfa == Rule(register, offset, deref=False)

@@ -36,7 +36,8 @@ class Range(NamedTuple):
 
 def arranged(ranges: Sequence[Range], source_starts: tuple[int, ...] = (0,)) -> Resolved:
     starts, sizes, contents = ([each[n] for each in ranges] for n in range(3))
-    return resolve_overlaps(Ranges(starts, sizes, contents, source_starts), not_code)
+    groups = tuple(range(*edge) for edge in pairwise((*source_starts, len(starts))))
+    return resolve_overlaps(Ranges(starts, sizes, contents, groups), not_code)
 
 
 #: On a grid, ranges repeat one another and touch; between its lines, they overlap in any way.

@@ -10,21 +10,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
-from cfi2sframe.dwarf.expression import Shapes
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    RegisterRule,
-    RowState,
-    UnwindTable,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.expression import Expression, Shapes
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from cfi2sframe.lower import InParts, Lowering, Skip, Target
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
@@ -34,6 +21,7 @@ from cfi2sframe.verification.row_difference import row_difference
 from tests.support import cfi_asm as asm
 from tests.support.bodies import with_functions
 from tests.support.evaluation import WORD, Values, address_of, dwarf_values, register_value, sframe_values
+from tests.support.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
 from tests.support.samples import parsed_cie
 
 pytestmark = pytest.mark.property
@@ -80,22 +68,22 @@ def rows(draw: st.DrawFn) -> Drawn:
     target = Target(arch, draw(st.integers(arch.first_version, 3)), 2)
     offsets, registers = st.sampled_from(OFFSETS), st.sampled_from(registers_of(arch))
     cfa = draw(
-        st.builds(RegisterOffset, registers, offsets)
-        | st.builds(RegisterOffset, st.sampled_from((arch.sp_register, arch.fp_register)), offsets)
-        | (sums(arch) | sums(arch).map(lambda code: code + DEREF)).map(CfaExpression)
+        st.builds(register_offset, registers, offsets)
+        | st.builds(register_offset, st.sampled_from((arch.sp_register, arch.fp_register)), offsets)
+        | (sums(arch) | sums(arch).map(lambda code: code + DEREF)).map(is_expression)
     )
     code = sums(arch) | cfa_sums()
     saved: st.SearchStrategy[RegisterRule] = (
         st.just(NoRule.SAME_VALUE)
-        | st.builds(AtCfa, offsets)
-        | st.builds(ValueAtCfa, offsets)
-        | st.builds(InRegister, registers)
-        | st.builds(AtExpression, code)
-        | st.builds(AtExpression, code.map(lambda expression: expression + DEREF))
-        | st.builds(IsExpression, code | code.map(lambda expression: expression + DEREF))
+        | st.builds(at_cfa, offsets)
+        | st.builds(value_at_cfa, offsets)
+        | st.builds(in_register, registers)
+        | st.builds(at_expression, code)
+        | st.builds(at_expression, code.map(lambda expression: expression + DEREF))
+        | st.builds(is_expression, code | code.map(lambda expression: expression + DEREF))
     )
     usual: st.SearchStrategy[RegisterRule] = st.just(NoRule.UNSPECIFIED)
-    call = st.just(AtCfa(arch.fixed_ra_offset)) if arch.fixed_ra_offset else usual
+    call = st.just(at_cfa(arch.fixed_ra_offset)) if arch.fixed_ra_offset else usual
     lost: st.SearchStrategy[RegisterRule] = st.just(NoRule.UNDEFINED)
     state = RowState(
         cfa,
@@ -120,10 +108,10 @@ def lowered(drawn: Drawn) -> FrameState | Skip:
 
 
 @given(rows())
-@example(Drawn(RowState(RegisterOffset(5, 0), AtCfa(168), NoRule.UNSPECIFIED, AtCfa(160), RaSigning.NONE), AMD_3))
+@example(Drawn(RowState(register_offset(5, 0), at_cfa(168), NoRule.UNSPECIFIED, at_cfa(160), RaSigning.NONE), AMD_3))
 @example(
     Drawn(
-        RowState(RegisterOffset(15, 160), AtCfa(-8), NoRule.UNSPECIFIED, ValueAtCfa(0), RaSigning.NONE),
+        RowState(register_offset(15, 160), at_cfa(-8), NoRule.UNSPECIFIED, value_at_cfa(0), RaSigning.NONE),
         Target(S390X, 2),
     )
 )
@@ -139,7 +127,7 @@ def test_a_row_has_the_values_that_dwarf_gives(drawn: Drawn) -> None:
 def test_version_3_leaves_nothing_out_that_it_has_a_row_for(drawn: Drawn) -> None:
     arch, rules = drawn.target.arch, (drawn.state.ra, drawn.state.fp, drawn.state.sp)
     # Two loads, the inner one of which may happen to be the CFA.
-    assume(not any(isinstance(rule, AtExpression) and rule.expression.endswith(DEREF) for rule in rules))
+    assume(not any(isinstance(rule, Expression) and rule.deref and rule.code.endswith(DEREF) for rule in rules))
     state = lowered(drawn._replace(target=Target(arch, 3)))
     values = dwarf_values(drawn.state, arch)
     assert values is not None

@@ -38,8 +38,7 @@ _ENCODING: Final = (
 )
 #: The tests of each module, or of all modules that fit a pattern; the first failure is enough.
 TESTS: Final = {
-    "dwarf/row_machine.py": (*_ROWS, "elf/test_cfi.py", "dwarf/test_row_machine_property.py"),
-    "dwarf/program_cache.py": (*_ROWS, "test_intern.py", "dwarf/test_row_machine_property.py"),
+    "dwarf/machine.py": (*_ROWS, "elf/test_cfi.py", "test_intern.py", "dwarf/test_row_machine_property.py"),
     "dwarf/programs.py": (
         *("dwarf/test_programs.py", "golden", "test_edges.py", "test_intern.py", "elf/test_cfi.py"),
         *("dwarf/test_row_machine_property.py", "test_conversion.py"),

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.audit.evaluation import plus, value_of
 from cfi2sframe.audit.records import Answer
 from cfi2sframe.code.values import CALLER_FP, CFA, LIMITED, LOADED, RETURN_ADDRESS, SET_AT, Value
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RegisterOffset,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.expression import Expression
+from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
@@ -69,9 +63,10 @@ class Judge:
         return cfa, ra, fp
 
     def _cfa(self, rule: CfaRule, state: State, vaddr: int) -> Opinion:
-        if isinstance(rule, RegisterOffset):
-            return _compared(plus(state.registers.get(rule.register), rule.offset), _CFA)
-        return _compared(value_of(rule.expression, state, vaddr, self.arch, starts_with_cfa=False), _CFA)
+        if isinstance(rule, Expression):
+            return _compared(value_of(rule.code, state, vaddr, self.arch, starts_with_cfa=False), _CFA)
+        register = None if rule.register is None else state.registers.get(rule.register)
+        return _compared(plus(register, rule.offset), _CFA)
 
     def _register(
         self, rule: RegisterRule, wanted: Value, register: int, state: State, vaddr: int, *, is_cfa_right: bool
@@ -79,29 +74,30 @@ class Judge:
         """Return what a state says of the rule of a register, whose value at the entry is `wanted`."""
         if rule is NoRule.UNDEFINED:
             return _SILENT
-        if isinstance(rule, (NoRule, InRegister)):
-            value = state.registers.get(rule.register if isinstance(rule, InRegister) else register)
+        if isinstance(rule, NoRule):
+            value = state.registers.get(register)
+        elif isinstance(rule, Rule) and rule.register is not None:
+            value = state.registers.get(rule.register)
         elif not is_cfa_right:
             return _UNDECIDED
-        elif isinstance(rule, (AtCfa, AtExpression)):
-            place = self._place(rule, state, vaddr)
-            if place is None:
-                return _UNDECIDED
-            # A slot that handlers of signals may overwrite, because SP is above it, is not in the state any more.
-            value = state.slots.get(place)
-        elif isinstance(rule, ValueAtCfa):
-            value = Value(CFA, rule.offset)
         else:
-            value = value_of(rule.expression, state, vaddr, self.arch, starts_with_cfa=True)
-        if value is None and is_cfa_right and not isinstance(rule, IsExpression) and _is_anywhere(wanted, state):
+            value = self._value(rule, state, vaddr)
+            if rule.deref:
+                if value is None:
+                    return _UNDECIDED
+                # A slot that handlers of signals may overwrite, because SP is above it, is not in the state any more.
+                value = state.slots.get(value)
+        is_computed = isinstance(rule, Expression) and not rule.deref
+        if value is None and is_cfa_right and not is_computed and _is_anywhere(wanted, state):
             # The caller's value is in a place that is known, and this is another one.
             return Opinion(Answer.CONTRADICTS)
         return _compared(value, wanted)
 
-    def _place(self, rule: AtCfa | AtExpression, state: State, vaddr: int) -> Value | None:
-        if isinstance(rule, AtCfa):
+    def _value(self, rule: Rule | Expression, state: State, vaddr: int) -> Value | None:
+        """Return what a rule computes, before its load."""
+        if isinstance(rule, Rule):
             return Value(CFA, rule.offset)
-        return value_of(rule.expression, state, vaddr, self.arch, starts_with_cfa=True)
+        return value_of(rule.code, state, vaddr, self.arch, starts_with_cfa=True)
 
 
 def _is_anywhere(wanted: Value, state: State) -> bool:

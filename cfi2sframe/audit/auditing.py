@@ -14,9 +14,9 @@ from cfi2sframe.audit.rows_in_force import InForce, RowsInForce
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.decoder import MEMORY_BIT
 from cfi2sframe.code.rows import RowMaker
-from cfi2sframe.describe import describe_rule
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import NoRule, RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule, describe_cfa, describe_rule
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class _Comparison:
 
     def _bits_of(self, row: RowState) -> int:
         """Return a bit for each register that what is said of a row may depend on, and for the stack."""
-        if isinstance(row.cfa, RegisterOffset):
+        if isinstance(row.cfa, Rule) and row.cfa.register is not None:
             return self.auditor.maker.frame_bits | 1 << row.cfa.register | MEMORY_BIT
         return _ALL_BITS
 
@@ -243,15 +243,17 @@ def first_of_go(image: ElfImage, entries: CfiEntries) -> int:
 def _finding(first: _Contradicted, function_vaddr: int, arch: Arch) -> Contradiction:
     """Return the finding that begins with a contradiction."""
     directive = directive_for(first.subject, first.cfi_rule, first.code_rule, arch)
-    code_rule = "" if first.code_rule is None else _text(first.code_rule, arch)
+    code_rule = "" if first.code_rule is None else _text(first.subject, first.code_rule, arch)
     return Contradiction(
-        function_vaddr, first.vaddr, 1, first.subject, _text(first.cfi_rule, arch), code_rule, directive
+        function_vaddr, first.vaddr, 1, first.subject, _text(first.subject, first.cfi_rule, arch), code_rule, directive
     )
 
 
-def _text(rule: CfaRule | RegisterRule | None, arch: Arch) -> str:
+def _text(subject: RuleSubject, rule: CfaRule | RegisterRule | None, arch: Arch) -> str:
     if rule in (NoRule.UNSPECIFIED, NoRule.SAME_VALUE):
         return "unchanged"
+    if rule is None or (subject is RuleSubject.CFA and not isinstance(rule, NoRule)):
+        return describe_cfa(rule, arch)
     return describe_rule(rule, arch)
 
 

@@ -12,10 +12,11 @@ from cfi2sframe.code.entries import find_entries
 from cfi2sframe.code.flow import FlowAnalysis
 from cfi2sframe.code.machines import code_arch_of
 from cfi2sframe.code.surroundings import ImageSurroundings
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.dynamic import dynamic_words
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.errors import ElfError
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,9 +78,9 @@ def _kind_of(row: RowState | None, arch: CodeArch, *, is_function: bool) -> _Ent
     if row.ra is NoRule.UNDEFINED:
         return _Entry.OUTERMOST
     unchanged = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
-    is_ra_there = row.ra in unchanged if arch.ra_slot is None else row.ra == AtCfa(arch.ra_slot)
+    is_ra_there = row.ra in unchanged if arch.ra_slot is None else row.ra == Rule(None, arch.ra_slot, deref=True)
     # A symbol makes up for what a row says of FP, which may be wrong.
-    if row.cfa != RegisterOffset(arch.sp_register, -arch.entry_sp_offset) or not is_ra_there:
+    if row.cfa != Rule(arch.sp_register, -arch.entry_sp_offset, deref=False) or not is_ra_there:
         return None
     return _Entry.FUNCTION if row.fp in unchanged or is_function else None
 

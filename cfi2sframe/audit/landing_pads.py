@@ -14,6 +14,7 @@ from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.instructions import ADVANCES, read_instructions
 from cfi2sframe.dwarf.leb128 import read_uleb
 from cfi2sframe.dwarf.pointer import PointerBases, fixed_size, read_pointer, read_value
+from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.ranges import Span, without
 from cfi2sframe.errors import CfiError
 
@@ -67,16 +68,16 @@ class LandingPads:
 
     def _sites(self, entry: CfiEntry) -> Iterator[CallSite]:
         """Yield the call sites of a function that have landing pads. Raises `CfiError` when they are damaged."""
-        fde = entry.fde
+        fde, section = entry.fde, entry.section
         encoding = fde.cie.lsda_encoding
-        if not _has_area(encoding):
+        if not _has_area(encoding) or isinstance(section, RowSection):
             return
         size = fixed_size(encoding)
         if size is None:
             return
         place = fde.instructions_offset - size
-        area, _ = read_pointer(entry.section.data, place, encoding, self._bases, entry.section.vaddr)
-        if area == 0 or area == entry.section.vaddr + place:
+        area, _ = read_pointer(section.data, place, encoding, self._bases, section.vaddr)
+        if area == 0 or area == section.vaddr + place:
             return
         header = self.image.bytes_at(area, _HEADER_SIZE) or b""
         base, position = fde.pc_begin_vaddr, 1

@@ -29,7 +29,7 @@ class RowsInForce:
 
     def __init__(self, image: ElfImage, entries: CfiEntries) -> None:
         self.entries = entries
-        ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.source_starts)
+        ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
         self.pieces = resolve_overlaps(ranges, image.not_code).pieces
 
     def at(self, vaddr: int) -> InForce:

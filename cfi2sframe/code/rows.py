@@ -10,17 +10,10 @@ from cfi2sframe.code.decoder import MEMORY_BIT
 from cfi2sframe.code.effects import RA_SIGN_STATE
 from cfi2sframe.code.values import CALLER_FP, CFA, CONSTANT, NO_CALLER, RETURN_ADDRESS, Value
 from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.dwarf.leb128 import encode_sleb, encode_uleb
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    RowState,
-)
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from cfi2sframe.code.effects import CodeArch
@@ -37,7 +30,7 @@ _OUTERMOST: Final = RowState(None, NoRule.UNDEFINED, NoRule.UNSPECIFIED, NoRule.
 class _SavedCfa(NamedTuple):
     """A rule that loads a copy of SP; `is_exact`: it is the CFA, without an offset."""
 
-    rule: CfaExpression
+    rule: Expression
     is_exact: bool
 
 
@@ -54,9 +47,9 @@ class RowMaker:
 
     def is_plain(self, row: RowState | CodeReason) -> bool:
         """Whether a row counts from SP, and no other register matters than FP and the RA."""
-        if isinstance(row, CodeReason) or isinstance(row.ra, InRegister) or isinstance(row.fp, InRegister):
+        if isinstance(row, CodeReason) or _is_in_register(row.ra) or _is_in_register(row.fp):
             return False
-        return isinstance(row.cfa, RegisterOffset) and row.cfa.register == self.arch.sp_register
+        return isinstance(row.cfa, Rule) and row.cfa.register == self.arch.sp_register
 
     def row_of(self, state: State, *, at_call: bool = False) -> RowState | CodeReason:
         """Return the row of a state; `at_call`: what is below SP belongs to the function that is called.
@@ -85,7 +78,7 @@ class RowMaker:
         for register in (arch.sp_register, arch.fp_register):
             value = registers.get(register)
             if value is not None and value.base == CFA:
-                return RegisterOffset(register, -value.offset)
+                return Rule(register, -value.offset, deref=False)
         saved = self._saved_cfa(state)
         others = [
             register
@@ -95,7 +88,7 @@ class RowMaker:
         # SFrame has rows for a copy of the CFA in the frame, but for no sum with what is loaded.
         if others and (saved is None or not saved.is_exact):
             register = max(others, key=lambda each: (each not in arch.call_clobbered, -each))
-            return RegisterOffset(register, -registers[register].offset)
+            return Rule(register, -registers[register].offset, deref=False)
         if saved is not None:
             return saved.rule
         sp = registers.get(arch.sp_register)
@@ -110,9 +103,9 @@ class RowMaker:
                 continue
             for place, saved in state.slots.items():
                 if saved.base == CFA and place.base == base.base and place.offset >= base.offset:
-                    rule = CfaExpression(_load(register, place.offset - base.offset) + _plus(-saved.offset))
+                    code = _load(register, place.offset - base.offset) + _plus(-saved.offset)
                     if found is None or (saved.offset == 0 and not found.is_exact):
-                        found = _SavedCfa(rule, saved.offset == 0)
+                        found = _SavedCfa(Expression(code, deref=False), saved.offset == 0)
         return found
 
     def _ra(self, state: State) -> RegisterRule | CodeReason:
@@ -122,7 +115,7 @@ class RowMaker:
             sp = state.registers.get(arch.sp_register)
             # The RA is not looked for below SP, where it has been popped from.
             if saved == _RA and not (sp is not None and sp.base == CFA and sp.offset > arch.ra_slot):
-                return AtCfa(arch.ra_slot)
+                return Rule(None, arch.ra_slot, deref=True)
             if saved == _NO_CALLER:
                 return NoRule.UNDEFINED
         else:
@@ -136,7 +129,7 @@ class RowMaker:
                 return NoRule.UNSPECIFIED
         register = next((each for each, value in state.registers.items() if value == _RA), None)
         if register is not None and register < RA_SIGN_STATE:
-            return InRegister(register)
+            return Rule(register, 0, deref=False)
         return CodeReason.RA_UNKNOWN
 
     def _fp(self, state: State, red_zone: int) -> RegisterRule:
@@ -147,16 +140,16 @@ class RowMaker:
             return NoRule.UNSPECIFIED
         register = next((each for each, value in state.registers.items() if value == _CALLER_FP), None)
         if register is not None and register < RA_SIGN_STATE:
-            return InRegister(register)
+            return Rule(register, 0, deref=False)
         place = next((place for place, value in state.slots.items() if value == _CALLER_FP), None)
         for register in (self.arch.sp_register, self.arch.fp_register) if place is not None else ():
             base = state.registers.get(register)
             if base is not None and place is not None and base.base == place.base and place.offset >= base.offset:
-                return AtExpression(_address(register, place.offset - base.offset))
+                return Expression(_address(register, place.offset - base.offset), deref=True)
         # The caller's value cannot be told: a row without FP would say that the register has it.
         return NoRule.UNDEFINED
 
-    def _slot_of(self, state: State, wanted: Value, red_zone: int) -> AtCfa | None:
+    def _slot_of(self, state: State, wanted: Value, red_zone: int) -> Rule | None:
         """Return the slot that holds a value, counted from the CFA: the highest of those not below SP's red zone."""
         if wanted not in state.slots.values():
             return None
@@ -172,7 +165,11 @@ class RowMaker:
             for place, value in state.slots.items()
             if value == wanted and place.base == CFA and (lowest is None or place.offset >= lowest)
         ]
-        return AtCfa(max(offsets)) if offsets else None
+        return Rule(None, max(offsets), deref=True) if offsets else None
+
+
+def _is_in_register(rule: RegisterRule) -> bool:
+    return isinstance(rule, Rule) and rule.is_register
 
 
 def _address(register: int, offset: int) -> bytes:

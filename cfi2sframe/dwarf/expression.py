@@ -1,36 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DWARF expressions by their shape (DWARF 5, 2.5): those that are a base plus an offset, or one load from there.
+"""DWARF expressions (DWARF 5, 2.5): their operations, their text, and the rule that has the value of a simple one.
 
-Nothing is evaluated, since there are no register values here.
+There are no values of registers here: what is neither a sum of a register and a constant nor one load of it is no rule.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.leb128 import read_sleb, read_uleb
 from cfi2sframe.errors import CfiError
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-class Sum(NamedTuple):
-    """base + offset. The base is a register, the CFA (`register` None), or 0 (`is_constant`)."""
-
-    register: int | None
-    offset: int
-    is_constant: bool = False
+    from cfi2sframe.arch import Arch
 
 
-class Load(NamedTuple):
-    """*(base + offset)."""
+class Expression(NamedTuple):
+    """The value that a DWARF expression computes or, with `deref`, what is saved there."""
 
-    address: Sum
+    code: bytes
+    deref: bool
 
+    def equation(self, arch: Arch) -> str:
+        """Return the expression as an equation's right side, such as `*(breg7 40; deref)`."""
+        return f"{'*' if self.deref else ''}({describe(self.code, arch.byte_order)})"
 
-Shape = Sum | Load
 
 _FIXED_CONSTANTS: Final = {
     d.DW_OP_const1u: (1, False),
@@ -49,6 +47,7 @@ _NAMES: Final = {
     and name not in ("DW_OP_lit0", "DW_OP_lit31", "DW_OP_breg0", "DW_OP_breg31", "DW_OP_reg0")
 }
 
+_SUMS: Final = (d.DW_OP_plus, d.DW_OP_minus, d.DW_OP_plus_uconst, d.DW_OP_deref, d.DW_OP_nop)
 #: Bytes of an expression that a message shows: many functions of a file may have the same large one.
 _MAX_SHOWN_SIZE: Final = 32
 
@@ -103,85 +102,95 @@ def _operands(data: bytes, position: int, opcode: int, byte_order: str) -> tuple
     return (int.from_bytes(raw, "little" if byte_order == "<" else "big", signed=signed),), position + size
 
 
-def classify(expression: bytes, byte_order: str, *, starts_with_cfa: bool) -> Shape | None:
-    """Return the shape of an expression, or None when it is neither a sum nor the load of a sum.
+def classify(code: bytes, byte_order: str, *, starts_with_cfa: bool) -> Rule | int | None:
+    """Return the rule that has an expression's value, its value if that is a constant, or None for any other.
 
     `starts_with_cfa`: the CFA is on the initial stack, as it is for rules of registers (DWARF 5, 6.4.2.3).
     Raises `CfiError` when the expression is damaged.
     """
-    stack: list[Shape] = [Sum(None, 0)] if starts_with_cfa else []
-    for opcode, operands in parse_expression(expression, byte_order):
-        if not _step(stack, opcode, operands):
+    stack: list[Rule | int] = [Rule(None, 0, deref=False)] if starts_with_cfa else []
+    for operation in parse_expression(code, byte_order):
+        if not _apply(operation, stack):
             return None
-    if not stack:
-        return None
-    top = stack[-1]
-    if isinstance(top, Sum) and top.is_constant:
-        return None
-    return top
+    return stack[-1] if stack else None
 
 
-class Shapes(dict[tuple[bytes, bool], Sum | Load | None]):
-    """The shapes of a file's expressions, each classified once: thousands of rows may have the same expression.
+def is_unscaled(code: bytes, byte_order: str) -> bool:
+    """Whether an expression has at most one register and only adds, subtracts and loads."""
+    try:
+        opcodes = [opcode for opcode, _ in parse_expression(code, byte_order)]
+    except CfiError:
+        return False
+    registers = [opcode for opcode in opcodes if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31 or opcode == d.DW_OP_bregx]
+    constants = {*_FIXED_CONSTANTS, d.DW_OP_constu, d.DW_OP_consts, *range(d.DW_OP_lit0, d.DW_OP_lit31 + 1)}
+    return len(registers) <= 1 and {*registers, *constants, *_SUMS}.issuperset(opcodes)
 
-    The keys are (expression, `starts_with_cfa`) as in `classify`. A damaged expression has the shape None.
+
+class Shapes(dict[tuple[bytes, bool], Rule | None]):
+    """The rules that have the values of a file's expressions, or None: thousands of rows may have one expression.
+
+    The keys are (code, `starts_with_cfa`) as in `classify`. Damaged expressions and constants have no rule.
     """
 
     def __init__(self, byte_order: str) -> None:
         super().__init__()
         self.byte_order = byte_order
 
-    def __missing__(self, key: tuple[bytes, bool]) -> Shape | None:
+    def __missing__(self, key: tuple[bytes, bool]) -> Rule | None:
         try:
-            shape = classify(key[0], self.byte_order, starts_with_cfa=key[1])
+            value = classify(key[0], self.byte_order, starts_with_cfa=key[1])
         except CfiError:
-            shape = None
-        self[key] = shape
-        return shape
+            value = None
+        rule = self[key] = value if isinstance(value, Rule) else None
+        return rule
 
 
-def _step(stack: list[Shape], opcode: int, operands: tuple[int, ...]) -> bool:
-    """Apply one operation to the symbolic stack; False when the result would be no known shape."""
+def _apply(operation: Operation, stack: list[Rule | int]) -> bool:
+    """Apply an operation to a stack of constants and rules; False when the result would be neither."""
+    opcode, operands = operation
     if d.DW_OP_breg0 <= opcode <= d.DW_OP_breg31:
-        stack.append(Sum(opcode - d.DW_OP_breg0, operands[0]))
+        stack.append(Rule(opcode - d.DW_OP_breg0, operands[0], deref=False))
     elif opcode == d.DW_OP_bregx:
-        stack.append(Sum(operands[0], operands[1]))
+        stack.append(Rule(operands[0], operands[1], deref=False))
     elif d.DW_OP_lit0 <= opcode <= d.DW_OP_lit31:
-        stack.append(Sum(None, opcode - d.DW_OP_lit0, is_constant=True))
+        stack.append(opcode - d.DW_OP_lit0)
     elif opcode in _FIXED_CONSTANTS or opcode in (d.DW_OP_constu, d.DW_OP_consts):
-        stack.append(Sum(None, operands[0], is_constant=True))
-    elif opcode == d.DW_OP_nop:
-        pass
-    elif opcode in (d.DW_OP_plus_uconst, d.DW_OP_plus, d.DW_OP_minus):
-        return _add(stack, opcode, operands)
+        stack.append(operands[0])
+    elif opcode == d.DW_OP_plus_uconst:
+        stack.append(operands[0])
+        return _add(stack, 1)
+    elif opcode in (d.DW_OP_plus, d.DW_OP_minus):
+        return _add(stack, 1 if opcode == d.DW_OP_plus else -1)
     elif opcode == d.DW_OP_deref:
         top = stack[-1] if stack else None
-        if not isinstance(top, Sum) or top.is_constant:
+        if not isinstance(top, Rule) or top.deref:
             return False
-        stack[-1] = Load(top)
-    else:
+        stack[-1] = top._replace(deref=True)
+    elif opcode != d.DW_OP_nop:
         return False
     return True
 
 
-def _add(stack: list[Shape], opcode: int, operands: tuple[int, ...]) -> bool:
-    """Apply DW_OP_plus, DW_OP_minus or DW_OP_plus_uconst; False when the result would be no sum."""
-    if opcode == d.DW_OP_plus_uconst:
-        stack.append(Sum(None, operands[0], is_constant=True))
+def _add(stack: list[Rule | int], sign: Literal[1, -1]) -> bool:
+    """Replace the two values on top by their sum or difference; False when that is no sum with a constant."""
     if len(stack) < 2:
         return False
     right, left = stack.pop(), stack.pop()
-    if opcode != d.DW_OP_minus and isinstance(left, Sum) and left.is_constant:
+    if isinstance(left, int) and sign == 1:
         left, right = right, left
-    if not isinstance(left, Sum) or not isinstance(right, Sum) or not right.is_constant:
+    if not isinstance(right, int):
         return False
-    offset = left.offset - right.offset if opcode == d.DW_OP_minus else left.offset + right.offset
-    stack.append(left._replace(offset=_signed(offset)))
+    if isinstance(left, int):
+        stack.append(signed_word(left + sign * right))
+    elif left.deref:
+        return False
+    else:
+        stack.append(left._replace(offset=signed_word(left.offset + sign * right)))
     return True
 
 
-def _signed(value: int) -> int:
-    """Wrap to a signed 64-bit word, as the expression's stack does."""
+def signed_word(value: int) -> int:
+    """Wrap a number to a signed word of 64 bits, as the values of unwinders are."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

@@ -38,6 +38,14 @@ class PointerBases(NamedTuple):
     load_word: Callable[[int], int | None]
 
 
+class Location(NamedTuple):
+    """What DW_CFA_set_loc needs: the addresses of the function and of the instructions, and the bases of pointers."""
+
+    pc_begin_vaddr: int
+    instructions_vaddr: int
+    bases: PointerBases
+
+
 def fixed_size(encoding: int) -> int | None:
     """Return the size in bytes of pointers of an encoding; None for LEB128 numbers and for unknown forms."""
     fixed = _FIXED_FORMS.get(encoding & 0x0F)

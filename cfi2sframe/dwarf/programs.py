@@ -9,27 +9,56 @@ size get a program of their own, without the rows past their end.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from functools import partial
-from itertools import compress, count
-from operator import ge
+from bisect import bisect_left, bisect_right
+from functools import cached_property, partial
+from itertools import compress, count, pairwise
+from operator import add, attrgetter, ge, gt, itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde, EntryWalk
-from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.program_cache import ProgramCache
+from cfi2sframe.dwarf.instructions import CUTTER, Cutter
+from cfi2sframe.dwarf.machine import RowMachine
+from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.row_section import RowFdes, RowSection
+from cfi2sframe.dwarf.rules import Rows
 from cfi2sframe.errors import BudgetError, CfiError
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import UnreadSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.budget import Budget
     from cfi2sframe.code.records import Underived
-    from cfi2sframe.dwarf.program_cache import CiePrograms
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sources import FoundCfi
+
+
+class RowMachines:
+    """The machines of one file, by CIE: equal CIEs of several sections share one."""
+
+    def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
+        self._arch = arch
+        self._cutter = cutter
+        self.rows: Final = Rows(budget)
+        #: The error where a CIE is damaged.
+        self._machines: dict[DwarfCie, RowMachine | CfiError] = {}
+
+    def of(self, cie: DwarfCie) -> RowMachine:
+        """Return the machine of a CIE. Raises `CfiError` when the CIE is damaged."""
+        machine = self._machines.get(cie)
+        if machine is None:
+            try:
+                machine = RowMachine(cie, self._arch, self._cutter, self.rows)
+            except CfiError as error:
+                machine = error
+            self._machines[cie] = machine
+        if isinstance(machine, CfiError):
+            raise CfiError(f"in its CIE: {machine.reason}")
+        return machine
 
 
 class Program(NamedTuple):
@@ -46,14 +75,14 @@ class CfiEntry(NamedTuple):
     number: int
     fde: DwarfFde
     program: Program
-    section: CfiSection
+    section: CfiSection | RowSection
 
 
 class DamagedFde(NamedTuple):
     """A damaged FDE and its section; `start_vaddr` is its function's address, None where that could not be read."""
 
     failure: CfiFailure
-    section: CfiSection
+    section: CfiSection | RowSection
     start_vaddr: int | None
 
 
@@ -62,7 +91,8 @@ class CfiEntries:
 
     `starts` (virtual addresses) and `sizes` (bytes) are those of the functions, `offsets` (bytes) those of the FDEs in
     their sections, and `program_numbers` are indices of `programs`. Sections of better sources come first:
-    `source_starts` has the number of the first FDE of each source, from 0 on, and `rank_of` the source of an FDE.
+    `source_starts` has the number of the first FDE of each source, from 0 on; `rank_of` tells which of two FDEs counts.
+    `clipped` has how many bytes FDEs lost that reach past the code: their sizes are without these.
     """
 
     def __init__(
@@ -72,7 +102,8 @@ class CfiEntries:
         offsets: Sequence[int],
         program_numbers: Sequence[int],
         programs: Sequence[Program],
-        walks: Iterable[tuple[int, EntryWalk]],
+        walks: Iterable[tuple[int, EntryWalk | RowFdes]],
+        clipped: Mapping[int, int] | None = None,
     ) -> None:
         self.starts: Final = starts
         self.sizes: Final = sizes
@@ -82,10 +113,29 @@ class CfiEntries:
         #: For each section the number of its first FDE, and the pass over its entries.
         self._walks: Final = tuple(walks)
         self.source_starts: Final = _source_starts(self._walks)
+        self.clipped: Final = clipped or {}
+
+    @cached_property
+    def precedence(self) -> tuple[Sequence[int], ...]:
+        """The numbers of all FDEs in groups: an address belongs to the first group that has an FDE there.
+
+        These are the sources. Before `.debug_frame` come the functions for which Go's table has no rules: they switch
+        stacks, or pop what they have not pushed (`runtime.systemstack`, `mcall`, `gogo`, `morestack`, `asmcgocall`),
+        and Go's `.debug_frame` keeps one rule all through each.
+        """
+        groups: list[Sequence[int]] = [range(*edge) for edge in pairwise((*self.source_starts, len(self)))]
+        kinds = list(dict.fromkeys(walk.section.kind for _, walk in self._walks))
+        if "gopclntab" in kinds and "debug_frame" in kinds:
+            empty = {p.number for p in self.programs if len(p.table.states) == 1 and p.table.states[0].cfa is None}
+            of_go = groups[kinds.index("gopclntab")]
+            without_rules = [number for number in of_go if self.program_numbers[number] in empty]
+            groups[kinds.index("gopclntab")] = sorted(set(of_go).difference(without_rules))
+            groups.insert(kinds.index("debug_frame"), without_rules)
+        return tuple(groups)
 
     def rank_of(self, number: int) -> int:
-        """Return how many sources with FDEs or sections are better than that of an FDE."""
-        return bisect_right(self.source_starts, number) - 1
+        """Return how many groups of `precedence` are better than that of an FDE."""
+        return next(rank for rank, group in enumerate(self.precedence) if _has(group, number))
 
     def joined(self, others: CfiEntries) -> CfiEntries:
         """Return these FDEs, and after them those of another source, with the numbers that follow."""
@@ -97,6 +147,7 @@ class CfiEntries:
             (*self.program_numbers, *[first_program + number for number in others.program_numbers]),
             (*self.programs, *[p._replace(number=first_program + p.number) for p in others.programs]),
             (*self._walks, *[(first + number, walk) for number, walk in others._walks]),
+            {**self.clipped, **{first + number: size for number, size in others.clipped.items()}},
         )
 
     def __len__(self) -> int:
@@ -105,7 +156,7 @@ class CfiEntries:
     def __getitem__(self, number: int) -> CfiEntry:
         if not 0 <= number < len(self.starts):
             raise IndexError(number)
-        walk = self._walks[bisect_right(self._walks, number, key=_first_number_of) - 1][1]
+        walk = self._walks[bisect_right(self._walks, number, key=itemgetter(0)) - 1][1]
         return self._entry(number, walk.fde_at(self.offsets[number]), walk)
 
     def __iter__(self) -> Iterator[CfiEntry]:
@@ -118,7 +169,9 @@ class CfiEntries:
                     yield self._entry(number, DwarfFde(*fields), walk)
                     number += 1
 
-    def _entry(self, number: int, fde: DwarfFde, walk: EntryWalk) -> CfiEntry:
+    def _entry(self, number: int, fde: DwarfFde, walk: EntryWalk | RowFdes) -> CfiEntry:
+        if number in self.clipped:
+            fde = fde._replace(pc_range=self.sizes[number])
         return CfiEntry(number, fde, self.programs[self.program_numbers[number]], walk.section)
 
 
@@ -129,7 +182,7 @@ class Cfi(NamedTuple):
     `underived` is the code without CFI from whose instructions no rows follow; None where nobody asked for such rows.
     """
 
-    sections: tuple[CfiSection, ...]
+    sections: tuple[CfiSection | RowSection, ...]
     entries: CfiEntries
     damaged: tuple[DamagedFde, ...]
     unread: tuple[UnreadSource, ...] = ()
@@ -168,7 +221,7 @@ def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
     rows than the image's size can account for. A section of another source is then unread.
     """
     reader = _Reader(image)
-    sections: list[CfiSection] = []
+    sections: list[CfiSection | RowSection] = []
     unread = list(found.unread)
     for section in found.sections:
         if section.kind == found.sections[0].kind:
@@ -191,38 +244,68 @@ class _Reader:
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
-        self.cache = ProgramCache(image.arch, budget=image.budget)
+        self.machines = RowMachines(image.arch, budget=image.budget)
         # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")
         self.offsets: array[int] = array("Q")
         self.program_numbers: list[int] = []
         self.programs: list[Program] = []
-        self.walks: list[tuple[int, EntryWalk]] = []
+        self.walks: list[tuple[int, EntryWalk | RowFdes]] = []
         self.damaged: list[DamagedFde] = []
         #: Numbers of programs by CIE and instructions; equal CIEs of several sections share their programs.
         self.known: dict[DwarfCie, dict[bytes, int]] = {}
+        self.known_rows: dict[tuple[DwarfCie, UnwindTable], int] = {}
 
-    def read(self, section: CfiSection) -> None:
+    def read(self, section: CfiSection | RowSection) -> None:
         """Add a section's FDEs, sound ones and damaged ones."""
+        if isinstance(section, RowSection):
+            self.read_rows(section)
+        else:
+            self.read_bytes(section)
+
+    def read_rows(self, section: RowSection) -> None:
+        """Add functions that have rows."""
+        walk = RowFdes(section, self.image.arch)
+        self.walks.append((len(self.starts), walk))
+        # By identity first: most functions of a table share the rows of another.
+        number_of = {cie: IdentityMap(partial(self.number_of_rows, cie)) for cie in walk.cies}
+        for number, fde in enumerate(walk.fdes()):
+            self.program_numbers.append(number_of[fde.cie][section.functions[number].table])
+            self.starts.append(fde.pc_begin_vaddr)
+            self.sizes.append(fde.pc_range)
+            self.offsets.append(fde.offset)
+        errors = [CfiError(reason, section.name, offset) for offset, reason in sorted(section.damaged)]
+        self.damaged += [DamagedFde(CfiFailure(error.offset or 0, error), section, None) for error in errors]
+
+    def number_of_rows(self, cie: DwarfCie, table: UnwindTable) -> int:
+        """Return the number of the program with these rows."""
+        key = cie, self.machines.rows.table(table)
+        if key not in self.known_rows:
+            self.known_rows[key] = self.add_program(*key)
+        return self.known_rows[key]
+
+    def read_bytes(self, section: CfiSection) -> None:
+        """Add the FDEs of a section."""
         bases = PointerBases(self.image.byte_order, section.table_vaddr, partial(_load_word, self.image))
         walk = EntryWalk(section, bases)
         self.walks.append((len(self.starts), walk))
         damaged: list[DamagedFde] = []
         last_cie: DwarfCie | None = None
         known: dict[bytes, int] = {}
-        programs: CiePrograms | None = None
+        machine: RowMachine | None = None
         starts, sizes, offsets, program_numbers = self.starts, self.sizes, self.offsets, self.program_numbers
         for offset, cie, pc_begin, pc_range, instructions, instructions_offset, _ in walk.fdes():
             if cie is not last_cie:
-                last_cie, programs = cie, None
+                last_cie, machine = cie, None
                 known = self.known.setdefault(cie, {})
             number = known.get(instructions)
             if number is None:
                 try:
-                    if programs is None:
-                        programs = self.cache.of(cie, bases)
-                    table = programs.run(instructions, pc_begin, section.vaddr + instructions_offset)
+                    if machine is None:
+                        machine = self.machines.of(cie)
+                    location = Location(pc_begin, section.vaddr + instructions_offset, bases)
+                    table = machine.run(instructions, location)
                 except CfiError as damage:
                     error = CfiError(damage.reason, section.name, instructions_offset + (damage.offset or 0))
                     damaged.append(DamagedFde(CfiFailure(offset, error), section, pc_begin))
@@ -235,11 +318,7 @@ class _Reader:
             offsets.append(offset)
             program_numbers.append(number)
         damaged += [DamagedFde(failure, section, None) for failure in walk.failures]
-        damaged += [
-            DamagedFde(CfiFailure(offset, CfiError(reason, section.name, offset)), section, None)
-            for offset, reason in section.damaged
-        ]
-        self.damaged += sorted(damaged, key=_offset_of)
+        self.damaged += sorted(damaged, key=attrgetter("failure.offset"))
 
     @property
     def state(self) -> tuple[int, int, int, int]:
@@ -255,19 +334,36 @@ class _Reader:
         del self.walks[walk_count:], self.damaged[damaged_count:]
         for cie, known in self.known.items():
             self.known[cie] = {code: number for code, number in known.items() if number < program_count}
+        self.known_rows = {key: number for key, number in self.known_rows.items() if number < program_count}
 
     def add_program(self, cie: DwarfCie, table: UnwindTable) -> int:
         """Add a distinct program and return its number."""
         self.programs.append(Program(len(self.programs), cie, table))
         return len(self.programs) - 1
 
-    def cfi(self, sections: tuple[CfiSection, ...], unread: tuple[UnreadSource, ...]) -> Cfi:
+    def cfi(self, sections: tuple[CfiSection | RowSection, ...], unread: tuple[UnreadSource, ...]) -> Cfi:
         """Return what has been read."""
+        clipped = self.clip_at_ends_of_code()
         self.cut_at_ends()
         entries = CfiEntries(
-            self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks
+            self.starts, self.sizes, self.offsets, self.program_numbers, tuple(self.programs), self.walks, clipped
         )
         return Cfi(sections, entries, tuple(self.damaged), unread)
+
+    def clip_at_ends_of_code(self) -> dict[int, int]:
+        """Take what is past the code from FDEs that reach over its end; return how many bytes each has lost."""
+        order: Sequence[int] = range(len(self.starts))
+        if any(map(gt, self.starts, self.starts[1:])):
+            order = sorted(order, key=self.starts.__getitem__)
+        starts = list(map(self.starts.__getitem__, order))
+        ends = list(map(add, starts, map(self.sizes.__getitem__, order)))
+        clipped: dict[int, int] = {}
+        for place in self.image.not_code(starts, ends):
+            end = self.image.code_end_of(starts[place])
+            if end is not None:
+                self.sizes[order[place]] = end - starts[place]
+                clipped[order[place]] = ends[place] - end
+        return clipped
 
     def cut_at_ends(self) -> None:
         """Give FDEs that end before their program's last row starts another program, without the rows past the end."""
@@ -278,24 +374,21 @@ class _Reader:
             number, size = self.program_numbers[entry], self.sizes[entry]
             if last_starts[number] > 0 and (number, size) not in cut:
                 program = self.programs[number]
-                cut[number, size] = self.add_program(program.cie, self.cache.before(program.table, size))
+                cut[number, size] = self.add_program(program.cie, self.machines.rows.table(program.table.before(size)))
             self.program_numbers[entry] = cut.get((number, size), number)
 
 
-def _source_starts(walks: Sequence[tuple[int, EntryWalk]]) -> tuple[int, ...]:
+def _has(ascending: Sequence[int], number: int) -> bool:
+    place = bisect_left(ascending, number)
+    return place < len(ascending) and ascending[place] == number
+
+
+def _source_starts(walks: Sequence[tuple[int, EntryWalk | RowFdes]]) -> tuple[int, ...]:
     """Return the number of each source's first FDE; (0,) without any section."""
     starts: dict[CfiKind, int] = {}
     for first, walk in walks:
         starts.setdefault(walk.section.kind, first)
     return tuple(starts.values()) or (0,)
-
-
-def _first_number_of(item: tuple[int, EntryWalk]) -> int:
-    return item[0]
-
-
-def _offset_of(damaged: DamagedFde) -> int:
-    return damaged.failure.offset
 
 
 def _load_word(image: ElfImage, vaddr: int) -> int | None:

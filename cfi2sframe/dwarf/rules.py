@@ -1,30 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DWARF row table (DWARF 5, 6.4.1): rules of the CFA and of registers, rows of these rules, and tables of rows.
 
-Offsets count bytes. Each class of rules has the rule's name as its last field: records are tuples, and rules of two
-classes with equal fields would be equal without it.
+| DWARF's rule | here |
+|---|---|
+| CFA = R + N | `Rule(R, N, deref=False)` |
+| offset(N), val_offset(N) | `Rule(None, N, deref=True)`, `Rule(None, N, deref=False)` |
+| register(R) | `Rule(R, 0, deref=False)` |
+| expression(E), val_expression(E), CFA = E | `Expression(E, deref=True)`, `Expression(E, deref=False)` |
+| undefined, same value, none | `NoRule` |
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.dwarf.expression import Expression
+from cfi2sframe.intern import TupleInterner
+from cfi2sframe.rules import Rule
 
-class RegisterOffset(NamedTuple):
-    """CFA = register + offset."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-    register: int
-    offset: int
-    rule: Literal["register_offset"] = "register_offset"
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.budget import Budget
 
-
-class CfaExpression(NamedTuple):
-    """CFA = the value of a DWARF expression."""
-
-    expression: bytes
-    rule: Literal["cfa_expression"] = "cfa_expression"
+#: Bytes of memory for one distinct state in all stages, verification included. Compilers' programs have one state for
+#: about a thousand bytes; a hostile file may have one for every five.
+_STATE_SIZE: Final = 1000
+#: Microseconds of work on a distinct state in the same stages.
+_STATE_STEPS: Final = 10
 
 
 class NoRule(IntEnum):
@@ -38,43 +44,11 @@ class NoRule(IntEnum):
     """The caller's value is still in the register."""
 
 
-class AtCfa(NamedTuple):
-    """offset(N): the caller's value is saved at CFA + offset."""
+#: The CFA counts from a register, and readers differ on the offset: a rule that has no value.
+UNKNOWN_CFA: Final = Rule(None, 0, deref=False)
 
-    offset: int
-    rule: Literal["offset"] = "offset"
-
-
-class ValueAtCfa(NamedTuple):
-    """val_offset(N): the caller's value is CFA + offset."""
-
-    offset: int
-    rule: Literal["val_offset"] = "val_offset"
-
-
-class InRegister(NamedTuple):
-    """register(R): the caller's value is in another register."""
-
-    register: int
-    rule: Literal["register"] = "register"
-
-
-class AtExpression(NamedTuple):
-    """expression(E): the caller's value is saved at the expression's value; the CFA is on its initial stack."""
-
-    expression: bytes
-    rule: Literal["expression"] = "expression"
-
-
-class IsExpression(NamedTuple):
-    """val_expression(E): the caller's value is the expression's; the CFA is on its initial stack."""
-
-    expression: bytes
-    rule: Literal["val_expression"] = "val_expression"
-
-
-CfaRule = RegisterOffset | CfaExpression
-RegisterRule = NoRule | AtCfa | ValueAtCfa | InRegister | AtExpression | IsExpression
+CfaRule = Rule | Expression
+RegisterRule = NoRule | Rule | Expression
 
 
 class RaSigning(IntEnum):
@@ -83,23 +57,21 @@ class RaSigning(IntEnum):
     NONE = 0
     SIGNED = 1
     SIGNED_WITH_PC = 2
+    UNKNOWN = 3
+    """A rule of RA_SIGN_STATE says it, and is no constant."""
 
 
 class RowState(NamedTuple):
-    """The rules of a row, without its start. `cfa` is None before any instruction has given the CFA a rule."""
+    """The rules of a row, without its start. `cfa` is None before any instruction has given the CFA a rule.
+
+    Where instructions leave its offset open, it is `UNKNOWN_CFA`.
+    """
 
     cfa: CfaRule | None
     ra: RegisterRule
     fp: RegisterRule
     sp: RegisterRule
     signing: RaSigning
-
-
-class CfiRow(NamedTuple):
-    """A row of the table: in force from `start_delta` (bytes from the function's start) to the next row or the end."""
-
-    start_delta: int
-    state: RowState
 
 
 class UnwindTable(NamedTuple):
@@ -112,11 +84,6 @@ class UnwindTable(NamedTuple):
     starts: tuple[int, ...]
     states: tuple[RowState, ...]
     depends_on_location: bool = False
-
-    @property
-    def rows(self) -> tuple[CfiRow, ...]:
-        """The rows as records."""
-        return tuple(map(CfiRow, self.starts, self.states))
 
     def before(self, end_delta: int) -> UnwindTable:
         """Return the rows that start before `end_delta`, and the first row in any case."""
@@ -142,3 +109,52 @@ class TableBuilder:
     def table(self, *, depends_on_location: bool = False) -> UnwindTable:
         """Return the table of all rows added."""
         return UnwindTable(tuple(self._starts), tuple(self._states), depends_on_location)
+
+
+class Rows:
+    """The distinct rows of a file, and the lists of them; equal ones are one object."""
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self._budget = budget
+        self._rows: dict[RowState, RowState] = {}
+        self._lists: TupleInterner[RowState] = TupleInterner()
+
+    def count_state(self) -> None:
+        """Count a distinct state on the file's budget. Raises `BudgetError` when the file has too many."""
+        if self._budget is not None:
+            self._budget.hold(_STATE_SIZE, "the rows that differ from one another")
+            self._budget.spend(_STATE_STEPS, "the rows that differ from one another")
+
+    def one(self, row: RowState) -> RowState:
+        """Return the one object that is equal to a row."""
+        return self._rows.setdefault(row, row)
+
+    def table(self, table: UnwindTable) -> UnwindTable:
+        """Return a table with the file's rows, and its list of them. Raises `BudgetError` as `count_state` does."""
+        for row in table.states:
+            if row not in self._rows:
+                self.count_state()
+                self._rows[row] = row
+        return table._replace(states=self.tuple_of(map(self._rows.__getitem__, table.states)))
+
+    def tuple_of(self, rows: Iterable[RowState]) -> tuple[RowState, ...]:
+        """Return the one tuple of some rows, each of which `one` has returned."""
+        return self._lists.intern(tuple(rows))
+
+
+def describe_cfa(rule: CfaRule | None, arch: Arch) -> str:
+    """Return a rule of the CFA in readable form, such as `rsp+16`."""
+    if rule == UNKNOWN_CFA:
+        return "unknown"
+    return "none" if rule is None else rule.equation(arch)
+
+
+def describe_rule(rule: RegisterRule, arch: Arch) -> str:
+    """Return a rule of a register in readable form, such as `*(c-8)`, `rbx` or `same value`."""
+    if isinstance(rule, NoRule):
+        return rule.name.lower().replace("_", " ")
+    if isinstance(rule, Rule) and rule.is_saved_at_cfa:
+        return f"*(c{rule.offset:+d})"
+    if isinstance(rule, Rule) and rule.register is not None and rule.is_register:
+        return arch.register_name(rule.register)
+    return rule.equation(arch)

@@ -74,13 +74,11 @@ class Relocation(NamedTuple):
 class CfiSection(NamedTuple):
     """The bytes of one CFI section, relocated, and the addresses that its pointers may be relative to.
 
-    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded, and for `.gopclntab` and
-    "code", whose `data` are not those of a section, but CFI in the form of `.debug_frame` that says the same).
-    `relocations` maps offsets in `data` to the relocations that were applied there; `unresolved` are the offsets of
-    relocations that could not be applied. `table_vaddr` is the address of the global offset table, None without one.
-    `must_find_offset` is set where no section header gives the section's size: the section ends at the first terminator
-    after that offset in `data`. `damaged` has what could not be said in `data`: offsets in the file's section, and the
-    damage there. `names` has names that the file's section gives to functions, with their addresses, for reports.
+    `vaddr` is the address of the first byte (0 for `.debug_frame`, which is never loaded). `relocations` maps
+    offsets in `data` to the relocations that were applied there; `unresolved` are the offsets of relocations that could
+    not be applied. `table_vaddr` is the address of the global offset table, None without one. is
+    set where no section header gives the section's size: the section ends at the first terminator after that offset in
+    `data`.
     """
 
     name: str
@@ -91,8 +89,11 @@ class CfiSection(NamedTuple):
     unresolved: frozenset[int]
     table_vaddr: int | None
     must_find_offset: int | None = None
-    damaged: tuple[tuple[int, str], ...] = ()
-    names: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many bytes of CFI the section has."""
+        return len(self.data)
 
 
 def eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:

@@ -195,6 +195,11 @@ class ElfImage:
             return self.code_ranges[index]
         return None
 
+    def code_end_of(self, vaddr: int) -> int | None:
+        """Return where the code that an address is in ends (see `holds_code`); None where it is in none."""
+        code = self.code_range_of(vaddr)
+        return None if code is None else max(code.end_vaddr, self._code_segment_end(vaddr))
+
     def code_index_of(self, vaddr: int) -> int:
         """Return the index of the executable range that holds an address, or of the first one after it."""
         index = bisect_right(self._code_starts, vaddr) - 1
@@ -202,8 +207,8 @@ class ElfImage:
 
     def holds_code(self, start_vaddr: int, end_vaddr: int) -> bool:
         """Whether a range starts in a code range, and ends there or (linked files) in the same executable segment."""
-        code = self.code_range_of(start_vaddr)
-        return code is not None and end_vaddr <= max(code.end_vaddr, self._code_segment_end(start_vaddr))
+        end = self.code_end_of(start_vaddr)
+        return end is not None and end_vaddr <= end
 
     def may_execute(self, vaddr: int) -> bool:
         """Whether an address lies in an executable section or, in a linked file, in an executable segment."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.elf.ranges import Span, holder_of, united
 from cfi2sframe.gnu.assembler import Chunks, GasModel, cut
 from cfi2sframe.gnu.rows import GasFunction, GasTarget
@@ -155,7 +156,9 @@ def _assembled_entries(image: ElfImage, cfi: Cfi, code_map: CodeMap) -> Iterator
     # What is derived comes last.
     for number, entry in zip(range(cfi.derived_numbers.start), cfi.entries, strict=False):
         start = entry.fde.pc_begin_vaddr
-        if dropped.get(number) in _NOT_ASSEMBLED or holder_of(plt, Span(start, start + 1)) is not None:
+        # Go's linker wrote Go's table.
+        is_assembled = dropped.get(number) not in _NOT_ASSEMBLED and not isinstance(entry.section, RowSection)
+        if not is_assembled or holder_of(plt, Span(start, start + 1)) is not None:
             continue
         yield entry
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Go's table of functions to call frame information in the form of `.debug_frame`, for the same machinery.
+"""Go's table of functions to rows of call frame information.
 
 For each function the table has the depth of its frame at every PC (`pcsp`): what has been pushed or subtracted from SP
 since the entry. The rest is the ABI's: on AMD64 the RA is above the frame; elsewhere the RA's register is saved at the
@@ -12,15 +12,14 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf.leb128 import encode_uleb, read_uleb
-from cfi2sframe.dwarf.writer import FDE_HEAD_SIZE, advance, cie, fde_head
-from cfi2sframe.elf.cfi import CfiSection
+from cfi2sframe.dwarf.leb128 import read_uleb
+from cfi2sframe.dwarf.row_section import RowFunction, RowSection
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, TableBuilder, UnwindTable
 from cfi2sframe.elf.constants import EM_S390, EM_X86_64
 from cfi2sframe.errors import CfiError
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.gotable.header import GoTable
 
@@ -38,23 +37,29 @@ _INJECTED: Final = (
     *("runtime.debugCallV1", "runtime.debugCallV2"),
 )
 
-#: CFA factors of the synthesized CIEs. Frames are of whole words.
-_DATA_ALIGNMENT: Final = -8
+#: Frames are of whole words.
+_WORD_SIZE: Final = 8
 #: What the CFA is from SP in an empty frame, other than on AMD64, where a call pushes the RA: s390x has a register save
 #: area there.
 _CALL_SIZE: Final = {EM_X86_64: 8, EM_S390: 160}
 _MAX_DEPTH: Final = 1 << 31
 _MAX_NAME_SIZE: Final = 1000
-#: Bytes of memory for a damaged function, and for one with a name.
+#: Bytes of memory for a damaged function, and for one with a name; for a sound one, and for a row.
 _DAMAGE_SIZE: Final = 300
+_FUNCTION_SIZE: Final = 100
+_ROW_SIZE: Final = 50
 #: Microseconds of work on one value of a table by PC, and on one function.
 _VALUE_STEPS: Final = 1
 _FUNCTION_STEPS: Final = 2
 _WHAT: Final = "the functions of Go's table"
 
 
+_NOTHING: Final = RowState(None, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+_WITHOUT_RULES: Final = UnwindTable((0,), (_NOTHING,))
+
+
 class _Kind(IntEnum):
-    """What the depths of a function mean; each kind has a CIE of its own."""
+    """What the depths of a function mean."""
 
     PLAIN = 0
     INTERRUPTED = 1
@@ -64,21 +69,21 @@ class _Kind(IntEnum):
 
 
 class _DepthRows(NamedTuple):
-    """Call frame instructions, the bytes of code that they are for, and what is wrong with the depths.
+    """Rows, the bytes of code that they are for, and what is wrong with the depths.
 
     `kind` is `WITHOUT_RULES` where depths by themselves show that they are not all that there is to know.
     """
 
-    instructions: bytes
+    table: UnwindTable
     size: int
     kind: _Kind = _Kind.PLAIN
     problem: str = ""
 
 
-def go_table_cfi(image: ElfImage, table: GoTable) -> CfiSection:
+def go_table_cfi(image: ElfImage, table: GoTable) -> RowSection:
     """Return the CFI that says what Go's table says.
 
-    Functions are damaged one by one (`CfiSection.damaged`). Those for which no depth is true have no rule for the CFA:
+    Functions are damaged one by one (`RowSection.damaged`). Those for which no depth is true have no rule for the CFA:
     functions that change SP by other means than pushing and subtracting (a switch of stacks), that pop what they have
     not pushed, the trampoline of signals, and, other than on AMD64, functions whose call a signal handler has faked.
     Raises `CfiError` when the table is damaged as a whole, `BudgetError` when it is out of proportion to the file.
@@ -110,14 +115,13 @@ class _Translation:
         kinds = {self._find_name(name): _Kind.WITHOUT_RULES for name in _SIGNAL_TRAMPOLINES}
         return kinds | {self._find_name(name): injected for name in _INJECTED}
 
-    def section(self) -> CfiSection:
+    def section(self) -> RowSection:
         """Return the whole table as CFI."""
         table = self.table
         order, functions = table.byte_order, table.functions_offset
         count = table.function_count
         starts = struct.unpack_from(f"{order}{2 * count + 1}I", table.data, functions)
-        pieces = [_cie(self.arch, table.quantum, kind) for kind in _Kind]
-        cie_offsets = [0, len(pieces[0]), len(pieces[0]) + len(pieces[1])]
+        made: list[RowFunction] = []
         damaged: list[tuple[int, str]] = []
         names: list[tuple[int, str]] = []
         self.budget.spend(_FUNCTION_STEPS * count, _WHAT)
@@ -134,24 +138,14 @@ class _Translation:
                 continue
             if rows is None:
                 continue
-            # The augmentation data that "zS" announces: none.
-            instructions = b"\0" + rows.instructions if kind is _Kind.INTERRUPTED else rows.instructions
-            if kind is _Kind.WITHOUT_RULES:
-                names.append((table.text_vaddr + start, self._name(functions + offset)))
-            self.budget.hold(FDE_HEAD_SIZE + len(instructions), _WHAT)
             vaddr = (table.text_vaddr + start) & 0xFFFFFFFFFFFFFFFF
-            pieces.append(fde_head(order, cie_offsets[kind], vaddr, min(end - start, rows.size), len(instructions)))
-            pieces.append(instructions)
-        return CfiSection(
-            table.name,
-            "gopclntab",
-            b"".join(pieces),
-            vaddr=0,
-            relocations={},
-            unresolved=frozenset(),
-            table_vaddr=None,
-            damaged=tuple(damaged),
-            names=tuple(names),
+            if kind is _Kind.WITHOUT_RULES:
+                names.append((vaddr, self._name(functions + offset)))
+            self.budget.hold(_FUNCTION_SIZE, _WHAT)
+            size = min(end - start, rows.size)
+            made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=kind is _Kind.INTERRUPTED))
+        return RowSection(
+            table.name, "gopclntab", tuple(made), len(table.data), damaged=tuple(damaged), names=tuple(names)
         )
 
     def _function(self, start: int, offset: int) -> tuple[_Kind, _DepthRows | None]:
@@ -181,7 +175,7 @@ class _Translation:
         if not is_top and kind is _Kind.PLAIN:
             kind = _Kind.WITHOUT_RULES if flags & _SP_WRITE else self._kinds.get(name, kind)
         if kind is _Kind.WITHOUT_RULES:
-            return kind, found._replace(instructions=b"")
+            return kind, found._replace(table=_WITHOUT_RULES)
         if found.problem:
             raise CfiError(found.problem)
         return kind, found
@@ -199,24 +193,30 @@ class _Translation:
             depths, size = self._read_depths(offset)
         except CfiError as error:
             return error
-        wrong = [depth for _, depth in depths if depth % -_DATA_ALIGNMENT or abs(depth) >= _MAX_DEPTH]
+        wrong = [depth for _, depth in depths if depth % _WORD_SIZE or abs(depth) >= _MAX_DEPTH]
         if wrong:
-            return _DepthRows(b"", size, _Kind.PLAIN, f"a frame of {wrong[0]} bytes")
+            return _DepthRows(_WITHOUT_RULES, size, _Kind.PLAIN, f"a frame of {wrong[0]} bytes")
         if min(depth for _, depth in depths) < 0:
             # It pops what its caller has pushed, as the RA, and pushes it again later.
-            return _DepthRows(b"", size, _Kind.WITHOUT_RULES)
-        rules = _link_register_rules if self.arch.fixed_ra_offset == 0 else _stack_rules
-        parts = [bytes((d.DW_CFA_undefined, self.arch.ra_register))] if is_top else []
-        last_delta = last_depth = 0
+            return _DepthRows(_WITHOUT_RULES, size, _Kind.WITHOUT_RULES)
+        rows = TableBuilder()
+        rows.add(0, self._row(0, is_top=is_top))
         for delta, depth in depths:
-            if depth == last_depth:
-                continue
-            parts.append(advance((delta - last_delta) // self.table.quantum, self.table.byte_order))
-            parts.append(rules(self.arch, depth, last_depth, is_top=is_top))
-            last_delta, last_depth = delta, depth
-        instructions = b"".join(parts)
-        self.budget.hold(len(instructions), _WHAT)
-        return _DepthRows(instructions, size)
+            rows.add(delta, self._row(depth, is_top=is_top))
+        table = rows.table()
+        self.budget.hold(_ROW_SIZE * len(table.starts), _WHAT)
+        return _DepthRows(table, size)
+
+    def _row(self, depth: int, *, is_top: bool) -> RowState:
+        """Return the row of a depth: calls push the RA, or leave it in a register, which is saved at SP."""
+        arch = self.arch
+        from_sp = depth + _CALL_SIZE.get(arch.elf_machine, 0)
+        ra: Rule | NoRule = NoRule.UNSPECIFIED
+        if is_top:
+            ra = NoRule.UNDEFINED
+        elif arch.fixed_ra_offset or depth:
+            ra = Rule(None, arch.fixed_ra_offset or -from_sp, deref=True)
+        return _NOTHING._replace(cfa=Rule(arch.sp_register, from_sp, deref=False), ra=ra)
 
     def _read_depths(self, position: int) -> tuple[list[tuple[int, int]], int]:
         """Return where each depth starts, in bytes from the function's start, and where the last one ends.
@@ -238,42 +238,3 @@ class _Translation:
             delta += distance * quantum
             if not distance or delta > 0xFFFFFFFF:
                 raise CfiError("the PCs of its depths do not ascend")
-
-
-def _call_size(arch: Arch) -> int:
-    """Return the distance of the CFA from SP in an empty frame."""
-    return _CALL_SIZE.get(arch.elf_machine, 0)
-
-
-def _cie(arch: Arch, quantum: int, kind: _Kind) -> bytes:
-    """Return the CIE of a kind of functions, version 3, with the rules of an empty frame."""
-    rules = b""
-    if kind is not _Kind.WITHOUT_RULES:
-        rules = bytes((d.DW_CFA_def_cfa, arch.sp_register)) + encode_uleb(_call_size(arch))
-        if arch.fixed_ra_offset:
-            rules += bytes((d.DW_CFA_offset | arch.ra_register,)) + encode_uleb(arch.fixed_ra_offset // _DATA_ALIGNMENT)
-    return cie(
-        arch,
-        code_alignment=quantum,
-        data_alignment=_DATA_ALIGNMENT,
-        instructions=rules,
-        is_signal_frame=kind is _Kind.INTERRUPTED,
-        uses_b_key=False,
-    )
-
-
-def _stack_rules(arch: Arch, depth: int, _last_depth: int, *, is_top: bool) -> bytes:
-    """Return the instructions for a depth where calls push the RA."""
-    del is_top
-    return bytes((d.DW_CFA_def_cfa_offset,)) + encode_uleb(depth + _call_size(arch))
-
-
-def _link_register_rules(arch: Arch, depth: int, last_depth: int, *, is_top: bool) -> bytes:
-    """Return the instructions for a depth where calls leave the RA in a register, which is saved at SP."""
-    call_size = _call_size(arch)
-    cfa = bytes((d.DW_CFA_def_cfa_offset,)) + encode_uleb(depth + call_size)
-    if is_top:
-        return cfa
-    if depth:
-        return cfa + bytes((d.DW_CFA_offset | arch.ra_register,)) + encode_uleb((depth + call_size) // -_DATA_ALIGNMENT)
-    return cfa + bytes((d.DW_CFA_restore | arch.ra_register,)) if last_depth else cfa

@@ -6,10 +6,11 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING
 
-from cfi2sframe.dwarf.expression import describe
-from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset, RowState
+from cfi2sframe.dwarf.expression import Expression, describe
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.plt.stub_model import Problem
 from cfi2sframe.plt.stub_reasons import StubReason
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,10 +48,10 @@ def _compare_span(
     """Compare a DWARF row that is in force in `span` with the frames of blocks from `start_vaddr` on."""
     pc, arch = span.start, evaluator.arch
     period = len(frame_at)
-    if isinstance(state.cfa, CfaExpression):
-        distance = evaluator.evaluate(state.cfa.expression, pc)
+    if isinstance(state.cfa, Expression):
+        distance = evaluator.evaluate(state.cfa.code, pc)
         if distance is None:
-            text = describe(state.cfa.expression, arch.byte_order)
+            text = describe(state.cfa.code, arch.byte_order)
             return Problem(StubReason.CFI_EXPRESSION, text, pc - start_vaddr)
         # One period of both PC and block is enough.
         period = lcm(period, distance.pc_modulus) if distance.pc_modulus else len(span)
@@ -71,9 +72,9 @@ def _compare_span(
 def depth_of(evaluator: SpDistances, state: RowState, pc_vaddr: int) -> int | None:
     """Return the CFA's distance from SP at a PC in bytes, or None when the CFA is not based on SP."""
     match state.cfa:
-        case RegisterOffset(register, offset) if register == evaluator.arch.sp_register:
+        case Rule(register, offset) if register == evaluator.arch.sp_register:
             return offset
-        case CfaExpression(expression):
+        case Expression(expression):
             distance = evaluator.evaluate(expression, pc_vaddr)
             return None if distance is None else distance.depth
     return None
@@ -83,9 +84,9 @@ def _agrees_on_registers(arch: Arch, state: RowState, frame: StubFrame) -> bool:
     # A register that was saved and not changed is in both places; CFI may name either.
     unchanged = (NoRule.UNSPECIFIED, NoRule.SAME_VALUE)
     if arch.fixed_ra_offset:
-        ra_agrees = state.ra == AtCfa(arch.fixed_ra_offset)
+        ra_agrees = state.ra == Rule(None, arch.fixed_ra_offset, deref=True)
     elif frame.ra_offset is None:
         ra_agrees = state.ra in unchanged
     else:
-        ra_agrees = state.ra in unchanged or state.ra == AtCfa(frame.ra_offset)
+        ra_agrees = state.ra in unchanged or state.ra == Rule(None, frame.ra_offset, deref=True)
     return ra_agrees and state.fp in unchanged and state.signing is RaSigning.NONE

@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.code.effects import Flow
-from cfi2sframe.dwarf.rules import CfaExpression
+from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.dynamic import dynamic_entries
 from cfi2sframe.plt.stub_model import StubBlock, StubRange
@@ -111,8 +111,8 @@ def _depends_on_pc(image: ElfImage, cfi_at: CfiAt, evaluator: SpDistances) -> It
         pc = code.start_vaddr
         while pc < code.end_vaddr:
             span = cfi_at(pc)
-            if span.state is not None and isinstance(span.state.cfa, CfaExpression):
-                distance = evaluator.evaluate(span.state.cfa.expression, pc)
+            if span.state is not None and isinstance(span.state.cfa, Expression):
+                distance = evaluator.evaluate(span.state.cfa.code, pc)
                 if distance is not None and distance.pc_modulus != 1:
                     yield pc
             pc = max(span.end_vaddr, pc + 1)

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.demangle import readable_names
+from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.report.code_bytes import ByteCounts, count_bytes
 from cfi2sframe.report.from_code import account_of_code
@@ -198,7 +199,7 @@ def account(conversion: Conversion) -> Coverage:
         functions=_count_functions(conversion),
         bytes=ByteCounts(*map(sum, zip(*(section.counts for section in sections), strict=True))),
         sizes=Sizes(
-            sum(len(section.data) for section in conversion.cfi.sections),
+            sum(section.size for section in conversion.cfi.sections),
             sum(section.size for section in image.sections_named(".eh_frame_hdr")),
             len(conversion.data),
         ),
@@ -259,7 +260,8 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
 def _left_out(conversion: Conversion) -> tuple[LeftOut, ...]:
     image = conversion.image
     skipped = conversion.left_out
-    names = {vaddr: name for section in conversion.cfi.sections for vaddr, name in section.names}
+    with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
+    names = {vaddr: name for section in with_names for vaddr, name in section.names}
     names |= image.names_of(entry.fde.pc_begin_vaddr for entry, _ in skipped)
     result = []
     for entry, skip in skipped:

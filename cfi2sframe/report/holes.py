@@ -59,14 +59,15 @@ def functions_in_parts(conversion: Conversion) -> tuple[InPart, ...]:
     result = []
     for entry, parts in in_parts:
         fde = entry.fde
+        size = fde.pc_range + conversion.cfi.entries.clipped.get(entry.number, 0)
         place = image.place(fde.pc_begin_vaddr)
         holes = tuple(
             HoleInPart(place.offset + start, end - start, which.row_count, which.why.reason, which.why.detail)
-            for start, end, which in parts.within(0, fde.pc_range)
+            for start, end, which in parts.within(0, size)
             if isinstance(which, Hole)
         )
         name = names.get(fde.pc_begin_vaddr, "")
-        result.append(InPart(name, "", place.section_name, place.offset, fde.pc_range, holes))
+        result.append(InPart(name, "", place.section_name, place.offset, size, holes))
     return tuple(result)
 
 

@@ -16,7 +16,7 @@ class SourceCounts(NamedTuple):
     """The FDEs of one source by what becomes of them: `fdes` is the sum of the counts up to `damaged`.
 
     `name` is that of its sections, as linkers give it, and `size` their bytes; "code" counts the functions that were
-    derived from instructions, and the bytes of the `.debug_frame` that says the same.
+    derived from instructions, and no bytes.
     """
 
     name: str
@@ -47,7 +47,7 @@ def count_sources(conversion: Conversion) -> tuple[SourceCounts, ...]:
         counts.append(
             SourceCounts(
                 SOURCE_NAMES[kind],
-                sum(len(section.data) for section in cfi.sections if section.kind == kind),
+                sum(section.size for section in cfi.sections if section.kind == kind),
                 len(numbers) + damaged,
                 len(numbers) - in_parts - skipped - dropped - replaced,
                 in_parts,

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cfi2sframe.rules import rule_text
 from cfi2sframe.sframe import constants as s
-from cfi2sframe.sframe.model import rule_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cfi2sframe.arch import Arch
+    from cfi2sframe.rules import NamedRule
     from cfi2sframe.sframe.decode import DecodedBody, DecodedRow, DecodedSection
-    from cfi2sframe.sframe.model import FrameState, NamedRule
+    from cfi2sframe.sframe.model import FrameState
 
 
 class Found(NamedTuple):

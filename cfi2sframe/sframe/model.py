@@ -8,24 +8,10 @@ few rules, flexible rows (version 3) nearly all.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from cfi2sframe.printable import counted
-
-if TYPE_CHECKING:
-    from cfi2sframe.arch import Arch
-
-
-def rule_text(register: str | None, offset: int, *, deref: bool) -> str:
-    """Return a rule as readelf writes it for SFrame and for CFI.
-
-    `rsp+16` is a value and `(rbp-8)` what is saved there; from the CFA (`register` is None), `v-16` is a value and
-    `c-8` what is saved there.
-    """
-    if register is None:
-        return f"{'c' if deref else 'v'}{offset:+d}"
-    text = f"{register}{offset:+d}"
-    return f"({text})" if deref else text
+from cfi2sframe.rules import Rule as Rule  # noqa: PLC0414, TC001 - fields of NamedTuples; also for importers
 
 
 def state_text(cfa: str | None, ra: str | None, fp: str | None, *, mangled_ra: bool) -> str:
@@ -33,37 +19,6 @@ def state_text(cfa: str | None, ra: str | None, fp: str | None, *, mangled_ra: b
     if cfa is None:
         return "outermost"
     return f"cfa={cfa} ra={ra or 'u'}{'[s]' if mangled_ra else ''} fp={fp or 'u'}"
-
-
-class NamedRule(NamedTuple):
-    """A `Rule` whose register has the assembler's name instead of DWARF's number."""
-
-    register: str | None
-    offset: int
-    deref: bool
-
-    def __repr__(self) -> str:
-        return rule_text(self.register, self.offset, deref=self.deref)
-
-
-class Rule(NamedTuple):
-    """`value = base + offset`, or with `deref` `value = *(base + offset)`.
-
-    The base is the CFA when `register` is None.
-    """
-
-    register: int | None
-    offset: int
-    deref: bool
-
-    def __repr__(self) -> str:
-        name = None if self.register is None else f"r{self.register}"
-        return rule_text(name, self.offset, deref=self.deref)
-
-    def named(self, arch: Arch) -> NamedRule:
-        """Return the rule with its register's name."""
-        name = None if self.register is None else arch.register_name(self.register)
-        return NamedRule(name, self.offset, self.deref)
 
 
 class FrameState(NamedTuple):

@@ -9,27 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.describe import describe_frame_rule, describe_rule
-from cfi2sframe.dwarf.expression import Load, Shapes, Sum
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, describe_cfa, describe_rule
+from cfi2sframe.rules import Rule
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.entries import DwarfCie
+    from cfi2sframe.dwarf.expression import Shapes
     from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
     from cfi2sframe.sframe.decode import DecodedBody, DecodedFunction
-    from cfi2sframe.sframe.model import FrameState, Rule
+    from cfi2sframe.sframe.model import FrameState
 
 
 _WORD: Final = 1 << 64
@@ -65,21 +55,22 @@ def row_difference(truth: RowState, state: FrameState | None, arch: Arch, shapes
     if state.cfa is None:
         return "the row is an outermost frame, but RA is defined"
     cfa = _cfa_value(truth.cfa, shapes)
-    cfa_of_row = _frame_value(state.cfa, None)
+    cfa_of_row = _value(state.cfa, None)
     if cfa is None:
-        return f"CFA is {describe_rule(truth.cfa, arch)}, the row has {describe_frame_rule(state.cfa, arch)}"
+        return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {state.cfa.equation(arch)}"
     sp = _sp_of_caller(truth, cfa, arch, shapes)
     if sp is None or cfa_of_row is None or cfa_of_row.plus(arch.sp_offset_from_cfa) != sp:
-        text = describe_frame_rule(state.cfa, arch)
+        text = state.cfa.equation(arch)
         if sp == cfa.plus(arch.sp_offset_from_cfa):
-            return f"CFA is {describe_rule(truth.cfa, arch)}, the row has {text}"
+            return f"CFA is {describe_cfa(truth.cfa, arch)}, the row has {text}"
         constant = f"{arch.sp_offset_from_cfa:+d}" if arch.sp_offset_from_cfa else ""
         return f"SP is {describe_rule(truth.sp, arch)}, the row has {text}{constant}"
     if not _is_same(truth.ra, cfa, state.ra, cfa_of_row, arch.ra_register, shapes):
         return f"RA is {describe_rule(truth.ra, arch)}, the row has {_describe(state.ra, arch)}"
     if not _is_same(truth.fp, cfa, state.fp, cfa_of_row, arch.fp_register, shapes):
         return f"FP is {describe_rule(truth.fp, arch)}, the row has {_describe(state.fp, arch)}"
-    if truth.signing is RaSigning.SIGNED_WITH_PC or (truth.signing is RaSigning.SIGNED) != state.mangled_ra:
+    is_plain = truth.signing in (RaSigning.NONE, RaSigning.SIGNED)
+    if not is_plain or (truth.signing is RaSigning.SIGNED) != state.mangled_ra:
         return f"RA is {truth.signing.name.lower()}, the row has {'signed' if state.mangled_ra else 'none'}"
     return None
 
@@ -100,11 +91,11 @@ def attribute_difference(
 
 
 def _describe(rule: Rule | None, arch: Arch) -> str:
-    return "unchanged" if rule is None else describe_frame_rule(rule, arch)
+    return "unchanged" if rule is None else rule.equation(arch)
 
 
-def _frame_value(rule: Rule, cfa: RowValue | None) -> RowValue | None:
-    """Return the value of an SFrame rule; None where it counts from a CFA that is not known."""
+def _value(rule: Rule, cfa: RowValue | None) -> RowValue | None:
+    """Return the value of a rule; None where it counts from a CFA that is not known."""
     base = cfa if rule.register is None else RowValue(rule.register, (0,))
     if base is None:
         return None
@@ -113,54 +104,34 @@ def _frame_value(rule: Rule, cfa: RowValue | None) -> RowValue | None:
 
 def _cfa_value(rule: CfaRule | None, shapes: Shapes) -> RowValue | None:
     """Return the value of DWARF's CFA; None where it is no sum and no load of one."""
-    match rule:
-        case RegisterOffset(register, offset):
-            return RowValue(register, (0,)).plus(offset)
-        case CfaExpression(expression):
-            return _expression_value(expression, None, shapes)
-        case None:
-            return None
+    if rule is None or isinstance(rule, Rule):
+        return rule and _value(rule, None)
+    return _expression_value(rule.code, None, shapes)
 
 
 def _expression_value(expression: bytes, cfa: RowValue | None, shapes: Shapes) -> RowValue | None:
     """Return the value of an expression that starts with a CFA, or with nothing; None as in `_cfa_value`."""
-    shape = shapes[expression, cfa is not None]
-    if shape is None:
-        return None
-    register, offset, _ = shape if isinstance(shape, Sum) else shape.address
-    base = cfa if register is None else RowValue(register, (0,))
-    if base is None:
-        return None
-    return base.plus(offset).load() if isinstance(shape, Load) else base.plus(offset)
+    rule = shapes[expression, cfa is not None]
+    return rule and _value(rule, cfa)
 
 
 def _register_value(rule: RegisterRule, cfa: RowValue, own_register: int, shapes: Shapes) -> RowValue | None:
     """Return the caller's value of a register by its DWARF rule; None where it is lost, or as in `_cfa_value`."""
-    match rule:
-        case NoRule.UNDEFINED:
-            return None
-        case NoRule():
-            return RowValue(own_register, (0,))
-        case AtCfa(offset):
-            return cfa.plus(offset).load()
-        case ValueAtCfa(offset):
-            return cfa.plus(offset)
-        case InRegister(register):
-            return RowValue(register, (0,))
-        case AtExpression(expression):
-            address = _expression_value(expression, cfa, shapes)
-            return None if address is None else address.load()
-        case IsExpression(expression):
-            return _expression_value(expression, cfa, shapes)
+    if isinstance(rule, NoRule):
+        return None if rule is NoRule.UNDEFINED else RowValue(own_register, (0,))
+    if isinstance(rule, Rule):
+        return _value(rule, cfa)
+    value = _expression_value(rule.code, cfa, shapes)
+    return value.load() if value is not None and rule.deref else value
 
 
 def _sp_of_caller(truth: RowState, cfa: RowValue, arch: Arch, shapes: Shapes) -> RowValue | None:
     """Return the caller's SP by the CFI; None as in `_register_value`."""
     of_abi = cfa.plus(arch.sp_offset_from_cfa)
-    if arch.sp_offset_from_cfa:
+    if arch.sp_offset_from_cfa and isinstance(truth.sp, Rule):
         # Where the ABI defines the CFA by SP (s390x), an SP that was saved in the stack frame is that same value.
         is_in_frame = cfa.register in (arch.sp_register, arch.fp_register)
-        if isinstance(truth.sp, AtCfa) or (isinstance(truth.sp, InRegister) and is_in_frame):
+        if truth.sp.is_saved_at_cfa or (truth.sp.is_register and is_in_frame):
             return of_abi
     if truth.sp is NoRule.UNSPECIFIED:
         return of_abi
@@ -171,5 +142,5 @@ def _is_same(
     truth: RegisterRule, cfa: RowValue, rule: Rule | None, cfa_of_row: RowValue, own_register: int, shapes: Shapes
 ) -> bool:
     value = _register_value(truth, cfa, own_register, shapes)
-    found = RowValue(own_register, (0,)) if rule is None else _frame_value(rule, cfa_of_row)
+    found = RowValue(own_register, (0,)) if rule is None else _value(rule, cfa_of_row)
     return value is not None and value == found

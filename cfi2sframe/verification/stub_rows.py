@@ -8,8 +8,6 @@ from itertools import pairwise
 from math import lcm
 from typing import TYPE_CHECKING
 
-from cfi2sframe.describe import describe_frame_rule
-
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import FrameState, Function
@@ -54,4 +52,4 @@ def _state_text(state: FrameState | None, arch: Arch) -> str:
     if state.cfa is None:
         return "RA undefined"
     rules = (("CFA", state.cfa), ("RA", state.ra), ("FP", state.fp))
-    return " ".join(f"{name}={describe_frame_rule(rule, arch)}" for name, rule in rules if rule)
+    return " ".join(f"{name}={rule.equation(arch)}" for name, rule in rules if rule)

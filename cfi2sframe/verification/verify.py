@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from itertools import compress, count, pairwise
+from itertools import compress, count
 from operator import eq
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,8 +71,7 @@ class _Fdes(NamedTuple):
 
 def _fdes_with_code(entries: CfiEntries, image: ElfImage) -> _Fdes:
     """Return the FDEs that describe code, without those whose code is all described by better sources."""
-    edges = (*entries.source_starts, len(entries))
-    fdes, *others = (_fdes_of(range(*edge), entries, image) for edge in pairwise(edges))
+    fdes, *others = (_fdes_of(group, entries, image) for group in entries.precedence)
     for other in others:
         if other.numbers:
             fdes = _with_others(fdes, other)
@@ -87,7 +86,7 @@ def _with_others(better: _Fdes, other: _Fdes) -> _Fdes:
     return _Fdes([fde[1] for fde in both], [fde[0] for fde in both], [fde[2] for fde in both])
 
 
-def _fdes_of(source: range, entries: CfiEntries, image: ElfImage) -> _Fdes:
+def _fdes_of(source: Sequence[int], entries: CfiEntries, image: ElfImage) -> _Fdes:
     """Return the FDEs of a source that describe code."""
     numbers = sorted(source, key=entries.starts.__getitem__)
     starts = [entries.starts[number] for number in numbers]

@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from cfi2sframe import load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.code.derive import derive
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.rules import Rule
 from tests.support.code.assembled import rows_of, shown
 from tests.support.code.generated import Body, Generated, Statement, bodies, generated
 from tests.support.code.handmade import code_file, problems_of
+from tests.support.rules import register_offset
 from tests.support.samples import TEXT_VADDR
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def differences(program: Generated) -> list[str]:
     """
     rows = {
         offset: row._replace(fp=NoRule.UNSPECIFIED)
-        if offset in program.rows and program.rows[offset].fp is NoRule.UNSPECIFIED and isinstance(row.fp, AtCfa)
+        if offset in program.rows and program.rows[offset].fp is NoRule.UNSPECIFIED and isinstance(row.fp, Rule)
         else row
         for offset, row in derived_rows(program).items()
     }
@@ -96,9 +98,10 @@ def run(program: Generated, rows: dict[int, RowState], seed: int) -> int:
         look_back[:] = [program.code[pc - TEXT_VADDR]]
         row = rows.get(pc - TEXT_VADDR)
         assert row is not None
-        assert isinstance(row.cfa, RegisterOffset)
+        assert isinstance(row.cfa, Rule)
+        assert row.cfa.register is not None
         cfa, fp = here[row.cfa.register] + row.cfa.offset, here[6]
-        if cfa == frames[-1][0] and isinstance(row.fp, AtCfa):
+        if cfa == frames[-1][0] and isinstance(row.fp, Rule):
             fp = int.from_bytes(emulator.mem_read(cfa + row.fp.offset, 8), "little")
         if (cfa, fp) != frames[-1]:
             wrong.append(f"{pc:#x}: {shown(row)} lead to {(cfa, fp)}, and the CFA is {frames[-1]}, {here}")
@@ -127,7 +130,7 @@ def test_a_wrong_row_is_seen() -> None:
     """What the other tests rely on."""
     program = generated([Body((Statement("push", "rbx", (Statement("move"),)),), False, True, True, b"")])
     assert differences(program) == []
-    wrong = {offset: row._replace(cfa=RegisterOffset(7, 8)) for offset, row in program.rows.items()}
+    wrong = {offset: row._replace(cfa=register_offset(7, 8)) for offset, row in program.rows.items()}
     assert differences(program._replace(rows=wrong))
     assert run(program, program.rows, 0) == 4
     with pytest.raises(AssertionError, match="and the CFA is"):

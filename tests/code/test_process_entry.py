@@ -10,9 +10,10 @@ import pytest
 from cfi2sframe import Options, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.conversion import convert_image
-from cfi2sframe.dwarf.rules import AtCfa, NoRule
+from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.constants import DF_1_PIE, DT_FLAGS_1
 from tests.support import cfi_asm as asm
+from tests.support.rules import at_cfa
 from tests.support.samples import CODE, SHF_ALLOC, TEXT_VADDR
 
 #: `push rbx; pop rbx; ret`.
@@ -47,5 +48,5 @@ def test_entry_points(file_type: int, segment: int | None, data: bytes, is_proce
         entry_vaddr=TEXT_VADDR,
     )
     (entry,) = convert_image(load(file, "sample"), Options(source="code")).cfi.entries
-    expected = NoRule.UNDEFINED if is_process else AtCfa(-8)
+    expected = NoRule.UNDEFINED if is_process else at_cfa(-8)
     assert {state.ra for state in entry.program.table.states} == {expected}

@@ -11,16 +11,24 @@ from hypothesis import strategies as st
 
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.expression import (
-    Load,
     Operation,
-    Shape,
-    Sum,
+    Shapes,
     classify,
     describe,
     parse_expression,
 )
 from cfi2sframe.errors import CfiError
+from cfi2sframe.rules import Rule
 from tests.support.cfi_asm import sleb128, uleb128
+
+
+def total(register: int | None, offset: int) -> Rule:
+    return Rule(register, offset, deref=False)
+
+
+def load(register: int | None, offset: int) -> Rule:
+    return Rule(register, offset, deref=True)
+
 
 DEREF, PLUS, MINUS, NOP = b"\x06", b"\x22", b"\x1c", b"\x96"
 
@@ -129,55 +137,55 @@ def test_unknown_operations(opcode: int) -> None:
 @pytest.mark.parametrize(
     ("expression", "shape"),
     [
-        (breg(7, 8), Sum(7, 8)),
-        (breg(0, -8), Sum(0, -8)),
-        (breg(31, 0), Sum(31, 0)),
-        (bregx(46, 16), Sum(46, 16)),
-        (NOP + breg(7, 8) + NOP, Sum(7, 8)),
+        (breg(7, 8), total(7, 8)),
+        (breg(0, -8), total(0, -8)),
+        (breg(31, 0), total(31, 0)),
+        (bregx(46, 16), total(46, 16)),
+        (NOP + breg(7, 8) + NOP, total(7, 8)),
         # DRAP as GCC writes it; glibc's __restore_rt; s390x's and AArch64's signal frames.
-        (breg(6, -8) + DEREF, Load(Sum(6, -8))),
-        (breg(7, 160) + DEREF, Load(Sum(7, 160))),
-        (bregx(100, -16) + DEREF, Load(Sum(100, -16))),
-        (breg(7, 8) + plus_uconst(100), Sum(7, 108)),
-        (breg(7, 8) + plus_uconst(100) + DEREF, Load(Sum(7, 108))),
-        (breg(7, 8) + lit(31) + PLUS, Sum(7, 39)),
-        (lit(31) + breg(7, 8) + PLUS, Sum(7, 39)),
-        (breg(7, 8) + lit(31) + MINUS, Sum(7, -23)),
-        (breg(7, 8) + consts(-100) + PLUS, Sum(7, -92)),
-        (breg(7, 8) + consts(-100) + MINUS, Sum(7, 108)),
-        (breg(7, 8) + lit(3) + lit(4) + PLUS + PLUS, Sum(7, 15)),
-        (breg(7, 8) + lit(3) + lit(4) + MINUS + PLUS, Sum(7, 7)),
-        (breg(7, 8) + lit(3) + plus_uconst(4) + MINUS, Sum(7, 1)),
-        (breg(7, 8) + b"\x08\xff" + PLUS, Sum(7, 263)),
-        (breg(7, 8) + b"\x09\xff" + PLUS, Sum(7, 7)),
+        (breg(6, -8) + DEREF, load(6, -8)),
+        (breg(7, 160) + DEREF, load(7, 160)),
+        (bregx(100, -16) + DEREF, load(100, -16)),
+        (breg(7, 8) + plus_uconst(100), total(7, 108)),
+        (breg(7, 8) + plus_uconst(100) + DEREF, load(7, 108)),
+        (breg(7, 8) + lit(31) + PLUS, total(7, 39)),
+        (lit(31) + breg(7, 8) + PLUS, total(7, 39)),
+        (breg(7, 8) + lit(31) + MINUS, total(7, -23)),
+        (breg(7, 8) + consts(-100) + PLUS, total(7, -92)),
+        (breg(7, 8) + consts(-100) + MINUS, total(7, 108)),
+        (breg(7, 8) + lit(3) + lit(4) + PLUS + PLUS, total(7, 15)),
+        (breg(7, 8) + lit(3) + lit(4) + MINUS + PLUS, total(7, 7)),
+        (breg(7, 8) + lit(3) + plus_uconst(4) + MINUS, total(7, 1)),
+        (breg(7, 8) + b"\x08\xff" + PLUS, total(7, 263)),
+        (breg(7, 8) + b"\x09\xff" + PLUS, total(7, 7)),
         # The stack's words have 64 bits.
-        (breg(7, 8) + b"\x0e" + b"\xff" * 8 + PLUS, Sum(7, 7)),
-        (breg(7, (1 << 63) - 1) + plus_uconst(1), Sum(7, -(1 << 63))),
+        (breg(7, 8) + b"\x0e" + b"\xff" * 8 + PLUS, total(7, 7)),
+        (breg(7, (1 << 63) - 1) + plus_uconst(1), total(7, -(1 << 63))),
         # The result is what is on top.
-        (breg(3, 1) + breg(7, 8), Sum(7, 8)),
-        (lit(5) + breg(7, 8), Sum(7, 8)),
+        (breg(3, 1) + breg(7, 8), total(7, 8)),
+        (lit(5) + breg(7, 8), total(7, 8)),
     ],
 )
-def test_shapes(expression: bytes, shape: Shape) -> None:
+def test_shapes(expression: bytes, shape: Rule) -> None:
     assert classify(expression, "<", starts_with_cfa=False) == shape
 
 
 @pytest.mark.parametrize(
     ("expression", "shape"),
     [
-        (b"", Sum(None, 0)),
-        (NOP, Sum(None, 0)),
-        (plus_uconst(24), Sum(None, 24)),
-        (DEREF, Load(Sum(None, 0))),
-        (lit(16) + MINUS, Sum(None, -16)),
-        (lit(16) + MINUS + DEREF, Load(Sum(None, -16))),
-        (consts(-16) + PLUS, Sum(None, -16)),
+        (b"", total(None, 0)),
+        (NOP, total(None, 0)),
+        (plus_uconst(24), total(None, 24)),
+        (DEREF, load(None, 0)),
+        (lit(16) + MINUS, total(None, -16)),
+        (lit(16) + MINUS + DEREF, load(None, -16)),
+        (consts(-16) + PLUS, total(None, -16)),
         # What the CFA was pushed for need not be used.
-        (breg(6, 0), Sum(6, 0)),
-        (breg(7, 120) + DEREF, Load(Sum(7, 120))),
+        (breg(6, 0), total(6, 0)),
+        (breg(7, 120) + DEREF, load(7, 120)),
     ],
 )
-def test_shapes_that_start_with_the_cfa(expression: bytes, shape: Shape) -> None:
+def test_shapes_that_start_with_the_cfa(expression: bytes, shape: Rule) -> None:
     assert classify(expression, "<", starts_with_cfa=True) == shape
 
 
@@ -186,9 +194,6 @@ def test_shapes_that_start_with_the_cfa(expression: bytes, shape: Shape) -> None
     [
         b"",
         NOP,
-        lit(8),
-        consts(-8),
-        lit(8) + plus_uconst(8),
         lit(8) + DEREF,
         b"\x03" + bytes(8),
         # *(reg + a) + b, as in hand-written functions of OpenSSL, and **(reg + a).
@@ -216,6 +221,15 @@ def test_no_shape(expression: bytes) -> None:
     assert classify(expression, "<", starts_with_cfa=False) is None
 
 
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [(lit(8), 8), (consts(-8), -8), (lit(8) + plus_uconst(8), 16), (lit(8) + lit(9) + MINUS, -1)],
+)
+def test_constants(expression: bytes, value: int) -> None:
+    assert classify(expression, "<", starts_with_cfa=False) == value
+    assert Shapes("<")[expression, False] is None
+
+
 @pytest.mark.parametrize("name", sorted(set(PLAIN) - {"deref", "plus", "minus", "nop"}))
 def test_operations_that_no_shape_has(name: str) -> None:
     expression = breg(6, 8) + breg(7, 8) + lit(3) + bytes((vars(d)["DW_OP_" + name],))
@@ -224,8 +238,8 @@ def test_operations_that_no_shape_has(name: str) -> None:
 
 def test_constants_are_read_in_the_byte_order_of_the_file() -> None:
     expression = breg(15, 0) + b"\x0a\x01\x02" + PLUS
-    assert classify(expression, "<", starts_with_cfa=False) == Sum(15, 0x201)
-    assert classify(expression, ">", starts_with_cfa=False) == Sum(15, 0x102)
+    assert classify(expression, "<", starts_with_cfa=False) == total(15, 0x201)
+    assert classify(expression, ">", starts_with_cfa=False) == total(15, 0x102)
 
 
 # --- Text ---------------------------------------------------------------------------------------------------
@@ -270,12 +284,12 @@ def test_sums_of_any_length(
     register: int, offset: int, terms: list[tuple[tuple[bytes, int], bytes]], end: bytes
 ) -> None:
     """DWARF 5, 2.5.1.4: plus and minus are done on words of the address size, modulo its range."""
-    expression, total = breg(register, offset), offset
+    expression, value_sum = breg(register, offset), offset
     for (push, value), operation in terms:
         expression += push + operation
-        total += value if operation == PLUS else -value
-    wrapped = Sum(register, int.from_bytes((total & ((1 << 64) - 1)).to_bytes(8, "little"), "little", signed=True))
-    assert classify(expression + end, "<", starts_with_cfa=False) == (Load(wrapped) if end else wrapped)
+        value_sum += value if operation == PLUS else -value
+    wrapped = int.from_bytes((value_sum & ((1 << 64) - 1)).to_bytes(8, "little"), "little", signed=True)
+    assert classify(expression + end, "<", starts_with_cfa=False) == Rule(register, wrapped, deref=bool(end))
 
 
 @given(st.binary(max_size=20), st.sampled_from("<>"))
@@ -287,7 +301,7 @@ def test_garbage_has_a_shape_or_none_or_is_an_error(expression: bytes, byte_orde
         except CfiError:
             assert text == f"bytes {expression.hex(' ')}"
         else:
-            assert isinstance(shape, Sum | Load | None)
+            assert isinstance(shape, Rule | int | None)
             assert not text.startswith("bytes")
 
 

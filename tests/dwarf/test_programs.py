@@ -8,6 +8,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_BE, AMD64, Arch
 from cfi2sframe.dwarf.programs import Cfi, read_programs
+from cfi2sframe.elf.cfi import CfiSection
 from cfi2sframe.sources import find_cfi
 from tests.golden.expected import objects
 from tests.support import cfi_asm as asm
@@ -59,6 +60,7 @@ def test_damage_has_the_offset_of_its_instruction(before: int) -> None:
     image = linked(AMD64, fde(0), fde(0x10, bytes(before) + b"\x3e"))
     cfi = cfi_of(image)
     (section,) = cfi.sections
+    assert isinstance(section, CfiSection)
     (damaged,) = cfi.damaged
     error = damaged.failure.error
     assert (error.where, error.offset) == (".eh_frame", bytes(section.data).index(b"\x3e"))
@@ -87,6 +89,7 @@ def test_an_indirect_pointer_is_loaded_from_the_image(arch: Arch) -> None:
         return cfi_of(linked(arch, asm.Fde(cie, vaddr, 16)))
 
     (section,) = cfi_through(0).sections
+    assert isinstance(section, CfiSection)
     cfi = cfi_through(FRAME_VADDR + bytes(section.data).index(word))
     assert list(cfi.entries.starts) == [TEXT_VADDR]
     (damaged,) = cfi_through(0x7FFF_0000).damaged

@@ -13,31 +13,28 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
-from cfi2sframe.dwarf import row_machine
 from cfi2sframe.dwarf.entries import DwarfCie
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.program_cache import ProgramCache
-from cfi2sframe.dwarf.row_machine import Location, run
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    CfiRow,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    RowState,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.machine import RowMachine
+from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning, RowState
 from cfi2sframe.errors import CfiError
+from cfi2sframe.rules import Rule
 from tests.support import cfi_asm as asm
+from tests.support.rules import (
+    CfiRow,
+    at_cfa,
+    at_expression,
+    in_register,
+    is_expression,
+    register_offset,
+    value_at_cfa,
+)
+from tests.support.rules import rows_of as table_rows
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.rules import UnwindTable
+    from cfi2sframe.dwarf.rules import CfaRule, UnwindTable
 
 CODE_ALIGN, DATA_ALIGN = 3, -5
 RA = 200  # needs two bytes as LEB128
@@ -49,17 +46,18 @@ PC_BEGIN, INSTRUCTIONS_VADDR, TABLE_VADDR = 0x5000, 0x9001, 0x20000
 AARCH64 = (AARCH64_LE, AARCH64_BE)
 
 
-def run_by_cache(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
-    cache = ProgramCache(arch, Cutter(0))
-    if location is None:
-        return cache.of(cie).run(instructions)
-    return cache.of(cie, location.bases).run(instructions, location.pc_begin_vaddr, location.instructions_vaddr)
+#: For how many programs the machine is to wait before it looks chunks up.
+patience = 0
 
 
-@pytest.fixture(autouse=True, params=[row_machine.run, run_by_cache], ids=["plain", "cached"])
+@pytest.fixture(autouse=True, params=[1, 0], ids=["interpreted", "looked up"])
 def _each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test runs by the reference and by the cache."""
-    monkeypatch.setitem(globals(), "run", request.param)
+    """Every test runs programs from start to end, and as chunks that are looked up."""
+    monkeypatch.setitem(globals(), "patience", request.param)
+
+
+def run(cie: DwarfCie, instructions: bytes, arch: Arch, location: Location | None = None) -> UnwindTable:
+    return RowMachine(cie, arch, Cutter(patience)).run(instructions, location)
 
 
 def encode(arch: Arch, *instructions: asm.Instruction) -> bytes:
@@ -108,7 +106,7 @@ def usual_cie(arch: Arch, fde_encoding: int = d.DW_EH_PE_absptr) -> DwarfCie:
 
 def start_state(arch: Arch) -> RowState:
     """The rules of `usual_cie`."""
-    return RowState(RegisterOffset(arch.sp_register, 40), AtCfa(-5), AtCfa(-20), NoRule.UNSPECIFIED, RaSigning.NONE)
+    return RowState(register_offset(arch.sp_register, 40), at_cfa(-5), at_cfa(-20), NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
 def location(arch: Arch) -> Location:
@@ -117,7 +115,7 @@ def location(arch: Arch) -> Location:
 
 def rows_of(arch: Arch, *instructions: asm.Instruction, cie: DwarfCie | None = None) -> tuple[CfiRow, ...]:
     cie = usual_cie(arch) if cie is None else cie
-    return run(cie, encode(arch, *instructions), arch, location(arch)).rows
+    return table_rows(run(cie, encode(arch, *instructions), arch, location(arch)))
 
 
 class Case(NamedTuple):
@@ -136,8 +134,8 @@ def table(arch: Arch) -> dict[str, Case]:
     changed = (asm.def_cfa(fp, 999), asm.undefined(fp), asm.undefined(RA), asm.undefined(arch.sp_register))
     signed = start._replace(signing=RaSigning.SIGNED)
     with_pc = start._replace(signing=RaSigning.SIGNED_WITH_PC)
-    in_cfa = start._replace(cfa=RegisterOffset(RA, UNSIGNED))
-    ra_up, ra_down = start._replace(ra=AtCfa(500)), start._replace(ra=AtCfa(-41460))
+    in_cfa = start._replace(cfa=register_offset(RA, UNSIGNED))
+    ra_up, ra_down = start._replace(ra=at_cfa(500)), start._replace(ra=at_cfa(-41460))
     cases = {
         "nop": Case(asm.nop(), start),
         "set_loc": Case(asm.set_loc(PC_BEGIN + 0x1234), start, advance_delta=0x1234),
@@ -147,7 +145,7 @@ def table(arch: Arch) -> dict[str, Case]:
         "advance_loc4": Case(asm.advance4(0x92345678), start, advance_delta=3 * 0x92345678),
         "MIPS_advance_loc8": Case(asm.advance8(0x12345678_9ABCDEF0), start, advance_delta=3 * 0x12345678_9ABCDEF0),
         "offset": Case(
-            asm.offset(fp, UNSIGNED), start._replace(fp=AtCfa(-41460)), of_other_register=asm.offset(5, UNSIGNED)
+            asm.offset(fp, UNSIGNED), start._replace(fp=at_cfa(-41460)), of_other_register=asm.offset(5, UNSIGNED)
         ),
         "offset_extended": Case(
             asm.offset_extended(RA, UNSIGNED), ra_down, of_other_register=asm.offset_extended(OTHER, UNSIGNED)
@@ -157,32 +155,32 @@ def table(arch: Arch) -> dict[str, Case]:
         ),
         "GNU_negative_offset_extended": Case(
             asm.gnu_negative_offset_extended(RA, UNSIGNED),
-            start._replace(ra=AtCfa(41460)),
+            start._replace(ra=at_cfa(41460)),
             of_other_register=asm.gnu_negative_offset_extended(OTHER, UNSIGNED),
         ),
         "val_offset": Case(
             asm.val_offset(RA, UNSIGNED),
-            start._replace(ra=ValueAtCfa(-41460)),
+            start._replace(ra=value_at_cfa(-41460)),
             of_other_register=asm.val_offset(OTHER, UNSIGNED),
         ),
         "val_offset_sf": Case(
             asm.val_offset_sf(RA, SIGNED),
-            start._replace(ra=ValueAtCfa(500)),
+            start._replace(ra=value_at_cfa(500)),
             of_other_register=asm.val_offset_sf(OTHER, SIGNED),
         ),
         "register": Case(
             asm.register(RA, UNSIGNED),
-            start._replace(ra=InRegister(UNSIGNED)),
+            start._replace(ra=in_register(UNSIGNED)),
             of_other_register=asm.register(OTHER, fp),
         ),
         "expression": Case(
             asm.expression(RA, EXPRESSION),
-            start._replace(ra=AtExpression(EXPRESSION)),
+            start._replace(ra=at_expression(EXPRESSION)),
             of_other_register=asm.expression(OTHER, EXPRESSION),
         ),
         "val_expression": Case(
             asm.val_expression(RA, EXPRESSION),
-            start._replace(ra=IsExpression(EXPRESSION)),
+            start._replace(ra=is_expression(EXPRESSION)),
             of_other_register=asm.val_expression(OTHER, EXPRESSION),
         ),
         "undefined": Case(
@@ -191,7 +189,7 @@ def table(arch: Arch) -> dict[str, Case]:
         "same_value": Case(
             # RA's column is not the ABI's, so that RA is in its register.
             asm.same_value(RA),
-            start._replace(ra=InRegister(RA)),
+            start._replace(ra=in_register(RA)),
             of_other_register=asm.same_value(OTHER),
         ),
         "restore": Case(asm.restore(fp), start, (asm.undefined(fp),), of_other_register=asm.restore(5)),
@@ -199,15 +197,15 @@ def table(arch: Arch) -> dict[str, Case]:
             asm.restore_extended(RA), start, (asm.undefined(RA),), of_other_register=asm.restore_extended(OTHER)
         ),
         "def_cfa": Case(asm.def_cfa(RA, UNSIGNED), in_cfa),
-        "def_cfa_sf": Case(asm.def_cfa_sf(RA, SIGNED), start._replace(cfa=RegisterOffset(RA, 500))),
-        "def_cfa_register": Case(asm.def_cfa_register(RA), start._replace(cfa=RegisterOffset(RA, 40))),
+        "def_cfa_sf": Case(asm.def_cfa_sf(RA, SIGNED), start._replace(cfa=register_offset(RA, 500))),
+        "def_cfa_register": Case(asm.def_cfa_register(RA), start._replace(cfa=register_offset(RA, 40))),
         "def_cfa_offset": Case(
-            asm.def_cfa_offset(UNSIGNED), start._replace(cfa=RegisterOffset(arch.sp_register, UNSIGNED))
+            asm.def_cfa_offset(UNSIGNED), start._replace(cfa=register_offset(arch.sp_register, UNSIGNED))
         ),
         "def_cfa_offset_sf": Case(
-            asm.def_cfa_offset_sf(SIGNED), start._replace(cfa=RegisterOffset(arch.sp_register, 500))
+            asm.def_cfa_offset_sf(SIGNED), start._replace(cfa=register_offset(arch.sp_register, 500))
         ),
-        "def_cfa_expression": Case(asm.def_cfa_expression(EXPRESSION), start._replace(cfa=CfaExpression(EXPRESSION))),
+        "def_cfa_expression": Case(asm.def_cfa_expression(EXPRESSION), start._replace(cfa=is_expression(EXPRESSION))),
         "remember_state": Case(asm.remember_state(), start),
         "restore_state": Case(asm.restore_state(), start, (asm.remember_state(), *changed)),
         "GNU_args_size": Case(asm.gnu_args_size(UNSIGNED), start),
@@ -285,10 +283,10 @@ def test_registers_and_advances_in_the_low_six_bits(register: int) -> None:
     cie = make_cie(AMD64, asm.def_cfa(7, 40), asm.same_value(register), ra_register=register)
     instructions = (asm.offset(register, 2), asm.advance0(register), asm.restore(register), asm.def_cfa_offset(48))
     rows = rows_of(AMD64, *instructions, cie=cie)
-    expected = [(0, AtCfa(-10), 40)] if register else []
-    expected_rows = [*expected, (CODE_ALIGN * register, InRegister(register), 48)]
+    expected = [(0, at_cfa(-10), 40)] if register else []
+    expected_rows = [*expected, (CODE_ALIGN * register, in_register(register), 48)]
     found = [(row.start_delta, row.state.ra, row.state.cfa) for row in rows]
-    assert found == [(delta, ra, RegisterOffset(7, offset)) for delta, ra, offset in expected_rows]
+    assert found == [(delta, ra, register_offset(7, offset)) for delta, ra, offset in expected_rows]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +347,7 @@ def cfa_rows(*instructions: asm.Instruction) -> list[tuple[int, int]]:
     """Starts and CFA offsets of AMD64 rows whose CFA is SP + something."""
     pairs = []
     for row in rows_of(AMD64, *instructions):
-        assert isinstance(row.state.cfa, RegisterOffset)
+        assert isinstance(row.state.cfa, Rule)
         assert row.state.cfa.register == AMD64.sp_register
         pairs.append((row.start_delta, row.state.cfa.offset))
     return pairs
@@ -359,8 +357,8 @@ def test_an_advance_in_a_cie_moves_nothing() -> None:
     cie = make_cie(AMD64, asm.def_cfa(7, 8), asm.advance0(5), asm.def_cfa_offset(16))
     rows = rows_of(AMD64, asm.advance0(1), asm.def_cfa_offset(24), cie=cie)
     assert [(row.start_delta, row.state.cfa) for row in rows] == [
-        (0, RegisterOffset(7, 16)),
-        (3, RegisterOffset(7, 24)),
+        (0, register_offset(7, 16)),
+        (3, register_offset(7, 24)),
     ]
 
 
@@ -368,12 +366,12 @@ def test_an_advance_in_a_cie_moves_nothing() -> None:
 def test_the_column_of_ra_without_a_rule(arch: Arch) -> None:
     """The ABI's column has the ABI's default; of any other column the CIE says that RA is there."""
     for column in (arch.ra_register, 5):
-        unspecified = NoRule.UNSPECIFIED if column == arch.ra_register else InRegister(5)
+        unspecified = NoRule.UNSPECIFIED if column == arch.ra_register else in_register(5)
         cie = make_cie(arch, asm.def_cfa(arch.sp_register, 8), ra_register=column)
         steps = (asm.offset(column, 1), asm.advance0(1), asm.restore(column), asm.advance0(1), asm.same_value(column))
         rules = [row.state.ra for row in rows_of(arch, *steps, cie=cie)]
         same = [NoRule.SAME_VALUE] if column == arch.ra_register else []
-        assert rules == [AtCfa(-5), unspecified, *same]
+        assert rules == [at_cfa(-5), unspecified, *same]
         assert run(cie, b"", arch).states[0].ra == unspecified
 
 
@@ -384,9 +382,9 @@ def test_a_column_of_ra_that_is_fp_or_sp(arch: Arch) -> None:
         cie = make_cie(arch, asm.def_cfa(7, 8), ra_register=column)
         steps = (asm.advance0(1), asm.offset(column, 1), asm.advance0(1), asm.same_value(column))
         states = [row.state for row in rows_of(arch, *steps, cie=cie)]
-        assert [state.ra for state in states] == [InRegister(column), AtCfa(-5), InRegister(column)]
+        assert [state.ra for state in states] == [in_register(column), at_cfa(-5), in_register(column)]
         own = [getattr(state, name) for state in states]
-        assert own == [NoRule.UNSPECIFIED, AtCfa(-5), NoRule.SAME_VALUE]
+        assert own == [NoRule.UNSPECIFIED, at_cfa(-5), NoRule.SAME_VALUE]
 
 
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
@@ -396,8 +394,8 @@ def test_restore_in_a_cie_is_no_rule(arch: Arch) -> None:
     define = (asm.def_cfa(sp, 8), asm.offset(fp, 2), asm.undefined(RA), asm.same_value(5), asm.same_value(sp))
     cie = make_cie(arch, *define, asm.restore(fp), asm.restore_extended(RA), asm.restore(5), asm.restore_extended(sp))
     nothing = NoRule.UNSPECIFIED
-    unspecified = RowState(RegisterOffset(sp, 8), InRegister(RA), nothing, nothing, RaSigning.NONE)
-    changed = unspecified._replace(fp=AtCfa(-5), ra=NoRule.UNDEFINED)
+    unspecified = RowState(register_offset(sp, 8), in_register(RA), nothing, nothing, RaSigning.NONE)
+    changed = unspecified._replace(fp=at_cfa(-5), ra=NoRule.UNDEFINED)
     steps = (asm.advance0(1), asm.offset(fp, 1), asm.undefined(RA))
     rows = rows_of(arch, *steps, asm.advance0(1), asm.restore(fp), asm.restore_extended(RA), cie=cie)
     assert [row.state for row in rows] == [unspecified, changed, unspecified]
@@ -407,15 +405,61 @@ def test_restore_in_a_cie_is_no_rule(arch: Arch) -> None:
 def test_any_data_alignment(data_align: int) -> None:
     cie = usual_cie(AMD64)._replace(data_alignment=data_align)
     (row,) = rows_of(AMD64, asm.offset(6, 2), asm.def_cfa_offset_sf(-3), cie=cie)
-    assert row.state.fp == AtCfa(2 * data_align)
-    assert row.state.cfa == RegisterOffset(7, -3 * data_align)
+    assert row.state.fp == at_cfa(2 * data_align)
+    assert row.state.cfa == register_offset(7, -3 * data_align)
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_offsets_are_words(arch: Arch) -> None:
+    """A negative offset as a word without a sign, and products that overflow, are what unwinders make of them."""
+    minus_8 = (1 << 64) - 8
+    assert rows_of(arch, asm.def_cfa_offset(minus_8))[0].state.cfa == register_offset(arch.sp_register, -8)
+    assert rows_of(arch, asm.def_cfa(3, minus_8))[0].state.cfa == register_offset(3, -8)
+    assert rows_of(arch, asm.offset_extended(RA, (1 << 64) - 1))[0].state.ra == at_cfa(5)
+    assert rows_of(arch, asm.val_offset(RA, (1 << 64) - 1))[0].state.ra == value_at_cfa(5)
 
 
 # --- Expressions as CFA -------------------------------------------------------------------------------------
 
 
-def cfa_after(*instructions: asm.Instruction) -> RegisterOffset | CfaExpression | None:
+def cfa_after(*instructions: asm.Instruction) -> CfaRule | None:
     return rows_of(AMD64, *instructions)[-1].state.cfa
+
+
+#: breg31 16; bregx 46 0; lit8; mul; plus: SP + 16 + 8 * VG.
+SCALED = b"\x8f\x10\x92\x2e\x00\x38\x1e\x22"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [SCALED, b"\x8f\x10\x92\x2e\x00\x22", b"\x77\x08\x80\x00\x3f\x1a\x3b\x2a\x33\x24\x22", b"\x77"],
+    ids=["VG", "two registers", "PLT", "damaged"],
+)
+def test_a_register_after_an_expression_that_scales_has_no_offset(expression: bytes) -> None:
+    """Clang's functions with a frame of vectors: the old offset is without the vectors."""
+    changed = (asm.def_cfa_expression(expression), asm.def_cfa_register(6))
+    assert cfa_after(*changed) == UNKNOWN_CFA
+    assert cfa_after(*changed, asm.def_cfa_register(7)) == UNKNOWN_CFA
+    assert cfa_after(*changed, asm.def_cfa_offset(48)) == register_offset(6, 48)
+    assert cfa_after(*changed, asm.def_cfa(7, 16)) == register_offset(7, 16)
+    between = (changed[0], asm.def_cfa_offset(48), changed[1])
+    assert cfa_after(*between) == register_offset(6, 48)
+
+
+def test_a_register_after_an_expression_that_loads_keeps_the_offset() -> None:
+    """*(rsp+152)+8, as in libgcrypt."""
+    loads = asm.def_cfa_expression(b"\x77\x98\x01\x06\x23\x08")
+    assert cfa_after(loads, asm.def_cfa_register(6)) == register_offset(6, 40)
+
+
+def test_an_expression_may_be_the_first_rule_of_the_cfa() -> None:
+    """As libgcc and LLVM's unwinder read it, which then take an offset of 0: nothing says so."""
+    cie = make_cie(AMD64, asm.def_cfa_expression(EXPRESSION))
+    assert rows_of(AMD64, cie=cie)[0].state.cfa == is_expression(EXPRESSION)
+    changed = asm.def_cfa_register(6)
+    assert rows_of(AMD64, changed, cie=cie)[0].state.cfa == UNKNOWN_CFA
+    assert rows_of(AMD64, changed, asm.def_cfa_offset(16), cie=cie)[0].state.cfa == register_offset(6, 16)
+    assert rows_of(AMD64, asm.def_cfa_offset(16), changed, cie=cie)[0].state.cfa == register_offset(6, 16)
 
 
 def test_an_offset_hidden_by_an_expression_makes_no_row() -> None:
@@ -425,8 +469,8 @@ def test_an_offset_hidden_by_an_expression_makes_no_row() -> None:
         *(asm.def_cfa_offset(56), asm.advance0(1), asm.def_cfa_register(6)),
     )
     assert [(row.start_delta, row.state.cfa) for row in rows] == [
-        (0, CfaExpression(EXPRESSION)),
-        (9, RegisterOffset(6, 56)),
+        (0, is_expression(EXPRESSION)),
+        (9, register_offset(6, 56)),
     ]
 
 
@@ -435,11 +479,8 @@ def test_remember_state_keeps_what_an_expression_hides() -> None:
         *(asm.def_cfa_offset(48), asm.def_cfa_expression(EXPRESSION), asm.remember_state(), asm.def_cfa(3, 16)),
         asm.restore_state(),
     )
-    assert cfa_after(*rows) == CfaExpression(EXPRESSION)
-    assert cfa_after(*rows, asm.def_cfa_register(6)) == RegisterOffset(6, 48)
-
-
-# --- remember, restore --------------------------------------------------------------------------------------
+    assert cfa_after(*rows) == is_expression(EXPRESSION)
+    assert cfa_after(*rows, asm.def_cfa_register(6)) == register_offset(6, 48)
 
 
 # --- AArch64's signed return addresses ----------------------------------------------------------------------
@@ -451,6 +492,74 @@ def test_signing_with_the_pc_toggles(arch: Arch) -> None:
     toggle = (asm.advance0(1), asm.aarch64_negate_ra_state_with_pc())
     rows = rows_of(arch, *toggle, *toggle)
     assert [row.state.signing for row in rows] == [RaSigning.NONE, RaSigning.SIGNED_WITH_PC, RaSigning.NONE]
+
+
+LIT0, LIT1, LIT2 = b"\x30", b"\x31", b"\x32"
+RA_SIGN_STATE = 34
+SIGN_RULES = {
+    "plain": (asm.val_expression(RA_SIGN_STATE, LIT0), RaSigning.NONE),
+    "signed": (asm.val_expression(RA_SIGN_STATE, LIT1), RaSigning.SIGNED),
+    "sum": (asm.val_expression(RA_SIGN_STATE, LIT2 + LIT1 + b"\x1c"), RaSigning.SIGNED),
+    "other constant": (asm.val_expression(RA_SIGN_STATE, LIT2), RaSigning.UNKNOWN),
+    "no constant": (asm.val_expression(RA_SIGN_STATE, b"\x8f\x08"), RaSigning.UNKNOWN),
+    "damaged": (asm.val_expression(RA_SIGN_STATE, b"\x8f"), RaSigning.UNKNOWN),
+    "saved": (asm.offset(RA_SIGN_STATE, 1), RaSigning.UNKNOWN),
+    "at the CFA": (asm.val_offset(RA_SIGN_STATE, 0), RaSigning.UNKNOWN),
+    "at an expression": (asm.expression(RA_SIGN_STATE, LIT1), RaSigning.UNKNOWN),
+    "in a register": (asm.register(RA_SIGN_STATE, 3), RaSigning.UNKNOWN),
+    "undefined": (asm.undefined(RA_SIGN_STATE), RaSigning.UNKNOWN),
+    "same value": (asm.same_value(RA_SIGN_STATE), RaSigning.UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("arch", AARCH64, ids=lambda arch: arch.name)
+@pytest.mark.parametrize("name", SIGN_RULES)
+def test_rules_of_ra_sign_state(arch: Arch, name: str) -> None:
+    """AADWARF64, 4.4: it is a register with a value like any other, but that two instructions negate its bits."""
+    rule, signing = SIGN_RULES[name]
+    for before in ((), (asm.aarch64_negate_ra_state(),)):
+        (row,) = rows_of(arch, *before, rule)
+        assert row.state == start_state(arch)._replace(signing=signing)
+
+
+def test_ra_sign_state_is_restored() -> None:
+    negate, rule = asm.aarch64_negate_ra_state(), asm.val_expression(RA_SIGN_STATE, LIT1)
+    restore = asm.restore_extended(RA_SIGN_STATE)
+    rows = rows_of(AARCH64_LE, rule, asm.advance0(1), restore, asm.advance0(1), negate, asm.advance0(1), restore)
+    signed, plain = RaSigning.SIGNED, RaSigning.NONE
+    assert [row.state.signing for row in rows] == [signed, plain, signed, plain]
+    cie = make_cie(AARCH64_LE, asm.def_cfa(31, 0), rule)
+    rows = rows_of(AARCH64_LE, asm.undefined(RA_SIGN_STATE), asm.advance0(1), restore, cie=cie)
+    assert [row.state.signing for row in rows] == [RaSigning.UNKNOWN, signed]
+    cie = make_cie(AARCH64_LE, asm.def_cfa(31, 0), negate)
+    rows = rows_of(AARCH64_LE, negate, asm.advance0(1), restore, cie=cie)
+    assert [row.state.signing for row in rows] == [plain, signed]
+
+
+@pytest.mark.parametrize(
+    "toggle",
+    [asm.aarch64_negate_ra_state(), asm.aarch64_negate_ra_state_with_pc(), asm.aarch64_set_ra_state(1)],
+    ids=["negate", "with the PC", "set"],
+)
+def test_rules_of_ra_sign_state_do_not_mix(toggle: asm.Instruction) -> None:
+    """AADWARF64, 4.4, forbids it. libgcc aborts, and LLVM's unwinder negates a bit of the expression's address."""
+    (row,) = rows_of(AARCH64_LE, asm.val_expression(RA_SIGN_STATE, LIT1), toggle)
+    assert row.state.signing is RaSigning.UNKNOWN
+
+
+def test_register_34_is_like_any_other_elsewhere() -> None:
+    for arch in (AMD64, S390X):
+        assert rows_of(arch, asm.val_expression(RA_SIGN_STATE, LIT1)) == (CfiRow(0, start_state(arch)),)
+
+
+def test_both_ways_to_toggle_mix() -> None:
+    """As in LLVM's unwinder: the bits "signed" and "with the PC" are negated whatever they are."""
+    negate, with_pc = asm.aarch64_negate_ra_state(), asm.aarch64_negate_ra_state_with_pc()
+    instructions = (negate, with_pc, negate, negate, with_pc, asm.aarch64_set_ra_state(2), negate, with_pc)
+    rows = [rows_of(AARCH64_LE, *instructions[: count + 1])[0] for count in range(len(instructions))]
+    plain, signed, signed_with_pc = RaSigning.NONE, RaSigning.SIGNED, RaSigning.SIGNED_WITH_PC
+    expected = [signed, plain, signed_with_pc, plain, signed, signed_with_pc, plain, signed]
+    assert [row.state.signing for row in rows] == expected
 
 
 # --- DW_CFA_set_loc -----------------------------------------------------------------------------------------
@@ -479,7 +588,7 @@ def test_set_loc_in_the_encoding_of_the_cie(arch: Arch, encoding: int, base: int
         operand = asm.sleb128(value) if encoding & 0x0F == d.DW_EH_PE_sleb128 else asm.uleb128(value)
     code = b"\x00\x01" + operand + encode(arch, asm.def_cfa_offset(48))
     program = run(usual_cie(arch, encoding), code, arch, location(arch))
-    assert [row.start_delta for row in program.rows] == [0, 0x111]
+    assert program.starts == (0, 0x111)
     assert program.depends_on_location
     for cut in range(1, len(operand)):
         with pytest.raises(CfiError, match="truncated") as caught:

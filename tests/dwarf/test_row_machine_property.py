@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from operator import ne
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -13,30 +14,27 @@ from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.dwarf import constants as d
 from cfi2sframe.dwarf.entries import CfiTable, DwarfCie, DwarfFde, parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.program_cache import ProgramCache
-from cfi2sframe.dwarf.row_machine import Location, RowMachine
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    CfaRule,
-    CfiRow,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    RegisterRule,
-    RowState,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.machine import RowMachine
+from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.programs import RowMachines
+from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
+from cfi2sframe.rules import Rule
 from tests.support import cfi_asm as asm
 from tests.support import cfi_strategies as cfi
 from tests.support.oracle.compare import row_at
 from tests.support.oracle.elftools_rows import Cfa, ReaderError, fdes_in
+from tests.support.rules import (
+    CfiRow,
+    at_cfa,
+    at_expression,
+    in_register,
+    is_expression,
+    register_offset,
+    rows_of,
+    value_at_cfa,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,20 +61,20 @@ class _Moment(NamedTuple):
     """All rules at one point of a program; `rules` has every register with a rule."""
 
     delta: int
-    cfa: RegisterOffset | CfaExpression | None
+    cfa: CfaRule | None
     rules: dict[int, RegisterRule]
     signed: bool
 
 
 def _register_rule(step: cfi.Step, initial: dict[int, RegisterRule]) -> RegisterRule:
     rules: dict[str, RegisterRule] = {
-        "offset": AtCfa(step.offset),
-        "val_offset": ValueAtCfa(step.offset),
-        "register": InRegister(step.holder),
+        "offset": at_cfa(step.offset),
+        "val_offset": value_at_cfa(step.offset),
+        "register": in_register(step.holder),
         "undefined": NoRule.UNDEFINED,
         "same_value": NoRule.SAME_VALUE,
-        "expression": AtExpression(step.expression),
-        "val_expression": IsExpression(step.expression),
+        "expression": at_expression(step.expression),
+        "val_expression": is_expression(step.expression),
         "restore": initial.get(step.register, NoRule.UNSPECIFIED),
     }
     return rules[step.operation]
@@ -91,13 +89,13 @@ def _after(now: _Moment, step: cfi.Step, initial: dict[int, RegisterRule]) -> _M
         case "negate_ra_state", _:
             return now._replace(signed=not now.signed)
         case "def_cfa", _:
-            return now._replace(cfa=RegisterOffset(step.register, step.offset))
+            return now._replace(cfa=register_offset(step.register, step.offset))
         case "def_cfa_expression", _:
-            return now._replace(cfa=CfaExpression(step.expression))
-        case "def_cfa_register", RegisterOffset(_, offset):
-            return now._replace(cfa=RegisterOffset(step.register, offset))
-        case "def_cfa_offset", RegisterOffset(register, _):
-            return now._replace(cfa=RegisterOffset(register, step.offset))
+            return now._replace(cfa=is_expression(step.expression))
+        case "def_cfa_register", Rule(_, offset):
+            return now._replace(cfa=register_offset(step.register, offset))
+        case "def_cfa_offset", Rule(int(register)):
+            return now._replace(cfa=register_offset(register, step.offset))
         case _:
             return now._replace(rules=now.rules | {step.register: _register_rule(step, initial)})
 
@@ -161,39 +159,36 @@ def _location(fde: DwarfFde, arch: Arch) -> Location:
     return Location(fde.pc_begin_vaddr, SECTION_VADDR + fde.instructions_offset, _bases(arch))
 
 
-class _Plain:
-    """The row machine, made anew for each program."""
+class _New:
+    """A machine that is made anew for each program."""
 
     def __init__(self, arch: Arch) -> None:
         self.arch = arch
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
-        return RowMachine(cie, self.arch).run(instructions, location)
+        return RowMachine(cie, self.arch, WALKS).run(instructions, location)
 
 
-class _Cached:
-    """The cache of a file."""
+class _Shared:
+    """The machines of a file."""
 
     def __init__(self, arch: Arch, cutter: Cutter) -> None:
-        self.cache = ProgramCache(arch, cutter)
+        self.machines = RowMachines(arch, cutter)
 
     def run(self, cie: DwarfCie, instructions: bytes, location: Location | None = None) -> UnwindTable:
-        if location is None:
-            return self.cache.of(cie).run(instructions)
-        programs = self.cache.of(cie, location.bases)
-        return programs.run(instructions, location.pc_begin_vaddr, location.instructions_vaddr)
+        return self.machines.of(cie).run(instructions, location)
 
 
-def _machines(arch: Arch) -> tuple[_Plain, _Cached, _Cached]:
-    """The reference, and the cache: where it hands all programs on, and where it cuts those that it can."""
-    return _Plain(arch), _Cached(arch, WALKS), _Cached(arch, CUTS)
+def _machines(arch: Arch) -> tuple[_New, _Shared, _Shared]:
+    """A machine without memory, those that interpret all programs, and those that look up what they can."""
+    return _New(arch), _Shared(arch, WALKS), _Shared(arch, CUTS)
 
 
 def _check_rows(program: UnwindTable) -> None:
-    deltas = [row.start_delta for row in program.rows]
+    deltas = list(program.starts)
     assert deltas[0] == 0
     assert deltas == sorted(set(deltas))
-    assert all(left.state != right.state for left, right in zip(program.rows, program.rows[1:], strict=False))
+    assert all(map(ne, program.states, program.states[1:]))
 
 
 @pytest.mark.parametrize(("machine", "arch"), MACHINES)
@@ -205,7 +200,7 @@ def test_rows_are_what_the_steps_mean(machine: cfi.Machine, arch: Arch, data: st
     assert (fde.pc_begin_vaddr, fde.pc_range) == (program.fde.pc_begin, program.fde.size)
     for row_machine in _machines(arch):
         found = row_machine.run(fde.cie, fde.instructions, _location(fde, arch))
-        assert found.rows == evaluate(program)
+        assert rows_of(found) == evaluate(program)
         assert not found.depends_on_location
         _check_rows(found)
 
@@ -221,15 +216,15 @@ def _state_told(row: Row, machine: cfi.Machine) -> RowState:
             case "undefined" | "same_value":
                 return NoRule.UNDEFINED if told.kind == "undefined" else NoRule.SAME_VALUE
             case "at_cfa" | "cfa_plus":
-                return AtCfa(told.value) if told.kind == "at_cfa" else ValueAtCfa(told.value)
+                return at_cfa(told.value) if told.kind == "at_cfa" else value_at_cfa(told.value)
             case "register":
-                return InRegister(told.value)
+                return in_register(told.value)
         assert told.code is not None
-        return AtExpression(told.code) if told.kind == "at_expression" else IsExpression(told.code)
+        return at_expression(told.code) if told.kind == "at_expression" else is_expression(told.code)
 
     cfa: CfaRule | None = None
     if row.cfa is not None:
-        cfa = RegisterOffset(*row.cfa) if isinstance(row.cfa, Cfa) else CfaExpression(row.cfa.code or b"")
+        cfa = register_offset(*row.cfa) if isinstance(row.cfa, Cfa) else is_expression(row.cfa.code or b"")
     return RowState(cfa, rule(machine.ra), rule(machine.fp), rule(machine.sp), RaSigning.NONE)
 
 
@@ -248,7 +243,7 @@ def test_rows_are_those_of_pyelftools(machine: cfi.Machine, arch: Arch, data: st
     assume(told.rows)
     fde = _read(program, arch)
     assert (told.pc_begin_vaddr, told.pc_end_vaddr - told.pc_begin_vaddr) == (fde.pc_begin_vaddr, fde.pc_range)
-    rows = RowMachine(fde.cie, arch).run(fde.instructions, _location(fde, arch)).rows
+    rows = rows_of(RowMachine(fde.cie, arch, WALKS).run(fde.instructions, _location(fde, arch)))
     deltas = {row.start_delta for row in rows} | {row.pc_vaddr - told.pc_begin_vaddr for row in told.rows}
     for delta in sorted(deltas):
         theirs = row_at(told.rows, told.pc_begin_vaddr + delta)
@@ -266,7 +261,7 @@ def test_one_machine_for_many_programs(machine: cfi.Machine, arch: Arch, data: s
     # Twice: what was interpreted once is looked up the second time.
     for shared in _machines(arch) * 2:
         for program, fde in zip(programs, fdes, strict=True):
-            assert shared.run(fde.cie, fde.instructions, _location(fde, arch)).rows == evaluate(program)
+            assert rows_of(shared.run(fde.cie, fde.instructions, _location(fde, arch))) == evaluate(program)
 
 
 @pytest.mark.parametrize(("machine", "arch"), MACHINES)
@@ -281,7 +276,7 @@ def test_rules_of_untracked_registers_change_no_row(machine: cfi.Machine, arch: 
     longer = program.fde._replace(instructions=(*instructions[:place], extra, *instructions[place:]))
     fde = _read(program._replace(fde=longer), arch)
     for row_machine in _machines(arch):
-        assert row_machine.run(fde.cie, fde.instructions).rows == evaluate(program)
+        assert rows_of(row_machine.run(fde.cie, fde.instructions)) == evaluate(program)
 
 
 # --- What DWARF does not allow, and unwinders agree on ------------------------------------------------------
@@ -311,7 +306,7 @@ def _cie(code: bytes) -> DwarfCie:
 def test_an_expression_hides_register_and_offset(steps: list[asm.Instruction]) -> None:
     """After an expression a new offset is kept, and a new register ends the expression with it (libgcc, readelf)."""
     register, offset, expression, delta = 7, 8, None, 0
-    expected: dict[int, RegisterOffset | CfaExpression] = {0: RegisterOffset(7, 8)}
+    expected: dict[int, CfaRule] = {0: register_offset(7, 8)}
     for step in steps:
         values = [operand.value for operand in step.operands]
         if step.opcode == d.DW_CFA_def_cfa:
@@ -324,17 +319,17 @@ def test_an_expression_hides_register_and_offset(steps: list[asm.Instruction]) -
             expression = step.tail
         else:
             delta += step.opcode & 0x3F
-        expected[delta] = RegisterOffset(register, offset) if expression is None else CfaExpression(expression)
+        expected[delta] = register_offset(register, offset) if expression is None else is_expression(expression)
     plain, handed_on, program = (
         machine.run(_cie(_code([asm.def_cfa(7, 8)])), _code(steps)) for machine in _machines(AMD64)
     )
     assert plain == handed_on == program
     _check_rows(program)
-    changes: list[tuple[int, RegisterOffset | CfaExpression | None]] = []
+    changes: list[tuple[int, CfaRule | None]] = []
     for where, cfa in sorted(expected.items()):
         if not changes or changes[-1][1] != cfa:
             changes.append((where, cfa))
-    assert [(row.start_delta, row.state.cfa) for row in program.rows] == changes
+    assert [(row.start_delta, row.state.cfa) for row in rows_of(program)] == changes
 
 
 # --- Garbage ------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 
 from cfi2sframe.budget import BASE_STEPS
 from cfi2sframe.dwarf.entries import CfiTable, parse_entries
-from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.row_machine import Location, run
+from cfi2sframe.dwarf.machine import RowMachine
+from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.cfi import CfiKind, CfiSection, relocated_bytes
 from cfi2sframe.elf.image import ElfImage, SectionOffset
@@ -88,7 +88,7 @@ def only(sections: tuple[CfiSection, ...]) -> CfiSection:
 def sections_of(image: ElfImage, kind: CfiKind | None = None) -> tuple[CfiSection, ...]:
     found = find_cfi(image, kind)
     assert found.unread == ()
-    return found.sections
+    return tuple(section for section in found.sections if isinstance(section, CfiSection))
 
 
 def section_header(data: bytes, index: int) -> int:
@@ -524,7 +524,7 @@ def read_all(data: bytes) -> int:
             image.holds_code(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range)
             location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
             try:
-                count += bool(run(fde.cie, fde.instructions, image.arch, location).rows)
+                count += bool(RowMachine(fde.cie, image.arch).run(fde.instructions, location).states)
             except CfiError:
                 continue
     return count

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from cfi2sframe.dwarf.entries import parse_entries
 from cfi2sframe.dwarf.instructions import Cutter
-from cfi2sframe.dwarf.pointer import PointerBases
-from cfi2sframe.dwarf.program_cache import ProgramCache
-from cfi2sframe.dwarf.row_machine import Location
-from cfi2sframe.dwarf.row_machine import run as run_plainly
+from cfi2sframe.dwarf.machine import RowMachine
+from cfi2sframe.dwarf.pointer import Location, PointerBases
+from cfi2sframe.dwarf.programs import RowMachines
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
 from tests.fuzz import seeds as make
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cfi2sframe.dwarf.entries import DwarfFde
-    from cfi2sframe.dwarf.rules import UnwindTable
 
 _VADDR = 0x400000
 
@@ -46,31 +44,26 @@ def run(data: bytes) -> None:
         table = parse_entries(section, bases)
     except CfiError:
         return
-    cache = ProgramCache(arch, Cutter(0))
+    plain, quick = Cutter(1 << 60), RowMachines(arch, Cutter(0))
     for fde in table.fdes:
         expect(0 <= fde.pc_begin_vaddr < 1 << 64, f"pc_begin 0x{fde.pc_begin_vaddr:x}")
         expect(0 <= fde.pc_range < 1 << 64, f"pc_range {fde.pc_range}")
         location = Location(fde.pc_begin_vaddr, section.vaddr + fde.instructions_offset, bases)
-        plain = _answer(partial(run_plainly, fde.cie, fde.instructions, arch, location))
-        cached = _answer(partial(run_by_cache, cache, fde, location))
-        expect(plain == cached, f"machine and cache differ for {fde.instructions.hex()}: {plain}, {cached}")
+        interpreted = _answer(partial(RowMachine, fde.cie, arch, plain), fde, location)
+        looked_up = _answer(partial(quick.of, fde.cie), fde, location)
+        both = f"{interpreted}, {looked_up}"
+        expect(interpreted == looked_up, f"the two ways differ for {fde.instructions.hex()}: {both}")
 
 
-def run_by_cache(cache: ProgramCache, fde: DwarfFde, location: Location) -> UnwindTable:
-    programs = cache.of(fde.cie, location.bases)
-    return programs.run(fde.instructions, location.pc_begin_vaddr, location.instructions_vaddr)
-
-
-def _answer(run_program: Callable[[], UnwindTable]) -> object:
+def _answer(machine: Callable[[], RowMachine], fde: DwarfFde, location: Location) -> object:
     try:
-        table = run_program()
+        table = machine().run(fde.instructions, location)
     except CfiError as error:
         return error.reason.removeprefix("in its CIE: ")
-    rows = table.rows
-    expect(rows[0].start_delta == 0, "the first row starts late")
-    for before, after in islice(pairwise(rows), 1000):
-        expect(before.start_delta < after.start_delta, f"row starts {before.start_delta}, {after.start_delta}")
-        expect(before.state != after.state, "two equal rows, one after the other")
+    expect(table.starts[0] == 0, "the first row starts late")
+    for before, after in islice(pairwise(zip(table.starts, table.states, strict=True)), 1000):
+        expect(before[0] < after[0], f"row starts {before[0]}, {after[0]}")
+        expect(before[1] != after[1], "two equal rows, one after the other")
     return table
 
 

@@ -16,9 +16,10 @@ from cfi2sframe.api import convert, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.errors import BudgetError, InputError
 from cfi2sframe.reasons import SkipReason, UnreadSource
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support import cfi_asm as asm
 from tests.support.go_table import (
@@ -44,7 +45,7 @@ DEPTHS = ((4, 0), (24, 16), (4, 0))
 
 
 def cfi_of(arch: Arch, *functions: GoFunction, end: int = 0x100, magic: int = GO_1_18) -> Cfi:
-    image = load(go_file(arch, GoTable(functions, end, magic)), "go")
+    image = load(go_file(arch, GoTable(functions, end, magic), code_size=max(end, 0x1000)), "go")
     return read_programs(image, find_cfi(image))
 
 
@@ -52,8 +53,8 @@ def rows(entry: CfiEntry) -> list[tuple[int, object, object]]:
     """Return the start, the CFA's offset from SP, and the RA's offset from the CFA of each row."""
     result: list[tuple[int, object, object]] = []
     for start, state in zip(entry.program.table.starts, entry.program.table.states, strict=True):
-        cfa = state.cfa.offset if isinstance(state.cfa, RegisterOffset) else state.cfa
-        result.append((start, cfa, state.ra.offset if isinstance(state.ra, AtCfa) else state.ra))
+        cfa = state.cfa.offset if isinstance(state.cfa, Rule) else state.cfa
+        result.append((start, cfa, state.ra.offset if isinstance(state.ra, Rule) else state.ra))
     return result
 
 
@@ -139,6 +140,27 @@ def test_functions_without_true_depths(arch: Arch, function: GoFunction) -> None
     assert account(conversion).left_out[0].name == function.name
     assert account(conversion).sources[0].described == 1
     assert verify(convert(image)).is_clean
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_a_switch_of_stacks_has_no_rule_in_debug_frame_either(arch: Arch) -> None:
+    """Go's .debug_frame keeps one rule all through such functions. For others, it is the better source."""
+    switch, other = GoFunction(0, DEPTHS, "runtime.systemstack.abi0", SP_WRITE), GoFunction(64, DEPTHS)
+    cie = cie_of(arch, augmentation="")
+    fdes = [asm.Fde(cie, TEXT_VADDR + start, 32, ()) for start in (0, 64)]
+    order = arch.byte_order == "<"
+    frame = asm.Section(".debug_frame", asm.EhFrame(tuple(fdes), little_endian=order, debug_frame=True).assemble())
+    image = load(go_file(arch, GoTable((switch, other), 0x60), frame), "go")
+    conversion = convert_checked(image)
+    ((entry, skip),) = conversion.left_out
+    assert (entry.section.name, entry.fde.pc_begin_vaddr) == (".gopclntab", TEXT_VADDR)
+    assert skip.reason is SkipReason.CFA_UNDEFINED
+    assert account(conversion).left_out[0].name == switch.name
+    (function,) = conversion.section.functions
+    assert (function.start_vaddr, len(function.body.starts)) == (TEXT_VADDR + 64, 1)
+    assert verify(convert(image)).is_clean
+    dropped = {conversion.cfi.entries[number].section.name for number in conversion.code_map.dropped}
+    assert dropped == {".debug_frame", ".gopclntab"}
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from cfi2sframe.dwarf.rules import CfaExpression
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.plt.scan_records import CfiSpan
 from cfi2sframe.plt.scan_stubs import scan_stubs
 from cfi2sframe.plt.stub_reasons import StubReason
 from tests.support import elf_asm
+from tests.support.rules import is_expression
 from tests.support.stubs import handmade
 from tests.support.stubs.handmade import (
     EVERYWHERE,
@@ -208,7 +208,7 @@ def _lazy_cfi(image: ElfImage, *, threshold: int = 11) -> StubScan:
             return CfiSpan(PLT_VADDR + 6, sp_plus(16))
         if pc < PLT_VADDR + 16:
             return CfiSpan(PLT_VADDR + 16, sp_plus(24))
-        return CfiSpan(EVERYWHERE, handmade.row_state(CfaExpression(expression)))
+        return CfiSpan(EVERYWHERE, handmade.row_state(is_expression(expression)))
 
     return scan_stubs(image, 3, cfi_at)
 

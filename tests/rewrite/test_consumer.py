@@ -19,13 +19,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from cfi2sframe import Options, convert, load
-from cfi2sframe.dwarf.rules import AtExpression, InRegister, RegisterOffset, RowState
+from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.emit import check, emit
+from cfi2sframe.rules import Rule
 from tests.support.emitted import run
 from tests.support.needs import need
+from tests.support.rules import register_offset, state_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cfi2sframe.dwarf.rules import RowState
 
 pytestmark = pytest.mark.oracle
 
@@ -169,7 +173,8 @@ def _has_sp_of_its_caller(module: Path, vaddr: int) -> bool:
     if found is None:
         return False
     state = found[1]
-    return isinstance(state.sp, InRegister) or state.cfa == RegisterOffset(load(str(module)).arch.sp_register, 0)
+    is_sp = register_offset(load(str(module)).arch.sp_register, 0)
+    return (isinstance(state.sp, Rule) and state.sp.is_register) or state.cfa == is_sp
 
 
 def _entry_and_state(module: Path, vaddr: int) -> tuple[str, RowState] | None:
@@ -180,7 +185,7 @@ def _entry_and_state(module: Path, vaddr: int) -> tuple[str, RowState] | None:
     for entry in convert(image, Options(version=3)).cfi.entries:
         start = entry.fde.pc_begin_vaddr
         if start <= vaddr < start + entry.fde.pc_range:
-            state = [row.state for row in entry.program.table.rows if row.start_delta <= vaddr - start][-1]
+            state = state_at(entry.program.table, vaddr - start)
             return image.names_of([start]).get(start, ""), state
     return None
 
@@ -193,7 +198,7 @@ def _has_wrong_cfi(module: Path, vaddr: int) -> bool:
     if name in ENTERS_LANDING_PADS and module.name.startswith("libgcc_s"):
         return True
     # GCC's epilogue of a realigned stack: `leave` has restored FP, and the rule goes on to find it by FP.
-    return isinstance(state.fp, AtExpression) and isinstance(state.cfa, RegisterOffset)
+    return isinstance(state.fp, Expression) and state.fp.deref and isinstance(state.cfa, Rule)
 
 
 def _check(report: Report, version: int, least: int) -> None:

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from cfi2sframe.code import derive as door
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.records import Derived, DerivedFunction, Underived
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    CfaExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    RowState,
-    TableBuilder,
-    UnwindTable,
-)
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, TableBuilder, UnwindTable
+from tests.support.rules import at_cfa, is_expression, register_offset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,8 +31,8 @@ class Asked(NamedTuple):
 def leaf_state(arch: Arch, pushed: int = 0) -> RowState:
     """Return the state of a function that has pushed some bytes since its entry."""
     entry = {"AMD64": 8, "s390x": 160}.get(arch.name, 0)
-    ra = AtCfa(arch.fixed_ra_offset) if arch.fixed_ra_offset else NoRule.UNSPECIFIED
-    cfa = RegisterOffset(arch.sp_register, entry + pushed)
+    ra = at_cfa(arch.fixed_ra_offset) if arch.fixed_ra_offset else NoRule.UNSPECIFIED
+    cfa = register_offset(arch.sp_register, entry + pushed)
     return RowState(cfa, ra, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
@@ -49,7 +41,7 @@ def table_of(arch: Arch, *rows: tuple[int, int | None]) -> UnwindTable:
     builder = TableBuilder()
     for start, pushed in rows:
         state = leaf_state(arch, pushed or 0)
-        builder.add(start, state if pushed is not None else state._replace(cfa=CfaExpression(b"\x30\x31\x1a")))
+        builder.add(start, state if pushed is not None else state._replace(cfa=is_expression(b"\x30\x31\x1a")))
     return builder.table()
 
 

@@ -9,24 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.arch import S390X
-from cfi2sframe.dwarf.rules import (
-    AtCfa,
-    AtExpression,
-    CfaExpression,
-    InRegister,
-    IsExpression,
-    NoRule,
-    RaSigning,
-    RegisterOffset,
-    ValueAtCfa,
-)
+from cfi2sframe.dwarf.expression import Expression
+from cfi2sframe.dwarf.rules import NoRule, RaSigning
+from cfi2sframe.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.dwarf.rules import RegisterRule, RowState
-    from cfi2sframe.sframe.model import FrameState, Rule
+    from cfi2sframe.sframe.model import FrameState
 
 
 WORD: Final = 1 << 64
@@ -153,24 +145,21 @@ def rule_value(rule: RegisterRule, cfa: int | None, arch: Arch, own: int) -> int
     match rule:
         case NoRule():
             return own
-        case AtCfa(offset):
-            return memory(cfa + offset)
-        case ValueAtCfa(offset):
-            return (cfa + offset) % WORD
-        case InRegister(register):
-            return register_value(register)
-        case AtExpression(expression):
-            address = evaluate(expression, arch.byte_order, [cfa])
-            return None if address is None else memory(address)
-        case IsExpression(expression):
-            return evaluate(expression, arch.byte_order, [cfa])
+        case Rule(register, offset, deref):
+            value = (cfa if register is None else register_value(register)) + offset
+            return memory(value) if deref else value % WORD
+        case Expression(code, deref):
+            found = evaluate(code, arch.byte_order, [cfa])
+            return memory(found) if deref and found is not None else found
 
 
 def cfa_value(state: RowState, arch: Arch) -> int | None:
     """Return DWARF's CFA; None where it cannot be known."""
-    if isinstance(state.cfa, RegisterOffset):
+    if isinstance(state.cfa, Rule):
+        assert state.cfa.register is not None
+        assert not state.cfa.deref
         return (register_value(state.cfa.register) + state.cfa.offset) % WORD
-    return evaluate(state.cfa.expression, arch.byte_order, []) if isinstance(state.cfa, CfaExpression) else None
+    return None if state.cfa is None else evaluate(state.cfa.code, arch.byte_order, [])
 
 
 def dwarf_values(state: RowState, arch: Arch) -> Values | None:
@@ -191,10 +180,12 @@ def dwarf_values(state: RowState, arch: Arch) -> Values | None:
 
 def is_sp_of_abi(state: RowState, arch: Arch) -> bool:
     """Whether SP is saved in s390x's stack frame; made-up memory does not know that this is CFA - 160 by the ABI."""
-    if isinstance(state.sp, InRegister) and state.cfa is not None:
-        base = state.cfa.expression[0] - 0x70 if isinstance(state.cfa, CfaExpression) else state.cfa.register
-        return arch is S390X and base in (arch.sp_register, arch.fp_register)
-    return arch is S390X and isinstance(state.sp, AtCfa)
+    if arch is not S390X or not isinstance(state.sp, Rule):
+        return False
+    if state.sp.register is not None and state.cfa is not None:
+        base = state.cfa.code[0] - 0x70 if isinstance(state.cfa, Expression) else state.cfa.register
+        return base in (arch.sp_register, arch.fp_register)
+    return state.sp.deref
 
 
 def sframe_values(state: FrameState, arch: Arch) -> Values | None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterOffset, ValueAtCfa
+from cfi2sframe.dwarf.rules import NoRule
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
+from tests.support.rules import in_register
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,15 +115,15 @@ def _meaning(entry: CfiEntry, delta: int, image: ElfImage) -> tuple[object, ...]
     """Return the caller's SP, counted from this frame's, and where the RA is, counted from the caller's SP."""
     table = entry.program.table
     state: RowState = table.states[[start <= delta for start in table.starts].count(True) - 1]
-    if not isinstance(state.cfa, RegisterOffset):
+    if not isinstance(state.cfa, Rule):
         return (state.cfa,)
     # Where no rule says otherwise, the ABI has the caller's SP at a fixed distance from the CFA.
     sp_from_cfa = image.arch.sp_offset_from_cfa
-    if isinstance(state.sp, ValueAtCfa):
+    if isinstance(state.sp, Rule) and state.sp.register is None and not state.sp.deref:
         sp_from_cfa = state.sp.offset
     ra: object = state.ra
-    if isinstance(state.ra, AtCfa):
+    if isinstance(state.ra, Rule) and state.ra.is_saved_at_cfa:
         ra = state.ra.offset - sp_from_cfa
-    elif state.ra in (NoRule.SAME_VALUE, NoRule.UNSPECIFIED, InRegister(image.arch.ra_register)):
+    elif state.ra in (NoRule.SAME_VALUE, NoRule.UNSPECIFIED, in_register(image.arch.ra_register)):
         ra = "register"
     return (state.cfa.register, state.cfa.offset + sp_from_cfa, ra)

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.conversion import Options, convert_image
+from cfi2sframe.dwarf.row_section import RowSection
 from cfi2sframe.errors import RequestError
 from cfi2sframe.gnu.layout import gnu_sections
 from cfi2sframe.intern import distinct
@@ -82,7 +83,7 @@ def measure(image: ElfImage, request: Request = ALL_VERSIONS) -> FileSizes:
             continue
         gnu = gnu or gnu_sections(image, conversion.cfi, conversion.code_map)
         source = conversion.cfi.source_names
-        cfi_size = sum(len(section.data) for section in conversion.cfi.sections)
+        cfi_size = sum(section.size for section in conversion.cfi.sections)
         fde_count = conversion.cfi.fde_count
         code_padding = sum(conversion.code_map.padding.sizes.values())
         versions.append(
@@ -279,7 +280,9 @@ def _named(conversion: Conversion, numbers: Iterable[int], sizes: Counter[int]) 
 
 
 def fde_size(entry: CfiEntry, byte_order: str) -> int:
-    """Return the bytes of an FDE with its length field (DWARF 5, 7.2.2)."""
+    """Return the bytes of an FDE with its length field (DWARF 5, 7.2.2); 0 for what is no FDE in the file."""
+    if isinstance(entry.section, RowSection):
+        return 0
     data, offset = entry.section.data, entry.fde.offset
     length: int = struct.unpack_from(byte_order + "I", data, offset)[0]
     if length != 0xFFFFFFFF:

@@ -23,8 +23,9 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.derive import derive
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RegisterOffset
+from cfi2sframe.dwarf.rules import NoRule
 from cfi2sframe.elf.ranges import Span
+from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support.needs import need
 
@@ -122,13 +123,13 @@ def shown(row: RowState | None) -> str:
     if row is None:
         return "nothing"
     cfa = row.cfa
-    if isinstance(cfa, RegisterOffset):
+    if isinstance(cfa, Rule):
         text = f"CFA=r{cfa.register}{cfa.offset:+d}"
     else:
-        text = f"CFA={cfa.expression.hex()}" if isinstance(cfa, CfaExpression) else "no CFA"
+        text = f"CFA={cfa.code.hex()}" if cfa is not None else "no CFA"
     for name, rule in (("RA", row.ra), ("FP", row.fp)):
         if rule is not NoRule.UNSPECIFIED:
-            text += f" {name}={f'c{rule.offset:+d}' if isinstance(rule, AtCfa) else rule}"
+            text += f" {name}={f'c{rule.offset:+d}' if isinstance(rule, Rule) and rule.is_saved_at_cfa else rule}"
     return text + (f" {row.signing.name}" if row.signing else "")
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
+from tests.support.rules import at_cfa, register_offset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,9 +84,9 @@ class _Frame(NamedTuple):
     has_frame: bool = False
 
     def row(self) -> RowState:
-        cfa = RegisterOffset(_RBP, 16) if self.depth is None else RegisterOffset(_RSP, self.depth)
-        fp = NoRule.UNSPECIFIED if self.saved_fp is None else AtCfa(self.saved_fp)
-        return RowState(cfa, AtCfa(-8), fp, NoRule.UNSPECIFIED, RaSigning.NONE)
+        cfa = register_offset(_RBP, 16) if self.depth is None else register_offset(_RSP, self.depth)
+        fp = NoRule.UNSPECIFIED if self.saved_fp is None else at_cfa(self.saved_fp)
+        return RowState(cfa, at_cfa(-8), fp, NoRule.UNSPECIFIED, RaSigning.NONE)
 
     def deeper(self, size: int) -> _Frame:
         return self._replace(depth=None if self.depth is None else self.depth + size)

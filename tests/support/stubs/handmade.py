@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe import load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.dwarf.rules import AtCfa, NoRule, RaSigning, RegisterOffset, RowState
+from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState
 from cfi2sframe.elf.constants import ET_DYN, PF_R, PF_X, PT_DYNAMIC, PT_LOAD, SHF_ALLOC, SHF_EXECINSTR
 from cfi2sframe.plt.scan_records import CfiSpan
 from tests.support import elf_asm
+from tests.support.rules import at_cfa, register_offset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,12 +91,12 @@ def no_cfi(_pc: int) -> CfiSpan:
 
 def row_state(cfa: CfaRule) -> RowState:
     """A row of AMD64 that saves nothing but RA."""
-    return RowState(cfa, AtCfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
+    return RowState(cfa, at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
 
 def sp_plus(offset: int) -> RowState:
     """The row CFA = rsp + offset."""
-    return row_state(RegisterOffset(7, offset))
+    return row_state(register_offset(7, offset))
 
 
 def depth_at(functions: Sequence[Function], pc: int) -> int | None:

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CFI that has rows from the start, and no bytes to be parsed: Go's table, and what instructions say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.dwarf import constants as d
+from cfi2sframe.dwarf.entries import CfiFailure, DwarfCie, DwarfFde
+from cfi2sframe.dwarf.rules import UnwindTable  # noqa: TC001 - part of a NamedTuple's fields
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.cfi import CfiKind, Relocation
+
+
+class RowFunction(NamedTuple):
+    """A function of some bytes at a virtual address, and its rows; the flags are those of a CIE."""
+
+    start_vaddr: int
+    size: int
+    table: UnwindTable
+    is_signal_frame: bool = False
+    uses_b_key: bool = False
+
+
+class RowSection(NamedTuple):
+    """The functions of one source, in the place of a `CfiSection`.
+
+    `size` is what the file has for them in bytes. `relocations` has, in an object, what gives a function's start, by
+    the function's number. `damaged` has the functions that cannot be read: offsets in the file's section, and what is
+    wrong. `names` has names that the source gives to functions, with their addresses, for reports.
+    """
+
+    name: str
+    kind: CfiKind
+    functions: tuple[RowFunction, ...]
+    size: int = 0
+    relocations: dict[int, Relocation] = {}  # noqa: RUF012 - never changed
+    damaged: tuple[tuple[int, str], ...] = ()
+    names: tuple[tuple[int, str], ...] = ()
+
+
+class RowFdes:
+    """The functions of a `RowSection` as FDEs, whose offsets are their numbers, and that have no instructions."""
+
+    failures: tuple[CfiFailure, ...] = ()
+
+    def __init__(self, section: RowSection, arch: Arch) -> None:
+        self.section = section
+        self._cies = {(signal, key): _cie(arch, signal, key) for signal in (False, True) for key in (False, True)}
+
+    @property
+    def cies(self) -> tuple[DwarfCie, ...]:
+        """The CIEs that the FDEs may have."""
+        return tuple(self._cies.values())
+
+    def fdes(self) -> Iterator[DwarfFde]:
+        """Yield the functions as FDEs."""
+        return map(self.fde_at, range(len(self.section.functions)))
+
+    def fde_at(self, number: int) -> DwarfFde:
+        """Return the function of a number as an FDE."""
+        function = self.section.functions[number]
+        cie = self._cies[function.is_signal_frame, function.uses_b_key]
+        return DwarfFde(number, cie, function.start_vaddr, function.size, b"", 0, number)
+
+
+def _cie(arch: Arch, is_signal_frame: bool, uses_b_key: bool) -> DwarfCie:  # noqa: FBT001 - a row's flags
+    return DwarfCie(
+        version=3,
+        augmentation="",
+        code_alignment=1,
+        data_alignment=1,
+        ra_register=arch.ra_register,
+        fde_encoding=d.DW_EH_PE_absptr,
+        lsda_encoding=d.DW_EH_PE_omit,
+        is_signal_frame=is_signal_frame,
+        uses_b_key=uses_b_key,
+        instructions=b"",
+    )

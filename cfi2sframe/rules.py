@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rule: how a value follows from a register or from the CFA, by a sum and at most one load.
+
+SFrame has no other rules. DWARF's simple rules have this form too; what else it has are expressions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+
+
+def rule_text(register: str | None, offset: int, *, deref: bool) -> str:
+    """Return a rule as readelf writes it for SFrame and for CFI.
+
+    `rsp+16` is a value and `(rbp-8)` what is saved there; from the CFA (`register` is None), `v-16` is a value and
+    `c-8` what is saved there.
+    """
+    if register is None:
+        return f"{'c' if deref else 'v'}{offset:+d}"
+    text = f"{register}{offset:+d}"
+    return f"({text})" if deref else text
+
+
+class NamedRule(NamedTuple):
+    """A `Rule` whose register has the assembler's name instead of DWARF's number."""
+
+    register: str | None
+    offset: int
+    deref: bool
+
+    def __repr__(self) -> str:
+        return rule_text(self.register, self.offset, deref=self.deref)
+
+
+class Rule(NamedTuple):
+    """`value = base + offset`, or with `deref` `value = *(base + offset)`.
+
+    The base is a register, by its DWARF number, or the CFA when `register` is None. Offsets count bytes.
+    """
+
+    register: int | None
+    offset: int
+    deref: bool
+
+    def __repr__(self) -> str:
+        name = None if self.register is None else f"r{self.register}"
+        return rule_text(name, self.offset, deref=self.deref)
+
+    @property
+    def is_saved_at_cfa(self) -> bool:
+        """Whether the value is in memory at a constant distance from the CFA."""
+        return self.register is None and self.deref
+
+    @property
+    def is_register(self) -> bool:
+        """Whether the value is that of a register."""
+        return self.register is not None and self.offset == 0 and not self.deref
+
+    def named(self, arch: Arch) -> NamedRule:
+        """Return the rule with its register's name."""
+        name = None if self.register is None else arch.register_name(self.register)
+        return NamedRule(name, self.offset, self.deref)
+
+    def equation(self, arch: Arch) -> str:
+        """Return the rule as an equation's right side, such as `rsp+16`, `*(rbp-8)` or `c-16`."""
+        base = "c" if self.register is None else arch.register_name(self.register)
+        text = f"{base}{self.offset:+d}" if self.offset or not self.deref else base
+        return f"*({text})" if self.deref else text
