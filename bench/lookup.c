@@ -3,7 +3,8 @@
 
    lookup MODULE ADDRESSES ROUNDS BATCHES (NAME VADDR SECTION)...
 
-   MODULE is loaded; its constructors run, nothing else of it.  ADDRESSES is a
+   MODULE is loaded; its constructors run, nothing else of it.  "-": there is
+   none, and no look-up in DWARF's tables.  ADDRESSES is a
    file of 64-bit virtual addresses in random order.  Each SECTION is a raw
    section made for virtual address VADDR.  First every address is looked up in
    every way, and the answers are compared.  Then come ROUNDS rounds; ROUNDS 0
@@ -380,11 +381,14 @@ int main(int argc, char **argv)
   static struct inputs inputs;
   unsigned rounds, batches, round;
   size_t size;
+  bool has_module;
   int index;
 
   if (argc < 8 || (argc - 5) % 3 != 0 || argc > 5 + 3 * MAX_LAYOUTS)
     fail("MODULE ADDRESSES ROUNDS BATCHES (NAME VADDR SECTION)...", "usage");
-  inputs.module_bias = load_module(argv[1]);
+  has_module = strcmp(argv[1], "-") != 0;
+  if (has_module)
+    inputs.module_bias = load_module(argv[1]);
   inputs.addresses = read_file(argv[2], &size);
   inputs.address_count = size / sizeof *inputs.addresses;
   rounds = (unsigned)strtoul(argv[3], NULL, 10);
@@ -401,8 +405,10 @@ int main(int argc, char **argv)
     inputs.ways[inputs.way_count++] =
         (struct way){layout->name, layout, false};
   }
-  inputs.ways[inputs.way_count++] = (struct way){"find-fde", NULL, false};
-  inputs.ways[inputs.way_count++] = (struct way){"dwarf", NULL, true};
+  if (has_module) {
+    inputs.ways[inputs.way_count++] = (struct way){"find-fde", NULL, false};
+    inputs.ways[inputs.way_count++] = (struct way){"dwarf", NULL, true};
+  }
   if (batches < 1 || batches > MAX_BATCHES)
     fail("not a number of batches from 1 to 1000", argv[4]);
   if (inputs.address_count == 0)

@@ -13,6 +13,9 @@ the medians of its batches, in which all ways alternate, and of its passes, way 
 rounds, and of their ratios. Without files: the
 largest libLLVM of this machine, libc.so.6, git.
 
+Files of other ABIs are not loaded, and DWARF's tables not used. Their sections are written in this machine's byte order
+and as its ABI, which changes neither sizes nor what a reader walks.
+
 glibc loads no programs into other programs. A position-independent program is copied, without the mark that says so
 and without constructors: its code and its CFI stay the same bytes.
 """
@@ -33,10 +36,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe import Options, load
+from cfi2sframe.arch import AMD64
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.elf import constants as e
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.report.calls import CallFinder
+from cfi2sframe.sframe.encode import encode_section
+from cfi2sframe.sframe.layout import plan_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +59,6 @@ LAYOUTS: Final = {
     "gnu": ("GNU's layout", Options(level=0, with_padding=False)),
     "O1": ("-O1", Options(level=1)),
     "O2": ("-O2", Options(level=2)),
-    "Os": ("-Os", Options(level="s")),
 }
 #: The ways that need no section: libgcc's part alone, and all of it.
 DWARF: Final = {"find-fde": "of which `_Unwind_Find_FDE`", "dwarf": "DWARF (libgcc)"}
@@ -84,16 +89,19 @@ class Prices(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """The inputs of the C program for a file, in a folder: what to load, the addresses, and words for each section."""
+    """The inputs of the C program for a file, in a folder: what to load, the addresses, and words for each section.
 
-    module: Path
+    `module` is None for a file of another ABI.
+    """
+
+    module: Path | None
     addresses: Path
     sections: tuple[str, ...]
     prices: dict[str, Prices]
 
     def command(self, program: Path, rounds: int, batches: int) -> list[str]:
         """Return the command of the C program; with 0 rounds it prints all answers."""
-        return [str(program), str(self.module), str(self.addresses), str(rounds), str(batches), *self.sections]
+        return [str(program), str(self.module or "-"), str(self.addresses), str(rounds), str(batches), *self.sections]
 
 
 class Measured(NamedTuple):
@@ -200,12 +208,20 @@ def prepare(path: Path, folder: Path, version: int, address_count: int) -> Prepa
             chosen = random.Random(SEED).sample(addresses, min(address_count, len(addresses)))  # noqa: S311 - no secret
         if not chosen:
             raise BenchError("no call is in a function of the section")
-        (folder / name).write_bytes(conversion.data)
+        (folder / name).write_bytes(as_amd64(conversion, options))
         sections += [name, hex(conversion.section_vaddr), str(folder / name)]
         row_count = sum(row_number(conversion, vaddr) for vaddr in chosen)
         prices[name] = Prices(len(conversion.data), row_count / len(chosen))
     (folder / "addresses").write_bytes(struct.pack(f"<{len(chosen)}Q", *chosen))
-    return Prepared(loadable(path, folder), folder / "addresses", tuple(sections), prices)
+    module = loadable(path, folder) if conversion.image.arch == AMD64 else None
+    return Prepared(module, folder / "addresses", tuple(sections), prices)
+
+
+def as_amd64(conversion: Conversion, options: Options) -> bytes:
+    """Return a section's bytes with the byte order and the ABI that the C program reads."""
+    arch = conversion.image.arch._replace(byte_order=AMD64.byte_order, abi_id=AMD64.abi_id)
+    plan = plan_section(conversion.section, arch, conversion.section_vaddr, share=options.level != 0)
+    return encode_section(plan)
 
 
 # Results
@@ -241,10 +257,13 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
 def lines_of(measured: Measured) -> Iterator[str]:
     """Yield a file's rows of the table, in Markdown."""
     for way, name in {**{way: name for way, (name, _) in LAYOUTS.items()}, **DWARF}.items():
+        if not measured.times[way]:
+            continue
         cells = []
         for field in range(len(Time._fields)):
             ours, gnu, dwarf = ([each[field] for each in measured.times[key]] for key in (way, "gnu", "dwarf"))
-            cells += [f"{median(ours):.0f}", f"{ratio(ours, gnu):.2f}", f"{ratio(ours, dwarf):.2f}"]
+            to_dwarf = f"{ratio(ours, dwarf):.2f}" if dwarf else ""
+            cells += [f"{median(ours):.0f}", f"{ratio(ours, gnu):.2f}", to_dwarf]
         prices = measured.prices.get(way)
         about = "|" if prices is None else f"{prices.size:,} | {prices.mean_rows:.1f}"
         yield f"| {measured.name} | {name} | {about} | {' | '.join(cells)} |"

@@ -3,13 +3,12 @@
 """Measure how large sections are at every level, what look-ups cost, and how long they take, over files and trees.
 
 sizes.py [--version {1,2,3}]... [--level {0,1,2,s}]... [--jobs N] [--sample N] [--max-file-size MB]
-         [--bound] [--worst N] [--json] ROOT...
+         [--worst N] [--json] ROOT...
 
 A ratio is the section's size to `.eh_frame` + `.eh_frame_hdr` (where there is none, to the CFI there is). Rows are
 those that a reader walks for a look-up, on average over all bytes of code, and at most. Time is CPU time of reading
 and converting, without embedding. A file with several hard links counts once; symbolic links are not followed; objects
 are always at level 0, and are left out. `--max-file-size`: larger files are converted at levels 0 and 1 only.
-`--bound`: count the files that outgrow their CFI whatever ranges are chosen, which takes long for large ones.
 `--sample`: files spread evenly over the list, so that about N are measured.
 """
 
@@ -21,12 +20,10 @@ import json
 import os
 import sys
 import time
-from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import Options, load
-from cfi2sframe.budget import Budget
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.files import Source, find_sources
@@ -35,12 +32,6 @@ from cfi2sframe.processes import Lost
 from cfi2sframe.report.size.sources import split_found
 from cfi2sframe.sframe.constants import FDE_ATTRIBUTE_SIZE, FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
 from cfi2sframe.sframe.lookup_cost import LookupCost, add_costs
-from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sframe.splitting.candidates import Candidates
-from cfi2sframe.sframe.splitting.columns import Columns
-from cfi2sframe.sframe.splitting.partition import Partitioner
-from cfi2sframe.sframe.splitting.prices import Prices
-from cfi2sframe.sframe.splitting.stretches import make_stretches, unroll_stubs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,18 +66,13 @@ class Made(NamedTuple):
 
 
 class FileSizes(NamedTuple):
-    """A file, its FDEs, the bytes of its CFI with the search table, and its sections.
-
-    `bound`: bytes that no choice of ranges can undercut, where version 3 outgrows the CFI at the last level and a
-    bound is asked for; else 0.
-    """
+    """A file, its FDEs, the bytes of its CFI with the search table, and its sections."""
 
     path: str
     fde_count: int
     cfi_size: int
     hdr_size: int
     sections: tuple[Made, ...]
-    bound: int = 0
 
     @property
     def whole_size(self) -> int:
@@ -115,7 +101,7 @@ def elf_files(roots: Iterable[str], sample: int | None) -> list[Source]:
 # One file
 
 
-def measure(path: str, versions: tuple[int, ...], levels: tuple[Level, ...], *, with_bound: bool) -> FileSizes | None:
+def measure(path: str, versions: tuple[int, ...], levels: tuple[Level, ...]) -> FileSizes | None:
     """Return a file's sizes; None when it is an object, has no CFI, or cannot be read."""
     sections = []
     last: Conversion | None = None
@@ -136,46 +122,7 @@ def measure(path: str, versions: tuple[int, ...], levels: tuple[Level, ...], *, 
         return None
     cfi_size = sum(len(section.data) for section in last.cfi.sections)
     hdr_size = sum(section.size for section in last.image.sections_named(".eh_frame_hdr"))
-    is_larger = versions[-1] == SFRAME_VERSION_3 and levels[-1] in SPLITTING and len(last.data) > cfi_size + hdr_size
-    bound = lower_bound(path) if is_larger and with_bound else 0
-    return FileSizes(path, len(last.cfi.entries), cfi_size, hdr_size, tuple(sections), bound)
-
-
-def lower_bound(path: str) -> int:
-    """Return bytes that a version 3 section cannot undercut, however functions are cut at their rows and joined.
-
-    Every range is charged its record, and its list divided by all ranges of the file that could have it, as if all of
-    them did: whatever is chosen, a list is charged no more than its bytes.
-    """
-    conversion = convert_image(load(path), Options(level=1))
-    arch = conversion.image.arch
-    columns = Columns(lambda state, is_flexible: words_size(state, arch, is_flexible=is_flexible), least_gap=1)
-    functions = unroll_stubs(conversion.section.functions)
-    groups, stretches = make_stretches(functions, columns, ends_within_runs=False)
-    prices = Prices.of(SFRAME_VERSION_3, max_rows=1 << 16)
-    budget = Budget(1 << 40)
-    candidates = Candidates(columns, stretches, prices, budget, max_span=len(columns.cut_rows), keeps_all=True)
-    partitioner = Partitioner(columns, candidates, prices)
-    # Candidates that differ in their cuts may have the same rows.
-    keys = {
-        index: columns.key(cut, end) for cut in range(len(columns.cut_rows)) for end, index in candidates.ranges_at(cut)
-    }
-    uses: Counter[bytes] = Counter()
-    for index, count in enumerate(candidates.use_counts):
-        uses[keys[index]] += count
-    costs = [FDE_SIZE[3] + size / uses[keys[index]] for index, size in enumerate(candidates.list_sizes)]
-    stubs = {id(body): body for group in groups if group.stretch is None for body in [functions[group.first].body]}
-    total = HEADER_SIZE + FDE_SIZE[3] * sum(group.stretch is None for group in groups)
-    total += sum(FDE_ATTRIBUTE_SIZE + columns.body_size(body) for body in stubs.values())
-    bound = float(total)
-    for stretch in stretches:
-        for first, last, number in partitioner.partition(stretch, costs):
-            if number is None:
-                own = FDE_ATTRIBUTE_SIZE + columns.rows_size(first, last)
-                bound += stretch.use_count * FDE_SIZE[3] + own
-            else:
-                bound += stretch.use_count * costs[number]
-    return int(bound)
+    return FileSizes(path, len(last.cfi.entries), cfi_size, hdr_size, tuple(sections))
 
 
 def _made(conversion: Conversion, version: int, level: Level, seconds: float) -> Made:
@@ -194,17 +141,16 @@ def _made(conversion: Conversion, version: int, level: Level, seconds: float) ->
 
 
 class Task(NamedTuple):
-    """A file to measure, in which versions, at which levels, and whether with a bound."""
+    """A file to measure, in which versions, and at which levels."""
 
     source: Source
     versions: tuple[int, ...]
     levels: tuple[Level, ...]
-    with_bound: bool
 
 
 def measure_task(task: Task) -> FileSizes | None:
     """Measure one file; this is what a process of the pool does."""
-    return measure(task.source.path, task.versions, task.levels, with_bound=task.with_bound)
+    return measure(task.source.path, task.versions, task.levels)
 
 
 def size_of(task: Task) -> int:
@@ -337,7 +283,6 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--sample", type=int, metavar="N", help="measure about N files")
     parser.add_argument("--max-file-size", type=int, default=40, metavar="MB", help="default: 40")
-    parser.add_argument("--bound", action="store_true", help="count the files that no choice of ranges makes smaller")
     parser.add_argument("--worst", type=int, default=20, metavar="N", help="files to name (default: 20)")
     parser.add_argument("--json", action="store_true", help="files and all, as JSON")
     arguments = parser.parse_args()
@@ -346,7 +291,7 @@ def main() -> int:
     sources = elf_files(arguments.roots, arguments.sample)
     max_size = arguments.max_file_size << 20
     low = tuple(level for level in levels if level not in SPLITTING)
-    tasks = [Task(source, versions, levels if source.size <= max_size else low, arguments.bound) for source in sources]
+    tasks = [Task(source, versions, levels if source.size <= max_size else low) for source in sources]
     large = [task.source.path for task in tasks if task.levels != levels]
     files = list(measure_all(tasks, arguments.jobs))
     summaries = [summarize(files, version, level, arguments.worst) for version in versions for level in levels]
@@ -356,9 +301,6 @@ def main() -> int:
         return 0
     for line in lines_of(summaries, levels[-1]):
         print(line)
-    if arguments.bound and versions[-1] == SFRAME_VERSION_3 and levels[-1] in SPLITTING:
-        hopeless = sum(file.bound > file.whole_size for file in files)
-        print(f"of the files larger than their CFI at -O{levels[-1]}, {hopeless} are so for any choice of ranges")
     if large:
         print(f"not at -O2 and -Os, larger than {arguments.max_file_size} MB: {' '.join(large)}")
     return 0

@@ -48,7 +48,6 @@ def test_the_lists_fit_the_modules(script: Any) -> None:
         "elf",
         "gotable",
         "sframe",
-        "sframe/splitting",
         "verification",
     }
 

@@ -44,7 +44,6 @@ COMPILED: Final = (
     "elf/*.py",
     "gotable/*.py",
     "sframe/*.py",
-    "sframe/splitting/*.py",
     "verification/*.py",
 )
 #: What is not, and why.

@@ -32,6 +32,10 @@ PACKAGE: Final = "cfi2sframe"
 EXPLAINED: Final = ROOT / "docs" / "lab" / "mutants.md"
 #: What every module that decides a section's rows is tested with, the tests that end soonest first.
 _ROWS: Final = ("golden", "test_edges.py", "dwarf/test_row_machine.py")
+_RANGES: Final = (
+    *("sframe/test_ranges.py", "sframe/test_sharing.py", "test_edges.py"),
+    *("sframe/test_levels_property.py", "test_conversion.py", "test_conversion_property.py"),
+)
 _ENCODING: Final = (
     "test_edges.py",
     "sframe/test_encode.py",
@@ -74,13 +78,10 @@ TESTS: Final = {
         *("golden", "test_overlaps.py", "test_edges.py", "sframe/test_sharing.py", "sframe/test_levels_property.py"),
         *("test_conversion.py", "plt/test_linked_stubs.py"),
     ),
-    "sframe/rows.py": (*_ENCODING, "sframe/test_splitting.py", "sframe/test_round_trip_property.py"),
+    "sframe/rows.py": (*_ENCODING, "sframe/test_ranges.py", "sframe/test_round_trip_property.py"),
     "sframe/layout.py": (*_ENCODING, "test_conversion.py", "sframe/test_round_trip_property.py"),
-    "sframe/splitting/*.py": (
-        *("sframe/test_stretches.py", "sframe/test_columns.py", "sframe/test_partition.py", "sframe/test_splitting.py"),
-        *("sframe/test_sharing.py", "test_edges.py"),
-        *("sframe/test_levels_property.py", "test_conversion.py", "test_conversion_property.py"),
-    ),
+    "sframe/ranges.py": _RANGES,
+    "sframe/segments.py": _RANGES,
     "sframe/encode.py": (
         *("sframe/test_encode.py", "golden", "sframe/test_sharing.py", "sframe/test_round_trip_property.py"),
     ),

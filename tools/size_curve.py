@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe import Options, load
-from cfi2sframe.budget import Budget
 from cfi2sframe.conversion import convert_image
 from cfi2sframe.errors import Cfi2SFrameError
 from cfi2sframe.gnu.layout import gnu_sections
@@ -27,14 +26,12 @@ from cfi2sframe.report.size.measure import predicted_sizes
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.lookup_cost import lookup_cost
-from cfi2sframe.sframe.rows import words_size
-from cfi2sframe.sframe.splitting import Limits, split_functions
+from cfi2sframe.sframe.ranges import make_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.conversion import Conversion
-    from cfi2sframe.sframe.model import FrameState, Section
 
 NAMES: Final = tuple(
     Path("/usr") / name
@@ -52,8 +49,6 @@ LEVELS: Final = {
     "-Os": Options(level="s"),
 }
 GNU: Final = "GNU's layout"
-#: Budgets are meant for what strangers send; here the choice has to be made whatever it takes.
-_BUDGET_FACTOR: Final = 100
 
 
 class Point(NamedTuple):
@@ -101,27 +96,11 @@ def _gnu(plain: Conversion, base_size: int) -> Point:
 
 def _bounded(plain: Conversion, max_rows: int, base_size: int) -> Point | None:
     """Return the point of the section whose ranges have up to `max_rows` rows each; None where it has the functions."""
-    section = _split(plain, max_rows)
+    section = make_ranges(plain.section, plain.image.arch, max_rows).section
     if section.starts == plain.section.starts:
         return None
     plan = plan_section(section, plain.image.arch, plain.section_vaddr, share=True)
     return Point(plan.size / base_size, lookup_cost(section.sizes, section.bodies).mean_rows)
-
-
-def _split(plain: Conversion, max_rows: int) -> Section:
-    def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
-        return words_size(state, plain.image.arch, is_flexible=is_flexible)
-
-    budget = Budget(_BUDGET_FACTOR * len(plain.image.data))
-    limits = Limits(max_rows, keeps_mean=False)
-    step = plain.image.arch.prologue_step
-    ranges = split_functions(plain.section.functions, plain.section.version, size_of, step, limits, budget)
-    functions = [function for function, _ in ranges]
-    return plain.section._replace(
-        starts=tuple([function.start_vaddr for function in functions]),
-        sizes=tuple([function.size for function in functions]),
-        bodies=tuple([function.body for function in functions]),
-    )
 
 
 # The table

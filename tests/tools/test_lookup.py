@@ -16,9 +16,10 @@ from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.lookup import Lookup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from cfi2sframe.sframe.model import Rule
+    from tests.support.oracle.tools import CorpusArch
 
 pytestmark = pytest.mark.oracle
 
@@ -152,3 +153,15 @@ def test_only_what_glibc_can_load(script: Any, workload: Path, tmp_path: Path) -
     assert 0 < sum(changed) < 64
     # A library stays as it is.
     assert script.loadable(copy, folder) == copy
+
+
+@pytest.mark.corpus
+def test_files_of_other_abis_are_timed_without_dwarf(
+    script: Any, reader: Path, corpus: Callable[[CorpusArch], Path]
+) -> None:
+    """Nothing of such a file runs here; its sections have all answers in common."""
+    measured = script.measure(reader, corpus("arm64") / "usr/bin/ls", 3, 300, 1, 1)
+    assert (measured.address_count, measured.compared_count) == (300, 0)
+    ways = [way for way, times in measured.times.items() if times]
+    assert ways == list(script.LAYOUTS)
+    assert [line.split(" | ")[1] for line in script.lines_of(measured)] == [name for name, _ in script.LAYOUTS.values()]

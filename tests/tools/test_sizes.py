@@ -43,7 +43,7 @@ def _files(script: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     for count in (3, 40):
         path = folder / f"{count}.so"
         path.write_bytes(library(count))
-        files.append(script.measure(str(path), (2, 3), LEVELS, with_bound=True))
+        files.append(script.measure(str(path), (2, 3), LEVELS))
     return files
 
 
