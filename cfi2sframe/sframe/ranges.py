@@ -119,7 +119,7 @@ def _find_words(text: Text, prices: _Prices, max_rows: int) -> _Words:
     ending, sizes, first_wide = words.ending, words.sizes, text.first_wide
     lasts = list(range(len(text.letters)))
     for length in range(1, max_rows + 1):
-        keys = [text.key(last - length + 1, last) for last in lasts]
+        keys = text.keys(lasts, length)
         counts = Counter(keys)
         known: dict[bytes, int] = {}
         recurring: list[int] = []

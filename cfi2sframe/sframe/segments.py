@@ -128,6 +128,11 @@ class Text(NamedTuple):
         """Return bytes that are equal for equal rows in the segments `[first, last]`."""
         return self.items[_ITEM * first : _ITEM * last + _DISTANCE]
 
+    def keys(self, lasts: Sequence[int], length: int) -> list[bytes]:
+        """Return the keys of as many segments that end with each of `lasts`."""
+        items, before = self.items, _ITEM * (length - 1)
+        return [items[_ITEM * last - before : _ITEM * last + _DISTANCE] for last in lasts]
+
     def size(self, first: int, last: int) -> int:
         """Return the bytes of the rows in the segments `[first, last]`."""
         return (self.narrow if first >= self.first_narrow[last] else self.wide).over(first, last)
@@ -141,9 +146,8 @@ class Text(NamedTuple):
             skipped = 1 if kinds and kinds[-1] == letter.kinds[0] else 0
             kinds += letter.kinds[skipped:]
             delta = begin - self.starts[first]
-            starts += [delta + start for start in letter.starts[skipped:]]
-        body = FunctionBody(tuple(starts), tuple([kind.state for kind in kinds]))
-        return body.with_attributes(kinds[0].attributes)
+            starts += map(delta.__add__, letter.starts[skipped:])
+        return FunctionBody(tuple(starts), tuple([kind.state for kind in kinds]), *kinds[0].attributes)
 
 
 def make_text(section: Section, arch: Arch, max_rows: int) -> Text:

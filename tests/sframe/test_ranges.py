@@ -295,9 +295,9 @@ def fresh(functions: list[Function]) -> list[Function]:
         return None if rule is None else Rule(*rule)
 
     made: list[Function] = []
-    for start, size, (starts, states, *others) in functions:
-        copies = [FrameState(copy(each.cfa), copy(each.ra), copy(each.fp), each.mangled_ra) for each in states]
-        made.append(Function(start, size, FunctionBody((*starts,), tuple(copies), *others)))
+    for start, size, each in functions:
+        states = [FrameState(copy(one.cfa), copy(one.ra), copy(one.fp), one.mangled_ra) for one in each.states]
+        made.append(Function(start, size, each._replace(starts=(*each.starts,), states=tuple(states))))
     return made
 
 
