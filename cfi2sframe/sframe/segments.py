@@ -179,7 +179,7 @@ def make_text(section: Section, arch: Arch, max_rows: int) -> Text:
     ends = list(map(add, letter_starts, map([letter.starts[-1] for letter in alphabet].__getitem__, letters)))
     # The distance to the next stretch is in no range's key.
     items = _pack(letters, list(map(abs, map(sub, [*letter_starts[1:], 0], ends))))
-    row_sums, narrow, wide = _sum_up(alphabet, letters, bounds)
+    row_sums, narrow, wide = _sum_up(alphabet, letters)
     first_narrow, first_wide = _longest_ranges(bounds, letter_starts, ends, row_sums, max_rows)
     return Text(
         *(alphabet, spellings, len(spelled) - spelled.count(None), groups, bounds, letters, letter_starts, uses, items),
@@ -324,7 +324,7 @@ def _find_stretches(
     return groups
 
 
-def _sum_up(alphabet: Sequence[Letter], letters: Sequence[int], bounds: Sequence[int]) -> tuple[Sums, Sums, Sums]:
+def _sum_up(alphabet: Sequence[Letter], letters: Sequence[int]) -> tuple[Sums, Sums, Sums]:
     """Return the sums of rows, and of their bytes with start fields of one byte and of two.
 
     Where a segment goes on with the state of the one before it, its first row counts only at the start of a range.
@@ -332,8 +332,6 @@ def _sum_up(alphabet: Sequence[Letter], letters: Sequence[int], bounds: Sequence
     last_kinds = [letter.kinds[-1] for letter in alphabet]
     first_kinds = [letter.kinds[0] for letter in alphabet]
     goes_on = [False, *[first_kinds[next_] == last_kinds[letter] for letter, next_ in pairwise(letters)]]
-    for bound in bounds[:-1]:
-        goes_on[bound] = False
 
     def sums(values: Sequence[int], first_values: Sequence[int]) -> Sums:
         skipped = list(map(mul, map(first_values.__getitem__, letters), goes_on))
