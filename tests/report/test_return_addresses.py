@@ -158,7 +158,7 @@ def test_text_and_data() -> None:
         (OTHER[AMD64], ()),
         (CALL[AMD64] + OTHER[AMD64], (asm.def_cfa_expression(b"\x30"),)),
     ]
-    conversion = convert(load(file_of(AMD64, functions), "in"))
+    conversion = convert(load(file_of(AMD64, functions), "in"), Options(level=1))
     coverage = account(conversion)
     assert "return_addresses" not in coverage_data(coverage)
     assert "calls" not in "\n".join(coverage_lines(coverage))

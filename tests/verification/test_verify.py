@@ -440,7 +440,7 @@ def test_a_part_may_start_outside_of_its_section() -> None:
     )
     text, fini = Code(size=0x80), Code(TEXT_VADDR + 0x100, 0x10, ".fini")
     image = load(linked_file(AMD64, entries, codes=(text, fini), one_code_segment=True))
-    section = convert_image(image).section
+    section = convert_image(image, Options(level=1)).section
     assert section.starts == (TEXT_VADDR + 0x70, TEXT_VADDR + 0x78, TEXT_VADDR + 0x88)
     assert verify(convert(image)).is_clean
 
