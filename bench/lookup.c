@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times look-ups of the addresses of one module (see bench/lookup.py).
 
-   lookup MODULE ADDRESSES ROUNDS BATCHES (NAME VADDR SECTION)...
+   lookup MODULE ADDRESSES ROUNDS (NAME VADDR SECTION)...
 
-   MODULE is loaded; its constructors run, nothing else of it.  "-": there is
-   none, and no look-up in DWARF's tables.  ADDRESSES is a
+   MODULE is loaded; its constructors run, nothing else of it.  ADDRESSES is a
    file of 64-bit virtual addresses in random order.  Each SECTION is a raw
    section made for virtual address VADDR.  First every address is looked up in
    every way, and the answers are compared.  Then come ROUNDS rounds; ROUNDS 0
@@ -22,19 +21,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
   MAX_LAYOUTS = 8,
-  MAX_WAYS = MAX_LAYOUTS + 2,
-  /* Look-ups after each walk over the evicting buffer: a short stack's.  */
-  BATCH_SIZE = 16,
+  MAX_WAYS = MAX_LAYOUTS + 1,
   /* Addresses that a profile of one program meets again and again.  */
-  WARM_COUNT = 1024,
-  WARM_PASSES = 64,
-  MAX_BATCHES = 1000,
+  BATCH_SIZE = 1024,
+  PASSES = 64,
   CACHE_LINE_SIZE = 64
 };
 
@@ -55,7 +49,6 @@ struct layout {
 struct way {
   const char *name;
   const struct layout *layout; /* NULL: DWARF */
-  bool runs_cfi;
 };
 
 struct inputs {
@@ -65,10 +58,8 @@ struct inputs {
   struct layout layouts[MAX_LAYOUTS];
   struct way ways[MAX_WAYS];
   unsigned way_count;
-  uint32_t *warm_order; /* indices of addresses; each pass in another order */
-  size_t warm_count;
-  volatile unsigned char *evicting;
-  size_t evicting_size;
+  uint32_t *order; /* indices of addresses; each pass in another order */
+  size_t batch_size;
 };
 
 _Noreturn static void fail(const char *message, const char *what)
@@ -119,14 +110,8 @@ static bool answer(const struct inputs *inputs, const struct way *way,
                          rules);
   pc = vaddr + inputs->module_bias;
   fde = _Unwind_Find_FDE((void *)(uintptr_t)pc, &bases);
-  if (fde == NULL)
-    return false;
-  if (!way->runs_cfi) {
-    memset(rules, 0, sizeof *rules);
-    rules->cfa.offset = (int32_t)(uintptr_t)bases.func;
-    return true;
-  }
-  return run_cfi(fde, (uint64_t)(uintptr_t)bases.func, pc, rules);
+  return fde != NULL
+         && run_cfi(fde, (uint64_t)(uintptr_t)bases.func, pc, rules);
 }
 
 static uint64_t mix_rule(uint64_t sum, struct rule rule)
@@ -189,8 +174,6 @@ static void check(const struct inputs *inputs, bool prints)
       const struct way *way = &inputs->ways[number];
       bool is_equal = answer(inputs, way, vaddr, &rules);
 
-      if (way->layout == NULL && !way->runs_cfi)
-        continue;
       if (prints && is_equal)
         print_rules(vaddr, way->name, &rules);
       if (number == 0) {
@@ -225,16 +208,6 @@ static uint64_t now_ns(void)
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* Replaces all that caches hold by other lines.  Reads only, since lines that
-   were written would be on their way to memory during the look-ups.  */
-static void evict(const struct inputs *inputs)
-{
-  size_t at;
-
-  for (at = 0; at < inputs->evicting_size; at += CACHE_LINE_SIZE)
-    (void)inputs->evicting[at];
-}
-
 static int compare_times(const void *a, const void *b)
 {
   uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
@@ -249,47 +222,27 @@ static double median_of(uint64_t *times, unsigned count)
   return ((double)times[(count - 1) / 2] + (double)times[count / 2]) / 2;
 }
 
-/* Looks a batch up with cold caches, from address number FIRST on.  Returns the
-   time of all its look-ups in ns.  */
-static uint64_t time_batch(const struct inputs *inputs, const struct way *way,
-                           size_t first, uint64_t *sum)
+/* Looks the batch up, pass by pass.  Returns the time of a look-up in ns, of the
+   median pass.  */
+static double time_passes(const struct inputs *inputs, const struct way *way,
+                          uint64_t *sum)
 {
-  uint64_t vaddrs[BATCH_SIZE], start;
+  uint64_t times[PASSES];
   struct frame_rules rules;
-  unsigned index;
-
-  for (index = 0; index < BATCH_SIZE; index++)
-    vaddrs[index] = inputs->addresses[(first + index) % inputs->address_count];
-  evict(inputs);
-  start = now_ns();
-  for (index = 0; index < BATCH_SIZE; index++) {
-    answer(inputs, way, vaddrs[index], &rules);
-    *sum += number_of(&rules);
-  }
-  return now_ns() - start;
-}
-
-/* Looks the warm addresses up, pass by pass.  Returns the time of a look-up in
-   ns, of the median pass.  */
-static double time_warm(const struct inputs *inputs, const struct way *way,
-                        uint64_t *sum)
-{
-  uint64_t times[WARM_PASSES];
-  struct frame_rules rules;
-  const uint32_t *order = inputs->warm_order;
+  const uint32_t *order = inputs->order;
   unsigned pass;
 
-  for (pass = 0; pass < WARM_PASSES; pass++) {
+  for (pass = 0; pass < PASSES; pass++) {
     uint64_t start = now_ns();
     size_t index;
 
-    for (index = 0; index < inputs->warm_count; index++) {
+    for (index = 0; index < inputs->batch_size; index++) {
       answer(inputs, way, inputs->addresses[*order++], &rules);
       *sum += number_of(&rules);
     }
     times[pass] = now_ns() - start;
   }
-  return median_of(times, WARM_PASSES) / (double)inputs->warm_count;
+  return median_of(times, PASSES) / (double)inputs->batch_size;
 }
 
 /* A small generator of numbers (xorshift64), with a fixed seed.  */
@@ -306,17 +259,17 @@ static void prepare_orders(struct inputs *inputs)
   uint64_t state = 20;
   size_t pass, index;
 
-  inputs->warm_count = inputs->address_count < WARM_COUNT
+  inputs->batch_size = inputs->address_count < BATCH_SIZE
                            ? inputs->address_count
-                           : (size_t)WARM_COUNT;
-  inputs->warm_order =
-      malloc(inputs->warm_count * WARM_PASSES * sizeof *inputs->warm_order);
-  if (inputs->warm_order == NULL)
+                           : (size_t)BATCH_SIZE;
+  inputs->order =
+      malloc(inputs->batch_size * PASSES * sizeof *inputs->order);
+  if (inputs->order == NULL)
     fail("no memory", "order");
-  for (pass = 0; pass < WARM_PASSES; pass++) {
-    uint32_t *order = inputs->warm_order + pass * inputs->warm_count;
+  for (pass = 0; pass < PASSES; pass++) {
+    uint32_t *order = inputs->order + pass * inputs->batch_size;
 
-    for (index = 0; index < inputs->warm_count; index++) {
+    for (index = 0; index < inputs->batch_size; index++) {
       size_t other = next_random(&state) % (index + 1);
       order[index] = order[other];
       order[other] = (uint32_t)index;
@@ -324,76 +277,41 @@ static void prepare_orders(struct inputs *inputs)
   }
 }
 
-static void prepare_eviction(struct inputs *inputs)
+/* One round, each way after the other.  Sections must agree in what they add up;
+   DWARF spells some rules otherwise.  */
+static void measure(const struct inputs *inputs, unsigned round)
 {
-  long cache_size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  void *buffer;
-
-  /* Twice the largest cache; where its size is not known, 64 MiB.  */
-  inputs->evicting_size = cache_size > 0 ? 2 * (size_t)cache_size : 64u << 20;
-  buffer = mmap(NULL, inputs->evicting_size, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (buffer == MAP_FAILED)
-    fail("no memory", "evicting buffer");
-  /* Pages that nobody wrote to are all the same page.  */
-  memset(buffer, 1, inputs->evicting_size);
-  inputs->evicting = buffer;
-}
-
-/* One round: each way cold, batch by batch, then each way warm.  What is
-   compared follows close upon each other, as other load on the machine comes and
-   goes.  Sections must agree in what they add up; DWARF spells some rules
-   otherwise.  */
-static void measure(const struct inputs *inputs, unsigned round,
-                    unsigned batches)
-{
-  static uint64_t times[MAX_WAYS][MAX_BATCHES];
   uint64_t sums[MAX_WAYS] = {0};
-  unsigned batch, turn, count = inputs->way_count;
+  unsigned turn, count = inputs->way_count;
 
-  for (batch = 0; batch < batches; batch++) {
-    size_t first = ((size_t)round * batches + batch) * BATCH_SIZE;
-
-    for (turn = 0; turn < count; turn++) {
-      unsigned number = (turn + batch) % count;
-      times[number][batch] = time_batch(inputs, &inputs->ways[number], first,
-                                        &sums[number]);
-    }
-  }
   for (turn = 0; turn < count; turn++) {
     unsigned number = (turn + round) % count;
     const struct way *way = &inputs->ways[number];
-    double cold = median_of(times[number], batches) / BATCH_SIZE;
 
-    printf("time %s %u %.2f %.2f\n", way->name, round, cold,
-           time_warm(inputs, way, &sums[number]));
+    printf("time %s %.2f\n", way->name,
+           time_passes(inputs, way, &sums[number]));
   }
   for (turn = 1; turn < count; turn++)
     if (inputs->ways[turn].layout != NULL && sums[turn] != sums[0])
       fail("another checksum than the first section's",
            inputs->ways[turn].name);
-  printf("checksum %u %016llx\n", round, (unsigned long long)sums[0]);
   fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
   static struct inputs inputs;
-  unsigned rounds, batches, round;
+  unsigned rounds, round;
   size_t size;
-  bool has_module;
   int index;
 
-  if (argc < 8 || (argc - 5) % 3 != 0 || argc > 5 + 3 * MAX_LAYOUTS)
-    fail("MODULE ADDRESSES ROUNDS BATCHES (NAME VADDR SECTION)...", "usage");
-  has_module = strcmp(argv[1], "-") != 0;
-  if (has_module)
-    inputs.module_bias = load_module(argv[1]);
+  if (argc < 7 || (argc - 4) % 3 != 0 || argc > 4 + 3 * MAX_LAYOUTS)
+    fail("MODULE ADDRESSES ROUNDS (NAME VADDR SECTION)...", "usage");
+  inputs.module_bias = load_module(argv[1]);
   inputs.addresses = read_file(argv[2], &size);
   inputs.address_count = size / sizeof *inputs.addresses;
   rounds = (unsigned)strtoul(argv[3], NULL, 10);
-  batches = (unsigned)strtoul(argv[4], NULL, 10);
-  for (index = 5; index < argc; index += 3) {
+  for (index = 4; index < argc; index += 3) {
     struct layout *layout = &inputs.layouts[inputs.way_count];
     unsigned char *bytes = read_file(argv[index + 2], &size);
 
@@ -403,14 +321,9 @@ int main(int argc, char **argv)
     if (!section_open(&layout->section, bytes, size))
       fail("not a section that can be read", argv[index + 2]);
     inputs.ways[inputs.way_count++] =
-        (struct way){layout->name, layout, false};
+        (struct way){layout->name, layout};
   }
-  if (has_module) {
-    inputs.ways[inputs.way_count++] = (struct way){"find-fde", NULL, false};
-    inputs.ways[inputs.way_count++] = (struct way){"dwarf", NULL, true};
-  }
-  if (batches < 1 || batches > MAX_BATCHES)
-    fail("not a number of batches from 1 to 1000", argv[4]);
+  inputs.ways[inputs.way_count++] = (struct way){"dwarf", NULL};
   if (inputs.address_count == 0)
     fail("no address", argv[2]);
 
@@ -418,9 +331,7 @@ int main(int argc, char **argv)
   if (rounds == 0)
     return 0;
   prepare_orders(&inputs);
-  prepare_eviction(&inputs);
-  printf("evicting %zu\n", inputs.evicting_size);
   for (round = 0; round < rounds; round++)
-    measure(&inputs, round, batches);
+    measure(&inputs, round);
   return 0;
 }

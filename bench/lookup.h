@@ -18,7 +18,7 @@ enum rule_kind {
   RULE_UNCHANGED, /* it is still in its register */
   RULE_COMPUTED,  /* base + offset */
   RULE_LOADED,    /* *(base + offset) */
-  RULE_OTHER      /* DWARF only: an expression, or another register */
+  RULE_OTHER      /* DWARF only: whatever else */
 };
 
 struct rule {
@@ -35,18 +35,17 @@ struct frame_rules {
   bool is_outermost;
 };
 
-/* A raw section, version 2 or 3.  */
+/* A raw section of version 3.  */
 struct section {
   const unsigned char *functions;
   const unsigned char *rows;
   const unsigned char *end;
   uint32_t function_count;
-  uint8_t version;
   int8_t fixed_ra_offset;
 };
 
 /* Reads the header of the SIZE bytes at BYTES.  Returns false where the section
-   is not of AMD64, version 2 or 3, sorted, with PC-relative starts.  */
+   is not of AMD64, version 3, sorted, with PC-relative starts.  */
 bool section_open(struct section *section, const unsigned char *bytes,
                   size_t size);
 

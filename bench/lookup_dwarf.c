@@ -45,7 +45,6 @@ enum register_kind {
   KIND_UNDEFINED,
   KIND_SAME_VALUE,
   KIND_OFFSET,
-  KIND_VAL_OFFSET,
   KIND_OTHER
 };
 
@@ -76,7 +75,6 @@ struct cie {
   const unsigned char *instructions;
   const unsigned char *end;
   uint8_t pointer_encoding;
-  bool has_augmentation_size;
 };
 
 static uint32_t load_u32(const unsigned char *at)
@@ -138,8 +136,9 @@ static bool read_cie(const unsigned char *at, struct cie *cie,
                      struct machine *machine)
 {
   const char *augmentation;
-  const unsigned char *data_end = NULL;
+  const unsigned char *data_end;
   uint8_t version = at[8];
+  uint64_t size;
 
   if (load_u32(at) == 0xffffffff)
     return false;
@@ -154,13 +153,11 @@ static bool read_cie(const unsigned char *at, struct cie *cie,
     at++;
   else
     take_uleb128(&at);
-  cie->has_augmentation_size = *augmentation == 'z';
-  if (cie->has_augmentation_size) {
-    uint64_t size = take_uleb128(&at);
-    data_end = at + size;
-    augmentation++;
-  }
-  for (; *augmentation != '\0'; augmentation++) {
+  if (*augmentation != 'z')
+    return false;
+  size = take_uleb128(&at);
+  data_end = at + size;
+  while (*++augmentation != '\0') {
     switch (*augmentation) {
     case 'R':
       cie->pointer_encoding = *at++;
@@ -177,7 +174,7 @@ static bool read_cie(const unsigned char *at, struct cie *cie,
       return false;
     }
   }
-  cie->instructions = data_end != NULL ? data_end : at;
+  cie->instructions = data_end;
   return true;
 }
 
@@ -282,16 +279,6 @@ static bool run(struct machine *machine, const unsigned char *at,
       set(row, number, KIND_OFFSET,
           take_sleb128(&at) * machine->data_alignment);
       break;
-    case DW_CFA_val_offset:
-      number = take_uleb128(&at);
-      set(row, number, KIND_VAL_OFFSET,
-          (int64_t)take_uleb128(&at) * machine->data_alignment);
-      break;
-    case DW_CFA_val_offset_sf:
-      number = take_uleb128(&at);
-      set(row, number, KIND_VAL_OFFSET,
-          take_sleb128(&at) * machine->data_alignment);
-      break;
     case DW_CFA_restore_extended:
       restore(machine, take_uleb128(&at));
       break;
@@ -302,6 +289,8 @@ static bool run(struct machine *machine, const unsigned char *at,
       set(row, take_uleb128(&at), KIND_SAME_VALUE, 0);
       break;
     case DW_CFA_register:
+    case DW_CFA_val_offset:
+    case DW_CFA_val_offset_sf:
       set(row, take_uleb128(&at), KIND_OTHER, 0);
       take_uleb128(&at);
       break;
@@ -325,8 +314,6 @@ static struct rule rule_of(const struct register_rule *from)
   switch (from->kind) {
   case KIND_OFFSET:
     return (struct rule){(int32_t)from->offset, BASE_CFA, RULE_LOADED};
-  case KIND_VAL_OFFSET:
-    return (struct rule){(int32_t)from->offset, BASE_CFA, RULE_COMPUTED};
   case KIND_OTHER:
     return (struct rule){0, 0, RULE_OTHER};
   default:
@@ -354,8 +341,7 @@ bool run_cfi(const unsigned char *fde, uint64_t function, uint64_t pc,
   if (size == 0)
     return false;
   at = fde + 8 + 2 * (size_t)size;
-  if (cie.has_augmentation_size)
-    skip_block(&at);
+  skip_block(&at);
   machine.initial = machine.row;
   if (!run(&machine, cie.instructions, cie.end, pc))
     return false;

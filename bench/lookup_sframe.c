@@ -9,16 +9,16 @@
 
 enum {
   MAGIC = 0xdee2,
+  VERSION = 3,
   ABI_AMD64 = 3,
   FLAGS_SORTED_PCREL = 0x5,
   HEADER_SIZE = 28,
-  V2_FUNCTION_SIZE = 20,
-  V3_FUNCTION_SIZE = 16,
-  V3_ATTRIBUTE_SIZE = 5,
+  FUNCTION_SIZE = 16,
+  ATTRIBUTE_SIZE = 5,
   INFO_PCMASK = 0x10
 };
 
-/* A function, wherever its version keeps the fields.  */
+/* A function, by its record and the attribute before its rows.  */
 struct function {
   uint64_t start;
   uint32_t size;
@@ -53,21 +53,18 @@ static uint64_t load_u64(const unsigned char *at)
 bool section_open(struct section *section, const unsigned char *bytes,
                   size_t size)
 {
-  uint64_t function_size, functions_offset, rows_offset;
+  uint64_t functions_offset, rows_offset;
 
   memset(section, 0, sizeof *section);
-  if (size < HEADER_SIZE || load_u16(bytes) != MAGIC || bytes[4] != ABI_AMD64)
-    return false;
-  section->version = bytes[2];
-  if ((section->version != 2 && section->version != 3)
-      || (bytes[3] & FLAGS_SORTED_PCREL) != FLAGS_SORTED_PCREL)
+  if (size < HEADER_SIZE || load_u16(bytes) != MAGIC || bytes[2] != VERSION
+      || (bytes[3] & FLAGS_SORTED_PCREL) != FLAGS_SORTED_PCREL
+      || bytes[4] != ABI_AMD64)
     return false;
   section->fixed_ra_offset = (int8_t)bytes[6];
   section->function_count = load_u32(bytes + 8);
-  function_size = section->version == 2 ? V2_FUNCTION_SIZE : V3_FUNCTION_SIZE;
   functions_offset = HEADER_SIZE + (uint64_t)bytes[7] + load_u32(bytes + 20);
   rows_offset = HEADER_SIZE + (uint64_t)bytes[7] + load_u32(bytes + 24);
-  if (functions_offset + section->function_count * function_size > size
+  if (functions_offset + (uint64_t)section->function_count * FUNCTION_SIZE > size
       || rows_offset + load_u32(bytes + 16) > size)
     return false;
   section->functions = bytes + functions_offset;
@@ -86,16 +83,10 @@ static const unsigned char *search(const struct section *section, uint64_t pc,
 
   while (low < high) {
     uint32_t middle = low + (high - low) / 2;
-    const unsigned char *at;
-    uint64_t candidate;
+    const unsigned char *at =
+        section->functions + (size_t)middle * FUNCTION_SIZE;
+    uint64_t candidate = (uintptr_t)at + load_u64(at);
 
-    if (section->version == 3) {
-      at = section->functions + (size_t)middle * V3_FUNCTION_SIZE;
-      candidate = (uintptr_t)at + load_u64(at);
-    } else {
-      at = section->functions + (size_t)middle * V2_FUNCTION_SIZE;
-      candidate = (uintptr_t)at + (uint64_t)(int64_t)(int32_t)load_u32(at);
-    }
     if (candidate <= pc) {
       low = middle + 1;
       found = at;
@@ -114,28 +105,17 @@ static bool find_function(const struct section *section, uint64_t pc,
 
   if (at == NULL)
     return false;
-  function->size = load_u32(at + (section->version == 3 ? 8 : 4));
-  if (pc - function->start >= function->size)
-    return false;
-  if (section->version == 2) {
-    if (load_u32(at + 8) > (size_t)(section->end - section->rows))
-      return false;
-    function->rows = section->rows + load_u32(at + 8);
-    function->row_count = load_u32(at + 12);
-    function->info = at[16];
-    function->block_size = at[17];
-    function->is_flexible = false;
-    return true;
-  }
-  if ((uint64_t)load_u32(at + 12) + V3_ATTRIBUTE_SIZE
-      > (size_t)(section->end - section->rows))
+  function->size = load_u32(at + 8);
+  if (pc - function->start >= function->size
+      || (uint64_t)load_u32(at + 12) + ATTRIBUTE_SIZE
+             > (size_t)(section->end - section->rows))
     return false;
   at = section->rows + load_u32(at + 12);
   function->row_count = load_u16(at);
   function->info = at[2];
   function->is_flexible = at[3] == 1;
   function->block_size = at[4];
-  function->rows = at + V3_ATTRIBUTE_SIZE;
+  function->rows = at + ATTRIBUTE_SIZE;
   return true;
 }
 
@@ -241,7 +221,7 @@ bool lookup_sframe(const struct section *section, uint64_t pc,
   memset(rules, 0, sizeof *rules);
   if (!find_function(section, pc, &function))
     return false;
-  if (function.row_count == 0 && section->version == 3) {
+  if (function.row_count == 0) {
     rules->is_outermost = true;
     return true;
   }

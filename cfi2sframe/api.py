@@ -115,10 +115,10 @@ def verify(
     """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
 
     Of a file (an image, or a path, which is loaded), the section is the one that it has, or a given one, for which
-    `source` and `with_stubs` of the options matter. Functions that it has for code which no CFI covers are compared
-    with what the instructions say; only where `source` is "code", none of these may be missing. Of a conversion, it is
-    the one that was made, encoded and decoded again. Raises `InputError` when there is no section, what `convert`
-    raises, and `BudgetError` when the comparison is out of proportion to the file.
+    `source` of the options matters. Functions that it has for code which no CFI covers are compared with what the
+    instructions say; only where `source` is "code", none of these may be missing. Of a conversion, it is the one that
+    was made, encoded and decoded again. Raises `InputError` when there is no section, what `convert` raises, and
+    `BudgetError` when the comparison is out of proportion to the file.
     """
     if isinstance(subject, Conversion):
         with naming(subject.image.name):
@@ -137,17 +137,15 @@ def _verify(image: ElfImage, section: DecodedSection, options: Options) -> Verif
     target = Target(image.arch, header.version, errata)
     check_target(target)
     if options.source is not None:
-        return _compare(image, read_cfi(image, options.source), section, target, options)
+        return _compare(image, read_cfi(image, options.source), section, target)
     cfi = read_programs(image, find_cfi(image, "code"))
-    found = _compare(image, cfi, section, target, options) if cfi.sections else None
+    found = _compare(image, cfi, section, target) if cfi.sections else None
     if found is None or any(difference.kind == "extra" for difference in found.differences):
-        found = _compare_with_code(image, cfi, section, target, options) or found
-    return found or _compare(image, read_cfi(image, None), section, target, options)
+        found = _compare_with_code(image, cfi, section, target) or found
+    return found or _compare(image, read_cfi(image, None), section, target)
 
 
-def _compare_with_code(
-    image: ElfImage, cfi: Cfi, section: DecodedSection, target: Target, options: Options
-) -> Verification | None:
+def _compare_with_code(image: ElfImage, cfi: Cfi, section: DecodedSection, target: Target) -> Verification | None:
     """Compare also the functions that the section may have from instructions; None where no rows follow from these."""
     from cfi2sframe.uncovered import with_derived
 
@@ -159,12 +157,12 @@ def _compare_with_code(
     except InputError:
         # Nobody has asked for this.
         return None
-    return _compare(image, cfi, section, target, options) if cfi.derived_numbers else None
+    return _compare(image, cfi, section, target) if cfi.derived_numbers else None
 
 
-def _compare(image: ElfImage, cfi: Cfi, section: DecodedSection, target: Target, options: Options) -> Verification:
+def _compare(image: ElfImage, cfi: Cfi, section: DecodedSection, target: Target) -> Verification:
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
-    code_map = map_code(image, cfi.entries, target.version, with_stubs=options.with_stubs)
+    code_map = map_code(image, cfi.entries, target.version)
     # The section may be that of a producer which describes no function in part.
     return verify_section(image, _truth(cfi.entries, outcomes, code_map, may_lack_parts=outcomes.in_parts), section)
 
@@ -214,7 +212,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
     decoded = decode_section(data, section_vaddr)
     if not image.is_relocatable:
         return decoded
-    options = options._replace(version=decode_header(data).version, with_padding=True)
+    options = options._replace(version=decode_header(data).version)
     places: dict[tuple[int, int], list[int]] = {}
     # No field holds the number of the errata, and functions are cut where rows without data words may not be used.
     for errata in (2, 1) if options.version == 2 else (2,):

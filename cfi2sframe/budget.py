@@ -30,8 +30,8 @@ MEMORY_PER_BYTE: Final = 80
 class Budget:
     """The account of one input, from reading to the last report about it.
 
-    `input_size` counts the bytes that are stored or sent: those of a compressed package itself, and those of a sparse
-    file outside of its holes. Everything computed from the input draws on the same account.
+    `input_size` counts the bytes that are stored or sent: those of a sparse file outside of its holes. Everything
+    computed from the input draws on the same account.
     """
 
     def __init__(self, input_size: int) -> None:
@@ -68,7 +68,3 @@ class Budget:
         finally:
             self._steps_left += steps
             self._memory_left += memory
-
-    def release(self, size: int) -> None:
-        """Give back `size` bytes that `hold` has counted and that are freed."""
-        self._memory_left += size

@@ -39,24 +39,22 @@ class CodeMap(NamedTuple):
     padding: Padding
 
 
-def map_code(
-    image: ElfImage, entries: CfiEntries, version: int, *, with_stubs: bool = True, with_padding: bool = True
-) -> CodeMap:
+def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     """Give each address to one FDE or to the stubs, which only linked files have; `version` is that of SFrame.
 
-    Without `with_padding`, none is looked for. Raises `BudgetError` when the stubs, or the symbols and relocations, are
-    out of proportion to the file; `InputError` when capstone cannot be loaded.
+    Raises `BudgetError` when the stubs, or the symbols and relocations, are out of proportion to the file; `InputError`
+    when capstone cannot be loaded.
     """
     ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.source_starts)
     resolved = resolve_overlaps(ranges, image.not_code)
     pieces = resolved.pieces
     stubs, replaced = StubScan(), frozenset[int]()
-    if with_stubs and not image.is_relocatable:
+    if not image.is_relocatable:
         from cfi2sframe.plt.scan_stubs import scan_stubs
 
         stubs = scan_stubs(image, version, _CfiAt(pieces, entries).span)
         pieces, replaced = _without_stubs(pieces, sorted(_stub_ranges(stubs)))
-    padding = _padding_after(image, pieces, stubs) if with_padding else Padding()
+    padding = _padding_after(image, pieces, stubs)
     return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced, padding)
 
 

@@ -38,22 +38,15 @@ class Options(NamedTuple):
     leaves the whole trace to DWARF. `source` is the CFI to read; None: all that there is, and where several sources
     describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of them covers, what
     follows from its instructions. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary
-    past the last PT_LOAD (objects: 0). `all_keep_frame_pointer` sets the section's flag SFRAME_F_FRAME_POINTER
-    (versions 1 and 2). `with_stubs`: PLT stubs get rows from their instructions. `with_padding`: functions reach over
-    the alignment padding that follows them, where the return addresses of calls that do not return are.
-    `whole_functions`: a function that the version can express in part is left out; otherwise its parts are functions of
-    the section, with holes between. `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also cuts
-    and joins functions where that saves bytes; None is 2. Objects are always at 0: GNU ld cannot merge shared rows.
+    past the last PT_LOAD (objects: 0). `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also
+    cuts and joins functions where that saves bytes; None is 2. Objects are always at 0: GNU ld cannot merge shared
+    rows.
     """
 
     version: int = SFRAME_VERSION_3
     errata: int = 1
     source: CfiKind | None = None
     section_vaddr: int | None = None
-    all_keep_frame_pointer: bool = False
-    with_stubs: bool = True
-    with_padding: bool = True
-    whole_functions: bool = False
     level: Level | None = None
 
 
@@ -62,10 +55,6 @@ _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "version": VERSIONS,
     "errata": (0, 1, 2),
     "source": (*CFI_KINDS, None),
-    "all_keep_frame_pointer": (False, True),
-    "with_stubs": (False, True),
-    "with_padding": (False, True),
-    "whole_functions": (False, True),
     "level": (0, 1, 2, None),
 }
 _MAX_VADDR: Final = (1 << 64) - 1
@@ -73,15 +62,13 @@ _MAX_VADDR: Final = (1 << 64) - 1
 
 def check_options(options: Options) -> None:
     """Raise `RequestError` when a field has a value or a type that it may not have."""
-    # By name, because reading a field of another type raises TypeError in compiled modules.
-    values: dict[str, object] = options._asdict()
     for name, choices in _CHOICES.items():
-        value = values[name]
+        value = getattr(options, name)
         # Types are compared too: True equals 1, and 2.0 equals 2.
         if not any(type(value) is type(choice) and value == choice for choice in choices):
             *first, last = map(repr, choices)
             raise RequestError(f"{name} is {value!r}; it has to be {', '.join(first)} or {last}")
-    vaddr = values["section_vaddr"]
+    vaddr = options.section_vaddr
     if vaddr is not None and not (type(vaddr) is int and 0 <= vaddr <= _MAX_VADDR):
         raise RequestError(f"section_vaddr is {vaddr!r}; it has to be an address from 0 to 0x{_MAX_VADDR:x} or None")
 
@@ -94,8 +81,8 @@ class Conversion(NamedTuple):
     one FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each
     FDE in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and `data` its bytes,
     empty when it would have no function. `function_entries` has the number of the FDE of each function of `section`,
-    None for stubs; at level 2, where a function may reach over several FDEs and stubs, that of the one it begins in.
-    `section_vaddr` is the section's virtual address, which function starts are relative to.
+    None for stubs; at level 2, where a function may reach over several FDEs and stubs, that of the one it
+    begins in. `section_vaddr` is the section's virtual address, which function starts are relative to.
     """
 
     image: ElfImage
@@ -184,13 +171,11 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
     cfi = read_cfi(image, options.source)
     _check_usable(cfi)
-    results = lower_programs(cfi.programs, target, whole_functions=options.whole_functions)
+    results = lower_programs(cfi.programs, target)
     outcomes = outcomes_of(cfi.entries, results)
-    code_map = map_code(
-        image, cfi.entries, target.version, with_stubs=options.with_stubs, with_padding=options.with_padding
-    )
+    code_map = map_code(image, cfi.entries, target.version)
     functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
-    section = _section_of(functions, image, target, options)
+    section = _section_of(functions, image, target)
     entries = tuple(functions.entries)
     if level == 2:
         from cfi2sframe.sframe.ranges import make_ranges
@@ -229,8 +214,6 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
 def _target_of(image: ElfImage, options: Options) -> Target:
     check_options(options)
     target = Target(image.arch, options.version, options.errata)
-    if options.all_keep_frame_pointer and options.version >= SFRAME_VERSION_3:
-        raise RequestError("version 3 has no frame pointer flag; versions 1 and 2 have it")
     check_target(target)
     return target
 
@@ -249,7 +232,7 @@ def _check_usable(cfi: Cfi) -> None:
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
 
 
-def _section_of(functions: Functions, image: ElfImage, target: Target, options: Options) -> Section:
+def _section_of(functions: Functions, image: ElfImage, target: Target) -> Section:
     """Return the logical section, with the image's addresses."""
     return Section(
         target.version,
@@ -259,7 +242,6 @@ def _section_of(functions: Functions, image: ElfImage, target: Target, options: 
         tuple(functions.bodies),
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
-        all_keep_frame_pointer=options.all_keep_frame_pointer,
     )
 
 

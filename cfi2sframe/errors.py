@@ -175,7 +175,7 @@ class BudgetError(InputError):
 
 
 class ContainerError(InputError):
-    """A static archive or a package is damaged."""
+    """A static archive is damaged."""
 
     kind = ErrorKind.DAMAGED
 

@@ -165,19 +165,10 @@ class _Unsayable(NamedTuple):
     limit: Unlike
 
 
-def lower_programs(
-    programs: Iterable[Program], target: Target, *, whole_functions: bool = False
-) -> tuple[FunctionBody | InParts | Skip, ...]:
-    """Lower the programs of a file; return the result of each, in their order.
-
-    With `whole_functions`, none is lowered in part: a function is skipped for its first row that the target cannot
-    express.
-    """
+def lower_programs(programs: Iterable[Program], target: Target) -> tuple[FunctionBody | InParts | Skip, ...]:
+    """Lower the programs of a file; return the result of each, in their order."""
     lowering = Lowering(target)
-    results = tuple([lowering.lower(program.table, program.cie) for program in programs])
-    if not whole_functions:
-        return results
-    return tuple([result.holes[0].why if isinstance(result, InParts) else result for result in results])
+    return tuple([lowering.lower(program.table, program.cie) for program in programs])
 
 
 class Lowering:

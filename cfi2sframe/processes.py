@@ -40,7 +40,7 @@ _SIGNALLED: Final = 128
 
 
 class Lost(NamedTuple):
-    """The result of an item whose process died, or whose executor failed: why."""
+    """The result of an item whose process died: why."""
 
     reason: str
 

@@ -14,7 +14,6 @@ from cfi2sframe.processes import Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
-    from concurrent.futures import Executor
 
     from cfi2sframe.elf.image import ElfImage
 
@@ -62,15 +61,14 @@ def read_all(
     function: Callable[[ElfImage], Answer],
     *,
     count: int = 1,
-    executor: Executor | None = None,
     on_done: Callable[[Source], None] | None = None,
 ) -> Generator[Reading[Answer], None, None]:
     """Call a function with every ELF file in the sources; yield the readings in the order of the sources.
 
-    `count` copies of this process do it, or an executor; then `function` and its answers are pickled. `on_done` sees
-    each source as soon as it is read, in any order. Closing the generator ends the processes.
+    `count` copies of this process do it; then its answers are pickled. `on_done` sees each source as soon as it is
+    read, in any order. Closing the generator ends the processes.
     """
-    with results_of(partial(read_source, function=function), sources, _size_of, count=count, executor=executor) as done:
+    with results_of(partial(read_source, function=function), sources, _size_of, count=count) as done:
         yield from in_order(_readings(sources, done, on_done))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from tests import tiers
 from tests.support.oracle import tools
 
 if TYPE_CHECKING:
@@ -20,20 +22,46 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("dev", deadline=None, max_examples=60)
-# Slow machines must not turn a good run red, and a red run must be the same on the next try.
-settings.register_profile(
-    "ci",
-    deadline=None,
-    max_examples=120,
-    derandomize=True,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+# A busy machine is no failure of a test, and a run that failed in CI has to fail again on the next try.
+settings.register_profile("dev", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=120, derandomize=True, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Tell which tests to run."""
+    parser.addoption(
+        "--tier", choices=tiers.TIERS, default="first", help="what to run of what is named (tests/tiers.py)"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the other tier out."""
+    tier = config.getoption("--tier")
+    if tier == "all":
+        return
+    first, second = tiers.split(items)
+    items[:], others = (first, second) if tier == "first" else (second, first)
+    config.hook.pytest_deselected(items=others)
+
+
+def pytest_collection_finish() -> None:
+    """Spare garbage collection the heap of pytest: each job of the program collects, which took half of the time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the way to run what was skipped; `pytest -rs` has the reasons."""
+    skipped = terminalreporter.getreports("skipped")
+    if skipped:
+        terminalreporter.write_line(
+            f"{len(skipped)} skipped: tools or files are missing; for those that Debian has: make judges"
+        )
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

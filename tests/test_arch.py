@@ -3,7 +3,7 @@
 
 import pytest
 
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch, arch_of_abi, arch_of_elf
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch, arch_of_elf
 
 #: ABI -> ELF machine, byte order, sfh_abi_arch, SP, FP, RA, fixed RA offset, SP of the caller - CFA.
 NUMBERS = {
@@ -31,17 +31,6 @@ def test_numbers(arch: Arch) -> None:
 def test_cfa_offsets_are_scaled_on_s390x_alone() -> None:
     scales = {arch.name: (arch.cfa_offset_bias, arch.cfa_offset_scale) for arch in ARCHES}
     assert scales == {"AMD64": (0, 1), "AArch64": (0, 1), "AArch64 BE": (0, 1), "s390x": (160, 8)}
-
-
-def test_what_one_abi_alone_has() -> None:
-    assert {arch.name for arch in ARCHES if arch.pads_ra} == {"s390x"}
-    assert {arch.name for arch in ARCHES if arch.ra_may_be_signed} == {"AArch64", "AArch64 BE"}
-    assert {arch.name: arch.first_version for arch in ARCHES} == {
-        "AMD64": 1,
-        "AArch64": 1,
-        "AArch64 BE": 1,
-        "s390x": 2,
-    }
 
 
 @pytest.mark.parametrize(
@@ -93,10 +82,3 @@ def test_register_names(arch: Arch, number: int, name: str) -> None:
 )
 def test_arch_of_elf(machine: int, byte_order: str, expected: Arch | None) -> None:
     assert arch_of_elf(machine, byte_order) == expected
-
-
-@pytest.mark.parametrize(
-    ("abi", "expected"), [(0, None), (1, AARCH64_BE), (2, AARCH64_LE), (3, AMD64), (4, S390X), (5, None)]
-)
-def test_arch_of_abi(abi: int, expected: Arch | None) -> None:
-    assert arch_of_abi(abi) == expected

@@ -35,13 +35,3 @@ def test_half_of_what_is_left() -> None:
     budget.hold(BASE_MEMORY // 2, "the rest")
     with pytest.raises(BudgetError):
         budget.spend(1, "more")
-    with budget.half():
-        budget.release(BASE_MEMORY // 2)
-    budget.hold(BASE_MEMORY // 2, "again")
-
-
-def test_freed_memory_can_be_held_again() -> None:
-    budget = Budget(0)
-    for _ in range(3):
-        budget.hold(BASE_MEMORY, "members")
-        budget.release(BASE_MEMORY)

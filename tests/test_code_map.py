@@ -115,6 +115,11 @@ def _taken(scan: StubScan) -> Iterator[int]:
             yield from range(skip.start_vaddr, skip.start_vaddr + skip.size)
 
 
+def _mapped(entries: CfiEntries, scan: StubScan) -> CodeMap:
+    with patch.object(scan_stubs, "scan_stubs", lambda *_: scan):
+        return map_code(IMAGE, entries, 3)
+
+
 #: A range in the first FDE, two in the second.
 APART: Final = (
     [PLACES.start + delta for delta in (1, 3, 10, 12, 14, 16)],
@@ -128,9 +133,7 @@ def test_stubs_take_their_addresses_from_fdes(
     fdes: list[tuple[int, int, list[int]]], stubs: tuple[list[int], list[StubReason | None]]
 ) -> None:
     entries, scan = _entries(fdes), _stubs_of(*stubs)
-    without = map_code(IMAGE, entries, 3, with_stubs=False)
-    with patch.object(scan_stubs, "scan_stubs", lambda *_: scan):
-        code_map = map_code(IMAGE, entries, 3)
+    without, code_map = _mapped(entries, StubScan()), _mapped(entries, scan)
     before, after, taken = _holders(without), _holders(code_map), set(_taken(scan))
     assert after == {vaddr: number for vaddr, number in before.items() if vaddr not in taken}
     assert code_map.replaced == set(before.values()) - set(after.values())

@@ -236,7 +236,7 @@ def unused_bits(conversion: Conversion, version: int, arch: Arch) -> set[tuple[i
     """Return the bits that change nothing: the frame pointer flag, undefined bits, the key where no RA is signed."""
     unused = set()
     if version < 3:
-        unused.add((3, 1))  # SFRAME_F_FRAME_POINTER is the user's word
+        unused.add((3, 1))  # SFRAME_F_FRAME_POINTER: no row depends on it
     for index, function in enumerate(conversion.plan.functions):
         if version == 3:
             info = 28 + 2 * 16 + function.fre_offset + 2

@@ -13,7 +13,7 @@ from cfi2sframe import load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.conversion import Conversion, Options, convert_image
 from cfi2sframe.dwarf.instructions import CUTTER
-from cfi2sframe.intern import IdentityMap, TupleInterner, distinct
+from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.model import FunctionBody
 from tests.support import cfi_asm as asm
@@ -34,20 +34,6 @@ def equal(*items: object) -> tuple[object, ...]:
 # The look-up itself
 
 
-def test_a_value_is_made_once_for_each_object() -> None:
-    made: list[object] = []
-
-    def make(key: object) -> int:
-        made.append(key)
-        return len(made)
-
-    numbers = IdentityMap(make)
-    first, second = equal(1, 2), equal(1, 2)
-    assert [numbers[first], numbers[second], numbers[first], numbers[second]] == [1, 2, 1, 2]
-    assert len(numbers) == 2
-    assert made == [first, second]
-
-
 def test_an_identity_map_keeps_its_keys_alive() -> None:
     """Otherwise a later object could have the identity of a key, and get its value."""
 
@@ -64,37 +50,6 @@ def test_an_identity_map_keeps_its_keys_alive() -> None:
     del values
     gc.collect()
     assert reference() is None
-
-
-def test_an_error_leaves_no_value() -> None:
-    def make(key: list[int]) -> int:
-        return key[0]
-
-    values = IdentityMap(make)
-    key: list[int] = []
-    with pytest.raises(IndexError):
-        values[key]
-    key.append(5)
-    assert (values[key], len(values)) == (5, 1)
-
-
-def test_distinct_objects_are_numbered_in_their_order() -> None:
-    first, second, other = equal(1), equal(1), equal(2)
-    kept, numbers = distinct(iter([other, first, other, second, first]))
-    assert list(map(id, kept)) == [id(other), id(first), id(second)]
-    assert numbers == [0, 1, 0, 2, 1]
-    assert distinct([]) == ([], [])
-
-
-def test_tuples_of_the_same_items_are_one() -> None:
-    interner: TupleInterner[object] = TupleInterner()
-    first, second = equal(1), equal(1)
-    pair, again, other = (first, second), (first, second), (second, first)
-    assert interner.intern(pair) is pair
-    assert interner.intern(again) is pair
-    assert interner.intern(other) is other
-    assert interner.intern((first,)) == (first,)
-    assert interner.intern(()) == ()
 
 
 # The contract

@@ -8,7 +8,6 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X, Arch
 from cfi2sframe.describe import describe_frame_rule, describe_rule
-from cfi2sframe.dwarf.programs import Program
 from cfi2sframe.dwarf.rules import (
     AtCfa,
     AtExpression,
@@ -26,7 +25,7 @@ from cfi2sframe.dwarf.rules import (
     ValueAtCfa,
 )
 from cfi2sframe.errors import RequestError
-from cfi2sframe.lower import InParts, Lowering, Skip, Target, check_target, lower_programs
+from cfi2sframe.lower import InParts, Lowering, Skip, Target, check_target
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, FunctionBody, Rule
 from tests.support.bodies import body_of_rows
@@ -714,17 +713,6 @@ def test_only_parts_that_need_them_get_flexible_rows() -> None:
     result = lower(AMD64, 3, state(AMD64), expression, state(AMD64), rbx)
     assert isinstance(result, InParts)
     assert [part.body.is_flexible for part in result.parts] == [False, True]
-
-
-def test_whole_functions_only() -> None:
-    """Without parts, the first row that cannot be expressed leaves the function out, whatever its reason."""
-    rbx, expression = state(AMD64, RegisterOffset(3, 8)), state(AMD64, CfaExpression(DEREF_PLUS))
-    rows = tuple(CfiRow(4 * n, each) for n, each in enumerate((state(AMD64), rbx, expression)))
-    programs = [Program(0, parsed_cie(AMD64), table_of(rows)), Program(1, parsed_cie(AMD64), table_of(rows[:1]))]
-    skip, body = lower_programs(programs, Target(AMD64, 2), whole_functions=True)
-    assert skip == Skip(SkipReason.CFA_BASE_REGISTER, "rbx+8", 4)
-    assert isinstance(body, FunctionBody)
-    assert isinstance(lower_programs(programs, Target(AMD64, 2))[0], InParts)
 
 
 def test_within() -> None:

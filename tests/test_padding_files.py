@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import random
-import struct
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import capstone
 import pytest
-from elftools.dwarf.callframe import FDE
 from elftools.elf.elffile import ELFFile
 
 from cfi2sframe import Options, convert, load
@@ -27,6 +25,8 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.conversion import Conversion
     from tests.support.oracle.tools import CorpusArch
+
+pytestmark = pytest.mark.sampled
 
 #: Files of each architecture, and the largest of them that is read, in bytes.
 FILE_COUNT: Final = 60
@@ -164,70 +164,3 @@ def test_what_linkers_fill_with(variant: Variant, tmp_path: Path) -> None:
 
 
 # Landing pads
-
-
-def _landing_pads(path: str) -> Iterator[int]:
-    """Yield the landing pads that the tables of call sites name (LSB, "Exception Handling Tables")."""
-    with open(path, "rb") as file:
-        elf = ELFFile(file)
-        table = elf.get_section_by_name(".gcc_except_table")
-        if table is None:
-            return
-        data, base = table.data(), table["sh_addr"]
-        order = "<" if elf.little_endian else ">"
-        for entry in elf.get_dwarf_info().EH_CFI_entries():
-            if isinstance(entry, FDE) and entry.lsda_pointer is not None:
-                offset = entry.lsda_pointer - base
-                if 0 <= offset < len(data):
-                    yield from _landing_pads_at(data, offset, entry.header["initial_location"], order)
-
-
-def _landing_pads_at(data: bytes, position: int, function_vaddr: int, order: str) -> Iterator[int]:
-    start_encoding = data[position]
-    # DW_EH_PE_omit: landing pads count from the function's start, as compilers have it but for functions in parts.
-    if start_encoding != 0xFF:
-        return
-    position += 1
-    if data[position] != 0xFF:
-        _, position = _uleb(data, position + 1)
-    else:
-        position += 1
-    encoding = data[position]
-    size, position = _uleb(data, position + 1)
-    end = position + size
-    while position < end:
-        values = []
-        for _ in range(3):
-            if encoding == 0x01:
-                value, position = _uleb(data, position)
-            else:
-                assert encoding == 0x03, hex(encoding)
-                (value,) = struct.unpack_from(order + "I", data, position)
-                position += 4
-            values.append(value)
-        _, position = _uleb(data, position)
-        if values[2]:
-            yield function_vaddr + values[2]
-
-
-def _uleb(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        position += 1
-        if byte < 0x80:
-            return value, position
-
-
-@pytest.mark.corpus
-def test_no_landing_pad_is_in_padding(conversions: tuple[Conversion, ...]) -> None:
-    """Nothing looks for landing pads, whose tables are expensive to read: they lie in functions, here as ever."""
-    count = 0
-    for conversion in conversions:
-        padding = {vaddr for start, end in conversion.code_map.padding.ranges for vaddr in range(start, end)}
-        found = set(_landing_pads(conversion.image.name))
-        assert found.isdisjoint(padding), conversion.image.name
-        count += len(found)
-    assert count > 20

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fuzz
 #: Values that a byte is replaced by, and masks that change it.
 VALUES: Final = (0x00, 0xFF, 0x7F)
 MASKS: Final = (0x01, 0x80, 0x10)
-#: Of all changes, the ordinary run makes one in so many; `make slow` makes them all.
+#: Of all changes, the ordinary run makes one in so many; the second tier makes them all.
 SAMPLE: Final = 61
 CUT_SAMPLE: Final = 23
 
@@ -55,30 +55,26 @@ def feed(inputs: Iterator[bytes], *runs: Callable[[bytes], None], step: int = 1)
     return count
 
 
+#: The ordinary run takes some of them; `make slow` takes all.
+some_or_all = pytest.mark.parametrize(
+    "is_all", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+
+
+@some_or_all
 @pytest.mark.parametrize("name", FILES)
-def test_some_truncated_files(name: str) -> None:
+def test_truncated_files(name: str, *, is_all: bool) -> None:
     data, rewrite = FILES[name]
-    assert feed(cut(data), target_elf.run, rewrite, step=CUT_SAMPLE) > 40
+    step = 1 if is_all else CUT_SAMPLE
+    assert feed(cut(data), target_elf.run, rewrite, step=step) > (len(data) - 1 if is_all else 40)
 
 
+@some_or_all
 @pytest.mark.parametrize("name", FILES)
-def test_some_changed_bytes(name: str) -> None:
+def test_changed_bytes(name: str, *, is_all: bool) -> None:
     data, rewrite = FILES[name]
-    assert feed(changed(data), target_elf.run, rewrite, step=SAMPLE) > 80
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_every_truncated_file(name: str) -> None:
-    data, rewrite = FILES[name]
-    assert feed(cut(data), target_elf.run, rewrite) == len(data)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_every_changed_byte(name: str) -> None:
-    data, rewrite = FILES[name]
-    assert feed(changed(data), target_elf.run, rewrite) > 4 * len(data)
+    step = 1 if is_all else SAMPLE
+    assert feed(changed(data), target_elf.run, rewrite, step=step) > (4 * len(data) if is_all else 80)
 
 
 @pytest.mark.parametrize("name", SECTIONS)

@@ -7,7 +7,6 @@ The analysis itself is replaced; `tests/code/` has its tests.
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,15 +20,12 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.elf.constants import STT_FUNC
 from cfi2sframe.emit import check as check_emitted
 from cfi2sframe.emit import emit
-from cfi2sframe.errors import BudgetError, ChangedError, ElfError, ErrorKind, InputError, UnfitError
+from cfi2sframe.errors import BudgetError, ElfError, ErrorKind, InputError, UnfitError
 from cfi2sframe.jobs.policy import refusal_of
-from cfi2sframe.padding import MAX_ALIGNMENT
 from cfi2sframe.reasons import SkipReason, UnreadSource
 from cfi2sframe.render.coverage_json import coverage_data
 from cfi2sframe.render.coverage_text import coverage_lines
-from cfi2sframe.render.text import summary
 from cfi2sframe.report.from_code import FromCode, StretchCounts
-from cfi2sframe.report.return_addresses import count_return_addresses
 from cfi2sframe.sframe.lookup import Lookup
 from tests.support import cfi_asm as asm
 from tests.support.derived import derived, give
@@ -98,22 +94,6 @@ def test_code_without_cfi_gets_rows(arch: Arch, monkeypatch: pytest.MonkeyPatch)
     assert pushed_at(image, Options()) == {0: 0, 1: 0, 2: None, 3: None, 4: None, 5: 0, 6: None}
 
 
-def test_functions_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The analysis has to know where functions begin: code without CFI jumps there."""
-    image = file_of(AMD64, "cccpcc", (0, 1), (1, 2), (4, 1))
-    asked = give(monkeypatch, derived(AMD64, at(5), at(6)))
-    convert_checked(image, FROM_CODE)
-    assert asked.covered == [((at(0), at(1)), (at(1), at(3)), (at(4), at(5)))]
-
-
-def test_one_analysis_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "cccc", (0, 2))
-    asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
-    for version in (1, 2, 3):
-        convert_checked(image, Options(source="code", version=version))
-    assert len(asked.covered) == 1
-
-
 def test_without_the_option_nothing_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
     image = file_of(AMD64, "cccc", (0, 2))
     asked = give(monkeypatch, derived(AMD64, at(2), at(4)))
@@ -134,14 +114,6 @@ def test_where_everything_is_covered_nothing_is_derived(layout: str, monkeypatch
     assert account(conversion).from_code == FromCode(0, 0, 0, 0, {})
 
 
-def test_a_function_that_overlaps_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The analysis gives no such thing; if it did, the CFI would hold."""
-    image = file_of(AMD64, "cccc", (1, 2))
-    give(monkeypatch, derived(AMD64, at(0), at(4), (0, 24)))
-    convert_checked(image, FROM_CODE)
-    assert pushed_at(image, FROM_CODE) == {0: 24, 1: 0, 2: 0, 3: 24}
-
-
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 def test_a_file_without_cfi(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None:
     image = file_of(arch, "cccc")
@@ -153,14 +125,6 @@ def test_a_file_without_cfi(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None
     assert account(conversion).source == "code"
     assert verify(image, decode_made(image, FROM_CODE), FROM_CODE).is_clean
     assert verify(conversion).is_clean
-
-
-def test_a_file_with_neither_cfi_nor_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "cc")
-    give(monkeypatch, left_out=[(at(0), at(2))])
-    message = "^sample: no call frame information, and no rows from instructions: no known entry leads there$"
-    with pytest.raises(UnfitError, match=message):
-        convert(image, FROM_CODE)
 
 
 ERRORS = (BudgetError("too much of it"), ElfError("a damaged table", ".symtab"))
@@ -181,20 +145,6 @@ def test_other_sources_are_not_lost(error: InputError, monkeypatch: pytest.Monke
     refusal = refusal_of(conversion, account(conversion), is_strict=True, min_coverage=None, min_bytes=None)
     assert refusal is not None
     assert (refusal.kind, refusal.reason) == (ErrorKind.INCOMPLETE, "code is not read, and --strict forbids it")
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_an_error_where_there_is_no_other_source(error: InputError, monkeypatch: pytest.MonkeyPatch) -> None:
-    give(monkeypatch, error=error)
-    with pytest.raises(type(error), match=error.reason):
-        convert(file_of(AMD64, "cc"), FROM_CODE)
-
-
-def test_a_missing_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the user's to install; a section that silently lacks what was asked for would be worse."""
-    give(monkeypatch, error=InputError("capstone cannot be loaded"))
-    with pytest.raises(InputError, match="capstone cannot be loaded"):
-        convert(file_of(AMD64, "cccc", (0, 2)), FROM_CODE)
 
 
 # Reports
@@ -238,27 +188,6 @@ def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conversion.is_whole
     assert (conversion.left_out, conversion.in_parts, conversion.described_count) == ((), (), 1)
     assert refusal_of(conversion, account(conversion), is_strict=True, min_coverage=100.0, min_bytes=None) is None
-
-
-def test_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    image, options = accounted(monkeypatch)
-    coverage = check_sums(convert(image, options), may_join=True)
-    text = "\n".join(coverage_lines(coverage, details=True))
-    for line in (
-        r"sample: SFrame version 3 describes 50\.00 % of 192 bytes of code \(33\.33 % from instructions\), and .*",
-        r"  for AMD64, from \.eh_frame \+ code",
-        r"      from instructions +64 +33\.33 %",
-        r"  functions from instructions +3  no CFI covers them",
-        r"    described +1 +33\.33 %",
-        r"    described in part +1 +33\.33 %",
-        r"    left out +1 +33\.33 %",
-        r"  code without CFI that is not described by its instructions: bytes, stretches, and why",
-        r" +32 +2  no known entry leads there",
-        r" +16  0x20090-0x200a0 in \.text  f: no known entry leads there",
-        r" +32  0x200a0-0x200c0 in \.text  g",
-    ):
-        assert re.search(f"^{line}$", text, re.MULTILINE), (line, text)
-    assert "1 of 1 functions and 2 functions from instructions, 96 of " in summary(coverage)
 
 
 def test_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,49 +242,7 @@ def test_verify_compares_with_instructions(monkeypatch: pytest.MonkeyPatch) -> N
     assert differences(FROM_CODE) == [("missing", at(2))]
 
 
-def test_what_nobody_asked_for_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "cccc", (0, 2))
-    give(monkeypatch, derived(AMD64, at(2), at(4)))
-    made = decode_made(image, FROM_CODE._replace(level=1))
-    for error in (*ERRORS, InputError("no capstone")):
-        give(monkeypatch, error=error)
-        found = verify(file_of(AMD64, "cccc", (0, 2)), made)
-        assert [(d.kind, d.vaddr) for d in found.differences] == [("extra", at(2))]
-        with pytest.raises(UnfitError, match="no call frame information"):
-            verify(file_of(AMD64, "cccc"), made)
-    give(monkeypatch, error=ChangedError("somebody else"))
-    with pytest.raises(ChangedError):
-        verify(file_of(AMD64, "cccc", (0, 2)), made)
-
-
-def test_padding_is_not_compared_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that lies in padding only is wrong whatever the options are."""
-    assert MAX_ALIGNMENT == 64
-    image = file_of(AMD64, "ccpppppp", (0, 2))
-    made = decode_made(image)
-    sizes = (made.sizes[0] + 96,)
-    wrong = made._replace(sizes=sizes)
-    for options in (Options(), FROM_CODE):
-        assert [d.kind for d in verify(image, wrong, options).differences] == ["extra"]
-    give(monkeypatch)
-
-
 # Files
-
-
-def test_a_library_carries_its_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "cccc", (0, 2))
-    give(monkeypatch, derived(AMD64, at(2), at(4)))
-    emitted = emit(convert(image, FROM_CODE), may_move_table=True)
-    rewritten = load(b"".join(map(bytes, emitted.chunks)), "out")
-    check_emitted(emitted, rewritten)
-    assert verify(rewritten, options=FROM_CODE).is_clean
-
-
-def test_calls_in_derived_code_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = file_of(AMD64, "cccc", (0, 2))
-    give(monkeypatch, derived(AMD64, at(2), at(4)))
-    assert count_return_addresses(convert(image, FROM_CODE)).without == 0
 
 
 OBJECT_SYMBOLS = (asm.Symbol("text", info=3), asm.Symbol("f", info=STT_FUNC | 0x10))

@@ -3,7 +3,7 @@
 """Build the program as one file: zipapp.py FILE. For build roots that have a Python and no pip.
 
 It holds the package and pyelftools, which are pure Python. capstone, which has native code, has to be installed
-(python3-capstone in Debian: 4.0.2 or later); without it, files with PLT stubs are refused unless --no-plt is given.
+(python3-capstone in Debian: 4.0.2 or later); without it, files with PLT stubs are refused.
 Called by another name (a link named ld, as, cfi2sframe-cc), the file is the wrapper of that program.
 """
 

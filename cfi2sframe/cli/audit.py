@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"examples:\n  {PROGRAM} audit memcpy.o\n  {PROGRAM} audit -v /usr/lib/x86_64-linux-gnu/libc.so.6\n"
         f"  {PROGRAM} audit -r -j 4 build --json -o audit.json\n",
     )
-    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    add_inputs(parser, "an ELF file, a folder or a static archive; - is standard input", is_writing=False)
     group = parser.add_argument_group("what to compare")
     group.add_argument(
         "--from",

@@ -11,19 +11,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
+from cfi2sframe.cli.common import exit_status_of, fail, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, KEPT
 from cfi2sframe.cli.options import process_count
 from cfi2sframe.errors import ErrorKind, OutputError, RequestError
 from cfi2sframe.jobs.job import run_job
-from cfi2sframe.jobs.records import Outcome
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from cfi2sframe.jobs.records import Job, Settings
-    from cfi2sframe.jobs.stamp import Stamp
+    from cfi2sframe.jobs.records import Job, Outcome, Settings
 
 #: Smaller inputs (bytes, in all) are done before processes would pay off.
 POOL_SIZE: Final = 1 << 20
@@ -34,46 +32,35 @@ def is_single(arguments: argparse.Namespace, names: Sequence[str]) -> bool:
     return len(names) == 1 and not arguments.recursive
 
 
-def run_batch(
-    arguments: argparse.Namespace, names: Sequence[str], settings: Settings, stamp: Stamp | None = None
-) -> int:
+def run_batch(arguments: argparse.Namespace, names: Sequence[str], settings: Settings) -> int:
     """Do to each file what the settings say; return the worst file's exit status."""
-    from cfi2sframe.cli.inputs import walk_of
-    from cfi2sframe.jobs.listing import list_work
+    from cfi2sframe.jobs.listing import work_list
 
     started = time.monotonic()
-    jobs, mount_points = list_work(names, settings, recurse=arguments.recursive, walk=walk_of(arguments))
+    jobs = work_list(names, settings, recurse=arguments.recursive, excluded=arguments.exclude)
     try:
         check_apart(arguments, jobs)
     except RequestError as error:
         return fail(error, "")
-    known = [stamp is not None and stamp.knows(job) for job in jobs]
-    is_alone = is_single(arguments, names) and not known[0]
-    try:
-        here = is_alone and not arguments.executor
-        outcomes = [run_here(jobs[0])] if here else _several(arguments, jobs, known)
-    except RequestError as error:
-        return fail_early(error, arguments.inputs)
+    is_alone = is_single(arguments, names)
+    outcomes = [run_here(jobs[0])] if is_alone else _several(arguments, jobs)
     if is_alone:
         say_end(arguments, outcomes[0])
     else:
         _say_failures(arguments, outcomes)
         if arguments.verbose:
-            from cfi2sframe.cli.batch_report import mount_point_line, removal_line, summary_line, tally
+            from cfi2sframe.cli.batch_report import removal_line, summary_line, tally
 
-            if mount_points:
-                say("info", mount_point_line(mount_points, one_file_system=arguments.one_file_system))
             seconds = time.monotonic() - started
             total = tally(outcomes)
-            say("info", removal_line(total, seconds) if settings.removes else summary_line(total, sum(known), seconds))
+            say("info", removal_line(total, seconds) if settings.removes else summary_line(total, seconds))
     statuses = list(map(exit_status, outcomes))
     report = None
     if arguments.report:
         from cfi2sframe.cli.batch_report import json_line
 
         report = "".join(f"{json_line(outcome, exit_status(outcome))}\n" for outcome in outcomes)
-    written = write_report(arguments, report) or _write_stamp(arguments, outcomes, stamp)
-    return worst((*statuses, written))
+    return worst((*statuses, write_report(arguments, report)))
 
 
 # Before the run
@@ -107,14 +94,13 @@ def check_folder(path: str | None) -> None:
 
 
 def check_apart(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
-    """Raise `RequestError` when the report or the stamp would replace an input or the output."""
+    """Raise `RequestError` when the report would replace an input or the output."""
     used = {target for job in jobs for target in job.targets}
     if arguments.output is not None:
         used = {os.path.realpath(path) for path in (*used, arguments.output) if not _is_special(path)}
-    for option in ("report", "stamp"):
-        path = getattr(arguments, option)
-        if path is not None and path != "-" and os.path.realpath(path) in used:
-            raise RequestError(f"--{option} {path} would overwrite an input or the output")
+    path = arguments.report
+    if path is not None and path != "-" and os.path.realpath(path) in used:
+        raise RequestError(f"--report {path} would overwrite an input or the output")
 
 
 def _is_special(path: str) -> bool:
@@ -131,28 +117,19 @@ def run_here(job: Job) -> Outcome:
     return outcome
 
 
-def _several(arguments: argparse.Namespace, jobs: Sequence[Job], known: Sequence[bool]) -> list[Outcome]:
-    """Run the jobs that the stamp does not know to be done; report each, in their order."""
+def _several(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[Outcome]:
+    """Run the jobs; report each, in their order."""
     from cfi2sframe.cli.progress import ProgressLine
     from cfi2sframe.jobs.runner import running, size_of
-    from cfi2sframe.pool import named_executor
 
-    to_do = [job for job, is_known in zip(jobs, known, strict=True) if not is_known]
-    size = sum(map(size_of, to_do))
-    count = process_count(arguments)
+    size = sum(map(size_of, jobs))
+    count = 1 if size < POOL_SIZE else process_count(arguments)
     outcomes: list[Outcome] = []
     with (
-        named_executor(arguments.executor, count) as executor,
-        ProgressLine(len(to_do), size) as line,
-        running(
-            to_do,
-            count=1 if size < POOL_SIZE else count,
-            executor=executor,
-            on_done=lambda job, _: line.add(size_of(job)),
-        ) as done,
+        ProgressLine(len(jobs), size) as line,
+        running(jobs, count=count, on_done=lambda job, _: line.add(size_of(job))) as done,
     ):
-        for job, is_known in zip(jobs, known, strict=True):
-            outcome = Outcome(job.name, job.other_names, "unchanged", state=job.state) if is_known else next(done)
+        for outcome in done:
             if outcome.warnings or arguments.check:
                 line.clear()
             _say_outcome(outcome, only_checks=arguments.check)
@@ -196,7 +173,7 @@ def _hint(arguments: argparse.Namespace, outcome: Outcome) -> str:
     container = kind_of_container(outcome.name)
     if container == "archive":
         return " but a static archive; convert the objects before ar puts them in"
-    return " but a package; convert its files before they are packed" if container else ""
+    return " but a package; convert its files before they are packed" if container == "package" else ""
 
 
 def say_end(arguments: argparse.Namespace, outcome: Outcome) -> None:
@@ -226,15 +203,4 @@ def write_report(arguments: argparse.Namespace, text: str | None) -> int:
         write_output(arguments.report, text.encode())
     except OutputError as error:
         return fail(error, "")
-    return EXIT_SUCCESS
-
-
-def _write_stamp(arguments: argparse.Namespace, outcomes: Sequence[Outcome], stamp: Stamp | None) -> int:
-    """Write the stamp, if there is one; return an exit status."""
-    if stamp is None or arguments.check:
-        return EXIT_SUCCESS
-    try:
-        stamp.write(outcomes)
-    except OSError as error:
-        return fail(error, arguments.stamp)
     return EXIT_SUCCESS

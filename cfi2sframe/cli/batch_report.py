@@ -36,7 +36,6 @@ _KIND_TEXTS: Final = {
     SkipKind.KERNEL: ("1 kernel image", "{:,} kernel images"),
     SkipKind.NOT_ELF: ("1 no ELF file", "{:,} no ELF files"),
 }
-_MAX_MOUNT_POINTS: Final = 5
 
 
 def json_line(outcome: Outcome, exit_status: int) -> str:
@@ -98,11 +97,9 @@ def tally(outcomes: Sequence[Outcome]) -> BatchTally:
     )
 
 
-def summary_line(total: BatchTally, known_count: int, seconds: float) -> str:
-    """Return the one sentence about a run that converts; `known_count` files were not looked into."""
+def summary_line(total: BatchTally, seconds: float) -> str:
+    """Return the one sentence about a run that converts."""
     parts = [_with_kinds(f"{number:,} {status}", status, total) for status, number in total.counts.items() if number]
-    if known_count:
-        parts = [f"{part} ({known_count:,} by the stamp)" if "unchanged" in part else part for part in parts]
     in_part = f", {total.in_parts_count:,} in part" if total.in_parts_count else ""
     return (
         f"{_files(total)}: {', '.join(parts) or 'none'}; "
@@ -129,15 +126,6 @@ def removal_line(total: BatchTally, seconds: float) -> str:
         if number
     ]
     return f"{_files(total)}: {', '.join(parts) or 'none'}; {total.section_size:,} bytes of .sframe; {seconds:.1f} s"
-
-
-def mount_point_line(paths: Sequence[str], *, one_file_system: bool) -> str:
-    """Return the sentence about the mount points that were not entered."""
-    shown = ", ".join(paths[:_MAX_MOUNT_POINTS])
-    more = f" and {len(paths) - _MAX_MOUNT_POINTS:,} more" if len(paths) > _MAX_MOUNT_POINTS else ""
-    count = "1 mount point" if len(paths) == 1 else f"{len(paths):,} mount points"
-    remedy = " (--no-one-file-system enters all but the kernel's own)" if one_file_system else ""
-    return f"{count} not entered: {shown}{more}{remedy}"
 
 
 def _files(total: BatchTally) -> str:

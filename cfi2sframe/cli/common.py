@@ -23,7 +23,7 @@ from cfi2sframe.cli.exit_status import (
     PROGRAM,
 )
 from cfi2sframe.cli.parsers import DEFAULT_VERB, VERBS, make_parser, verb_parser
-from cfi2sframe.errors import ErrorKind, OutputError, RequestError, kind_of, reason_of
+from cfi2sframe.errors import ErrorKind, OutputError, kind_of, reason_of
 from cfi2sframe.printable import printable
 
 #: The exit status of several files is that of the worst; from good to bad.
@@ -69,7 +69,7 @@ def _refused(word: str, *, is_first: bool = True) -> int:
     Otherwise it would be convert's input, and the mistake be found after the files that follow it were rewritten. Of a
     list of files after an option, a missing one is convert's to report.
     """
-    if word.startswith(("-", "@")) or os.path.lexists(word):
+    if word.startswith("-") or os.path.lexists(word):
         return EXIT_SUCCESS
     if word in VERBS:
         say("error", f"a verb is the first word: {PROGRAM} {word} ...")
@@ -100,7 +100,7 @@ def _run_verb(verb: str, arguments: list[str], *, may_be_verb: bool = False) -> 
     options = argparse.Namespace()
     try:
         try:
-            options = _parse(parser, _expand(arguments))
+            options = _parse(parser, arguments)
             if may_be_verb and options.inputs and (refused := _refused(options.inputs[0], is_first=False)):
                 return refused
             with _ended_by_signals():
@@ -108,9 +108,6 @@ def _run_verb(verb: str, arguments: list[str], *, may_be_verb: bool = False) -> 
             sys.stdout.flush()
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else EXIT_USAGE
-        except RequestError as error:
-            # Verbs report errors of their own requests; this one is about an argument file.
-            return fail(error, "")
         except MemoryError as error:
             return fail(error, _only_file(options))
     except BrokenPipeError:
@@ -135,15 +132,6 @@ def _only_file(options: argparse.Namespace) -> str:
         if isinstance(files, str):
             return files
     return ""
-
-
-def _expand(words: list[str]) -> list[str]:
-    """Read the argument files, if there are any."""
-    if not any(word.startswith("@") for word in words):
-        return words
-    from cfi2sframe.files.words import expand
-
-    return expand(words)
 
 
 def _parse(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:

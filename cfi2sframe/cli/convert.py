@@ -18,13 +18,10 @@ from cfi2sframe.cli.batch import (
 from cfi2sframe.cli.common import fail, fail_early, worst
 from cfi2sframe.cli.convert_options import check, configure, output_job, settings_of
 from cfi2sframe.cli.inputs import names_of
-from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.errors import RequestError
 
 if TYPE_CHECKING:
     import argparse
-
-    from cfi2sframe.jobs.records import Settings
-    from cfi2sframe.jobs.stamp import Stamp
 
 __all__ = ["configure", "execute"]
 
@@ -62,20 +59,10 @@ def _convert_in_place(arguments: argparse.Namespace) -> int:
         names = names_of(arguments)
         wants_account = bool(arguments.report or (arguments.verbose and is_single(arguments, names)))
         settings = settings_of(arguments, wants_account=wants_account)
-        read = arguments.stamp
-        stamp = _stamp_of(read, settings)
-        for read in (arguments.stamp, arguments.report):
-            check_folder(read)
+        read = arguments.report
+        check_folder(read)
     except RequestError as error:
         return fail_early(error, arguments.inputs)
-    except (InputError, OSError) as error:
+    except OSError as error:
         return fail(error, read)
-    return run_batch(arguments, names, settings, stamp)
-
-
-def _stamp_of(path: str | None, settings: Settings) -> Stamp | None:
-    if path is None:
-        return None
-    from cfi2sframe.jobs.stamp import Stamp
-
-    return Stamp(path, settings)
+    return run_batch(arguments, names, settings)

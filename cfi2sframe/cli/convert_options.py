@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
 
 #: Options that have no meaning for a single output, by their names in the namespace.
-_BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf", "stamp", "executor")
+_BATCH_OPTIONS = ("recursive", "files_from", "skip_non_elf")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"{PROGRAM} [convert] IN -o OUT [OPTION]...\n"
         f"       {PROGRAM} [convert] (--in-place | --check) FILE... [OPTION]...",
         "Convert the DWARF CFI of IN to an SFrame section: write it as raw bytes or in a copy of IN, or put it into\n"
-        "each FILE that does not have it already. @LIST stands for the arguments in the file LIST, unless a file is\n"
-        "itself named @LIST.",
+        "each FILE that does not have it already.",
         "examples:\n"
         f"  {PROGRAM} in.o -o out.o                      an object for the linker\n"
         f"  {PROGRAM} --in-place program                 a program that carries its section\n"
@@ -46,12 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_inputs(parser, "an ELF object, executable or library; with -o, - is standard input", is_writing=True)
     _add_output(parser)
-    section = add_conversion_options(parser)
-    section.add_argument(
-        "--frame-pointer",
-        action="store_true",
-        help="set SFRAME_F_FRAME_POINTER: you know that every function keeps a frame pointer (versions 1 and 2)",
-    )
+    add_conversion_options(parser)
     _add_form(parser)
     _add_demands(parser)
     _add_batch(parser)
@@ -134,14 +128,6 @@ def _add_batch(parser: argparse.ArgumentParser) -> None:
         "--skip-non-elf",
         action="store_true",
         help="skip files with nothing to convert: no ELF file, another type or machine, no CFI",
-    )
-    group.add_argument(
-        "--stamp", metavar="FILE", help="record in FILE which files are right, and do not read them next time"
-    )
-    group.add_argument(
-        "--executor",
-        metavar="MODULE:CALLABLE",
-        help="run on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
     )
 
 

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} coverage /usr/lib/python3 -o coverage.json\n"
         f"  {PROGRAM} coverage --json --sframe-version 2 *.so\n",
     )
-    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    add_inputs(parser, "an ELF file, a folder or a static archive; - is standard input", is_writing=False)
     group = add_output(parser, ("text", "json"))
     group.add_argument(
         "--top",
@@ -59,12 +59,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="name all of them, with every hole of functions that are described in part, and count the bytes of each "
         "section; of several files, each by itself before the table",
-    )
-    group.add_argument(
-        "--return-addresses",
-        action="store_true",
-        help="look up the return address of every call, too, as readers do that do not look up the call itself; takes "
-        "about a second for 2 MB of code",
     )
     add_conversion_options(parser)
 
@@ -91,7 +85,7 @@ def _cover(found: Sequence[Source | Unusable], options: Options, arguments: argp
     printer_type = _JsonPrinter if format_of(arguments) == "json" else _TextPrinter
     printer = printer_type(arguments, out, is_single=is_one_file(found))
     statuses = [EXIT_SUCCESS]
-    question = partial(_account, options=options, with_returns=arguments.return_addresses)
+    question = partial(_account, options=options)
     for source, result in answers_of(found, question, arguments):
         if not isinstance(result, Unusable):
             try:
@@ -111,17 +105,11 @@ def _cover(found: Sequence[Source | Unusable], options: Options, arguments: argp
     return worst(statuses)
 
 
-def _account(image: ElfImage, options: Options, *, with_returns: bool) -> Coverage:
+def _account(image: ElfImage, options: Options) -> Coverage:
     from cfi2sframe.conversion import convert_image
     from cfi2sframe.report.coverage import account
 
-    conversion = convert_image(image, options)
-    coverage = account(conversion)
-    if not with_returns:
-        return coverage
-    from cfi2sframe.report.return_addresses import count_return_addresses
-
-    return coverage._replace(return_addresses=count_return_addresses(conversion))
+    return account(convert_image(image, options))
 
 
 class _TextPrinter:

@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"examples:\n  {PROGRAM} dump lib.so\n  {PROGRAM} dump out.sframe --section-address 0x30000 --json\n"
         f"  {PROGRAM} dump -r debian/tmp -o sections.json\n",
     )
-    text = "an ELF file, the bytes of a section, a folder, a static archive or a package; - is standard input"
+    text = "an ELF file, the bytes of a section, a folder or a static archive; - is standard input"
     add_inputs(parser, text, is_writing=False, has_processes=False)
     parser.add_argument_group("the section").add_argument(
         "--section-address", type=address, metavar="ADDR", help="the address of the raw bytes of a section (default 0)"

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.files import Source, Unusable
-    from cfi2sframe.files.walk import Walk
 
 
 def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool, has_processes: bool = True) -> None:
@@ -49,19 +48,6 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool, 
         "with a slash at its start against the absolute path; * matches slashes, too; may be repeated",
     )
     group.add_argument(
-        "--one-file-system",
-        dest="one_file_system",
-        action="store_true",
-        default=True,
-        help="in folders, do not enter mount points (default)",
-    )
-    group.add_argument(
-        "--no-one-file-system",
-        dest="one_file_system",
-        action="store_false",
-        help="enter mount points, but those of the kernel's own file systems (/proc, /sys, /dev) only when named",
-    )
-    group.add_argument(
         "--files-from",
         metavar="LIST",
         help="also take the files named in LIST, each name terminated by a NUL byte; - is standard input",
@@ -91,13 +77,6 @@ def names_of(arguments: argparse.Namespace) -> list[str]:
     return [*arguments.inputs, *names_from(arguments.files_from)]
 
 
-def walk_of(arguments: argparse.Namespace) -> Walk:
-    """Return what is left out of folders."""
-    from cfi2sframe.files.walk import Walk
-
-    return Walk(tuple(arguments.exclude), arguments.one_file_system)
-
-
 def sources_of(arguments: argparse.Namespace) -> Iterator[Source | Unusable]:
     """Yield what a verb that reads works on: files, and the ELF files in folders.
 
@@ -107,4 +86,4 @@ def sources_of(arguments: argparse.Namespace) -> Iterator[Source | Unusable]:
 
     if not arguments.inputs and arguments.files_from is None:
         raise RequestError("no input: name a file")
-    return find_sources(names_of(arguments), walk_of(arguments))
+    return find_sources(names_of(arguments), arguments.exclude)

@@ -18,8 +18,8 @@ ADDRESS_BELONGS_TO_RAW: Final = (
 )
 
 
-def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options that determine the section, as a group; return it."""
+def add_conversion_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that determine the section, as a group."""
     group = parser.add_argument_group("the section")
     group.add_argument(
         "--sframe-version",
@@ -48,37 +48,13 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
     group.add_argument(
         "-O",
         dest="level",
-        type=level_of,
-        choices=(0, 1, 2, "s"),
-        metavar="{0,1,2,s}",
-        help="-O0: every function has its own rows; -O1: functions with equal rows share them; -O2: functions are "
-        "also cut and joined, as far as a look-up stays as quick as at -O1; -Os: as -O2, but the smallest section, "
-        "whatever a look-up costs (default 2; objects are always at 0, because linkers do not support shared rows)",
-    )
-    group.add_argument(
-        "--no-share",
-        dest="level",
-        action="store_const",
-        const=0,
-        help="the same as -O0; a readelf or objdump that is no native one cannot read shared rows of big-endian files",
-    )
-    group.add_argument(
-        "--no-plt",
-        dest="with_stubs",
-        action="store_false",
-        help="describe PLT stubs by the CFI instead of by their instructions",
-    )
-    group.add_argument(
-        "--no-padding",
-        dest="with_padding",
-        action="store_false",
-        help="end every function where its FDE ends (default: it reaches over the alignment padding after it, where "
-        "some readers look up the return address of a call that does not return)",
-    )
-    group.add_argument(
-        "--whole-functions",
-        action="store_true",
-        help="leave a function out when the version cannot express one of its rows (default: describe the rest of it)",
+        type=int,
+        choices=(0, 1, 2),
+        metavar="{0,1,2}",
+        help="-O0: every function has its own rows, also for a readelf or objdump that is no native one, which cannot "
+        "read shared rows of big-endian files; -O1: functions with equal rows share them; -O2: functions are also cut "
+        "and joined into ranges of at most 16 rows (default 2; objects are always at 0, because linkers do not support "
+        "shared rows)",
     )
     group.add_argument(
         "--section-address",
@@ -87,12 +63,6 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> argparse._Argumen
         help="the address that the section will have (default: the first 64 KiB boundary past the last "
         "PT_LOAD; 0 for an object)",
     )
-    return group
-
-
-def level_of(text: str) -> int | str:
-    """Parse a level: a number, or a letter. The parser's choices say which there are."""
-    return int(text) if text.isdecimal() else text
 
 
 def address(text: str) -> int:
@@ -146,11 +116,7 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         errata=Options().errata if arguments.errata is None else arguments.errata,
         source=arguments.source,
         section_vaddr=arguments.section_address,
-        with_stubs=arguments.with_stubs,
-        with_padding=arguments.with_padding,
-        whole_functions=arguments.whole_functions,
         level=arguments.level,
-        all_keep_frame_pointer=getattr(arguments, "frame_pointer", False),
     )
 
 

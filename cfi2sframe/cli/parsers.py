@@ -26,7 +26,7 @@ VERBS: Final = {
     "verify": "compare the .sframe section of a file with its CFI at every PC",
     "audit": "list where the CFI of a file contradicts its instructions",
     "coverage": "list which functions SFrame can describe, and why not the others",
-    "size": "measure what SFrame costs or would cost, for files, trees, archives and packages",
+    "size": "measure what SFrame costs or would cost, for files, trees and archives",
     "trace": "print the stacks of a core file or a live process, unwound by SFrame",
 }
 

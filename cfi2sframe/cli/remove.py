@@ -49,7 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-verify", action="store_true", help="do not read the file back and compare it with IN")
     group.add_argument("--report", metavar="FILE", help="with --in-place or --check: write a line of JSON per file")
     group.add_argument("-v", "--verbose", action="store_true", help="print a summary on standard error")
-    parser.set_defaults(stamp=None, executor=None)
 
 
 def execute(arguments: argparse.Namespace) -> int:

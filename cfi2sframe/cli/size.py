@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verb `size`: what SFrame costs, for files, trees, archives and packages, in every version."""
+"""The verb `size`: what SFrame costs, for files, trees and archives, in every version."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.cli.common import fail, say
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, PROGRAM
-from cfi2sframe.cli.inputs import add_inputs, sources_of, walk_of
-from cfi2sframe.cli.options import level_of, process_count
+from cfi2sframe.cli.inputs import add_inputs, sources_of
+from cfi2sframe.cli.options import process_count
 from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from typing import TextIO
 
     from cfi2sframe.files import Source, Unusable
     from cfi2sframe.render.origin import Origin
-    from cfi2sframe.report.size.records import GroupKind, SizeComparison, SizeReport
+    from cfi2sframe.report.size.records import SizeComparison, SizeReport
     from cfi2sframe.report.size.sources import Measured
     from cfi2sframe.report.size.totals import Result
 
@@ -35,8 +35,6 @@ _FORMATS: Final = ("text", "json", "csv", "markdown", "html")
 _ORDERS: Final = (
     *("sframe", "gnu", "ratio", "growth", "rows", "cfi", "file", "functions", "left-out", "larger", "name"),
 )
-#: Those that executable sections have.
-_SECTION_ORDERS: Final = ("sframe", "ratio", "cfi", "functions", "name")
 #: `--top all`, as a number of lines.
 _ALL: Final = sys.maxsize
 
@@ -47,12 +45,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser,
         f"{PROGRAM} size FILE... [OPTION]...\n       {PROGRAM} size --compare OLD NEW [OPTION]...",
         "Measure what SFrame costs or would cost, as this program writes it and as GNU as and ld would lay it out: in\n"
-        "one sentence, and for each file, folder, package or section. No file is changed.",
-        f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/bin --by package --top 10\n"
+        "one sentence, and for each file or folder. No file is changed.",
+        f"examples:\n  {PROGRAM} size /bin/ls\n  {PROGRAM} size /usr/bin --by folder --top 10\n"
         f"  {PROGRAM} size /usr/lib -j 4 -o report.html\n"
         f"  {PROGRAM} size --compare old/ new/ --format markdown\n",
     )
-    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    add_inputs(parser, "an ELF file, a folder or a static archive; - is standard input", is_writing=False)
     _add_measured(parser)
     _add_lines(parser)
 
@@ -71,9 +69,9 @@ def _add_measured(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-O",
         dest="level",
-        type=level_of,
-        choices=(0, 1, 2, "s"),
-        metavar="{0,1,2,s}",
+        type=int,
+        choices=(0, 1, 2),
+        metavar="{0,1,2}",
         help="how far sections are made small, as convert's -O (default 2; objects are always at 0)",
     )
     group.add_argument(
@@ -82,21 +80,15 @@ def _add_measured(parser: argparse.ArgumentParser) -> None:
         choices=("code",),
         help="code: also what the instructions say of code that no CFI covers, as convert's --from code",
     )
-    group.add_argument(
-        "--executor",
-        metavar="MODULE:CALLABLE",
-        help="measure on an executor of concurrent.futures that this factory makes; it is called with max_workers=N",
-    )
 
 
 def _add_lines(parser: argparse.ArgumentParser) -> None:
     group = add_output(parser, _FORMATS)
     group.add_argument(
         "--by",
-        choices=("file", "folder", "package", "section"),
+        choices=("file", "folder"),
         default="file",
-        help="what a line is about: a file; the files of a folder; those of a package (by the database of dpkg or rpm "
-        "in the tree or above it, or the package files named); or all executable sections of one name (default: file)",
+        help="what a line is about: a file, or the files of a folder (default: file)",
     )
     group.add_argument(
         "--details",
@@ -163,8 +155,6 @@ def _contradiction(arguments: argparse.Namespace) -> str:
         return "--compare OLD NEW takes no other files"
     if arguments.compare and arguments.by != "file":
         return f"--compare goes by file, not by {arguments.by}"
-    if arguments.by == "section" and arguments.sort not in _SECTION_ORDERS:
-        return f"sections cannot be sorted by {arguments.sort}, but by {', '.join(_SECTION_ORDERS)}"
     return ""
 
 
@@ -195,6 +185,7 @@ def _say_failures(report: SizeReport | SizeComparison) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> SizeReport:
+    from cfi2sframe.report.size.sources import folders_of
     from cfi2sframe.report.size.totals import build_report, readable_functions
 
     failures, measured = _results(sources_of(arguments), arguments)
@@ -204,31 +195,13 @@ def _measure(arguments: argparse.Namespace) -> SizeReport:
         order=arguments.sort,
         top=arguments.top,
         function_count=arguments.functions,
-        groups=_groups(measured, arguments),
+        # Pages have all that there is.
+        folders=folders_of(measured) if arguments.by == "folder" or arguments.format == "html" else None,
         level=arguments.level,
     )
     # Programs have names as they are linked.
     for_people = arguments.format not in ("json", "csv")
     return report._replace(functions=readable_functions(report.functions)) if for_people else report
-
-
-def _groups(measured: list[Measured], arguments: argparse.Namespace) -> Mapping[GroupKind, Mapping[str, str]]:
-    """Return the groups that the report shows: those asked for; on pages, all that there are."""
-    from cfi2sframe.report.size.groups import NO_PACKAGE, folders_of, packages_of
-
-    groups: dict[GroupKind, Mapping[str, str]] = {}
-    is_page = arguments.format == "html"
-    if is_page or arguments.by == "package":
-        # A program is run only for who asked for packages: the database may be that of a root of anyone's.
-        packages = packages_of(measured, may_ask_rpm=arguments.by == "package")
-        has_packages = any(package != NO_PACKAGE for package in packages.values())
-        if arguments.by == "package" and packages and not has_packages:
-            say("warning", "no package has any of these files; --by folder adds them up by where they are")
-        if arguments.by == "package" or has_packages:
-            groups["package"] = packages
-    if is_page or arguments.by == "folder":
-        groups["folder"] = folders_of(measured)
-    return groups
 
 
 def _compare(arguments: argparse.Namespace) -> SizeComparison:
@@ -237,7 +210,7 @@ def _compare(arguments: argparse.Namespace) -> SizeComparison:
 
     sides: list[list[Result]] = []
     for root in arguments.compare:
-        failures, measured = _results(find_relative(root, walk_of(arguments)), arguments)
+        failures, measured = _results(find_relative(root, arguments.exclude), arguments)
         sides.append([*failures, *(result for each in measured for result in each.results)])
     old, new = sides
     version, top, level = arguments.sframe_version, arguments.top, arguments.level
@@ -245,32 +218,22 @@ def _compare(arguments: argparse.Namespace) -> SizeComparison:
 
 
 def _results(found: Iterable[Source | Unusable], arguments: argparse.Namespace) -> tuple[list[Result], list[Measured]]:
-    """Return what cannot be opened, and what was measured. Raises `RequestError` when nothing can have a package."""
+    """Return what cannot be opened, and what was measured."""
     from cfi2sframe.cli.progress import with_progress
-    from cfi2sframe.pool import named_executor
-    from cfi2sframe.report.size.groups import without_packages
     from cfi2sframe.report.size.measure import Request
     from cfi2sframe.report.size.sources import measure_all, split_found
 
     sources, failures = split_found(found)
-    if arguments.by == "package" and (lost := without_packages(sources)):
-        # Before the files are measured, which takes a while.
-        more = f" (nor for {len(lost) - 1:,} more)" if len(lost) > 1 else ""
-        raise RequestError(f"there is no package database for {lost[0]}{more}: use --by folder, or name package files")
     request = Request(
         arguments.functions,
         arguments.sframe_version,
         versions=_versions(arguments),
         level=arguments.level,
-        has_code_sections=arguments.by == "section",
         source=arguments.source,
     )
-    count = process_count(arguments)
-    measured: list[Measured] = []
-    with named_executor(arguments.executor, count) as executor:
-        results = measure_all(sources, request, count, executor)
-        with closing(results):
-            measured += with_progress(results, _size_of, len(sources), sum(source.size for source in sources))
+    results = measure_all(sources, request, process_count(arguments))
+    with closing(results):
+        measured = list(with_progress(results, _size_of, len(sources), sum(source.size for source in sources)))
     return list(failures), measured
 
 
@@ -313,13 +276,10 @@ def _write_csv(report: SizeReport | SizeComparison, arguments: argparse.Namespac
 
     if not isinstance(report, SizeReport):
         csv.write_comparison(report, out)
-    elif report.code_sections is not None:
-        csv.write_sections(report.code_sections, out)
-    elif arguments.by == "file":
-        csv.write_report(report, out)
+    elif arguments.by == "folder" and report.folders is not None:
+        csv.write_folders(report.folders, out)
     else:
-        for grouping in report.groupings:
-            csv.write_groups(grouping, out)
+        csv.write_report(report, out)
 
 
 def _write_text(report: SizeReport | SizeComparison, arguments: argparse.Namespace, out: TextIO) -> None:

@@ -57,12 +57,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("code",),
         help="code: where a file has no .sframe section, also find rows in the instructions of code that no CFI covers",
     )
-    parser.add_argument(
-        "--with-cfi-registers",
-        action="store_true",
-        help="if a row needs a register that SFrame does not track, find in the CFI of the inner frames where they "
-        "saved it; otherwise the trace ends there",
-    )
     add_output(parser, ("text", "json"))
 
 
@@ -112,11 +106,7 @@ def _trace(arguments: argparse.Namespace) -> Traced:
     if (arguments.core is None) == (arguments.pid is None):
         raise RequestError("one of CORE and --pid N is needed")
     store = FileStore(arguments.sysroot, arguments.sframe_version, arguments.source)
-    options = {
-        "threads": arguments.thread,
-        "limit": arguments.limit,
-        "with_cfi_registers": arguments.with_cfi_registers,
-    }
+    options = {"threads": arguments.thread, "limit": arguments.limit}
     if arguments.pid is not None:
         if arguments.executable is not None:
             raise RequestError("--executable belongs to CORE; a process knows its program")

@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         f"  {PROGRAM} verify program --reader kernel --reader glibc\n"
         f"  {PROGRAM} verify lib.so lib.sframe --section-address 0x40000\n",
     )
-    add_inputs(parser, "an ELF file, a folder, a static archive or a package; - is standard input", is_writing=False)
+    add_inputs(parser, "an ELF file, a folder or a static archive; - is standard input", is_writing=False)
     group = parser.add_argument_group("what to check")
     group.add_argument(
         "--would-be",

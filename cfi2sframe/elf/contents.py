@@ -9,7 +9,6 @@ the input does not include them.
 from __future__ import annotations
 
 import errno
-import io
 import os
 from abc import abstractmethod
 from bisect import bisect_right
@@ -23,8 +22,6 @@ from cfi2sframe.errors import ChangedError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
-
-    from _typeshed import WriteableBuffer
 
     from cfi2sframe.budget import Budget
 
@@ -244,40 +241,6 @@ class Joined(LazyBytes):
             begin = part_end - len(part)
             yield part, start - begin, min(end, part_end) - begin
             start, index = part_end, index + 1
-
-
-class _RawStream(io.RawIOBase):
-    """A file's bytes as a raw stream."""
-
-    def __init__(self, data: FileData) -> None:
-        self._data = data
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        start = (0, self._position, len(self._data))[whence]
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        into = memoryview(buffer)
-        chunk = self._data[self._position : self._position + len(into)]
-        into[: len(chunk)] = chunk
-        self._position += len(chunk)
-        return len(chunk)
-
-
-def stream_of(data: FileData) -> io.BufferedReader:
-    """Return a binary file object for a file's bytes, for libraries that need one."""
-    return io.BufferedReader(_RawStream(data))
 
 
 def part_of(data: FileData, start: int, end: int) -> FileData:

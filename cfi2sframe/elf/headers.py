@@ -256,7 +256,6 @@ def machine_name(machine: int, byte_order: str) -> str:
     """Return the name of an ELF machine for messages, such as `EM_RISCV`, with the byte order."""
     from elftools.elf.enums import ENUM_E_MACHINE
 
-    # pyelftools has a pseudo-name for unknown machines, which is no number.
-    names = [name for name in ENUM_E_MACHINE if name != "_default_" and ENUM_E_MACHINE[name] == machine]
+    names = [name for name, number in ENUM_E_MACHINE.items() if number == machine]
     name = names[0] if names else f"ELF machine {machine}"
     return f"{name} ({'big' if byte_order == '>' else 'little'}-endian)"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the ELF files in what a user names: files, folders, static archives, Debian and RPM packages; write files whole.
+"""Find the ELF files in what a user names: files, folders, static archives; write files whole.
 
 Two steps, so that a pool of processes can share the work: `find_sources` lists files without reading more than their
 first bytes; `open_source` yields the ELF images of one of them, one in memory at a time.
 
-Everything computed from a container draws on one budget, which follows from its size on disk (`cfi2sframe.budget`).
+Everything computed from an archive draws on one budget, which follows from its size on disk (`cfi2sframe.budget`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from cfi2sframe.files.containers import member_name, open_source
     from cfi2sframe.files.find import find_relative, find_sources, kind_of_container
     from cfi2sframe.files.records import Source, SourceKind, Unusable
-    from cfi2sframe.files.walk import Walk
 
 __all__ = [
     "Source",
     "SourceKind",
     "Unusable",
-    "Walk",
     "find_relative",
     "find_sources",
     "kind_of_container",
@@ -35,7 +33,6 @@ _HOMES = {
     "Source": "records",
     "SourceKind": "records",
     "Unusable": "records",
-    "Walk": "walk",
     "find_relative": "find",
     "find_sources": "find",
     "kind_of_container": "find",
@@ -43,5 +40,5 @@ _HOMES = {
     "open_source": "containers",
 }
 
-# Writing a file must not pay for reading packages.
+# Writing a file must not pay for reading archives.
 __getattr__ = importer(__name__, _HOMES)

@@ -122,18 +122,14 @@ def open_folder(path: str) -> int:
 
 
 @contextmanager
-def open_resolved(path: str, within: str = "") -> Iterator[tuple[FileData, InputFile]]:
+def open_resolved(path: str) -> Iterator[tuple[FileData, InputFile]]:
     """Open the regular file at an absolute resolved path; give its bytes and the file.
 
-    `within` is a folder above it, whose mount must not be left on the way; an empty string allows that. Raises
-    `InputError` when it cannot be opened or is a folder, `UnfitError` when it is anything else, `ChangedError` when it
-    is on another mount.
+    Raises `InputError` when it cannot be opened or is a folder, `UnfitError` when it is anything else.
     """
     try:
         folder = open_folder(os.path.dirname(path))
         try:
-            if within and not _are_on_one_mount(folder, within):
-                raise ChangedError("another file system is mounted there now")
             descriptor = open_unfollowed(os.path.basename(path), folder)
         finally:
             os.close(folder)
@@ -149,16 +145,6 @@ def open_resolved(path: str, within: str = "") -> Iterator[tuple[FileData, Input
                 else UnfitError("not a regular file")
             )
         yield read_open(descriptor), file
-
-
-def _are_on_one_mount(folder: int, within: str) -> bool:
-    from cfi2sframe.files.mounts import Mount
-
-    top = open_folder(within)
-    try:
-        return Mount.of(folder) == Mount.of(top)
-    finally:
-        os.close(top)
 
 
 @contextmanager

@@ -5,50 +5,45 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files.records import AR_MAGIC, RPM_MAGIC, STANDARD_INPUT, THIN_MAGIC, Source, Unusable
-from cfi2sframe.files.walk import Walk, elf_files_under
+from cfi2sframe.files.records import AR_MAGIC, PACKAGE_MAGICS, STANDARD_INPUT, THIN_MAGIC, Source, Unusable
+from cfi2sframe.files.walk import elf_files_under
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from cfi2sframe.files.records import SourceKind
-
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: Enough of a file (bytes) to tell archives and packages apart.
 _START_SIZE: Final = len(AR_MAGIC) + 16
 
 
-def find_sources(paths: Iterable[str], walk: Walk = Walk()) -> Iterator[Source | Unusable]:
-    """Yield what to open under the paths, in their order: ELF files, archives, packages; a folder's ELF files, sorted.
+def find_sources(paths: Iterable[str], excluded: Sequence[str] = ()) -> Iterator[Source | Unusable]:
+    """Yield what to open under the paths, in their order: ELF files, archives; a folder's ELF files, sorted.
 
-    In folders, further names of a file found before are skipped. A mount point that is not walked into is unusable as
-    something with nothing in it (`ErrorKind.UNFIT`).
+    In folders, further names of a file found before are skipped, and so is what the shell patterns `excluded` name.
     """
     seen: set[tuple[int, int]] = set()
     for path in paths:
         if os.path.isdir(path):
-            yield from _sources_under(path, path, walk, seen)
+            yield from _sources_under(path, path, excluded, seen)
         else:
             yield _named(path, path)
 
 
-def find_relative(root: str, walk: Walk = Walk()) -> Iterator[Source | Unusable]:
+def find_relative(root: str, excluded: Sequence[str] = ()) -> Iterator[Source | Unusable]:
     """Yield what `find_sources` does for one path, named relative to it; a file is named by its last part."""
     if os.path.isdir(root):
-        yield from _sources_under(root, "", walk, set())
+        yield from _sources_under(root, "", excluded, set())
     else:
         yield _named(root, os.path.basename(root))
 
 
-def _sources_under(root: str, shown_root: str, walk: Walk, seen: set[tuple[int, int]]) -> Iterator[Source | Unusable]:
-    for found in elf_files_under(os.path.realpath(root), walk, os.path.abspath(root)):
+def _sources_under(
+    root: str, shown_root: str, excluded: Sequence[str], seen: set[tuple[int, int]]
+) -> Iterator[Source | Unusable]:
+    for found in elf_files_under(os.path.realpath(root), excluded, os.path.abspath(root)):
         name = found.under(shown_root) or root
-        if found.is_mount_point:
-            yield Unusable(name, found.reason, ErrorKind.UNFIT)
-        elif found.state is None:
+        if found.state is None:
             yield Unusable(name, found.reason)
         elif (identity := (found.state.device, found.state.inode)) not in seen:
             seen.add(identity)
@@ -70,21 +65,24 @@ def _named(path: str, name: str) -> Source | Unusable:
         return Unusable(name, error.strerror or str(error))
     if start.startswith(THIN_MAGIC):
         return Unusable(name, "a thin archive holds no members; name the objects themselves")
-    return Source(path, name, _kind_by(start) or "elf", status.st_size)
+    container = _container_by(start)
+    if container == "package":
+        return Unusable(name, "a package; unpack it first (dpkg-deb -x, rpm2cpio)")
+    return Source(path, name, container or "elf", status.st_size)
 
 
-def kind_of_container(path: str) -> SourceKind | None:
-    """Return what kind of archive or package a regular file is; None for anything else."""
+def kind_of_container(path: str) -> Literal["archive", "package"] | None:
+    """Return whether a regular file is a static archive or a package; None for anything else."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return None
         with open(path, "rb") as file:
-            return _kind_by(file.read(_START_SIZE))
+            return _container_by(file.read(_START_SIZE))
     except OSError:
         return None
 
 
-def _kind_by(start: bytes) -> SourceKind | None:
-    if start.startswith((AR_MAGIC, THIN_MAGIC)):
-        return "deb" if start[len(AR_MAGIC) :].startswith(b"debian-binary") else "archive"
-    return "rpm" if start.startswith(RPM_MAGIC) else None
+def _container_by(start: bytes) -> Literal["archive", "package"] | None:
+    if start.startswith(PACKAGE_MAGICS):
+        return "package"
+    return "archive" if start.startswith((AR_MAGIC, THIN_MAGIC)) else None

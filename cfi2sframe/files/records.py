@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 ELF_MAGIC: Final = b"\x7fELF"
 AR_MAGIC: Final = b"!<arch>\n"
 THIN_MAGIC: Final = b"!<thin>\n"
-RPM_MAGIC: Final = b"\xed\xab\xee\xdb"
+#: What Debian and RPM packages begin with. They are not read.
+PACKAGE_MAGICS: Final = (AR_MAGIC + b"debian-binary", b"\xed\xab\xee\xdb")
 #: The path that stands for standard input; a file of this name is `./-`.
 STANDARD_INPUT: Final = "-"
 #: No file has a longer name (bytes): PATH_MAX, with the terminating NUL byte.
 MAX_NAME_SIZE: Final = 4096
 
-SourceKind = Literal["elf", "archive", "deb", "rpm"]
+SourceKind = Literal["elf", "archive"]
 
 
 class Source(NamedTuple):
@@ -48,13 +49,6 @@ class Member(NamedTuple):
 
     name: str
     data: FileData
-
-
-class Entry(NamedTuple):
-    """A regular file in a package, with its size in bytes; the payload's next bytes are its content."""
-
-    name: str
-    size: int
 
 
 def text_of(name: bytes) -> str:

@@ -8,57 +8,41 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.elf.load import open_unfollowed
 from cfi2sframe.files.descriptors import FileState, FolderEntry, open_folder
-from cfi2sframe.files.mounts import Boundary, Mount
 from cfi2sframe.files.records import ELF_MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-#: Why a mount point has no files here, in reports.
-MOUNT_POINT: Final = "a mount point"
-
-
-class Walk(NamedTuple):
-    """What of a folder is left out: what these shell patterns name (`Exclusions`), and other file systems.
-
-    Without `one_file_system`, file systems that are mounted in the folder are walked into, except those of the kernel
-    (/proc, /sys, /dev ...).
-    """
-
-    excluded: tuple[str, ...] = ()
-    one_file_system: bool = True
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 class TreeFile(NamedTuple):
-    """An ELF file under a folder, or what is not read there: then `state` is None, and `reason` tells why.
+    """An ELF file under a folder, or what cannot be read there: then `state` is None, and `reason` tells why.
 
-    `path` is relative to the folder, and empty for the folder itself. `is_mount_point`: it could be read, but is part
-    of another file system.
+    `path` is relative to the folder, and empty for the folder itself.
     """
 
     path: str
     state: FileState | None
     reason: str = ""
-    is_mount_point: bool = False
 
     def under(self, folder: str) -> str:
         """Return the path of the file under a name of the folder."""
         return os.path.join(folder, self.path) if self.path else folder
 
 
-def elf_files_under(root: str, walk: Walk = Walk(), name: str = "") -> Iterator[TreeFile]:
+def elf_files_under(root: str, excluded: Iterable[str] = (), name: str = "") -> Iterator[TreeFile]:
     """Yield the ELF files under a folder (an absolute resolved path), recursively and sorted; unreadable folders last.
 
-    `name` is an absolute path that a user calls the folder by, for the patterns of the walk. Each folder is looked up
-    again, name by name: what was a folder a moment ago may now be a link that leads elsewhere. Its mount is asked of
-    the folder that was opened, and its names are those of that folder.
+    `excluded` are shell patterns of what is left out, and `name` is an absolute path that a user calls the folder by,
+    for these patterns. Each folder is looked up again, name by name: what was a folder a moment ago may now be a link
+    that leads elsewhere. Its names are those of the folder that was opened.
     """
-    is_excluded = _excluder(walk, root, name)
-    boundary: Boundary | None = None
+    patterns = [pattern.rstrip(os.sep).removeprefix("./") for pattern in excluded]
+    roots = (root, name or root)
     unreadable: list[TreeFile] = []
     folders = [""]
     while folders:
@@ -66,11 +50,6 @@ def elf_files_under(root: str, walk: Walk = Walk(), name: str = "") -> Iterator[
         try:
             place = open_folder(os.path.join(root, path))
             try:
-                if boundary is None:
-                    boundary = Boundary(Mount.of(place), one_file_system=walk.one_file_system)
-                elif boundary.leaves_out(place):
-                    yield TreeFile(path, None, MOUNT_POINT, is_mount_point=True)
-                    continue
                 descriptor = open_unfollowed(".", place)
             finally:
                 os.close(place)
@@ -81,24 +60,32 @@ def elf_files_under(root: str, walk: Walk = Walk(), name: str = "") -> Iterator[
             inner, names = _listed(descriptor)
             for file_name in names:
                 file_path = os.path.join(path, file_name)
-                if not is_excluded(file_path):
-                    yield from _elf_file(FolderEntry(descriptor, file_name), file_path, boundary)
+                if not _is_excluded(file_path, patterns, roots):
+                    yield from _elf_file(FolderEntry(descriptor, file_name), file_path)
         except OSError as error:
             unreadable.append(_unreadable(path, error))
             continue
         finally:
             os.close(descriptor)
         paths = [os.path.join(path, folder) for folder in reversed(inner)]
-        folders += [inner_path for inner_path in paths if not is_excluded(inner_path)]
+        folders += [inner_path for inner_path in paths if not _is_excluded(inner_path, patterns, roots)]
     yield from unreadable
 
 
-def _excluder(walk: Walk, root: str, name: str) -> Callable[[str], bool]:
-    if not walk.excluded:
-        return lambda _path: False
-    from cfi2sframe.files.exclusions import Exclusions
+def _is_excluded(path: str, patterns: Sequence[str], roots: Sequence[str]) -> bool:
+    """Whether a path below a folder is left out; the folders on the way have been asked about before.
 
-    return Exclusions(walk.excluded, tuple(dict.fromkeys((root, name or root)))).match
+    A pattern without a slash is matched against the name, one with a slash against the path, one that begins with a
+    slash against the path below each of `roots`, absolute names of the folder. `*` matches slashes, too.
+    """
+    for pattern in patterns:
+        if pattern.startswith(os.sep):
+            texts = [os.path.join(root, path) for root in roots]
+        else:
+            texts = [path if os.sep in pattern else os.path.basename(path)]
+        if any(fnmatchcase(text, pattern) for text in texts):
+            return True
+    return False
 
 
 def _unreadable(path: str, error: OSError) -> TreeFile:
@@ -115,7 +102,7 @@ def _listed(folder: int) -> tuple[list[str], list[str]]:
     return sorted(folders), sorted(others)
 
 
-def _elf_file(entry: FolderEntry, path: str, boundary: Boundary) -> Iterator[TreeFile]:
+def _elf_file(entry: FolderEntry, path: str) -> Iterator[TreeFile]:
     """Yield an ELF file, or why it cannot be read; nothing for anything else."""
     try:
         # Opening a device may have an effect.
@@ -126,12 +113,9 @@ def _elf_file(entry: FolderEntry, path: str, boundary: Boundary) -> Iterator[Tre
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode) or os.read(descriptor, len(ELF_MAGIC)) != ELF_MAGIC:
                 return
-            is_left_out = boundary.leaves_out_file(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
         yield _unreadable(path, error)
         return
-    yield (
-        TreeFile(path, None, MOUNT_POINT, is_mount_point=True) if is_left_out else TreeFile(path, FileState.of(status))
-    )
+    yield TreeFile(path, FileState.of(status))

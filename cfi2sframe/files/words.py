@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of words in files: `@FILE` among arguments, as GNU programs read it, and lists of NUL-terminated names."""
+"""Lists of words in files: `@FILE` on the command line of a linker, and lists of NUL-terminated names."""
 
 from __future__ import annotations
 
 import os
 import sys
-from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.errors import RequestError
@@ -14,43 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import BinaryIO
 
-#: More levels of argument files, or of a linker's response files, than this are a circle.
-_MAX_DEPTH: Final = 16
-_MAX_RESPONSE_DEPTH: Final = 32
+#: More levels of response files than this are a circle.
+_MAX_DEPTH: Final = 32
 #: Words that files may expand to, however small the files are; each byte of a file allows one more.
 _BASE_WORDS: Final = 1 << 12
-#: Options, if there are argument files: the time of argparse is quadratic in their number.
-_MAX_OPTIONS: Final = 1000
 #: The largest list (bytes): more than any real one, because some devices never end.
 _MAX_LIST_SIZE: Final = 1 << 28
 _BLOCK_SIZE: Final = 1 << 20
 _SPACE: Final = " \t\n\r\v\f"
 
 
-def expand(words: Iterable[str]) -> list[str]:
-    """Replace each `@FILE` by the words in that file.
-
-    A word stays as it is when there is no such file, and when it is itself the name of a file: the shell's `*` may
-    produce such words. Words in a file are separated by white space; either quote keeps white space in a word, and a
-    backslash makes the next character part of a word. Raises `RequestError` when files are nested too deeply, name one
-    another too often, hold too many options, or cannot be read.
-    """
-    expanded = list(_expanded(words, _ArgumentFiles(), 0))
-    if sum(word.startswith("-") for word in takewhile("--".__ne__, expanded)) > _MAX_OPTIONS:
-        raise RequestError(f"more than {_MAX_OPTIONS:,} options, argument files included")
-    return expanded
-
-
 def expand_response_files(words: Iterable[str]) -> Iterator[str]:
     """Yield the words of a linker's command line, each `@FILE` replaced by the words in that file.
 
-    Like GNU ld, keeps the word of a file that cannot be read. Also keeps those of files that are nested too deeply or
-    name one another too often, where GNU ld gives up. Raises nothing.
+    Words in a file are separated by white space; either quote keeps white space in a word, and a backslash makes the
+    next character part of a word. Like GNU ld, keeps the word of a file that cannot be read. Also keeps those of files
+    that are nested too deeply or name one another too often, where GNU ld gives up. Raises nothing.
     """
     return _expanded(words, _ResponseFiles(), 0)
 
 
-class _WordFiles:
+class _ResponseFiles:
     """Files that stand for words: each is read and split once, and all words are counted.
 
     Files that name one another could expand to exponentially many words.
@@ -62,44 +45,24 @@ class _WordFiles:
 
     def replacement(self, word: str, depth: int) -> tuple[str, ...] | None:
         """Return the words that a word beginning with `@` stands for, not expanded further; None if it stays."""
-        raise NotImplementedError
-
-    def read(self, word: str) -> tuple[str, ...]:
-        """Return the words in a file. Raises `OSError`, `ValueError` for a NUL byte in its name, `RequestError`."""
+        if depth >= _MAX_DEPTH:
+            return None
         words = self._words.get(word)
         if words is None:
-            # File names are bytes.
-            with open(word[1:], "rb") as file:
-                text = os.fsdecode(_read_list(file, word, may_hold_nul=False))
+            try:
+                # File names are bytes.
+                with open(word[1:], "rb") as file:
+                    text = os.fsdecode(_read_list(file, word, may_hold_nul=False))
+            except (OSError, ValueError, RequestError):
+                # Also for a NUL byte in the name.
+                return None
             words = self._words[word] = tuple(split_words(text))
             self._words_left += len(text)
         self._words_left -= 1 + len(words)
-        if self._words_left < 0:
-            raise RequestError(f"{word}: argument files name one another too often")
-        return words
+        return words if self._words_left >= 0 else None
 
 
-class _ArgumentFiles(_WordFiles):
-    def replacement(self, word: str, depth: int) -> tuple[str, ...] | None:
-        if os.path.lexists(word) or not os.path.lexists(word[1:]):
-            return None
-        if depth >= _MAX_DEPTH:
-            raise RequestError(f"{word}: argument files are nested too deeply")
-        try:
-            return self.read(word)
-        except OSError as error:
-            raise RequestError(f"{word}: {error.strerror or error}") from None
-
-
-class _ResponseFiles(_WordFiles):
-    def replacement(self, word: str, depth: int) -> tuple[str, ...] | None:
-        try:
-            return self.read(word) if depth < _MAX_RESPONSE_DEPTH else None
-        except (OSError, ValueError, RequestError):
-            return None
-
-
-def _expanded(words: Iterable[str], files: _WordFiles, depth: int) -> Iterator[str]:
+def _expanded(words: Iterable[str], files: _ResponseFiles, depth: int) -> Iterator[str]:
     for word in words:
         inner = files.replacement(word, depth) if word.startswith("@") else None
         if inner is None:
@@ -109,7 +72,7 @@ def _expanded(words: Iterable[str], files: _WordFiles, depth: int) -> Iterator[s
 
 
 def split_words(text: str) -> list[str]:
-    """Split the text of an argument file."""
+    """Split the text of a response file."""
     words: list[str] = []
     word: list[str] | None = None
     quote = ""
@@ -143,7 +106,7 @@ def _read_list(file: BinaryIO, name: str, *, may_hold_nul: bool = True) -> bytes
     size = 0
     while block := file.read(_BLOCK_SIZE):
         if not may_hold_nul and b"\0" in block:
-            raise RequestError(f"{name}: an argument file with a NUL byte; --files-from reads lists of such names")
+            raise RequestError(f"{name}: a NUL byte")
         size += len(block)
         if size > _MAX_LIST_SIZE:
             raise RequestError(f"{name}: a list of more than {_MAX_LIST_SIZE >> 20:,} MiB")

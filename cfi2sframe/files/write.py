@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.load import read_open
 from cfi2sframe.errors import ChangedError, OutputError, reason_of
-from cfi2sframe.files.descriptors import FileState, FolderEntry, open_folder
+from cfi2sframe.files.descriptors import FolderEntry, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,10 +49,8 @@ def write_file(
     is_copy: bool = False,
     in_place: bool = False,
     check: Callable[[FileData], None] | None = None,
-) -> tuple[FileState, tuple[str, ...]]:
-    """Write a temporary file in the targets' folders, then rename it to each target.
-
-    Returns the state of the new file, and warnings about it.
+) -> tuple[str, ...]:
+    """Write a temporary file in the targets' folders, then rename it to each target. Returns warnings about it.
 
     `targets` are absolute resolved paths. If there are several, they become hard links of one new file; each is
     exchanged atomically, and none before all are prepared. Large content is read while it is written, and its holes
@@ -120,7 +118,7 @@ def _write_to(
 ) -> tuple[str, ...]:
     if path != "-" and not _is_special(path):
         targets = [os.path.realpath(path)]
-        return write_file(targets, content, source=source, is_copy=is_copy, in_place=in_place, check=check)[1]
+        return write_file(targets, content, source=source, is_copy=is_copy, in_place=in_place, check=check)
     # Output to a stream cannot be taken back, and the source may be changed after the check.
     data = bytes(content)
     if check is not None:
@@ -172,9 +170,7 @@ class _NewFile:
             raise ChangedError(_CHANGED)
         self._made: list[FolderEntry] = []
 
-    def write(
-        self, content: FileData, check: Callable[[FileData], None] | None, *, is_named: bool
-    ) -> tuple[FileState, tuple[str, ...]]:
+    def write(self, content: FileData, check: Callable[[FileData], None] | None, *, is_named: bool) -> tuple[str, ...]:
         descriptor = None if is_named else _create_unnamed(self._entries[0].folder)
         if descriptor is None:
             descriptor = _create(self._name_beside(self._entries[0]))
@@ -190,7 +186,7 @@ class _NewFile:
                 if self._source is not None:
                     self._source.check()
                 self._publish(descriptor)
-            return FileState.of(os.fstat(descriptor)), warnings
+            return warnings
 
     def _set_attributes(self, new: int) -> tuple[str, ...]:
         """Give the new file its owner, mode, attributes and times; return warnings."""

@@ -2,7 +2,7 @@
 """Files that get their section, or lose it: a work list, one function for each file, and what runs it for many.
 
 jobs = cfi2sframe.jobs.work_list(["build/"], cfi2sframe.jobs.Settings(), recurse=True)
-outcomes = list(cfi2sframe.jobs.run(jobs, executor))
+outcomes = list(cfi2sframe.jobs.run(jobs))
 
 Jobs and outcomes are immutable records that can be pickled, so that any engine can run them: `run_job(job)` does all
 the work on a file, and gives the same bytes wherever it runs.
@@ -16,14 +16,13 @@ from cfi2sframe.lazy import importer
 
 if TYPE_CHECKING:
     from cfi2sframe.files.descriptors import FileState
-    from cfi2sframe.files.walk import Walk
     from cfi2sframe.jobs.job import run_job
     from cfi2sframe.jobs.listing import work_list
     from cfi2sframe.jobs.records import Job, Outcome, Output, Settings
     from cfi2sframe.jobs.runner import run
     from cfi2sframe.jobs.single import convert_file
 
-__all__ = ["FileState", "Job", "Outcome", "Output", "Settings", "Walk", "convert_file", "run", "run_job", "work_list"]
+__all__ = ["FileState", "Job", "Outcome", "Output", "Settings", "convert_file", "run", "run_job", "work_list"]
 
 _HOMES = {
     "FileState": "listing",
@@ -31,7 +30,6 @@ _HOMES = {
     "Outcome": "records",
     "Output": "records",
     "Settings": "records",
-    "Walk": "listing",
     "convert_file": "single",
     "run": "runner",
     "run_job": "job",

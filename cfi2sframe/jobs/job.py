@@ -96,11 +96,11 @@ def _skip_by(job: Job, error: Exception) -> LeftAlone | None:
 
 
 def _skipped(job: Job, skip: LeftAlone) -> Outcome:
-    return Outcome(job.name, job.other_names, "skipped", reason=skip.reason, state=job.state, skip_kind=skip.kind)
+    return Outcome(job.name, job.other_names, "skipped", reason=skip.reason, skip_kind=skip.kind)
 
 
 def _run(job: Job, kept: list[object]) -> Outcome:
-    opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0], job.within)
+    opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0])
     with opened as (data, file):
         image = image_of(data, job.name)
         try:
@@ -174,9 +174,9 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None) -> Written:
     where = "" if emitted.plan is None else f" at 0x{emitted.plan.section_vaddr:x}"
     placement = f".sframe{where}: {emitted.placement}"
     if settings.only_checks:
-        return Written("would convert", placement, emitted.warnings, job.state)
-    state, warnings = write_elf(job, emitted.chunks, file, partial(emit.check, emitted))
-    return Written("converted", placement, (*emitted.warnings, *warnings), state)
+        return Written("would convert", placement, emitted.warnings)
+    warnings = write_elf(job, emitted.chunks, file, partial(emit.check, emitted))
+    return Written("converted", placement, (*emitted.warnings, *warnings))
 
 
 def _none_described(conversion: Conversion) -> str:

@@ -60,7 +60,7 @@ class Job(NamedTuple):
     `name` is used in messages. In place, `targets` are the absolute resolved paths of all names that were given for the
     file: the first is read, and all are the new file afterwards; with an output, the one target is the path as it was
     given, `-` for standard input. `other_names` are the given names other than `name`. `state` is None if it could not
-    be determined. `within` is the folder that the file was found in, if it has to be on the same mount; else empty.
+    be determined.
     """
 
     name: str
@@ -70,7 +70,6 @@ class Job(NamedTuple):
     settings: Settings
     output: Output | None = None
     raises: bool = False
-    within: str = ""
 
 
 class Outcome(NamedTuple):
@@ -81,7 +80,7 @@ class Outcome(NamedTuple):
     or of the one removed. `function_count` counts the FDEs that are described from start to end, `left_out_count`
     those without an SFrame FDE, and `in_parts_count` those that are described in part. `placement` tells where the
     section was put. `account` is JSON text as `coverage --json` prints it, `summary` a sentence; both are empty
-    unless asked for. `state` is the file's after a job in place, None when that failed.
+    unless asked for.
     """
 
     name: str
@@ -97,7 +96,6 @@ class Outcome(NamedTuple):
     placement: str = ""
     summary: str = ""
     account: str = ""
-    state: FileState | None = None
     skip_kind: SkipKind | None = None
 
     def __repr__(self) -> str:

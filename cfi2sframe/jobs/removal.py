@@ -22,11 +22,11 @@ def remove(job: Job, image: ElfImage, file: InputFile | None) -> Written:
     writing raises.
     """
     if job.settings.is_in_tree and not image.has_sframe:
-        return Written("unchanged", reason="no .sframe section", state=job.state)
+        return Written("unchanged", reason="no .sframe section")
     section = image.sframe_section
     size = 0 if section is None else section.size
     content = emit.remove(image)
     if job.settings.only_checks:
-        return Written("would remove", f".sframe of {size:,} bytes", state=job.state, section_size=size)
-    state, warnings = write_elf(job, content, file, partial(emit.check_removal, image))
-    return Written("removed", warnings=warnings, state=state, section_size=size)
+        return Written("would remove", f".sframe of {size:,} bytes", section_size=size)
+    warnings = write_elf(job, content, file, partial(emit.check_removal, image))
+    return Written("removed", warnings=warnings, section_size=size)

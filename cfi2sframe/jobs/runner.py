@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run many jobs, here, in processes or on an executor, and give their outcomes in the order of the jobs."""
+"""Run many jobs, here or in processes, and give their outcomes in the order of the jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from cfi2sframe.processes import Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Executor
 
 
 def size_of(job: Job) -> int:
@@ -22,17 +21,12 @@ def size_of(job: Job) -> int:
     return 0 if job.state is None else job.state.size
 
 
-def run(
-    jobs: Sequence[Job],
-    executor: Executor | None = None,
-    *,
-    on_done: Callable[[Job, Outcome], None] | None = None,
-) -> Iterator[Outcome]:
-    """Run jobs on an executor, or in this process without one; yield their outcomes in the order of the jobs.
+def run(jobs: Sequence[Job], *, on_done: Callable[[Job, Outcome], None] | None = None) -> Iterator[Outcome]:
+    """Run jobs in this process; yield their outcomes in the order of the jobs.
 
-    `on_done` sees each outcome as soon as it is known, in any order. The caller ends the executor.
+    `on_done` sees each outcome as soon as it is known.
     """
-    with running(jobs, executor=executor, on_done=on_done) as outcomes:
+    with running(jobs, on_done=on_done) as outcomes:
         yield from outcomes
 
 
@@ -41,13 +35,15 @@ def running(
     jobs: Sequence[Job],
     *,
     count: int = 1,
-    executor: Executor | None = None,
     on_done: Callable[[Job, Outcome], None] | None = None,
 ) -> Iterator[Iterator[Outcome]]:
-    """Run jobs as `run` does, or in `count` processes; leaving the context ends those, interrupting any at work."""
+    """Run jobs as `run` does, or in `count` processes, of which `on_done` sees the outcomes in any order.
+
+    Leaving the context ends the processes, interrupting any at work.
+    """
     if count > 1:
         _load_what_is_needed()
-    with results_of(run_job, jobs, size_of, count=count, executor=executor) as results:
+    with results_of(run_job, jobs, size_of, count=count) as results:
         yield in_order(_outcomes(jobs, results, on_done))
 
 

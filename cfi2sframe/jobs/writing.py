@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files.descriptors import FileState, InputFile
+    from cfi2sframe.files.descriptors import InputFile
     from cfi2sframe.jobs.records import Job, Status
 
 
@@ -24,7 +24,6 @@ class Written(NamedTuple):
     status: Status
     placement: str = ""
     warnings: tuple[str, ...] = ()
-    state: FileState | None = None
     section_size: int = 0
     reason: str = ""
 
@@ -32,7 +31,7 @@ class Written(NamedTuple):
 def leave(job: Job, image: ElfImage, file: InputFile | None) -> Written:
     """Leave the input as it is; an output becomes a copy of it. Raises what `files.write.write_output` raises."""
     if job.output is None:
-        return Written("unchanged", state=job.state)
+        return Written("unchanged")
     is_input = file is not None and _names(job.output.path, file)
     warnings = () if is_input else write_output(job.output.path, image.data, source=file, is_copy=True)
     return Written("unchanged", warnings=warnings)
@@ -48,8 +47,8 @@ def _names(path: str, file: InputFile) -> bool:
 
 def write_elf(
     job: Job, content: FileData, file: InputFile | None, check: Callable[[ElfImage], None]
-) -> tuple[FileState | None, tuple[str, ...]]:
-    """Write a rewritten file, in place under all of its given names; return its state, and warnings.
+) -> tuple[str, ...]:
+    """Write a rewritten file, in place under all of its given names; return warnings.
 
     `check` gets the written file and may raise; it is not called where the settings forbid that.
     """
@@ -59,10 +58,10 @@ def write_elf(
 
     wanted = check_content if job.settings.verifies else None
     if job.output:
-        return None, write_output(job.output.path, content, source=file, is_copy=True, check=wanted)
-    state, warnings = write_file(job.targets, content, source=file, in_place=True, check=wanted)
+        return write_output(job.output.path, content, source=file, is_copy=True, check=wanted)
+    warnings = write_file(job.targets, content, source=file, in_place=True, check=wanted)
     link_count = 0 if file is None else file.status.st_nlink - len(job.targets)
-    return state, (*warnings, *_hard_links_left(link_count))
+    return (*warnings, *_hard_links_left(link_count))
 
 
 def _hard_links_left(count: int) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ class BlockDecoder:
 
     @cached_property
     def _disassembler(self) -> Any:  # noqa: ANN401 - capstone has no types
-        return open_disassembler(self.arch, "PLT stubs are described", "--no-plt leaves them to the CFI")
+        return open_disassembler(self.arch, "PLT stubs are described")
 
     def _disassemble(self, data: bytes) -> Iterator[DecodedInstruction]:
         """Yield the instructions up to the first bytes that are not one."""

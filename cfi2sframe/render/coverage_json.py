@@ -16,7 +16,7 @@ SCHEMA_VERSION: Final = 1
 
 def coverage_data(coverage: Coverage) -> dict[str, Any]:
     """Return the account as JSON-ready data, schema version `SCHEMA_VERSION`."""
-    functions, code, returns = coverage.functions, coverage.bytes, coverage.return_addresses
+    functions, code = coverage.functions, coverage.bytes
     data = {
         "schema": SCHEMA_VERSION,
         "file": coverage.file,
@@ -42,13 +42,6 @@ def coverage_data(coverage: Coverage) -> dict[str, Any]:
         "sources": [item._asdict() for item in coverage.sources],
         "unread": [item._asdict() for item in coverage.unread],
     }
-    if returns is not None:
-        data["return_addresses"] = {
-            **returns._asdict(),
-            "described": returns.described,
-            "percent": returns.percent,
-            "mean_rows": returns.mean_rows,
-        }
     if coverage.from_code is not None:
         reasons = {reason: counts._asdict() for reason, counts in coverage.from_code.reasons.items()}
         data["from_code"] = {**coverage.from_code._asdict(), "reasons": reasons}

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 #: How many functions each list names, unless someone asks for more.
 DEFAULT_TOP: Final = 10
 #: What `SourceCounts` counts, after name and size.
-_SOURCE_COLUMNS: Final = (
-    *("FDEs", "described", "in part", "left out"),
-    *("PLT stubs", "dropped", "damaged", "contradicting"),
-)
+_SOURCE_COLUMNS: Final = ("FDEs", "described", "in part", "left out", "PLT stubs", "dropped", "damaged")
 #: The widest column for section names; a longer name shifts the rest of its own line only.
 _MAX_NAME_WIDTH: Final = 80
 _LABEL_WIDTH: Final = 30
@@ -73,7 +70,6 @@ def coverage_lines(coverage: Coverage, *, top: int = DEFAULT_TOP, details: bool 
     yield from _code_function_lines(coverage)
     yield from _section_size_lines(coverage, details=details)
     yield from _source_lines(coverage)
-    yield from _return_address_lines(coverage)
     if details:
         yield from _section_lines(coverage)
     yield from _without_cfi_lines(coverage, top)
@@ -182,27 +178,6 @@ def _source_lines(coverage: Coverage) -> Iterator[str]:
             yield f"  {name:<20}" + "".join(f"{counts[number]:>14,}" for number in shown)
     for item in coverage.unread:
         yield f"  {printable(item.name)} is not used: {printable(item.reason)}"
-
-
-def _return_address_lines(coverage: Coverage) -> Iterator[str]:
-    returns = coverage.return_addresses
-    if returns is None:
-        return
-    yield ""
-    yield from _count(2, "calls", returns.calls, "by the row at their return address")
-    rows = (
-        ("the call's", returns.same_row),
-        ("none: padding", returns.padding),
-        ("none: elsewhere", returns.no_function),
-        ("next function's", returns.next_function),
-        ("another", returns.other_row),
-    )
-    yield from _shares(4, rows, returns.described)
-    yield from _count(4, "(not described)", returns.without, "the section has no row for the call itself")
-    yield (
-        f"    {'rows walked':<{_LABEL_WIDTH - 4}}{returns.mean_rows:>{_COUNT_WIDTH}.1f}  "
-        f"on average over the return addresses, {returns.max_rows:,} at most"
-    )
 
 
 def _section_lines(coverage: Coverage) -> Iterator[str]:

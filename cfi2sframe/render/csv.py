@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.report.size.records import (
         FileSizes,
-        Grouping,
-        SectionList,
+        Folders,
         SectionSizes,
         SizeComparison,
         SizeReport,
@@ -51,30 +50,21 @@ def write_report(report: SizeReport, out: Writer) -> None:
     writer.writerows((_text(f.name), *blank, _text(f.reason)) for f in report.failures)
 
 
-def write_groups(grouping: Grouping, out: Writer) -> None:
-    """Write folders or packages: a line for each, with the sums of its files."""
+def write_folders(folders: Folders, out: Writer) -> None:
+    """Write folders: a line for each, with the sums of its files."""
     import csv
 
     writer = csv.writer(out)
     section_heading = _file_heading()[-_SECTION_COUNT * len(_section_fields()) :]
     sizes_heading = [f"{name}_size" for name in CfiSizes._fields]
-    writer.writerow((grouping.by, "files", *sizes_heading, "fdes", *section_heading, "larger_than_fde"))
-    for group in grouping.groups:
+    writer.writerow(("folder", "files", *sizes_heading, "fdes", *section_heading, "larger_than_fde"))
+    for group in folders.groups:
         totals = group.totals
         cells: list[object] = [_text(group.name), totals.file_count, *totals.sizes, totals.fde_count]
         for total in totals.versions:
             for maker in MAKERS:
                 cells += _section_cells(total.section(maker) if total.file_count else None)
         writer.writerow((*cells, group.larger_count))
-
-
-def write_sections(found: SectionList, out: Writer) -> None:
-    """Write executable sections; what belongs to none comes with an empty name."""
-    import csv
-
-    writer = csv.writer(out)
-    writer.writerow(("section", "fdes", "code_size", "cfi_size", "sframe_size"))
-    writer.writerows((_text(section.name), *section[1:]) for section in found.sections)
 
 
 def write_comparison(comparison: SizeComparison, out: Writer) -> None:

@@ -19,17 +19,14 @@ from cfi2sframe.render.headline import headline, human, remarks, sentence
 from cfi2sframe.render.html_charts import (
     changes_section,
     distribution_section,
-    has_groups,
     top_section,
     versions_section,
 )
 from cfi2sframe.render.html_tables import table_section
 from cfi2sframe.report.size import tables
 from cfi2sframe.report.size.answers import (
-    GROUP_KINDS,
     comparison_answer,
     counted,
-    wide_sections_table,
     wide_table,
 )
 from cfi2sframe.report.size.records import MAKERS
@@ -58,12 +55,9 @@ def _report_sections(report: SizeReport) -> Iterator[str]:
     totals = report.totals
     if totals.file_count:
         yield from top_section(report)
-        for kind in GROUP_KINDS:
-            for grouping in report.groupings:
-                if grouping.by == kind and has_groups(grouping):
-                    yield from table_section(f"{kind}s", wide_table(report, grouping), "")
-        if report.code_sections is not None:
-            yield from table_section("code-sections", wide_sections_table(report.code_sections), "")
+        # A single folder says no more than all files.
+        if report.folders is not None and len(report.folders.groups) + report.folders.omitted_count > 1:
+            yield from table_section("folders", wide_table(report, "folder"), "")
         yield from table_section("files", wide_table(report), "")
         yield from versions_section(totals)
         yield from distribution_section(report)

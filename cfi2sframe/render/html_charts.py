@@ -10,18 +10,15 @@ from cfi2sframe.render.charts import Bar, BarGroup, Bin, Segment, bar_chart, col
 from cfi2sframe.render.headline import human
 from cfi2sframe.render.html_tables import details, table_frame
 from cfi2sframe.report.size import tables
-from cfi2sframe.report.size.answers import common_folder, counted, plural
+from cfi2sframe.report.size.answers import common_folder, counted
 from cfi2sframe.report.size.records import MAKERS, quotient
 from cfi2sframe.report.size.totals import figures_of, ratio_bins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from cfi2sframe.report.size.records import (
         CfiSizes,
-        FileGroup,
-        FileSizes,
-        Grouping,
         Pair,
         SectionSizes,
         SizeComparison,
@@ -88,16 +85,12 @@ def _segments(section: SectionSizes) -> tuple[Segment, ...]:
 
 
 def top_section(report: SizeReport) -> Iterator[str]:
-    """Yield bars for the five lines of the first table that come first."""
-    packages = (grouping for grouping in report.groupings if grouping.by == "package")
-    grouping = next(filter(has_groups, packages), None)
-    items: Sequence[FileSizes | FileGroup] = report.files if grouping is None else grouping.groups
-    shown = items[:TOP_COUNT]
-    noun = plural("file" if grouping is None else "package", len(shown))
+    """Yield bars for the five files that come first."""
+    shown = report.files[:TOP_COUNT]
     number = report.version
-    yield f"<section><h2>The first {len(shown)} {noun}</h2>\n" if len(shown) > 1 else "<section><h2>Sizes</h2>\n"
+    yield f"<section><h2>The first {len(shown)} files</h2>\n" if len(shown) > 1 else "<section><h2>Sizes</h2>\n"
     yield legend([("cfi", "CFI"), ("hdr", ".eh_frame_hdr"), (f"v{number}", _by_us(number)), ("gnu", "by GNU as + ld")])
-    skipped = len(common_folder([item.name for item in shown])) if grouping is None else 0
+    skipped = len(common_folder([item.name for item in shown]))
     yield from bar_chart(
         "top",
         f"Call frame information against version {number}",
@@ -106,11 +99,6 @@ def top_section(report: SizeReport) -> Iterator[str]:
         [_group(item.name[skipped:], figures_of(item, number), number) for item in shown],
     )
     yield "</section>\n"
-
-
-def has_groups(grouping: Grouping) -> bool:
-    """Whether there are several groups; a single one says no more than all files."""
-    return len(grouping.groups) + grouping.omitted_count > 1
 
 
 def _by_us(version: int) -> str:

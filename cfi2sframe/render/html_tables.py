@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Tables with more rows scroll inside their frame.
 _MAX_TABLE_ROWS: Final = 25
 #: Columns whose text may be long.
-_WRAPPED: Final = ("file", "folder", "package", "section", "function", "reason")
+_WRAPPED: Final = ("file", "folder", "function", "reason")
 
 
 def table_section(identity: str, table: Table, text: str, *, first: int = 0) -> Iterator[str]:

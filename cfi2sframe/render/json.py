@@ -9,11 +9,10 @@ if TYPE_CHECKING:
     from cfi2sframe.report.size.records import (
         CfiSizes,
         FileSizes,
+        Folders,
         FunctionSize,
-        Grouping,
         NamedFunctions,
         Pair,
-        SectionList,
         SectionSizes,
         SizeComparison,
         SizeReport,
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     )
 
 #: Raised whenever a field changes its meaning or is removed; new fields do not raise it.
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 def report_data(report: SizeReport) -> dict[str, Any]:
@@ -38,28 +37,18 @@ def report_data(report: SizeReport) -> dict[str, Any]:
         "functions": _functions(report.functions),
         "failures": [failure._asdict() for failure in report.failures],
         "level": report.level,
-        "groupings": [_grouping(grouping) for grouping in report.groupings],
-        "code_sections": None if report.code_sections is None else _sections(report.code_sections),
+        "groupings": [] if report.folders is None else [_grouping(report.folders)],
     }
 
 
-def _grouping(grouping: Grouping) -> dict[str, Any]:
+def _grouping(folders: Folders) -> dict[str, Any]:
     return {
-        "by": grouping.by,
+        "by": "folder",
         "groups": [
             {"name": group.name, "totals": totals_data(group.totals), "larger_than_fde": group.larger_count}
-            for group in grouping.groups
+            for group in folders.groups
         ],
-        "omitted_groups": grouping.omitted_count,
-    }
-
-
-def _sections(found: SectionList) -> dict[str, Any]:
-    """Return sections as data; what belongs to none has the name null."""
-    return {
-        "sections": [section._asdict() | {"name": section.name or None} for section in found.sections],
-        "omitted_sections": found.omitted_count,
-        "total": {name: count for name, count in found.total._asdict().items() if name != "name"},
+        "omitted_groups": folders.omitted_count,
     }
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from cfi2sframe.report.code_bytes import SectionBytes
     from cfi2sframe.report.from_code import FromCode
     from cfi2sframe.report.holes import HoleCounts, InPart
-    from cfi2sframe.report.return_addresses import ReturnAddresses
     from cfi2sframe.report.without_cfi import WithoutCfi
     from cfi2sframe.sframe.lookup_cost import LookupCost
 
@@ -132,8 +131,7 @@ class Coverage(NamedTuple):
     version 2. `reasons`, `holes` and `dropped` count functions that are left out, holes in functions that are described
     in part (`in_parts`), and FDEs by reason, as sentences. `without_cfi` has the largest stretches of code that no CFI
     covers, at most 1,000 of them, the largest first.
-    `lookup_cost` is what a look-up costs a reader. `return_addresses` is None unless `count_return_addresses` was asked
-    for them, and `from_code` unless rows from instructions were asked for.
+    `lookup_cost` is what a look-up costs a reader. `from_code` is None unless rows from instructions were asked for.
     """
 
     file: str
@@ -159,7 +157,6 @@ class Coverage(NamedTuple):
     damaged: tuple[Damaged, ...]
     sources: tuple[SourceCounts, ...]
     unread: tuple[UnreadSource, ...]
-    return_addresses: ReturnAddresses | None = None
     from_code: FromCode | None = None
 
     @property

@@ -170,6 +170,4 @@ def _flags(section: Section) -> int:
     flags = s.SFRAME_F_FDE_SORTED if section.is_sorted else 0
     if section.start_is_pcrel:
         flags |= s.SFRAME_F_FDE_FUNC_START_PCREL
-    if section.all_keep_frame_pointer:
-        flags |= s.SFRAME_F_FRAME_POINTER
     return flags

@@ -7,7 +7,7 @@ one after the other: the row number N, counted from 0, costs N + 1 rows.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from itertools import accumulate, compress
 from operator import gt, mul, not_
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -17,7 +17,7 @@ from cfi2sframe.intern import IdentityMap, distinct
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cfi2sframe.sframe.model import FunctionBody, Section
+    from cfi2sframe.sframe.model import FunctionBody
 
 #: More bytes than any function has.
 _NEVER: Final = 1 << 64
@@ -73,27 +73,6 @@ def lookup_cost(sizes: Sequence[int], bodies: Sequence[FunctionBody]) -> LookupC
     walked_count += sum(map(mul, rows_of, sizes)) - sum(map(start_sums.__getitem__, numbers))
     max_rows = max(max_rows, max(rows_of, default=0))
     return LookupCost(code_size, walked_count, max_rows, len(bodies), len(bodies).bit_length())
-
-
-class RowWalk:
-    """How many rows readers walk for single addresses of a section."""
-
-    def __init__(self, section: Section) -> None:
-        #: In ascending order of the starts, which an object's functions are not in.
-        self._functions = sorted(zip(section.starts, section.sizes, range(len(section.starts)), strict=True))
-        self._starts = [start for start, _, _ in self._functions]
-        self._bodies = section.bodies
-
-    def count_at(self, vaddr: int) -> int:
-        """Return the rows walked for an address as in the section's starts; 0 where no row is."""
-        index = bisect_right(self._starts, vaddr) - 1
-        if index < 0:
-            return 0
-        start, size, number = self._functions[index]
-        delta, body = vaddr - start, self._bodies[number]
-        if delta >= size:
-            return 0
-        return bisect_right(body.starts, delta % body.repeat_size if body.repeat_size else delta)
 
 
 def add_costs(costs: Iterable[LookupCost]) -> LookupCost:

@@ -168,8 +168,8 @@ class Section(NamedTuple):
     """The logical section: version, ABI, flags, and functions in the order of the function table.
 
     Functions are columns: `bodies[N]` describes the addresses `[starts[N], starts[N] + sizes[N])`. `abi_id` is
-    `sfh_abi_arch`. `is_sorted`, `start_is_pcrel` and `all_keep_frame_pointer` are the flags SFRAME_F_FDE_SORTED,
-    SFRAME_F_FDE_FUNC_START_PCREL and SFRAME_F_FRAME_POINTER.
+    `sfh_abi_arch`. `is_sorted` and `start_is_pcrel` are the flags SFRAME_F_FDE_SORTED and
+    SFRAME_F_FDE_FUNC_START_PCREL.
     """
 
     version: int
@@ -179,7 +179,6 @@ class Section(NamedTuple):
     bodies: tuple[FunctionBody, ...] = ()
     is_sorted: bool = True
     start_is_pcrel: bool = True
-    all_keep_frame_pointer: bool = False
 
     def __repr__(self) -> str:
         return f"<Section: version {self.version}, {counted(len(self.starts), 'function')}>"

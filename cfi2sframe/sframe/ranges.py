@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.segments import Spelling, Text
 
 #: Of a range, because readers walk them one after the other. With 24, sections are 1 to 4 % smaller, but look-ups on
-#: s390x take up to 1.3 times as long as in GNU's layout; with 16, at most 1.1 times (docs/lab/size-and-speed.md).
+#: s390x take up to 1.3 times as long as in GNU's layout; with 16, at most 1.1 times.
 MAX_ROWS: Final = 16
 #: What a parse counts costs in: a byte has so many units.
 _BYTE: Final = 1 << 16

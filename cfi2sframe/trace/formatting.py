@@ -67,7 +67,7 @@ def trace_lines(traced: Traced) -> Iterator[str]:
             yield f"thread {thread.id}"
             shown, ending = _shown(thread, space, demangler)
             for index, frame in enumerate(shown):
-                yield _frame_line(index, frame, space)
+                yield _frame_line(index, frame)
             yield f"end: {ending.kind}: {_printable(ending.detail)}"
     for module in space.modules:
         for text in _notes(module):
@@ -81,16 +81,13 @@ def _notes(module: Module) -> list[str]:
     return [text for text in (module.note, module.file.trouble) if text]
 
 
-def _frame_line(index: int, shown: _Shown, space: AddressSpace) -> str:
+def _frame_line(index: int, shown: _Shown) -> str:
     entry = shown.entry
     line = f"#{index:<3} 0x{entry.frame.pc:016x}"
     if shown.function is not None:
         line += f" {_printable(shown.function)}+0x{shown.offset:x}"
     if entry.located.module is not None:
         line += f" in {_printable(entry.located.module)}"
-    if entry.recovered:
-        names = ", ".join(space.arch.register_name(number) for number in entry.recovered)
-        return f"{line} ({_row_text(entry.located.row)}; {names} by CFI)"
     return f"{line} ({_row_text(entry.located.row)})"
 
 
@@ -148,13 +145,13 @@ def _thread_data(thread: ThreadTrace, space: AddressSpace, demangler: Demangler)
     shown, ending = _shown(thread, space, demangler)
     return {
         "id": thread.id,
-        "frames": [_frame_data(index, frame, space) for index, frame in enumerate(shown)],
+        "frames": [_frame_data(index, frame) for index, frame in enumerate(shown)],
         "ending": ending.kind,
         "ending_detail": ending.detail,
     }
 
 
-def _frame_data(index: int, shown: _Shown, space: AddressSpace) -> dict[str, Any]:
+def _frame_data(index: int, shown: _Shown) -> dict[str, Any]:
     entry = shown.entry
     return {
         "index": index,
@@ -167,7 +164,6 @@ def _frame_data(index: int, shown: _Shown, space: AddressSpace) -> dict[str, Any
         "symbol": shown.symbol,
         "offset": shown.offset,
         "row": _row_data(entry.located.row),
-        "recovered": [space.arch.register_name(number) for number in entry.recovered],
     }
 
 

@@ -114,14 +114,12 @@ class Located(NamedTuple):
 class TraceEntry(NamedTuple):
     """A frame of a trace.
 
-    `cfa` is None where no row was used to find a caller: in the last frame and at signal trampolines. `recovered` are
-    the registers that the row needed and SFrame does not follow, whose values were found by CFI.
+    `cfa` is None where no row was used to find a caller: in the last frame and at signal trampolines.
     """
 
     frame: Frame
     located: Located
     cfa: int | None
-    recovered: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"<{self.frame} in {self.located.module or 'no module'}>"

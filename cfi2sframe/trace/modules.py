@@ -17,7 +17,6 @@ from cfi2sframe.elf.load import load
 from cfi2sframe.elf.notes import build_id
 from cfi2sframe.errors import InputError
 from cfi2sframe.sframe.lookup import Lookup
-from cfi2sframe.trace.callee_saved import CfiRules
 from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Row
 from cfi2sframe.trace.function_names import SymbolTable
@@ -78,7 +77,6 @@ class ModuleFile:
         self._source = source
         self._rows: RowTable | Ending | None = None
         self._symbols: SymbolTable | None = None
-        self._cfi: CfiRules | None = None
         self.build_id = build_id(image)
 
     @property
@@ -93,13 +91,6 @@ class ModuleFile:
 
     def _unusable(self, reason: str) -> Ending:
         return Ending("unusable-module", f"{self.image.name}: {reason}")
-
-    @property
-    def cfi(self) -> CfiRules:
-        """The file's CFI, for registers that SFrame does not follow."""
-        if self._cfi is None:
-            self._cfi = CfiRules(self.image)
-        return self._cfi
 
     @property
     def trouble(self) -> str:

@@ -64,14 +64,12 @@ def trace_core(
     threads: Threads = "all",
     store: FileStore | None = None,
     limit: int = DEFAULT_LIMIT,
-    with_cfi_registers: bool = False,
 ) -> Traced:
     """Trace the threads of a core file.
 
     `executable` is the program's file, where it is not at its own path. `store` opens the mapped files and keeps them
-    for further calls; its `sysroot` is where they are looked for. `with_cfi_registers`: where a row needs a register
-    that SFrame does not track, CFI is used to find where its value was saved. Raises `InputError` when the core or the
-    executable cannot be used, `RequestError` when there is no such thread.
+    for further calls; its `sysroot` is where they are looked for. Raises `InputError` when the core or
+    the executable cannot be used, `RequestError` when there is no such thread.
     """
     store = store or FileStore()
     with naming(path):
@@ -80,13 +78,11 @@ def trace_core(
         wanted = [t for t in core.threads if threads in ("all", t.id)]
         if not wanted:
             raise RequestError(f"no thread {threads}; there are {', '.join(str(t.id) for t in core.threads)}")
-        traces = (_trace_thread(thread, space, limit, with_cfi_registers=with_cfi_registers) for thread in wanted)
+        traces = (_trace_thread(thread, space, limit) for thread in wanted)
         return Traced(space, tuple(traces))
 
 
-def _trace_thread(
-    thread: CoreThread | LiveThread, space: AddressSpace, limit: int, *, with_cfi_registers: bool
-) -> ThreadTrace:
+def _trace_thread(thread: CoreThread | LiveThread, space: AddressSpace, limit: int) -> ThreadTrace:
     def trace() -> Trace:
         return walk(
             thread.frame,
@@ -95,7 +91,6 @@ def _trace_thread(
             space.arch,
             limit=limit,
             pac_mask=DEFAULT_PAC_MASK if thread.pac_mask is None else thread.pac_mask,
-            saved_rule=space.saved_rule if with_cfi_registers else None,
         )
 
     def failed(reason: str) -> Trace:
@@ -141,7 +136,6 @@ def trace_process(
     threads: Threads = "all",
     store: FileStore | None = None,
     limit: int = DEFAULT_LIMIT,
-    with_cfi_registers: bool = False,
 ) -> Traced:
     """Trace the threads of a live process.
 
@@ -162,10 +156,7 @@ def trace_process(
             snapshot = process.copy(thread_id, extra)
             reader = SnapshotReader(process, snapshot)
             space = _process_space(process, snapshot, reader, store, budget)
-            traces = tuple(
-                _trace_thread(thread, space, limit, with_cfi_registers=with_cfi_registers)
-                for thread in snapshot.threads
-            )
+            traces = tuple(_trace_thread(thread, space, limit) for thread in snapshot.threads)
             missed = reader.missed - extra
             stops += 1
             if not missed or stops == _MAX_STOPS:

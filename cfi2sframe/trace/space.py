@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.rules import RegisterRule
     from cfi2sframe.elf.headers import ProgramHeader
     from cfi2sframe.trace.frame import Frame, ReadMemory, Trace
     from cfi2sframe.trace.function_names import FoundSymbol
@@ -39,8 +38,6 @@ _FRAME_SIZE: Final = 1200
 #: The cost of opening a mapped file, in steps, and the bytes of headers and notes that are parsed in one step.
 _MAPPING_STEPS: Final = 4
 _HEADER_BYTES_PER_STEP: Final = 8
-#: The cost of a register's rule, in steps; one value may need the rules of all callees.
-_RULE_STEPS: Final = 5
 
 
 class FileMapping(NamedTuple):
@@ -296,14 +293,6 @@ class AddressSpace:
         if module is None or isinstance(module.file, str):
             return None
         return module.file.symbols.find((address - module.bias) & ADDRESS_MASK)
-
-    def saved_rule(self, address: int, register: int) -> RegisterRule | None:
-        """Return the CFI rule of a register at an address; None without CFI."""
-        self.budget.spend(_RULE_STEPS, "the registers that CFI saves")
-        module = self.module_at(address)
-        if module is None or isinstance(module.file, str):
-            return None
-        return module.file.cfi.rule((address - module.bias) & ADDRESS_MASK, register)
 
     def read(self, address: int, size: int) -> bytes | None:
         """Read memory: the process's own, or a mapped file's bytes where a core does not repeat them."""

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.errors import BudgetError
-from cfi2sframe.trace.callee_saved import CalleeSaved, recovered
 from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
 from cfi2sframe.trace.sigreturn import sigreturn_frame
 from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK, cfa_of, step
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.trace.callee_saved import SavedRule
     from cfi2sframe.trace.frame import ReadMemory
 
 #: Returns the module and the row of an address, or an ending.
@@ -34,14 +32,12 @@ def walk(
     *,
     limit: int = DEFAULT_LIMIT,
     pac_mask: int = DEFAULT_PAC_MASK,
-    saved_rule: SavedRule | None = None,
 ) -> Trace:
     """Return the frames from `frame` outwards, at most `limit` of them, and why there are no more.
 
     `find_row` is called once per frame, with `Frame.lookup_pc`. SP has to grow from frame to frame, except for frames
     that a signal interrupted, which may be on another stack; none of these may occur twice. So every walk ends.
-    `saved_rule` finds registers that SFrame does not track, see `callee_saved`; None: only rows are used. Either may
-    raise `BudgetError`, which ends the trace.
+    `find_row` and `read_memory` may raise `BudgetError`, which ends the trace.
     """
     entries: list[TraceEntry] = []
     interrupted: set[tuple[int, int]] = set()
@@ -54,7 +50,7 @@ def walk(
             plural = "s" if len(entries) > 1 else ""
             return Trace(tuple(entries), Ending("limit", f"after {len(entries):,} frame{plural}: {error}"))
         cfa = cfa_of(caller, arch) if isinstance(caller, Frame) and located.row not in (None, _TRAMPOLINE) else None
-        entries.append(TraceEntry(frame, located, cfa, recovered(frame)))
+        entries.append(TraceEntry(frame, located, cfa))
         if isinstance(caller, Ending):
             return Trace(tuple(entries), caller)
         if not caller.is_return_address:
@@ -64,8 +60,6 @@ def walk(
             interrupted.add(place)
         if len(entries) >= limit:
             return Trace(tuple(entries), Ending("limit", f"more than {limit:,} frames"))
-        if saved_rule is not None and not caller.registers:
-            caller = caller._replace(registers=CalleeSaved(entries[-1], saved_rule, read_memory, arch))
         frame = caller
 
 

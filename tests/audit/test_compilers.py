@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.audited import audited, said_of
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,8 +148,7 @@ OPTIONS = (
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_compiled_functions(compiler: str, options: str, tmp_path: Path) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not installed")
+    need(compiler)
     if compiler == "clang" and "accumulate" in options:
         pytest.skip("clang has no such options")
     path = tmp_path / "compiled.so"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.audit.auditing import audit
 from cfi2sframe.audit.records import Undecided
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,9 +61,7 @@ POP = "add $16, %rsp; .cfi_def_cfa_offset 384; .cfi_escape 0x2e, 0"
 
 def not_reached(before: str, after: str, folder: Path) -> int:
     """Return how many instructions of the function no path leads to."""
-    for tool in ("as", "ld"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"{tool} is not installed")
+    need("as", "ld")
     source = SOURCE.replace("BEFORE", before).replace("AFTER", after)
     subprocess.run(["as", "-o", folder / "f.o", "-"], input=source, text=True, check=True)
     subprocess.run(["ld", "-shared", "-o", folder / "f.so", folder / "f.o"], check=True)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from cfi2sframe.arch import AMD64
-from tests.contrib.support import environment, install_programs, need
+from tests.contrib.support import environment, install_programs
 from tests.support.cli import ROOT, run
 from tests.support.jobs import TRUNCATED, object_of
+from tests.support.needs import need
 from tests.trace.test_hostile_cores import plain_core
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from cfi2sframe.cli import main
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from cfi2sframe.errors import VerificationError
 from tests.support.cli import run as run_cli
-from tests.support.emitted import GOLDEN, SHT_GNU_SFRAME, SHT_PROGBITS, headers_of, named, run
+from tests.support.emitted import GOLDEN, SHT_GNU_SFRAME, SHT_PROGBITS, headers_of, named
 from tests.support.jobs import snapshot
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cfi2sframe.elf.image import ElfImage
-    from tests.support.oracle.tools import Tool
 
 OBJECT = GOLDEN / "amd64-push-rbp.o"
 NOTHING_IN_VERSION_1 = GOLDEN / "amd64-ra-undefined.o"
@@ -113,11 +112,6 @@ def test_contradictions(source: Path, words: list[str], message: str, capsys: py
     assert source.read_bytes() == OBJECT.read_bytes()
 
 
-def test_standard_input_has_no_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli("-", "--in-place") == EXIT_USAGE
-    assert "in place" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o444, 0o755])
 def test_in_place_keeps_mode_and_times(source: Path, mode: int) -> None:
     source.chmod(mode)
@@ -196,52 +190,6 @@ def test_a_copy_belongs_to_the_caller(source: Path, words: tuple[str, ...], *, i
     assert os.getxattr(source, "user.note") == b"another owner's"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_set_id_bits_are_dropped_for_another_owner(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.chown(source, SOMEBODY, SOMEBODY)
-    source.chmod(0o6755)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "chown", refuse)
-    assert cli("--in-place", source) == EXIT_SUCCESS
-    assert source.stat().st_uid == os.geteuid()
-    assert stat.S_IMODE(source.stat().st_mode) == 0o755
-
-
-def test_set_user_id_bit_of_a_program_stays(gcc: Tool, tmp_path: Path) -> None:
-    path = tmp_path / "program"
-    (tmp_path / "program.c").write_text("int main(void) { return 0; }\n")
-    run(gcc.path, "-o", path, tmp_path / "program.c")
-    path.chmod(0o4755)
-    assert cli("--in-place", path) == EXIT_SUCCESS
-    assert stat.S_IMODE(path.stat().st_mode) == 0o4755
-    assert run(path) == ""
-
-
-def test_extended_attributes_stay(source: Path) -> None:
-    try:
-        os.setxattr(source, "user.note", b"kept")
-    except OSError:
-        pytest.skip("this file system has no extended attributes")
-    assert cli("--in-place", source) == EXIT_SUCCESS
-    assert os.getxattr(source, "user.note") == b"kept"
-
-
-@pytest.mark.parametrize("words", [["--in-place"], ["-o", "LINK"]])
-def test_a_symbolic_link_stays_one(source: Path, words: list[str]) -> None:
-    folder = source.parent / "elsewhere"
-    folder.mkdir()
-    link = folder / "link.o"
-    link.symlink_to("../in.o")
-    assert cli(link, *(str(link) if word == "LINK" else word for word in words)) == EXIT_SUCCESS
-    assert link.is_symlink()
-    assert version_of(source) == 3
-    assert only(folder) == ["link.o"]
-    assert only(source.parent) == ["elsewhere", "in.o"]
-
-
 @pytest.mark.parametrize("replace", [(), ("--replace",)])
 def test_a_section_that_is_right_already_is_copied(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], replace: tuple[str, ...]
@@ -258,15 +206,6 @@ def test_a_section_that_is_right_already_is_copied(
     # The input as its own output is left alone, times included.
     assert cli(source, "-o", source, *replace) == EXIT_SUCCESS
     assert snapshot(source) == before
-
-
-def test_a_different_section_is_refused_for_a_copy_too(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli("--in-place", source, "--sframe-version", "2") == EXIT_SUCCESS
-    assert cli(source, "-o", tmp_path / "out.o") == EXIT_UNUSABLE
-    assert "already has a different .sframe section (use --replace)" in capsys.readouterr().err
-    assert not (tmp_path / "out.o").exists()
 
 
 def test_an_existing_section_wants_replace(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,25 +258,6 @@ def test_a_failed_check_writes_nothing(
     assert cli(source, "-o", source.with_name("out.o"), "--no-verify") == EXIT_SUCCESS
 
 
-def test_strict_writes_nothing_when_functions_are_left_out(tmp_path: Path) -> None:
-    # RA is in the register of another column, which version 2 cannot say.
-    source = tmp_path / "in.o"
-    source.write_bytes((GOLDEN / "amd64-several-cies.o").read_bytes())
-    assert cli("--in-place", "--strict", "--sframe-version", "2", source) == 4
-    assert source.read_bytes() == (GOLDEN / "amd64-several-cies.o").read_bytes()
-    assert only(tmp_path) == ["in.o"]
-
-
-def test_a_folder_that_is_not_there(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli(source, "-o", source.parent / "missing" / "out.o") == EXIT_UNUSABLE
-    assert "No such file or directory" in capsys.readouterr().err
-
-
-def test_verbose_prints_the_placement(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli("--in-place", "-v", source) == EXIT_SUCCESS
-    assert "as a section with relocations" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["--in-place"], ["-o", "OUT"]])
 def test_remove(source: Path, words: list[str]) -> None:
     source.chmod(0o751)
@@ -349,32 +269,6 @@ def test_remove(source: Path, words: list[str]) -> None:
     before = out.read_bytes()
     assert cli("remove", "--in-place", out) == EXIT_UNUSABLE
     assert out.read_bytes() == before
-
-
-def test_remove_from_a_program_restores_it(gcc: Tool, tmp_path: Path) -> None:
-    path, converted, restored = (tmp_path / name for name in ("program", "converted", "restored"))
-    (tmp_path / "program.c").write_text("int main(void) { return 7; }\n")
-    run(gcc.path, "-o", path, tmp_path / "program.c")
-    assert cli(path, "-o", converted) == EXIT_SUCCESS
-    assert subprocess.run([converted], check=False).returncode == 7
-    assert cli("remove", converted, "-o", restored) == EXIT_SUCCESS
-    assert restored.read_bytes() == path.read_bytes()
-
-
-def test_replacing_in_a_program(gcc: Tool, tmp_path: Path) -> None:
-    path = tmp_path / "program"
-    (tmp_path / "program.c").write_text("int main(void) { return 7; }\n")
-    run(gcc.path, "-o", path, tmp_path / "program.c")
-    for version in ("3", "1", "2", "3"):
-        words = ["--replace", "--sframe-version", version]
-        assert cli("--in-place", path, *words) == EXIT_SUCCESS
-        assert version_of(path) == int(version)
-        assert cli("verify", path) == EXIT_SUCCESS
-        assert subprocess.run([path], check=False).returncode == 7
-    before = path.read_bytes()
-    assert cli("--in-place", path) == EXIT_SUCCESS
-    assert cli("--in-place", path, "--sframe-version", "2") == EXIT_UNUSABLE
-    assert path.read_bytes() == before
 
 
 # Output to streams

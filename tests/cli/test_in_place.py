@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,14 +39,6 @@ def folder(tmp_path: Path) -> Path:
     for number in range(5):
         (path / f"{number}.o").write_bytes(object_of(number))
     return path
-
-
-def age(folder: Path) -> None:
-    """Make files look as if they had not been changed a moment ago: the time of the last change cannot be set."""
-    time.sleep(0.05)
-    for path in folder.iterdir():
-        os.utime(path, ns=(1, 1_000_000_000))
-    time.sleep(0.05)
 
 
 def test_several_files(folder: Path) -> None:
@@ -165,31 +155,6 @@ def test_a_report_has_a_line_per_file_in_their_order(folder: Path) -> None:
     assert run("--in-place", paths[0], "--report", "-").out.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("words", [("--in-place",), ("--check",), ("--in-place", "--strict", "--skip-non-elf")])
-def test_the_schema_of_reports(folder: Path, words: tuple[str, ...]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    schemas = [
-        json.loads((ROOT / "cfi2sframe" / "schemas" / f"{name}.schema.json").read_text())
-        for name in ("batch-report", "coverage")
-    ]
-    jsonschema.Draft202012Validator.check_schema(schemas[0])
-    validators = [jsonschema.Draft202012Validator(schema) for schema in schemas]
-    (folder / "1.o").write_bytes(object_with_gap())
-    (folder / "2.o").write_bytes(TRUNCATED)
-    (folder / "3.o").write_bytes(b"text")
-    out = run(*words, *sorted(folder.iterdir()), "--report", "-").out.decode()
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    assert len(lines) == 5
-    for line in lines:
-        validators[0].validate(line)
-        if line["account"] is not None:
-            validators[1].validate(line["account"])
-    assert [line["account"] is None for line in lines] == [False, False, True, True, False]
-    for wrong in ({**lines[0], "more": 1}, {**lines[0], "exit_status": 3}, {**lines[2], "reason": ""}):
-        with pytest.raises(jsonschema.ValidationError):
-            validators[0].validate(wrong)
-
-
 def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
     """Enough bytes for several processes: output and files are those of one process."""
     for number in range(5):
@@ -215,10 +180,9 @@ def test_the_same_for_a_pool(folder: Path, tmp_path: Path) -> None:
 
 
 def test_lists(folder: Path, tmp_path: Path) -> None:
-    words, names = tmp_path / "words", tmp_path / "names"
-    words.write_text(f"--in-place '{folder}/0.o'\n{folder}/1.o\n")
+    names = tmp_path / "names"
     names.write_bytes(b"".join(os.fsencode(folder / name) + b"\0" for name in ("2.o", "3.o")))
-    assert run(f"@{words}", "--files-from", names) == (0, b"", ())
+    assert run("--in-place", folder / "0.o", folder / "1.o", "--files-from", names) == (0, b"", ())
     assert run("--in-place", "--files-from", "-", stdin=os.fsencode(folder / "4.o") + b"\0") == (0, b"", ())
     assert all(has_section(path.read_bytes()) for path in folder.iterdir())
     assert run("--in-place", "--files-from", "-", stdin=b"") == (0, b"", ())
@@ -232,13 +196,10 @@ def test_lists(folder: Path, tmp_path: Path) -> None:
         (("IN", "-o", "out", "--check"), "-o and --check exclude one another"),
         (("IN", "-o", "out", "-r"), "--recursive belongs to --in-place or --check"),
         (("IN", "-o", "out", "--files-from", "x"), "--files-from belongs to --in-place or --check"),
-        (("IN", "-o", "out", "--stamp", "x"), "--stamp belongs to --in-place or --check"),
         (("IN", "IN", "--in-place", "--errata", "1"), "version 3 has no errata"),
         (("IN", "-", "--in-place"), "standard input cannot be rewritten in place"),
         (("IN", "--check", "--section-address", "4096"), "--section-address belongs to raw bytes"),
         (("IN", "--in-place", "-j", "0"), "not a count from 1: '0'"),
-        (("IN", "--in-place", "--executor", "nonsense"), "not MODULE:CALLABLE"),
-        (("IN", "IN", "--in-place", "--executor", "nonsense"), "not MODULE:CALLABLE"),
     ],
 )
 def test_contradictions(folder: Path, words: tuple[str, ...], message: str) -> None:
@@ -256,33 +217,12 @@ def test_lists_that_cannot_be_read(tmp_path: Path) -> None:
     assert run("--in-place", "--files-from", missing) == (3, b"", message)
 
 
-@pytest.mark.parametrize("word", ["--stamp", "--report"])
-def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path, word: str) -> None:
+def test_what_cannot_be_written_at_the_end_is_found_at_the_start(folder: Path) -> None:
     missing = folder / "missing" / "file"
     before = tree(folder)
     message = (f"cfi2sframe: {missing}: error: No such file or directory",)
-    assert run("--in-place", "-r", "--objects", folder, word, missing) == (3, b"", message)
+    assert run("--in-place", "-r", "--objects", folder, "--report", missing) == (3, b"", message)
     assert tree(folder) == before
-
-
-def test_a_reader_that_leaves(folder: Path) -> None:
-    """More lines than a pipe buffers, and no reader."""
-    link = folder.parent / "many"
-    link.mkdir()
-    for number in range(300):
-        (link / f"{number:03}{'x' * 200}.o").write_bytes(b"text")
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "cfi2sframe", "--check", *sorted(link.iterdir())],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            check=False,
-            timeout=60,
-        )
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
 
 
 def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
@@ -305,12 +245,6 @@ def test_progress_is_shown_on_a_terminal_and_wiped(folder: Path) -> None:
     assert shown.endswith("\r\x1b[K")
 
 
-def test_a_folder_needs_a_word(folder: Path) -> None:
-    message = f"cfi2sframe: {folder}: error: Is a directory; -r takes the ELF files in it"
-    assert run("--in-place", folder) == (3, b"", (message,))
-    assert run("--in-place", "-r", "--objects", folder) == (0, b"", ())
-
-
 def test_verbose_about_one_file(folder: Path) -> None:
     path = folder / "0.o"
     first, second = (run("--in-place", "-v", path).err for _ in range(2))
@@ -318,92 +252,3 @@ def test_verbose_about_one_file(folder: Path) -> None:
     assert first[0] == second[0]
     assert first[1] == f"cfi2sframe: {path}: info: .sframe: as a section with relocations"
     assert second[1] == f"cfi2sframe: {path}: info: unchanged: the section is there already"
-
-
-# Stamps
-
-
-def test_a_stamp_spares_looking(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stamp = tmp_path / "stamp"
-    age(folder)
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
-    assert len(stamp.read_text().splitlines()) == 6
-    looked_at: list[str] = []
-
-    def note(_: int, name: str) -> None:
-        looked_at.append(name)
-        raise OSError(name)
-
-    monkeypatch.setattr("cfi2sframe.jobs.job.image_of", note)
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
-    assert looked_at == []
-    assert "5 unchanged (5 by the stamp)" in run("--in-place", "-r", "--objects", folder, "--stamp", stamp, "-v").err[0]
-    # Any change of a file, or of what is asked for, and the stamp knows nothing of it.
-    age(folder)
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp).status == 3
-    assert len(looked_at) == 5
-
-
-@pytest.mark.parametrize("words", [("--sframe-version", "2", "--replace"), ("--strict",), ("-O0",), ("--no-plt",)])
-def test_a_stamp_is_about_one_way_to_convert(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    stamp = tmp_path / "stamp"
-    age(folder)
-    run("--in-place", "-r", "--objects", folder, "--stamp", stamp)
-    assert "by the stamp" not in run("--in-place", "-r", "--objects", folder, "--stamp", stamp, *words, "-v").err[0]
-
-
-def test_a_stamp_does_not_trust_what_was_written_a_moment_ago(folder: Path, tmp_path: Path) -> None:
-    """A second change within a tick of the file system's clock would leave the times as they are."""
-    stamp = tmp_path / "stamp"
-    now = time.time_ns() + 1_000_000_000
-    for path in folder.iterdir():
-        os.utime(path, ns=(now, now))
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
-    assert len(stamp.read_text().splitlines()) == 1
-
-
-def test_a_stamp_forgets_what_failed(folder: Path, tmp_path: Path) -> None:
-    stamp = tmp_path / "stamp"
-    (folder / "0.o").write_bytes(TRUNCATED)
-    age(folder)
-    for _ in range(2):
-        status, _, err = run("--in-place", "-r", "--objects", folder, "--stamp", stamp)
-        assert (status, len(err)) == (3, 1)
-        assert len(stamp.read_text().splitlines()) == 5
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"another program's\n1 2 3\n"])
-def test_other_contents_of_a_stamp_list_no_files(folder: Path, tmp_path: Path, content: bytes) -> None:
-    stamp = tmp_path / "stamp"
-    stamp.write_bytes(content)
-    assert run("--in-place", "-r", "--objects", folder, "--stamp", stamp) == (0, b"", ())
-    assert stamp.read_text().startswith("cfi2sframe stamp 1, ")
-    assert run("--in-place", folder / "0.o", "--stamp", folder) == (
-        3,
-        b"",
-        (f"cfi2sframe: {folder}: error: Is a directory",),
-    )
-
-
-def test_checking_writes_no_stamp(folder: Path, tmp_path: Path) -> None:
-    stamp = tmp_path / "stamp"
-    assert run("--check", "-r", "--objects", folder, "--stamp", stamp).status == 1
-    assert not stamp.exists()
-
-
-# Executors
-
-
-def test_any_executor(folder: Path) -> None:
-    words = ("--in-place", "-r", "--objects", folder, "-j", "2", "--executor", "concurrent.futures:ThreadPoolExecutor")
-    assert run(*words) == (0, b"", ())
-    assert all(has_section(path.read_bytes()) for path in folder.iterdir())
-    before = tree(folder)
-    assert run(*words) == (0, b"", ())
-    assert tree(folder) == before
-
-
-def test_a_factory_that_fails(folder: Path) -> None:
-    status, _, err = run("--in-place", "-r", "--objects", folder, "--executor", "builtins:len")
-    assert (status, len(err)) == (2, 1)
-    assert err[0].startswith("cfi2sframe: error: executor 'builtins:len': ") or "executor 'builtins:len': " in err[0]

@@ -20,11 +20,10 @@ from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files import Unusable, open_source
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, TRUNCATED, WITHOUT_CFI, object_of, tree
-from tests.support.mounts import mounting
 from tests.support.sizes import library
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 OF_32_BITS = b"\x7fELF\x01\x01\x01" + bytes(100)
@@ -34,19 +33,13 @@ OF_32_BITS = b"\x7fELF\x01\x01\x01" + bytes(100)
 def root(tmp_path: Path) -> Path:
     """A small system: a program, a start file of the linker, a separate debug file, a file of another machine."""
     path = tmp_path / "root"
-    for folder in ("bin", "lib/debug", "proc"):
+    for folder in ("bin", "lib/debug"):
         (path / folder).mkdir(parents=True)
     shutil.copy("/bin/true", path / "bin" / "true")
     for name, data in (("crt1.o", OBJECT), ("Scrt1.o", object_of(1)), ("lib32.so", OF_32_BITS)):
         (path / "lib" / name).write_bytes(data)
     (path / "lib" / "debug" / "true.debug").write_bytes(library(1))
     return path
-
-
-@pytest.fixture
-def mount() -> Iterator[Callable[..., None]]:
-    with mounting() as function:
-        yield function
 
 
 def sum_of(err: tuple[str, ...]) -> str:
@@ -181,23 +174,6 @@ def test_excluded(root: Path, words: tuple[str, ...]) -> None:
     assert changed(root, (*rest, "--exclude", "/usr")) == {"usr/bin/other"}
 
 
-def test_mount_points(root: Path, mount: Callable[..., None]) -> None:
-    mount(root / "proc", "-t", "proc", "proc")
-    mount(root / "data", "-t", "tmpfs", "tmpfs")
-    shutil.copy("/bin/true", root / "data" / "true")
-    words = ("--check", "-r", "-v", root, "--exclude", "lib")
-    _, out, err = run(*words)
-    assert [line.split(b":")[0] for line in out.splitlines()] == [os.fsencode(root / "bin" / "true")]
-    assert err[0] == (
-        f"cfi2sframe: info: 2 mount points not entered: {root}/data, {root}/proc "
-        "(--no-one-file-system enters all but the kernel's own)"
-    )
-    _, out, err = run(*words, "--no-one-file-system")
-    assert len(out.splitlines()) == 2
-    assert err[0] == f"cfi2sframe: info: 1 mount point not entered: {root}/proc"
-    assert len(run(*words, "--no-one-file-system", "--one-file-system").out.splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -241,8 +217,7 @@ def given(*words: str | Path) -> Iterator[tuple[ElfImage | Unusable, bool]]:
             yield from ((image, item.is_in_folder) for image in open_source(item))
 
 
-def test_images(root: Path, tmp_path: Path, mount: Callable[..., None]) -> None:
-    mount(root / "data", "-t", "tmpfs", "tmpfs")
+def test_images(root: Path, tmp_path: Path) -> None:
     listed = tmp_path / "list"
     listed.write_bytes(os.fsencode(root / "lib" / "crt1.o") + b"\0")
     found = []
@@ -252,7 +227,6 @@ def test_images(root: Path, tmp_path: Path, mount: Callable[..., None]) -> None:
         found.append((image.name.removeprefix(f"{root}/"), kind, is_in_folder))
     assert found == [
         ("bin/true", None, True),
-        ("data", ErrorKind.UNFIT, True),
         ("lib/Scrt1.o", None, True),
         ("lib/crt1.o", None, True),
         ("lib/lib32.so", ErrorKind.UNFIT, True),

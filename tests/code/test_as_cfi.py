@@ -45,10 +45,8 @@ OFFSETS = st.integers(-(1 << 31), 1 << 31)
 #: What the analysis writes, and anything else: the bytes are not looked into.
 EXPRESSIONS = st.sampled_from((b"\x76\x78\x06", b"\x73\x00\x23\x08\x06")) | st.binary(max_size=9)
 REGISTERS = st.integers(0, 200)
-# The records of compiled modules tell `st.builds` of no defaults.
-REGISTER_OFFSETS = st.tuples(REGISTERS, OFFSETS).map(lambda pair: RegisterOffset(*pair))
 #: None is that of the outermost function.
-CFA_RULES = REGISTER_OFFSETS | EXPRESSIONS.map(CfaExpression) | st.none()
+CFA_RULES = st.builds(RegisterOffset, REGISTERS, OFFSETS) | EXPRESSIONS.map(CfaExpression) | st.none()
 RULES: st.SearchStrategy[RegisterRule] = (
     st.sampled_from(NoRule)
     | OFFSETS.map(AtCfa)

@@ -6,7 +6,6 @@ An object's calls, tables of jumps and addresses are the linker's to fill in. Th
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import pytest
 
 from cfi2sframe import Lookup, Options, load
 from cfi2sframe.api import decode_made
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,8 +78,7 @@ def compiled(compiler: str, folder: Path, *options: str) -> ElfImage:
 @pytest.mark.parametrize("compiler", ["gcc", "aarch64-linux-gnu-gcc", "s390x-linux-gnu-gcc"])
 @pytest.mark.parametrize("level", ["-O1", "-O2", "-Os"])
 def test_no_row_contradicts_the_cfi(compiler: str, level: str, tmp_path: Path) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"no {compiler}")
+    need(compiler)
     expected_image = compiled(compiler, tmp_path, level)
     expected = Lookup(decode_made(expected_image))
     image = compiled(compiler, tmp_path, level, *WITHOUT_CFI)

@@ -9,7 +9,8 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.audit.auditing import audit
-from tests.support.targets import S390, need, run
+from tests.support.needs import need
+from tests.support.targets import S390, run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pytest
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,13 +79,6 @@ def run(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | 
     line = shlex.join(str(word) for word in command)
     assert result.status == 0, f"{line}: {result.status}\n{result.out}\n{result.err}"
     return result
-
-
-def need(*names: str) -> None:
-    """Skip the test unless these programs are here."""
-    for name in names:
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not here")
 
 
 def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:

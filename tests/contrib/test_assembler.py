@@ -3,25 +3,26 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe import Options, decode_existing, load
 from cfi2sframe.cli.wrapper.assembler import AssemblyRequest, options_for, request_of
-from cfi2sframe.cli.wrapper.roles import role_of
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
-from tests.contrib.support import PROJECT, attempt, check_section, environment, has_section, need, run
+from tests.contrib.support import PROJECT, attempt, check_section, environment, run
+from tests.support.needs import need
 from tests.support.oracle.gas import assemble, pair_of, problems_of
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.oracle.tools import Binutils, BinutilsVersion
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 SOURCE = """\
 .globl f
@@ -80,14 +81,6 @@ def test_what_is_asked_for(words: list[str], expected: tuple[bool, int | None, t
     assert request_of(words) == AssemblyRequest(*expected)
 
 
-def test_response_files(tmp_path: Path) -> None:
-    (tmp_path / "own").write_text("--gsframe-2 -o 'a b'")
-    (tmp_path / "others").write_text("--gdwarf-5")
-    own, others = f"@{tmp_path}/own", f"@{tmp_path}/others"
-    assert request_of([own, others]) == (True, 2, ("-o", "a b", "--gdwarf-5"))
-    assert request_of([others, "x.s"]) == (True, None, (others, "x.s"))
-
-
 @pytest.mark.parametrize(
     ("said", "options"),
     [
@@ -108,21 +101,6 @@ def test_response_files(tmp_path: Path) -> None:
 def test_the_form_that_a_linker_merges(said: str, options: tuple[str, ...] | None) -> None:
     assert options_for(said) == options
     assert options_for(said, is_s390x=True) == (V3 if options == V3 else None)
-
-
-@pytest.mark.parametrize(
-    ("said", "version", "options"),
-    [("", 1, V1), ("", 2, V2), ("", 3, V3), ("GNU ld 2.44", 2, V2_ERRATA_0), ("GNU ld 2.47", 2, V2)],
-)
-def test_a_named_version(said: str, version: int, options: tuple[str, ...]) -> None:
-    assert options_for(said, version) == options
-
-
-@pytest.mark.parametrize("name", ["as", "cfi2sframe-as", "/x/x86_64-linux-gnu-as"])
-def test_names(name: str) -> None:
-    role = role_of(name, ["-Wl,x"])
-    assert role.variable == "CFI2SFRAME_AS"
-    assert role.names == (Path(name).name.removeprefix("cfi2sframe-"),)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -154,27 +132,6 @@ def test_assembler_and_linker(tmp_path: Path, programs: Path, folder: Path, samp
     check_walks(sampler, program)
 
 
-def test_a_driver_s_wrapper_leaves_objects_to_the_assembler_s(tmp_path: Path, programs: Path, folder: Path) -> None:
-    words: list[str | Path] = ["-c", PROJECT / "words.c", "-o", tmp_path / "words.o"]
-    run("cfi2sframe-cc", f"-B{folder}", *words, env=environment(programs, CFI2SFRAME_FLAGS="--sframe-version 2"))
-    assert version_of(tmp_path / "words.o") == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "made"), [(["f.s", "-o", "f.o"], "f.o"), (["f.s"], "a.out"), (["-of.o", "g.s", "f.s"], "f.o")]
-)
-def test_outputs(tmp_path: Path, programs: Path, source: Path, words: list[str], made: str) -> None:
-    (source.parent / "g.s").write_text("nop\n")
-    run("cfi2sframe-as", "--gsframe-3", *words, cwd=tmp_path, env=environment(programs))
-    assert version_of(tmp_path / made) == 3
-
-
-def test_no_section_is_wanted(tmp_path: Path, programs: Path, source: Path) -> None:
-    run("cfi2sframe-as", "--gsframe=no", source, "-o", "f.o", cwd=tmp_path, env=environment(programs))
-    run("as", source, "-o", "plain.o", cwd=tmp_path)
-    assert (tmp_path / "f.o").read_bytes() == (tmp_path / "plain.o").read_bytes()
-
-
 def test_an_assembler_that_writes_sections_is_told_not_to(tmp_path: Path, programs: Path, source: Path) -> None:
     fake = tmp_path / "fake-as"
     fake.write_text('#!/bin/sh\n[ "$1" != --help ] || { echo "  --gsframe[={no|yes}]"; exit; }\necho "$@"\n')
@@ -184,58 +141,12 @@ def test_an_assembler_that_writes_sections_is_told_not_to(tmp_path: Path, progra
     assert run("cfi2sframe-as", "--gsframe", source, env=env).out == f"{source}\n"
 
 
-def test_a_section_of_the_assembler_s_is_left(
-    tmp_path: Path, programs: Path, source: Path, binutils: Callable[[BinutilsVersion], Binutils]
-) -> None:
-    """Some assemblers are built to write one."""
-    tool = binutils("2.40").tool("as")
-    fake = tmp_path / "fake-as"
-    fake.write_text(f'#!/bin/sh\nexec {tool} --gsframe "$@"\n')
-    fake.chmod(0o755)
-    run(tool, "--gsframe", source, "-o", tmp_path / "plain.o")
-    run(
-        "cfi2sframe-as",
-        "--gsframe-3",
-        source,
-        "-o",
-        tmp_path / "f.o",
-        env=environment(programs, CFI2SFRAME_AS=str(fake)),
-    )
-    assert (tmp_path / "f.o").read_bytes() == (tmp_path / "plain.o").read_bytes()
-
-
 def test_errors_are_the_assembler_s(tmp_path: Path, programs: Path) -> None:
     (tmp_path / "bad.s").write_text("no such instruction\n")
     ours = attempt("cfi2sframe-as", "--gsframe", "bad.s", "-o", "bad.o", cwd=tmp_path, env=environment(programs))
     theirs = attempt("as", "bad.s", "-o", "bad.o", cwd=tmp_path)
     assert ours == theirs
     assert ours.status != 0
-
-
-@pytest.mark.parametrize("strict", ["0", "1"])
-def test_no_linker_beside(tmp_path: Path, programs: Path, source: Path, strict: str) -> None:
-    """Objects that no linker merges are left without a section, unless a version is named."""
-    alone = tmp_path / "alone" / "as"
-    alone.parent.mkdir()
-    alone.symlink_to(str(shutil.which("as")))
-    log = tmp_path / "log"
-    env = environment(programs, CFI2SFRAME_AS=str(alone), CFI2SFRAME_LOG=str(log), CFI2SFRAME_STRICT=strict)
-    result = attempt("cfi2sframe-as", source, "-o", "f.o", cwd=tmp_path, env=env)
-    why = f"no linker is known beside {alone} that merges these .sframe sections; --gsframe-N names a version"
-    assert (result.status, result.out) == (int(strict), "")
-    if strict == "0":
-        assert result.err == ""
-    else:
-        reason, verdict = result.err.splitlines()
-        assert reason == f"cfi2sframe-as: ./f.o: error: {why}"
-        assert verdict == "cfi2sframe-as: f.o: error: no .sframe section was put in, and CFI2SFRAME_STRICT forbids that"
-    assert log.read_text() == (
-        f"cfi2sframe-as: {tmp_path}/f.o: error: {why}\n"
-        f"cfi2sframe-as: {tmp_path}/f.o: warning: assembled, but no .sframe section was put in\n"
-    )
-    assert not has_section(tmp_path / "f.o")
-    run("cfi2sframe-as", "--gsframe-3", source, "-o", tmp_path / "f.o", cwd=tmp_path, env=env)
-    assert has_section(tmp_path / "f.o")
 
 
 OPTIONS: dict[BinutilsVersion, Options] = {
@@ -274,24 +185,3 @@ def test_the_object_means_what_the_assembler_s_own_does(
     assert (linked.out, linked.err) == ("", "")
     # Those of its own stubs are beside them, right or wrong.
     assert len(decode_existing(load(str(tmp_path / "words.so"))).functions) > function_count > 2
-
-
-def test_a_source_from_a_pipe(tmp_path: Path, programs: Path, folder: Path) -> None:
-    words: list[str | Path] = ["-pipe", "-Wa,--gsframe-3", "-c", PROJECT / "words.c", "-o", tmp_path / "words.o"]
-    run("gcc", "-B", folder, *words, env=environment(programs))
-    assert version_of(tmp_path / "words.o") == 3
-
-
-def test_clang_with_a_folder(tmp_path: Path, programs: Path, folder: Path) -> None:
-    need("clang")
-    words: list[str | Path] = ["-Wa,--gsframe-3", "-c", PROJECT / "words.c", "-o", tmp_path / "words.o"]
-    run("clang", "-fno-integrated-as", "-B", folder, *words, env=environment(programs))
-    assert version_of(tmp_path / "words.o") == 3
-
-
-def test_link_time_optimisation(tmp_path: Path, programs: Path, folder: Path) -> None:
-    """Objects without code have no CFI, which is no failure."""
-    env = environment(programs, CFI2SFRAME_STRICT="1")
-    sources = [PROJECT / "main.c", PROJECT / "words.c"]
-    result = run("gcc", "-B", folder, "-flto", "-O2", "-o", "words", *sources, cwd=tmp_path, env=env)
-    assert (result.out, result.err) == ("", "")

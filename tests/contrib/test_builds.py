@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contrib.support import CONTRIB, attempt, check_section, copy_recipe, environment, has_section, need, run
+from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, run
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 
 def linker_folder(programs: Path, folder: Path) -> Path:
@@ -47,16 +49,6 @@ def test_make(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     assert times(*built) == before
 
 
-def test_make_leaves_no_file_that_could_not_be_converted(tmp_path: Path, programs: Path) -> None:
-    need("make", "cc")
-    folder = copy_recipe("make", tmp_path / "words")
-    shutil.copy(CONTRIB / "make" / "sframe.mk", folder)
-    result = attempt("make", "words", "CFI2SFRAMEFLAGS=--sframe-version 9", cwd=folder, env=environment(programs))
-    assert result.status == 2
-    assert "invalid choice" in result.err
-    assert not (folder / "libwords.so").exists()
-
-
 def test_ninja(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("ninja", "cc")
     folder = copy_recipe("ninja", tmp_path / "words")
@@ -78,27 +70,6 @@ def test_cmake(tmp_path: Path, programs: Path, sampler: Sampler, generator: str)
     check_pair(sampler, build / "words", build / "libwords.so.1.0")
     run("cmake", "--install", build, "--prefix", root, "--strip", env=env)
     check_pair(sampler, root / "bin" / "words", root / "lib" / "libwords.so.1.0")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("add_library(parts STATIC words.c)\ncfi2sframe_add(parts)", "parts is not linked (STATIC_LIBRARY)"),
-        ("cfi2sframe_add(nobody)", "no such target: nobody"),
-        ("cfi2sframe_add()", "cfi2sframe_add: no target"),
-        ('set(CFI2SFRAME_EXECUTABLE "")\ncfi2sframe_add(words)', "cfi2sframe is not in PATH"),
-    ],
-)
-def test_cmake_errors(tmp_path: Path, programs: Path, line: str, message: str) -> None:
-    need("cmake", "cc", "make")
-    folder = copy_recipe("cmake", tmp_path / "words")
-    (folder / "cmake").mkdir()
-    shutil.copy(CONTRIB / "cmake" / "CFI2SFrame.cmake", folder / "cmake")
-    with (folder / "CMakeLists.txt").open("a") as file:
-        file.write(f"{line}\n")
-    result = attempt("cmake", "-S", folder, "-B", tmp_path / "build", env=environment(programs))
-    assert result.status != 0
-    assert message in " ".join(result.err.split())
 
 
 def test_meson_with_the_linker_wrapper(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
@@ -124,19 +95,3 @@ def test_meson_with_the_linker_wrapper(tmp_path: Path, programs: Path, sampler: 
     check_pair(sampler, build / "words", build / "libwords.so.1.0")
     run("meson", "install", "-C", build, "--destdir", root, env=env)
     check_pair(sampler, root / "bin" / "words", root / "lib" / "libwords.so.1.0")
-
-
-def test_meson_with_a_custom_target(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
-    need("meson", "ninja", "cc")
-    folder = copy_recipe("meson", tmp_path / "words")
-    build, root = tmp_path / "build", tmp_path / "root"
-    env = environment(programs)
-    run("meson", "setup", "--prefix", "/", "--libdir", "lib", "-Dsframe_step=true", build, folder, env=env)
-    run("meson", "compile", "-C", build, env=env)
-    run("meson", "install", "-C", build, "--destdir", root, env=env)
-    program, library = root / "bin" / "words", root / "lib" / "libwords.so.1.0"
-    check_section(program)
-    assert os.access(program, os.X_OK)
-    assert not has_section(library)
-    run("cfi2sframe", "--in-place", library, env=env)
-    check_walks(sampler, program, libraries=library.parent)

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contrib.support import attempt, check_section, copy_recipe, environment, has_section, need, run
+from tests.contrib.support import check_section, copy_recipe, environment, run
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 MANY_FUNCTIONS = 500
 
@@ -69,20 +72,3 @@ def test_rustc(tmp_path: Path, programs: Path, which: str, options: list[str]) -
     run(rustc, "--edition", "2021", "-O", *options, "-o", program, "src/main.rs", cwd=folder, env=env)
     check_section(program, more_functions_than=MANY_FUNCTIONS)
     assert run(program).out == run(program, "0").out
-
-
-def test_without_unwind_tables_the_link_stands(tmp_path: Path, programs: Path) -> None:
-    """Only the precompiled standard library has CFI then; the program is linked all the same."""
-    need("cc")
-    rustc = toolchain("rustc", "debian")
-    (tmp_path / "nothing.rs").write_text(
-        "#![no_std]\n#![no_main]\n#[panic_handler]\n"
-        "fn stop(_: &core::panic::PanicInfo) -> ! { loop {} }\n"
-        '#[no_mangle]\npub extern "C" fn _start() -> ! { loop {} }\n'
-    )
-    options = ["-C", "panic=abort", "-C", "force-unwind-tables=no", "-O", "-C", "linker=cfi2sframe-cc"]
-    link = ["-C", "link-arg=-nostdlib", "-C", "link-arg=-static", "-C", "relocation-model=static"]
-    env = rust_environment(programs, rustc)
-    result = attempt(rustc, *options, *link, "-o", "nothing", "nothing.rs", cwd=tmp_path, env=env)
-    assert result.status == 0, result.err
-    assert not has_section(tmp_path / "nothing")

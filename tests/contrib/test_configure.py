@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contrib.support import environment, need, run
+from tests.contrib.support import environment, run
+from tests.support.needs import need
+
+pytestmark = pytest.mark.sampled
 
 #: Where Debian's libtool has its parts; they are used directly, so that automake is not needed.
 PARTS = ("libtool", "ltoptions", "ltsugar", "ltversion", "lt~obsolete")

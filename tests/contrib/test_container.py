@@ -6,13 +6,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, need, run
+import pytest
+
+from tests.contrib.support import CONTRIB, check_section, copy_recipe, environment, run
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 CONTAINERFILE = CONTRIB / "container" / "example" / "Containerfile"
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.contrib.support import (
     CONTRIB,
-    ROOT,
     Result,
     attempt,
     check_section,
@@ -21,15 +19,17 @@ from tests.contrib.support import (
     gdb_session,
     has_section,
     lists_section,
-    need,
     run,
 )
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 ADD_ON = CONTRIB / "debhelper"
 BUILD = ("dpkg-buildpackage", "-b", "-us", "-uc")
@@ -83,26 +83,11 @@ def test_native_package(tmp_path: Path, debian: dict[str, str], sampler: Sampler
     run("md5sum", "--check", "--strict", tmp_path / "control" / "md5sums", cwd=root)
 
 
-def test_build_option(tmp_path: Path, debian: dict[str, str]) -> None:
-    root, _ = build_example(tmp_path, {**debian, "DEB_BUILD_OPTIONS": "nosframe"})
-    assert not has_section(root / "usr" / "bin" / "words")
-
-
 def staged(tmp_path: Path, env: dict[str, str]) -> Path:
     """Return a source tree whose package directory holds files as dh_install leaves them."""
     folder = copy_recipe("debhelper", tmp_path / "words-1.0")
     run("make", "install", f"DESTDIR={folder}/debian/words", cwd=folder, env=env)
     return folder
-
-
-def test_options(tmp_path: Path, debian: dict[str, str]) -> None:
-    from cfi2sframe import decode_existing, load
-
-    folder = staged(tmp_path, debian)
-    run("dh_sframe", "-Xlibwords", "--", "--sframe-version", "2", cwd=folder, env=debian)
-    root = folder / "debian" / "words" / "usr"
-    assert decode_existing(load(str(root / "bin" / "words"))).header.version == 2
-    assert not has_section(root / "lib" / "words" / "libwords.so")
 
 
 def test_a_file_that_cannot_be_converted(tmp_path: Path, debian: dict[str, str]) -> None:
@@ -114,13 +99,6 @@ def test_a_file_that_cannot_be_converted(tmp_path: Path, debian: dict[str, str])
     assert "the files named above stay without an SFrame section" in result.err
     assert has_section(folder / "debian" / "words" / "usr" / "bin" / "words")
     assert attempt("dh_sframe", "--require", cwd=folder, env=debian).status != 0
-
-
-def test_the_log_has_the_sum(tmp_path: Path, debian: dict[str, str]) -> None:
-    folder = staged(tmp_path, debian)
-    result = run("dh_sframe", cwd=folder, env=debian)
-    assert "cfi2sframe: info: 2 files: 2 converted; " in result.err
-    assert " functions described, 0 left out, " in result.err
 
 
 @pytest.mark.parametrize(
@@ -149,54 +127,3 @@ def test_a_tool_that_cannot_run(
     assert result.status == status
     assert message in result.err
     assert f"cfi2sframe failed with status {status}" in result.err
-
-
-def test_a_wrong_option(tmp_path: Path, debian: dict[str, str]) -> None:
-    folder = staged(tmp_path, debian)
-    result = attempt("dh_sframe", "--", "--sframe-version", "9", cwd=folder, env=debian)
-    assert result.status == 2
-    assert "invalid choice: '9'" in result.err or "invalid choice: 9" in result.err
-
-
-def test_nothing_is_done_with_no_act(tmp_path: Path, debian: dict[str, str]) -> None:
-    folder = staged(tmp_path, debian)
-    run("dh_sframe", "--no-act", cwd=folder, env=debian)
-    assert not has_section(folder / "debian" / "words" / "usr" / "bin" / "words")
-
-
-@pytest.mark.slow
-def test_source_package_of_the_archive(tmp_path: Path, debian: dict[str, str]) -> None:
-    """Slow: reads the archive's list of sources, downloads one, and builds it twice."""
-    fetched = attempt(ROOT / "tools" / "fetch-debian-source", tmp_path / "source", "tree")
-    if fetched.status != 0:
-        pytest.skip(f"no source package to be had: {fetched.err.strip()}")
-    (folder,) = (path for path in (tmp_path / "source").iterdir() if path.is_dir())
-    plain = shutil.copytree(folder, tmp_path / "plain" / folder.name)
-    rules = folder / "debian" / "rules"
-    text = rules.read_text()
-    assert "\tdh $@\n" in text
-    rules.write_text(text.replace("\tdh $@\n", "\tdh $@ --with sframe\n"))
-    for name, source in (("plain-root", plain), ("root", folder)):
-        run(*BUILD, cwd=source, env=debian)
-        (package,) = source.parent.glob("tree_*.deb")
-        install_into(tmp_path / name, package)
-    program, before = tmp_path / "root" / "usr" / "bin" / "tree", tmp_path / "plain-root" / "usr" / "bin" / "tree"
-    check_section(program, more_functions_than=50)
-    assert not has_section(before)
-    for words in (["--version"], ["-a", "--du", "-h", ROOT / "docs"], ["-J", "-s", "-p", ROOT / "contrib"]):
-        assert run(program, *words) == run(before, *words)
-
-
-def install_into(root: Path, package: Path) -> None:
-    """Install a package into a folder with a dpkg database of its own; as another user than root, unpack it."""
-    if os.geteuid() != 0:
-        run("dpkg", "-x", package, root)
-        return
-    (root / "var" / "lib" / "dpkg" / "updates").mkdir(parents=True)
-    (root / "var" / "lib" / "dpkg" / "info").mkdir()
-    (root / "var" / "lib" / "dpkg" / "status").touch()
-    subprocess.run(
-        ["dpkg", f"--root={root}", "--force-depends", "--force-not-root", "--install", str(package)],
-        check=True,
-        capture_output=True,
-    )

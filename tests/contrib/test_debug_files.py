@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from cfi2sframe.cli import main
-from tests.contrib.support import attempt, copy_recipe, gdb_session, lists_section, need, run
+from tests.contrib.support import attempt, copy_recipe, gdb_session, lists_section, run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 WARNING = "warning: section .sframe not found in"
 

@@ -6,15 +6,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cfi2sframe.cli.parsers import VERBS, verb_parser
-from tests.contrib.support import ROOT, attempt, need, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.contrib.support import ROOT, attempt, run
+from tests.support.needs import need
 
 SHARE = ROOT / "data" / "share"
 PAGE = SHARE / "man" / "man1" / "cfi2sframe.1"
@@ -37,22 +34,6 @@ def is_hidden(parser: object, name: str) -> bool:
 
 def test_all_is_current() -> None:
     run(sys.executable, ROOT / "tools" / "generate.py", "--check", env=PYTHON)
-
-
-def test_a_stale_file_is_named(tmp_path: Path) -> None:
-    """The same check, on a copy whose page has an older version."""
-    import shutil
-
-    shutil.copytree(ROOT / "tools", tmp_path / "tools")
-    shutil.copytree(ROOT / "data", tmp_path / "data")
-    page = tmp_path / "data" / "share" / "man" / "man1" / "cfi2sframe.1"
-    page.write_text(page.read_text().replace("--in-place", "--somewhere"))
-    page.write_text(page.read_text() + "more\n")
-    generate = tmp_path / "tools" / "generate.py"
-    result = attempt(sys.executable, generate, "--check", cwd=tmp_path, env=PYTHON)
-    assert (result.status, result.err) == (1, "data/share/man/man1/cfi2sframe.1 is not current: run make generated\n")
-    assert run(sys.executable, generate, cwd=tmp_path, env=PYTHON).out == "data/share/man/man1/cfi2sframe.1\n"
-    assert page.read_bytes() == PAGE.read_bytes()
 
 
 def test_man_page_reads_without_warnings() -> None:
@@ -85,17 +66,6 @@ def bash_choices(*words: str) -> set[str]:
 @pytest.mark.parametrize("verb", VERBS)
 def test_bash_offers_every_option(verb: str) -> None:
     assert bash_choices(verb, "-") == option_names(verb)
-
-
-def test_bash_offers_verbs_and_values() -> None:
-    assert set(VERBS) <= bash_choices("")
-    assert bash_choices("-") == option_names("convert") | {"--version"}
-    assert bash_choices("ver") == {"verify"}
-    assert bash_choices("verify", "file", "--sframe-version", "") == {"1", "2", "3"}
-    assert bash_choices("size", "--format", "m") == {"markdown"}
-    assert bash_choices("--section-type", "") == {"gnu", "progbits"}
-    # A file: the folder that this runs in has one entry.
-    assert "man1" in bash_choices("--files-from", "m")
 
 
 def test_zsh_loads_and_lists_every_option() -> None:
@@ -133,9 +103,3 @@ def test_fish_offers_every_option(verb: str) -> None:
     names = option_names(verb)
     assert {name for name in names if name.startswith("--")} <= offered
     assert {name for name in offered if name in names or name.startswith("--")} <= names
-
-
-def test_fish_offers_verbs_and_values() -> None:
-    assert set(VERBS) <= fish_choices("cfi2sframe ")
-    assert fish_choices("cfi2sframe verify --sframe-version ") == {"1", "2", "3"}
-    assert fish_choices("cfi2sframe size --format m") == {"markdown"}

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.contrib.support import check_section, copy_recipe, environment, has_section, need, run
+from tests.contrib.support import check_section, copy_recipe, environment, has_section, run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.sampled
 
 #: The runtime has more.
 MANY_FUNCTIONS = 1000

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +11,15 @@ import pytest
 
 from cfi2sframe.cli.wrapper.roles import role_of
 from cfi2sframe.cli.wrapper.words import is_for_driver, output_of
-from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, need, run
+from tests.contrib.support import PROJECT, Result, attempt, check_section, environment, has_section, run
 from tests.contrib.test_builds import linker_folder
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 SOURCES = [str(PROJECT / "main.c"), str(PROJECT / "words.c")]
 
@@ -100,37 +100,6 @@ def test_a_cross_compiler_gets_its_own_linker(tmp_path: Path, programs: Path, ta
     check_section(program)
 
 
-def test_gcc_with_link_time_optimisation(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
-    need("gcc", "ld")
-    folder = linker_folder(programs, tmp_path / "sframe-ld")
-    program = tmp_path / "words"
-    run("gcc", "-B", folder, "-O2", "-flto", "-o", program, *SOURCES, env=environment(programs))
-    check_section(program)
-    check_walks(sampler, program)
-
-
-@pytest.mark.parametrize("linker", ["ld", "ld.lld", "mold"])
-def test_clang_with_a_path(tmp_path: Path, programs: Path, sampler: Sampler, linker: str) -> None:
-    need("clang", linker)
-    program = tmp_path / "words"
-    wrapper = programs / "cfi2sframe-ld"
-    env = environment(programs, CFI2SFRAME_LD=linker)
-    run("clang", f"--ld-path={wrapper}", "-O2", "-o", program, *SOURCES, env=env)
-    check_section(program)
-    check_walks(sampler, program)
-
-
-@pytest.mark.parametrize("linker", ["lld", "gold"])
-def test_wrapper_under_the_name_of_another_linker(tmp_path: Path, programs: Path, linker: str) -> None:
-    need("gcc", f"ld.{linker}")
-    folder = tmp_path / "linkers"
-    folder.mkdir()
-    (folder / f"ld.{linker}").symlink_to(programs / "cfi2sframe-ld")
-    program = tmp_path / "words"
-    run("gcc", "-B", folder, f"-fuse-ld={linker}", "-o", program, *SOURCES, env=environment(programs))
-    check_section(program)
-
-
 def test_driver(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     need("cc")
     env = environment(programs)
@@ -140,51 +109,6 @@ def test_driver(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     run("cfi2sframe-cc", "main.o", "words.o", cwd=tmp_path, env=env)
     check_section(tmp_path / "a.out")
     check_walks(sampler, tmp_path / "a.out")
-
-
-def test_nested_wrappers_convert_once(tmp_path: Path, programs: Path) -> None:
-    """The outer one's options count: the inner one would have written version 3 and been replaced."""
-    need("gcc")
-    folder = linker_folder(programs, tmp_path / "sframe-ld")
-    env = environment(programs, CFI2SFRAME_FLAGS="--sframe-version 2", CFI2SFRAME_VERBOSE="1")
-    result = run("cfi2sframe-cc", f"-B{folder}", "-o", tmp_path / "words", *SOURCES, env=env)
-    assert result.err.count("info: SFrame version 2") == result.err.count("info: ") / 2 == 1, result.err
-    check_section(tmp_path / "words")
-
-
-@pytest.mark.parametrize(
-    "form", [["-o", "words"], ["-owords"], ["--output=words"], ["--output", "words"], ["@output"], []]
-)
-def test_every_form_of_output(tmp_path: Path, programs: Path, objects: list[str], form: list[str]) -> None:
-    (tmp_path / "output").write_text("-o 'words'\n")
-    run("cfi2sframe-ld", "-shared", *objects, *form, cwd=tmp_path, env=environment(programs))
-    check_section(tmp_path / ("words" if form else "a.out"))
-
-
-def test_relocatable_output_is_left(tmp_path: Path, programs: Path, objects: list[str]) -> None:
-    run("cfi2sframe-ld", "-r", "-o", "all.o", *objects, cwd=tmp_path, env=environment(programs))
-    run("ld", "-r", "-o", "plain.o", *objects, cwd=tmp_path)
-    assert (tmp_path / "all.o").read_bytes() == (tmp_path / "plain.o").read_bytes()
-
-
-def test_raw_output_is_left(tmp_path: Path, programs: Path) -> None:
-    need("cc", "ld")
-    (tmp_path / "boot.s").write_text(".globl _start\n_start:\n.cfi_startproc\nret\n.cfi_endproc\n")
-    run("cc", "-c", "boot.s", cwd=tmp_path)
-    words = ["boot.o", "--oformat", "binary", "-o"]
-    run("cfi2sframe-ld", *words, "raw", cwd=tmp_path, env=environment(programs))
-    run("ld", *words, "plain", cwd=tmp_path)
-    assert (tmp_path / "raw").read_bytes() == (tmp_path / "plain").read_bytes()
-
-
-@pytest.mark.parametrize("words", [["--version"], ["--help"], ["-V"], []])
-def test_questions_are_passed_on(tmp_path: Path, programs: Path, words: list[str]) -> None:
-    need("ld")
-    # With its path: the linker prints the name that it was called by.
-    ours = attempt("cfi2sframe-ld", *words, cwd=tmp_path, env=environment(programs))
-    theirs = attempt(str(shutil.which("ld")), *words, cwd=tmp_path, env=environment(programs))
-    assert ours.status == theirs.status
-    assert ours.out == theirs.out
 
 
 def test_the_linker_s_exit_status_counts(tmp_path: Path, programs: Path, objects: list[str]) -> None:
@@ -206,19 +130,6 @@ def link_with(tmp_path: Path, programs: Path, script: str, **variables: str) -> 
     return attempt("cfi2sframe-ld", "-o", "out", cwd=tmp_path, env=env)
 
 
-@pytest.mark.parametrize(("script", "status"), [("exit 42", 42), ("kill -TERM $$", 128 + signal.SIGTERM)])
-def test_any_status_is_passed_on(tmp_path: Path, programs: Path, script: str, status: int) -> None:
-    assert link_with(tmp_path, programs, script) == Result(status, "", "")
-
-
-def test_a_file_that_was_there_before_is_left(tmp_path: Path, programs: Path) -> None:
-    need("cc")
-    shutil.copy(sys.executable, tmp_path / "out")
-    before = (tmp_path / "out").read_bytes()
-    assert link_with(tmp_path, programs, "exit 0") == Result(0, "", "")
-    assert (tmp_path / "out").read_bytes() == before
-
-
 DAMAGED = "head -c 20000 /bin/ls > out; head -c 20000 /dev/zero >> out"
 
 
@@ -232,15 +143,6 @@ def test_what_cannot_be_converted_stays_linked(tmp_path: Path, programs: Path) -
     assert verdict == f"cfi2sframe-ld: {tmp_path}/out: warning: linked, but no .sframe section was put in"
 
 
-def test_verbose(tmp_path: Path, programs: Path) -> None:
-    result = link_with(tmp_path, programs, DAMAGED, CFI2SFRAME_VERBOSE="1")
-    assert (result.status, result.out) == (0, "")
-    why, verdict = result.err.splitlines()
-    assert why.startswith("cfi2sframe: ./out: error: ")
-    assert verdict == "cfi2sframe-ld: out: warning: linked, but no .sframe section was put in"
-    assert ": info: SFrame version 3: " in link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_VERBOSE="1").err
-
-
 def test_the_log_has_a_line_for_each_link(tmp_path: Path, programs: Path) -> None:
     log = tmp_path / "log"
     for _ in range(2):
@@ -249,12 +151,6 @@ def test_the_log_has_a_line_for_each_link(tmp_path: Path, programs: Path) -> Non
     lines = [line for line in log.read_text().splitlines() if " functions, " in line]
     assert len(lines) == 2
     assert all(line.startswith(f"cfi2sframe: {tmp_path}/out: info: SFrame version 3: ") for line in lines)
-
-
-def test_a_log_that_cannot_be_written_breaks_no_link(tmp_path: Path, programs: Path) -> None:
-    log = str(tmp_path / "missing" / "log")
-    assert link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_LOG=log) == Result(0, "", "")
-    check_section(tmp_path / "out")
 
 
 @pytest.mark.parametrize("strict", ["0", "1"])
@@ -290,13 +186,6 @@ def test_wrong_flags_break_no_link(tmp_path: Path, programs: Path, flags: str) -
     assert "warning: linked, but no .sframe section was put in" in result.err
 
 
-def test_flags(tmp_path: Path, programs: Path) -> None:
-    from cfi2sframe import decode_existing, load
-
-    assert link_with(tmp_path, programs, "cp /bin/ls out", CFI2SFRAME_FLAGS="--sframe-version '2'").status == 0
-    assert decode_existing(load(str(tmp_path / "out"))).header.version == 2
-
-
 #: It has no CFI.
 ASSEMBLY = ".globl through\n.type through, @function\nthrough: push %rbx\ncall *%rdi\npop %rbx\nret\n"
 
@@ -320,33 +209,6 @@ def test_rows_from_code(tmp_path: Path, programs: Path) -> None:
         assert vaddr is not None
         assert (Lookup(section).find(vaddr + 1) is not None) is has_rows
         assert verify(image, options=Options(source="code" if has_rows else None)).is_clean
-
-
-def test_strange_output_names(tmp_path: Path, programs: Path) -> None:
-    env = environment(programs, CFI2SFRAME_LD=str(fake_linker(tmp_path / "linker", 'cp /bin/ls "./$2"')))
-    for name in ("-strange", "-", "a b", "@file"):
-        run("cfi2sframe-ld", "-o", name, cwd=tmp_path, env=env)
-        check_section(tmp_path / name)
-
-
-def test_functions_that_are_left_out_are_named_on_demand(tmp_path: Path, programs: Path) -> None:
-    source = tmp_path / "odd.s"
-    source.write_text(
-        ".globl odd\nodd:\n.cfi_startproc\n.cfi_escape 0x0f,0x05,0x77,0x08,0x06,0x23,0x08\nnop\nret\n.cfi_endproc\n"
-        ".globl even\neven:\n.cfi_startproc\nret\n.cfi_endproc\n"
-    )
-    run("cc", "-c", source, cwd=tmp_path)
-    words = ("cfi2sframe-ld", "-shared", "-o", "odd.so", "odd.o")
-    assert run(*words, cwd=tmp_path, env=environment(programs)).err == ""
-    assert has_section(tmp_path / "odd.so")
-    assert "'odd' at" in run(*words, cwd=tmp_path, env=environment(programs, CFI2SFRAME_VERBOSE="1")).err
-
-
-def test_no_linker(tmp_path: Path, programs: Path) -> None:
-    env = environment(programs, CFI2SFRAME_LD="no-such-linker")
-    result = attempt("cfi2sframe-ld", "x.o", cwd=tmp_path, env=env)
-    assert (result.status, result.out) == (127, "")
-    assert result.err == "cfi2sframe-ld: error: no ld in PATH but this wrapper; name one in CFI2SFRAME_LD\n"
 
 
 def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.contrib.support import ROOT
+
+pytestmark = pytest.mark.sampled
 
 PAGE = ROOT / "docs" / "how-to" / "profilers.md"
 #: A line that names a file, and the block under it.
@@ -23,11 +27,3 @@ def test_each_block_stands_in_the_file_above_it() -> None:
         stands = (ROOT / path).read_text().splitlines()
         assert any(stands[at : at + len(lines)] == lines for at in range(len(stands))), (path, code)
         assert code.strip(), path
-
-
-def test_the_files_are_those_that_are_compiled() -> None:
-    """What the page quotes is what tests/rewrite/test_consumer.py builds the sampler of."""
-    from tests.rewrite.test_consumer import CONSUMER, SAMPLER
-
-    quoted = {ROOT / path for path, _ in EXCERPT.findall(PAGE.read_text())}
-    assert quoted <= {*SAMPLER, CONSUMER / "sframe_section.c"}

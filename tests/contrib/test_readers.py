@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.contrib.support import ROOT, attempt, environment, need, run
+from tests.contrib.support import ROOT, attempt, environment, run
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError, find_binutils, oracles_directory, tool_version
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.oracle,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the page's programs are for AMD64"),
+    pytest.mark.sampled,
 ]
 
 PAGE = ROOT / "docs" / "reference" / "readers.md"
@@ -89,21 +90,3 @@ def test_what_prints_which_version(row: str, converted: dict[str, Path], program
             "yes" if FUNCTION.search(attempt(*tool, path).out) else "no" for path in (converted[c] for c in OPTIONS)
         ]
         assert printed == dict(table())[row], tool
-
-
-def test_a_breakpoint_tells_whether_backtrace_went_to_dwarf(tmp_path: Path) -> None:
-    """With a glibc that reads no SFrame, the page's command stops."""
-    need("cc", "gdb")
-    text = PAGE.read_text()
-    words = re.search(r"`gdb -batch (-ex '[^`]*) -ex run -ex bt program`", text)
-    assert words is not None
-    (tmp_path / "trace.c").write_text(
-        "#include <execinfo.h>\nint main(void) { void *a[9]; return backtrace(a, 9) == 0; }\n"
-    )
-    run("cc", "-o", tmp_path / "program", tmp_path / "trace.c")
-    command = f"gdb -batch {words[1]} -ex run -ex bt ./program"
-    result = attempt("sh", "-c", command, cwd=tmp_path)
-    if "ptrace" in result.err or shutil.which("gdb") is None:
-        pytest.skip(result.err.strip().splitlines()[-1])
-    assert re.search(r"^#0 .*_Unwind_Backtrace", result.out, re.MULTILINE), result.out + result.err
-    assert re.search(r"^#\d .* main ", result.out, re.MULTILINE)

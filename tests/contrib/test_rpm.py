@@ -15,18 +15,18 @@ from tests.contrib.support import (
     check_section,
     copy_recipe,
     environment,
-    gdb_session,
     has_section,
-    lists_section,
-    need,
     run,
 )
+from tests.support.needs import need
 from tests.support.walk import check_walks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.walk import Sampler
+
+pytestmark = pytest.mark.sampled
 
 SCRIPT = CONTRIB / "rpm" / "brp-sframe"
 
@@ -69,26 +69,6 @@ def test_package(tmp_path: Path, programs: Path, sampler: Sampler) -> None:
     assert os.path.samefile(program, program.with_name("words-too"))
 
 
-def test_debug_package(tmp_path: Path, programs: Path) -> None:
-    """The files with debug information list the section, so that gdb finds no difference."""
-    need("find-debuginfo", "debugedit")
-    root = rpmbuild(tmp_path, programs, with_debug_package=True)
-    program, library = root / "usr" / "bin" / "words", root / "usr" / "lib" / "words" / "libwords.so"
-    separate = [path for path in (root / "usr" / "lib" / "debug").rglob("*.debug") if not path.is_symlink()]
-    assert len({path.stat().st_ino for path in separate}) == 2
-    assert all(lists_section(path) for path in separate)
-    for path in (program, library):
-        check_section(path)
-        assert "sframe" not in gdb_session(path, root / "usr" / "lib" / "debug")
-
-
-def test_options(tmp_path: Path, programs: Path) -> None:
-    from cfi2sframe import decode_existing, load
-
-    root = rpmbuild(tmp_path, programs, "--define", "sframe_options --sframe-version 2")
-    assert decode_existing(load(str(root / "usr" / "bin" / "words"))).header.version == 2
-
-
 @pytest.fixture
 def build_root(tmp_path: Path) -> Path:
     """A build root with a program under two names, a library, an object, a debug file and a text."""
@@ -115,11 +95,6 @@ def test_script(build_root: Path, programs: Path) -> None:
     assert not has_section(folder / "lib" / "debug" / "words.debug")
 
 
-def test_script_on_another_architecture(build_root: Path, programs: Path) -> None:
-    run(SCRIPT, env=environment(programs, RPM_BUILD_ROOT=str(build_root), RPM_ARCH="riscv64"))
-    assert not has_section(build_root / "usr" / "words")
-
-
 def test_script_on_what_cannot_be_converted(build_root: Path, programs: Path) -> None:
     damaged = build_root / "usr" / "damaged"
     damaged.write_bytes((build_root / "usr" / "words").read_bytes()[:5000])
@@ -129,19 +104,6 @@ def test_script_on_what_cannot_be_converted(build_root: Path, programs: Path) ->
     assert "brp-sframe: the files named above stay without an SFrame section" in result.err
     check_section(build_root / "usr" / "words")
     assert attempt(SCRIPT, env={**env, "BRP_SFRAME_REQUIRE": "1"}).status == 1
-
-
-@pytest.mark.parametrize("root", ["", "/"])
-def test_script_without_a_build_root(programs: Path, root: str) -> None:
-    need("bash")
-    assert attempt(SCRIPT, env=environment(programs, RPM_BUILD_ROOT=root)).status == 1
-
-
-def test_the_log_has_the_sum(tmp_path: Path, programs: Path) -> None:
-    shutil.copy("/bin/ls", tmp_path)
-    shutil.copy("/bin/cat", tmp_path)
-    result = run(SCRIPT, env=environment(programs, RPM_BUILD_ROOT=str(tmp_path)))
-    assert "cfi2sframe: info: 2 files: 2 converted; " in result.err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.contrib.sessions import agrees, blocks_of, commands_of, play, release_of, variables_of
-from tests.contrib.support import ROOT, environment, need
+from tests.contrib.support import ROOT, environment
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
@@ -65,10 +66,6 @@ def test_a_session_goes_as_the_page_shows(name: str, programs: Path, tmp_path: P
         assert agrees(shown, printed), "\n".join([f"$ {command}", *printed])
 
 
-def test_the_pages_for_new_users_are_sessions() -> None:
-    assert {"README.md", "docs/tutorial/first-program.md"} <= set(SESSIONS)
-
-
 def test_the_tutorial_has_no_commands_that_are_not_run() -> None:
     for page in (ROOT / "docs" / "tutorial").glob("*.md"):
         blocks = blocks_of(page.read_text())
@@ -77,30 +74,3 @@ def test_the_tutorial_has_no_commands_that_are_not_run() -> None:
         prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
         assert page.read_text().count("\n```") == 2 * len(blocks)
         assert not re.search(r"^ {4}", prose, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed", "expected"),
-    [
-        (["a 12 b"], ["a 7 b"], True),
-        (["at 0x1f, 1,234 bytes"], ["at 0x1020,    99 bytes"], True),
-        (["a ... z"], ["a b c z"], True),
-        (["a", "...", "z"], ["a", "b", "c", "z"], True),
-        (["a", "...", "z"], ["a", "z"], True),
-        (["  a"], ["a"], False),
-        (["a"], ["a", "b"], False),
-        (["a b"], ["a c"], False),
-        ([], ["warning"], False),
-    ],
-)
-def test_what_agrees(shown: list[str], printed: list[str], expected: bool) -> None:  # noqa: FBT001
-    assert agrees(shown, printed) is expected
-
-
-def test_a_shell_keeps_its_folder_and_jobs(tmp_path: Path) -> None:
-    need("bash")
-    env = {"PATH": "/usr/bin:/bin"}
-    heard = play(
-        ["mkdir in; cd in", "sleep 100 &", "kill $!; basename $PWD", "nothing-such 2>/dev/null; echo $?"], tmp_path, env
-    )
-    assert heard == [[], [], ["in"], ["127"]]

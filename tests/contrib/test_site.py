@@ -20,6 +20,8 @@ from tests.contrib.support import ROOT, run
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 DOCS = ROOT / "docs"
 
 
@@ -56,23 +58,12 @@ def test_the_command_line_has_every_option(script: Any, verb: str) -> None:
     assert names == wanted - {"-h", "--help"}
 
 
-def test_a_help_text_is_no_markup(script: Any) -> None:
-    assert script._escaped("a * in <b>, --no-plt and c_d") == r"a \* in \<b\>, `--no-plt` and c\_d"
-
-
 @pytest.mark.parametrize("module", ["cfi2sframe", "cfi2sframe.jobs", "cfi2sframe.trace"])
 def test_the_python_page_has_every_public_name(script: Any, module: str) -> None:
     text = filled(script, "docs/reference/python")
     imported = importlib.import_module(module)
     names = {name for name in imported.__all__ if not inspect.ismodule(getattr(imported, name))} - {"__version__"}
     assert set(re.findall(rf"^\.\. auto\w+:: {re.escape(module)}\.(\w+)$", text, re.MULTILINE)) == names
-
-
-def test_links_to_folders_are_text(script: Any) -> None:
-    source = ["[a](../project), [b](../make/README.md)"]
-    script.fill_in(ROOT, "contrib/cmake/README", source)
-    assert source == ["a, [b](../make/README.md)"]
-    assert "](../project)" in (ROOT / "contrib" / "cmake" / "README.md").read_text()
 
 
 def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from tests.contrib.sessions import Block, blocks_of, commands_of, play, release_of, variables_of
 from tests.contrib.support import ROOT
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.oracle,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the page's programs are for AMD64"),
+    pytest.mark.sampled,
 ]
 
 PAGE = ROOT / "docs" / "lab" / "upstream.md"
@@ -62,13 +63,8 @@ def test_the_fault_is_still_there(fault: Fault, session: Block, programs: Path, 
         pytest.skip(str(error))
     wanted = session.label.split()[1]
     assert (release.version + ".").startswith(wanted + "."), f"the page shows {wanted}; here is {release.version}"
-    missing = [
-        name
-        for name in set(re.findall(r"(?:^\$|\|) (g?cc|gcc|objdump|ld\.mold)\b", session.text, re.MULTILINE))
-        if shutil.which(name) is None
-    ]
-    if missing:
-        pytest.skip(f"{missing[0]} is not here")
+    for program in re.findall(r"(?:^\$|\|) (g?cc|gcc|objdump|ld\.mold)\b", session.text, re.MULTILINE):
+        need(program)
     for block in fault.blocks:
         if block.language != "console":
             (tmp_path / block.label).write_text(block.text)
@@ -77,12 +73,3 @@ def test_the_fault_is_still_there(fault: Fault, session: Block, programs: Path, 
     heard = play([command for command, _ in commands], tmp_path, variables)
     for (command, shown), printed in zip(commands, heard, strict=True):
         assert [LINKER_NAME.sub("ld:", line) for line in printed] == shown, command
-
-
-def test_every_block_is_a_file_or_a_session() -> None:
-    """A block that this test does not know would be shown and never run."""
-    text = PAGE.read_text()
-    assert len(re.findall(r"^```\w", text, re.MULTILINE)) == sum(len(fault.blocks) for fault in faults(text))
-    assert {block.language for fault in faults(text) for block in fault.blocks} <= {"asm", "c", "python", "console"}
-    assert all(fault.sessions for fault in faults(text))
-    assert len(SHOWN) > 20

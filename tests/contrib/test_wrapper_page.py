@@ -9,7 +9,10 @@ import os
 import pytest
 
 from cfi2sframe.cli.wrapper.roles import role_of
-from tests.contrib.support import PROGRAMS, ROOT, attempt, need, run
+from tests.contrib.support import PROGRAMS, ROOT, attempt, run
+from tests.support.needs import need
+
+pytestmark = pytest.mark.sampled
 
 PAGES = ROOT / "data" / "share" / "man" / "man1"
 MAN = {"PATH": os.environ["PATH"], "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"}

@@ -124,11 +124,6 @@ def test_a_personality_of_any_encoding_is_stepped_over(encoding: int) -> None:
     check_usual(only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))))
 
 
-def test_an_omitted_lsda() -> None:
-    cie = asm.Cie(augmentation="zLR", instructions=CODE, lsda_encoding=d.DW_EH_PE_omit)
-    check_usual(only_fde(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY)))))
-
-
 def test_augmentation_data_of_more_than_127_bytes() -> None:
     """Its size then needs two bytes, which the quick parser of usual FDEs must leave to the general one."""
     cie = asm.Cie(augmentation="zR", instructions=CODE)
@@ -142,23 +137,11 @@ def test_augmentation_data_of_more_than_127_bytes() -> None:
     assert fde.instructions_offset == cie_size + 4 + 12 + 202
 
 
-def test_a_long_augmentation_is_shown_in_part() -> None:
-    """Each FDE of the CIE has the message."""
-    failure = failure_of(parse(frame_of(asm.Fde(asm.Cie(augmentation="x" * 5_000, instructions=CODE), PC, SIZE, BODY))))
-    assert failure.endswith(f"unknown augmentation '{'x' * 32}' and 4,968 more letters")
-
-
-@pytest.mark.parametrize("augmentation", ["R", "armcc+", "x", "PLR"])
-def test_unknown_augmentation_without_a_size(augmentation: str) -> None:
+@pytest.mark.parametrize("augmentation", ["R", "armcc+", "x", "PLR", "zX", "zRX"])
+def test_unknown_augmentations(augmentation: str) -> None:
     cie = asm.Cie(augmentation=augmentation, instructions=CODE)
-    assert f"unknown augmentation '{augmentation}'" in failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
-
-
-@pytest.mark.parametrize("augmentation", ["zX", "zRX", "zz"])
-def test_unknown_letters(augmentation: str) -> None:
-    cie = asm.Cie(augmentation=augmentation, instructions=CODE)
-    reason = failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
-    assert f"unknown or truncated augmentation '{augmentation}'" in reason
+    what = "unknown or truncated" if augmentation[0] == "z" else "unknown"
+    assert f"{what} augmentation '{augmentation}'" in failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY))))
 
 
 @pytest.mark.parametrize(
@@ -182,11 +165,6 @@ def test_pc_begin_in_every_encoding(encoding: int, big_endian: bool) -> None:  #
     cie = asm.Cie(augmentation="zR", fde_encoding=encoding, instructions=CODE)
     frame = frame_of(asm.Fde(cie, PC, SIZE, BODY), asm.Terminator())._replace(little_endian=not big_endian)
     check_usual(only_fde(parse(frame, big_endian=big_endian)))
-
-
-def test_pc_begin_in_two_bytes() -> None:
-    cie = asm.Cie(augmentation="zR", fde_encoding=d.DW_EH_PE_udata2, instructions=CODE)
-    check_usual(only_fde(parse(frame_of(asm.Fde(cie, 0xFEDC, SIZE, BODY)))), pc=0xFEDC)
 
 
 @pytest.mark.parametrize(
@@ -256,17 +234,6 @@ def test_64_bit_lengths(debug_frame: bool) -> None:  # noqa: FBT001
     assert fde.offset == frame.offsets()[1]
 
 
-def test_64_and_32_bit_lengths_mix() -> None:
-    cie = asm.Cie(instructions=CODE)
-    wide = frame_of(asm.Fde(cie, PC, SIZE, BODY), dwarf64=True).assemble()
-    narrow = asm.EhFrame((asm.Fde(cie, PC, SIZE, BODY),), VADDR + len(wide)).assemble()
-    table = parse(wide + narrow)
-    assert table.failures == ()
-    assert len(table.fdes) == 2
-    for fde in table.fdes:
-        check_usual(fde)
-
-
 @pytest.mark.parametrize("version", [1, 3, 4])
 @pytest.mark.parametrize("dwarf64", [False, True])
 def test_debug_frame_with_a_cie_after_its_fdes(version: int, dwarf64: bool) -> None:  # noqa: FBT001
@@ -280,12 +247,6 @@ def test_debug_frame_with_a_cie_after_its_fdes(version: int, dwarf64: bool) -> N
     for fde in table.fdes:
         check_usual(fde)
         assert fde.cie is table.fdes[0].cie
-
-
-def test_eh_frame_with_a_cie_after_its_fde() -> None:
-    """No producer does it, but a pointer of 32 bits can count backwards."""
-    cie = asm.Cie(instructions=CODE)
-    assert failure_of(parse(frame_of(asm.Fde(cie, PC, SIZE, BODY), cie))) == "the CIE pointer leaves the section"
 
 
 @pytest.mark.parametrize("address_size", [4, 8])
@@ -345,10 +306,6 @@ def test_zero_padding_at_the_end() -> None:
         assert len(parse(data + bytes(size)).fdes) == 1
 
 
-def test_an_empty_section() -> None:
-    assert parse(b"") == CfiTable((), (), 0)
-
-
 # --- CIEs ---------------------------------------------------------------------------------------------------
 
 
@@ -361,24 +318,6 @@ def test_equal_cies_are_one_object() -> None:
     assert one is not three
     assert three.ra_register == 3
     assert table.cie_count == 3
-
-
-@pytest.mark.parametrize(
-    "field", ["version", "augmentation", "code_align", "data_align", "ra_register", "instructions"]
-)
-def test_cies_that_differ_in_one_field_stay_two(field: str) -> None:
-    changes: dict[str, object] = {
-        "version": 3,
-        "augmentation": "zRS",
-        "code_align": 4,
-        "data_align": -4,
-        "ra_register": 17,
-        "instructions": (asm.def_cfa(7, 16),),
-    }
-    first = asm.Cie(instructions=CODE)
-    second = asm.Cie(**{**first._asdict(), field: changes[field]})
-    table = parse(frame_of(first, second, asm.Fde(first, PC, SIZE), asm.Fde(second, PC, SIZE)))
-    assert table.fdes[0].cie != table.fdes[1].cie
 
 
 @pytest.mark.parametrize("version", [0, 2, 5, 255])
@@ -417,12 +356,6 @@ def test_a_damaged_cie_fails_its_own_fdes_only() -> None:
     assert [failure.offset for failure in table.failures] == [frame.offsets()[2], frame.offsets()[4]]
 
 
-def test_an_unused_damaged_cie_is_no_failure() -> None:
-    bad, good = asm.Cie(augmentation="zX"), asm.Cie(instructions=CODE)
-    table = parse(frame_of(bad, asm.Fde(good, PC, SIZE)))
-    assert (len(table.fdes), table.failures, table.cie_count) == (1, (), 2)
-
-
 # --- Damaged FDEs -------------------------------------------------------------------------------------------
 
 
@@ -452,14 +385,6 @@ def test_a_wrong_cie_pointer_fails_alone(cie_pointer: int, reason: str) -> None:
     (failure,) = table.failures
     assert (failure.offset, failure.error.reason) == (first, reason)
     assert str(failure.error) == f".eh_frame+0x{first:x}: {reason}"
-
-
-def test_a_cie_pointer_to_an_fde() -> None:
-    _, data, first, second = two_functions()
-    data[second + 4 : second + 8] = struct.pack("<I", second + 4 - first)
-    table = parse(bytes(data))
-    assert [fde.offset for fde in table.fdes] == [first]
-    assert [failure.error.reason for failure in table.failures] == ["the CIE pointer does not point to a CIE"]
 
 
 def test_augmentation_data_that_leave_the_entry_fail_alone() -> None:
@@ -492,15 +417,6 @@ def test_a_length_that_leaves_the_section_ends_the_walk(length: int) -> None:
     assert (caught.value.where, caught.value.offset) == (".eh_frame", second)
 
 
-@pytest.mark.parametrize("length", [0, 3, 0x40, 1 << 63, (1 << 64) - 1])
-def test_a_64_bit_length_that_leaves_the_section(length: int) -> None:
-    _, data, _, second = two_functions()
-    whole = bytes(data[:second]) + b"\xff" * 4 + struct.pack("<Q", length) + bytes(16)
-    with pytest.raises(CfiError, match=f"the entry's length of {length} bytes") as caught:
-        parse(whole)
-    assert caught.value.offset == second
-
-
 def test_a_section_cut_at_every_byte() -> None:
     """Complete entries are read; a truncated one is an error. At a border between entries there is none."""
     frame, data, _, _ = two_functions()
@@ -513,15 +429,6 @@ def test_a_section_cut_at_every_byte() -> None:
         with pytest.raises(CfiError, match=r"leaves the section|truncated entry") as caught:
             parse(bytes(data[:size]))
         assert caught.value.offset == max(start for start in starts if start <= size)
-
-
-def test_a_64_bit_length_cut_at_every_byte() -> None:
-    data = frame_of(asm.Fde(asm.Cie(), PC, SIZE, BODY), dwarf64=True)
-    whole, second = data.assemble(), data.offsets()[1]
-    for size in range(second + 1, len(whole)):
-        with pytest.raises(CfiError, match=r"truncated|leaves the section") as caught:
-            parse(whole[:size])
-        assert caught.value.offset == second
 
 
 # --- Objects ------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from cfi2sframe.dwarf.expression import (
     Load,
     Operation,
     Shape,
-    Shapes,
     Sum,
     classify,
     describe,
@@ -97,14 +96,6 @@ def test_operations_without_operands(name: str) -> None:
     opcode = vars(d)["DW_OP_" + name]
     assert parse_expression(bytes((opcode, 0x96)), "<") == (Operation(opcode, ()), Operation(0x96, ()))
     assert describe(bytes((opcode,)), "<") == name
-
-
-@pytest.mark.parametrize("number", [0, 1, 15, 30, 31])
-def test_numbered_operations(number: int) -> None:
-    assert parse_expression(lit(number), "<") == (Operation(0x30 + number, ()),)
-    assert describe(lit(number), "<") == f"lit{number}"
-    assert parse_expression(breg(number, -8092), "<") == (Operation(0x70 + number, (-8092,)),)
-    assert describe(breg(number, -8092), "<") == f"breg{number} -8092"
 
 
 @pytest.mark.parametrize("encoded", [encoded for _, encoded, _, _ in OPERANDS] + ["77e440"])
@@ -231,11 +222,6 @@ def test_operations_that_no_shape_has(name: str) -> None:
     assert classify(expression, "<", starts_with_cfa=False) is None
 
 
-@pytest.mark.parametrize("operation", [b"\x28\x00\x00", b"\x2f\x00\x00", b"\x15\x00", b"\x94\x08"])
-def test_operations_with_operands_that_no_shape_has(operation: bytes) -> None:
-    assert classify(breg(6, 8) + breg(7, 8) + operation, "<", starts_with_cfa=False) is None
-
-
 def test_constants_are_read_in_the_byte_order_of_the_file() -> None:
     expression = breg(15, 0) + b"\x0a\x01\x02" + PLUS
     assert classify(expression, "<", starts_with_cfa=False) == Sum(15, 0x201)
@@ -312,13 +298,3 @@ def test_long_expressions_are_shown_in_part() -> None:
     const8u = bytes((0x0E,)) + bytes(8)
     assert describe(const8u * 5 + b"\xff", "<") == "; ".join(["const8u 0"] * 4) + "; and 10 more bytes"
     assert describe(b"\xff" + NOP * 40, "<") == "bytes ff" + " 96" * 31 + "; and 9 more bytes"
-
-
-def test_shapes_are_worked_out_once() -> None:
-    shapes = Shapes("<")
-    expression = breg(7, 8)
-    assert shapes[expression, False] == Sum(7, 8)
-    assert shapes[breg(7, 8), False] is shapes[expression, False]
-    assert shapes[b"", False] is None
-    assert shapes[b"", True] == Sum(None, 0)
-    assert shapes[b"\xff", False] is None, "damaged"

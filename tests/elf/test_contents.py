@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
 from cfi2sframe.budget import Budget
-from cfi2sframe.elf import contents
-from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile, part_of, stream_of
+from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile
 from cfi2sframe.emit import check, emit, remove
 from cfi2sframe.errors import ChangedError, InputError
 
@@ -68,38 +67,6 @@ def test_ranges(
         assert part[1:3] == DATA[slice(*places)][1:3]
 
 
-def test_nothing_joined() -> None:
-    assert (len(Joined([])), bytes(Joined([b""])), list(Joined([b""])), Joined([])[1:2]) == (0, b"", [], b"")
-
-
-def test_ranges_have_no_steps(file: Path) -> None:
-    with pytest.raises(ValueError, match="no step"):
-        opened(file)[::2]
-
-
-def test_parts_of_memory_are_views() -> None:
-    part = part_of(DATA, 10, 20)
-    assert isinstance(part, memoryview)
-    assert part.obj is DATA
-    assert part == DATA[10:20]
-
-
-def test_blocks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "_BLOCK_SIZE", 30)
-    whole = opened(file)
-    assert [len(block) for block in whole] == [30, 30, 30, 10]
-    assert [len(block) for block in Joined([b"ab", whole.part(0, 40)])] == [2, 30, 10]
-
-
-def test_a_stream(file: Path) -> None:
-    for data in (DATA, opened(file), Joined([DATA[:7], opened(file).part(7, 100)])):
-        stream = stream_of(data)
-        assert (stream.read(5), stream.tell()) == (DATA[:5], 5)
-        assert (stream.seek(90), stream.read()) == (90, DATA[90:])
-        assert (stream.seek(-3, os.SEEK_END), stream.read(9), stream.read(9)) == (97, DATA[97:], b"")
-        assert (stream.seek(200), stream.read(1)) == (200, b"")
-
-
 def test_a_read_that_comes_in_pieces(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One system call returns 2 GiB at most."""
     whole, read = opened(file), os.pread
@@ -118,13 +85,6 @@ def test_a_file_that_has_become_shorter(file: Path) -> None:
             data[40:51]
         with pytest.raises(ChangedError):
             list(data)
-
-
-def test_a_file_that_has_grown(file: Path) -> None:
-    whole = opened(file)
-    with file.open("ab") as end:
-        end.write(b"more")
-    assert (len(whole), bytes(whole), whole[90:200]) == (len(DATA), DATA, DATA[90:])
 
 
 def test_a_disk_that_fails(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

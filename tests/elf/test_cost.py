@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 _EMPTY_NOTES: Final = struct.pack("<III", 0, 0, 1) * 3000
 _LONG_NAME: Final = "n" * 400_000

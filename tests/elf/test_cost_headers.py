@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe import load
 from cfi2sframe.arch import AMD64
-from cfi2sframe.elf.strings import shared_names, shown_name
 from tests.support import cfi_asm as asm
 from tests.support.bounds import run_within_bound
-from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import CODE, TEXT_VADDR, cie_of
 
 if TYPE_CHECKING:
@@ -21,13 +18,12 @@ if TYPE_CHECKING:
 
     from tests.support.bounds import BoundedRun
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 SHT_SYMTAB: Final = 2
 SHT_STRTAB: Final = 3
 SHT_RELA: Final = 4
 SHT_NOTE: Final = 7
-SHT_DYNSYM: Final = 11
 SHT_GROUP: Final = 17
 SHT_SYMTAB_SHNDX: Final = 18
 SHT_GNU_SFRAME: Final = 0x6FFFFFF4
@@ -112,23 +108,6 @@ def test_lists_of_section_indices_that_share_their_bytes(kind: int, tmp_path: Pa
     assert (result.status, "error: the lists of section indices overlap one another\n" in result.err) == (3, True)
 
 
-def test_symbol_tables_that_share_a_list_of_indices() -> None:
-    """No more of each list is read than its table has symbols."""
-    count = 400
-    words = asm.Section("", b"\x01\0\0\0" * 250_000)
-    symbol = struct.pack("<IBBHQQ", 0, 3, 0, 0xFFFF, 5, 0)
-    tables = [asm.Section("", symbol, SHT_DYNSYM), asm.Section("", b"", SHT_SYMTAB_SHNDX)] * count
-    file = relocatable(words, *tables)
-    offset, size = file.get(3)[4:6]
-    for number in range(count):
-        file.put(5 + 2 * number, offset=offset, size=size, link=4 + 2 * number)
-    image = load(bytes(file.data))
-    text_vaddr = image.sections[1].vaddr
-    lists = [image._extended_indices(4 + 2 * number, 1) for number in range(count)]
-    assert lists == [(1,)] * count
-    assert image.symbol_vaddrs(image.sections[4]) == (text_vaddr + 5,)
-
-
 # --- Names ----------------------------------------------------------------------------------------------------------
 
 
@@ -158,42 +137,6 @@ def test_a_long_name_of_many_sections(is_object: bool, tmp_path: Path) -> None: 
 def _range_of(file: Headers, index: int) -> tuple[int, int]:
     offset, size = file.get(index)[4:6]
     return offset, offset + size
-
-
-def test_names_become_one_object() -> None:
-    first = "x" * 1_000
-    other = "".join(["x"] * 1_000)
-    assert other is not first
-    shared = shared_names([other, other, "y"], [first])
-    assert shared[0] is shared[1] is first
-    assert shared[2] == "y"
-    assert (shown_name("x" * 80), shown_name("x" * 81)) == ("x" * 80, "x" * 80 + "...")
-
-
-def test_differences_in_a_section_of_a_long_name(tmp_path: Path) -> None:
-    """The text names the place of each."""
-    count, name = 2_000, ".text" + "\x1b" * 20_000
-    functions = [
-        RawFunction(16 * n, 16, b"" if n else b"\x00\x03\x10", fre_offset=0 if n else None) for n in range(count)
-    ]
-
-    def file(vaddr: int, text_vaddr: int) -> bytes:
-        moved = tuple(function._replace(start=text_vaddr + function.start) for function in functions)
-        return asm.elf_file(
-            AMD64.elf_machine,
-            (
-                asm.Section(name, b"", 8, CODE, align=16, nobits_size=16 * count),
-                asm.Section(".eh_frame", asm.EhFrame((asm.Fde(FDE.cie, 0, 16),)).assemble(), 1, SHF_ALLOC, align=8),
-                asm.Section(".sframe", RawSection(moved, 2, vaddr=vaddr).assemble(), SHT_GNU_SFRAME, SHF_ALLOC),
-            ),
-            symbols=(asm.Symbol("s", info=3, section=name),),
-            relocations=(asm.Relocation(".eh_frame", 32, "s", 2),),
-        )
-
-    text, _, section, *_ = load(file(0, 0)).sections[1:]
-    result = run(file(section.vaddr, text.vaddr), tmp_path, "verify")
-    assert result.status == 1
-    assert result.out.count("...+0x") >= count
 
 
 # --- Segments and what is in them -----------------------------------------------------------------------------------
@@ -250,23 +193,3 @@ def test_relocations_that_lead_between_sections_that_could_move(tmp_path: Path) 
     assert result.status == 0, result.err
     # Far below the promise: the work grew with the square of the file's size.
     assert result.seconds < 1.5
-
-
-def test_plt_sections_that_each_function_is_held_against(tmp_path: Path) -> None:
-    """The sizes of GNU tools leave out what ld wrote for its PLT, of which a file may have any number."""
-    count, plt_count = 12_000, 5_000
-    fdes = [asm.Fde(FDE.cie, VADDR + 0x100000 + n, 1) for n in range(count)]
-    frame = asm.EhFrame(tuple(fdes), VADDR).assemble()
-    sections = (
-        asm.Section(".eh_frame", frame, 1, SHF_ALLOC, VADDR),
-        asm.Section(".text", b"", 8, CODE, VADDR + 0x100000, nobits_size=count),
-        asm.Section(".plt", b"\0"),
-        *[asm.Section("", b"\0")] * plt_count,
-    )
-    segments = (asm.Segment(PT_LOAD, 4, (".eh_frame",)), asm.Segment(PT_LOAD, 5, (".text",)))
-    file = Headers(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments))
-    for index in range(4, 4 + plt_count):
-        file.put(index, name=file.get(3)[0], vaddr=index)
-    result = run(file.data, tmp_path, "size")
-    assert result.status == 0
-    assert result.seconds < 2

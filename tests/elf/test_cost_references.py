@@ -16,7 +16,7 @@ from tests.support.samples import CODE, FRAME_VADDR, TEXT_VADDR, push_fp
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 ALLOC: Final = 2
 SHT_PROGBITS, SHT_RELA, SHT_RELR = 1, 4, 19

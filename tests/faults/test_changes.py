@@ -10,7 +10,6 @@ import pytest
 
 from tests.faults.support import (
     BY_NAME,
-    OLD,
     TIMEOUT_SECONDS,
     Faults,
     check_left,
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 CHANGED = "the file was changed while it was being converted"
 OTHER = object_of(5)
-#: Files of this size are read by ranges; `test_truncation.py` has more about them.
-LARGE_SIZE = 1 << 24
 
 
 def converted(data: bytes, folder: Path) -> bytes:
@@ -58,18 +55,6 @@ def test_an_input_that_changes(folder: Path, faults: Faults, name: str, call: st
     assert left.get(output) == before.get(output)
 
 
-@pytest.mark.parametrize("call", ["tmpfile", "write", "fchmod"])
-def test_another_file_in_its_place_is_converted_instead(folder: Path, faults: Faults, call: str) -> None:
-    form = BY_NAME["in-place"]
-    fill(form, folder)
-    new = converted(OTHER, folder)
-    (folder / "in.o.other").write_bytes(OTHER)
-    done = run(folder, *form.arguments, variables=faults.of(f"{call}:swap:0", file=folder / "in.o"))
-    assert faults.mark.exists()
-    assert done == (0, b"", "")
-    assert contents(folder) == {"in.o": new}
-
-
 def test_a_file_that_is_truncated_in_place_stays_so(folder: Path, faults: Faults) -> None:
     """Changes by others are not undone."""
     form = BY_NAME["in-place"]
@@ -79,29 +64,6 @@ def test_a_file_that_is_truncated_in_place_stays_so(folder: Path, faults: Faults
     assert done.status == 3
     assert done.err.startswith("cfi2sframe: in.o: error: ")
     assert contents(folder) == {"in.o": dict(form.files)["in.o"][:100]}
-
-
-def test_a_file_that_is_removed(folder: Path, faults: Faults) -> None:
-    form = BY_NAME["in-place"]
-    fill(form, folder)
-    with start(folder, *form.arguments, variables=faults.of("write:wait:0")) as process:
-        wait_for(faults.mark)
-        (folder / "in.o").unlink()
-        faults.word.touch()
-        _, err = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert (process.returncode, err) == (3, b"cfi2sframe: in.o: error: No such file or directory\n")
-    assert contents(folder) == {}
-
-
-@pytest.mark.parametrize("call", ["tmpfile", "write"])
-def test_a_large_input_that_is_truncated(folder: Path, faults: Faults, call: str) -> None:
-    data = object_of(3) + bytes(LARGE_SIZE)
-    (folder / "in.o").write_bytes(data)
-    (folder / "out.o").write_bytes(OLD)
-    done = run(folder, "in.o", "-o", "out.o", variables=faults.of(f"{call}:cut:100", file=folder / "in.o"))
-    assert faults.mark.exists()
-    assert done == (3, b"", "cfi2sframe: in.o: error: the file was changed while it was being read\n")
-    assert contents(folder) == {"in.o": data[:100], "out.o": OLD}
 
 
 # Several runs
@@ -128,21 +90,6 @@ def test_a_second_run_in_the_midst_of_the_first(folder: Path, faults: Faults, ca
     assert (first.returncode, err) == (0, b"")
     assert contents(folder) == expected(form)
     assert call == "link" or (folder / "in.o").stat().st_ino == inode
-
-
-def test_a_second_run_that_wants_something_else(folder: Path, faults: Faults) -> None:
-    """The file is as the second run asked; the first reports that it would have written something else."""
-    form = BY_NAME["in-place"]
-    fill(form, folder)
-    with start(folder, *form.arguments, variables=faults.of("write:wait:0")) as first:
-        wait_for(faults.mark)
-        assert run(folder, *form.arguments, "--sframe-version", "2") == (0, b"", "")
-        left = contents(folder)
-        faults.word.touch()
-        _, err = first.communicate(timeout=TIMEOUT_SECONDS)
-    assert first.returncode == 3
-    assert b"the file already has a different .sframe section" in err
-    assert contents(folder) == left
 
 
 @pytest.mark.parametrize("name", ["in-place", "copy", "batch"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from tests.faults.support import BY_NAME, FORMS, OLD, Faults, Form, check_left, contents, expected, fill, run
 from tests.support.jobs import object_of
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,31 +69,12 @@ def test_a_full_disk(mounted: Callable[[str], Path], arguments: tuple[str, ...],
 @pytest.mark.parametrize("form", [form for form in FORMS if form.name != "batch"], ids=lambda form: form.name)
 def test_a_limit_of_file_size(folder: Path, form: Form) -> None:
     """SIGXFSZ does not end the process; it exits with a message."""
-    if shutil.which("prlimit") is None:
-        pytest.skip("no prlimit")
+    need("prlimit")
     fill(form, folder)
     done = run(folder, *form.arguments, prefix=["prlimit", "--fsize=64"])
     target = form.arguments[-1]
     assert done == (3, b"", f"cfi2sframe: {target}: error: File too large\n")
     assert untouched(form, folder)
-
-
-def test_a_limit_that_the_report_meets_first(folder: Path) -> None:
-    """The files are converted; there is an error about the report that could not be written."""
-    if shutil.which("prlimit") is None:
-        pytest.skip("no prlimit")
-    fill(BY_NAME["batch"], folder)
-    sizes = {name: len(data) for name, data in expected(BY_NAME["batch"]).items()}
-    arguments = ("--in-place", "a.o", "a.o", *(["a.o"] * 20), "--report", "report")
-    limit = sizes["a.o"]
-    names = tuple(f"n{number}.o" for number in range(limit // 100))
-    for name in names:
-        (folder / name).write_bytes(object_of(0))
-    arguments = ("--in-place", *names, "--report", "report")
-    done = run(folder, *arguments, prefix=["prlimit", f"--fsize={limit}"])
-    assert done == (3, b"", "cfi2sframe: report: error: File too large\n")
-    assert {contents(folder)[name] for name in names} == {expected(BY_NAME["batch"])["a.o"]}
-    assert "report" not in contents(folder)
 
 
 # Read-only
@@ -112,22 +93,6 @@ def test_a_read_only_file_system(mounted: Callable[[str], Path], form: Form) -> 
         lines.append("cfi2sframe: report: error: Read-only file system")
     assert (done.status, done.err.splitlines()) == (3, lines)
     assert untouched(form, folder)
-
-
-@ALL
-def test_a_folder_without_permission(folder: Path, form: Form) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("permissions do not bind root")
-    fill(form, folder)
-    folder.chmod(0o500)
-    try:
-        done = run(folder, *form.arguments)
-        assert done.status == 3
-        assert set(done.err.splitlines()) > set()
-        assert all(line.endswith(": error: Permission denied") for line in done.err.splitlines())
-        assert untouched(form, folder)
-    finally:
-        folder.chmod(0o700)
 
 
 # Errors of each call
@@ -186,15 +151,6 @@ def test_file_systems_without_unnamed_files(folder: Path, faults: Faults, form: 
     }
 
 
-def test_a_temporary_file_that_cannot_be_removed_does_not_hide_the_reason(folder: Path, faults: Faults) -> None:
-    form = BY_NAME["in-place"]
-    fill(form, folder)
-    variables = faults.of("tmpfile:error:95", f"write:error:{errno.ENOSPC}", f"unlink:error:{errno.EIO}")
-    done = run(folder, *form.arguments, variables=variables)
-    assert done == (3, b"", "cfi2sframe: in.o: error: No space left on device\n")
-    assert contents(folder)["in.o"] == dict(form.files)["in.o"]
-
-
 # Standard output and devices
 
 
@@ -209,15 +165,6 @@ def test_a_pipe_that_closes(folder: Path, output: str) -> None:
         os.close(write_end)
     assert done == (141, b"", "")
     assert untouched(BY_NAME["raw"], folder)
-
-
-@pytest.mark.parametrize("output", ["-", "/dev/stdout", "/dev/fd/1"])
-@pytest.mark.parametrize("emitted", ["raw", "elf"])
-def test_a_pipe_by_any_name(folder: Path, output: str, emitted: str) -> None:
-    fill(BY_NAME["raw"], folder)
-    done = run(folder, "in.o", "-o", output, "--emit", emitted)
-    wanted = expected(BY_NAME["raw"])["out.sframe"] if emitted == "raw" else expected(BY_NAME["copy"])["out.o"]
-    assert done == (0, wanted, "")
 
 
 @pytest.mark.parametrize("output", ["-", "/dev/full"])

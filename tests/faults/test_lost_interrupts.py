@@ -76,47 +76,6 @@ def test_a_run_ends(tmp_path: Path, name: str, number: signal.Signals) -> None:
     check_left(form, tmp_path)
 
 
-def test_a_run_that_writes_nothing_ends(tmp_path: Path) -> None:
-    form = BY_NAME["in-place"]
-    fill(form, tmp_path)
-    done = python(PROGRAM, "fstat", str(int(signal.SIGINT)), "coverage", "in.o", folder=tmp_path)
-    assert done == (128 + signal.SIGINT, b"", "")
-
-
-def test_one_that_is_lost_twice(tmp_path: Path) -> None:
-    """The interrupt that was raised again is lost, too, because a slow callback is running by then."""
-    program = """
-from cfi2sframe.interrupts import keep_interrupts
-keep_interrupts()
-thing = Thing()
-def slow(_):
-    lose(signal.SIGINT)
-    time.sleep(10)
-reference = weakref.ref(thing, slow)
-began = time.monotonic()
-try:
-    del thing
-    time.sleep(10)
-except KeyboardInterrupt:
-    print(time.monotonic() - began < 10)
-"""
-    assert python(program, folder=tmp_path) == (0, b"True\n", "")
-
-
-def test_other_exceptions_are_reported_as_before(tmp_path: Path) -> None:
-    program = """
-from cfi2sframe.interrupts import keep_interrupts
-keep_interrupts()
-thing = Thing()
-reference = weakref.ref(thing, lambda _: 1 // 0)
-del thing
-print("on it goes")
-"""
-    done = python(program, folder=tmp_path)
-    assert done[:2] == (0, b"on it goes\n")
-    assert "ZeroDivisionError" in done.err
-
-
 def test_a_worker_of_a_pool_ends(tmp_path: Path) -> None:
     """A worker may finish its item first, but takes no other one."""
     program = """

@@ -16,6 +16,8 @@ from tests.faults.support import BY_NAME, FORMS, TIMEOUT_SECONDS, Faults, Form, 
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.sampled
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 #: A line of a traceback that is in the program, past what the interpreter needs to find its first line.
@@ -47,20 +49,6 @@ def interrupt(form: Form, folder: Path, faults: Faults, moment: str, number: int
 def test_a_signal_at_each_call(folder: Path, faults: Faults, form: Form) -> None:
     for moment in moments(form):
         interrupt(form, folder, faults, moment, signal.SIGTERM)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-@pytest.mark.parametrize("name", ["raw-new", "in-place"])
-def test_another_signal_at_each_call(folder: Path, faults: Faults, name: str, number: signal.Signals) -> None:
-    for moment in moments(BY_NAME[name]):
-        interrupt(BY_NAME[name], folder, faults, moment, number)
-
-
-@pytest.mark.parametrize("name", ["raw", "copy-new", "in-place"])
-def test_a_signal_at_each_call_where_files_have_names(folder: Path, faults: Faults, name: str) -> None:
-    form = BY_NAME[name]
-    for moment in moments(form, is_named=True):
-        interrupt(form, folder, faults, moment, signal.SIGTERM, NO_UNNAMED)
 
 
 @pytest.mark.parametrize("name", ["raw-new", "in-place"])
@@ -138,9 +126,3 @@ def at_random(form: Form, folder: Path, count: int, numbers: tuple[signal.Signal
 
 def test_signals_at_random_moments(folder: Path) -> None:
     at_random(BY_NAME["in-place"], folder, 10, (*ENDING, signal.SIGKILL))
-
-
-@pytest.mark.slow
-@ALL
-def test_signals_at_many_random_moments(folder: Path, form: Form) -> None:
-    at_random(form, folder, 150, ENDING)

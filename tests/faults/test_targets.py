@@ -64,15 +64,6 @@ def test_a_symbolic_link_in_place(source: Path, words: tuple[str, ...]) -> None:
     assert {path.name for path in folder.iterdir()} == {"in.o", "elsewhere"}
 
 
-def test_a_hard_link_in_place(source: Path) -> None:
-    folder = source.parent
-    os.link(source, folder / "kept.o")
-    done = run(folder, "--in-place", "in.o")
-    warning = "cfi2sframe: in.o: warning: 1 hard link to it that was not named keeps the old file\n"
-    assert done == (0, b"", warning)
-    assert contents(folder) == {"in.o": expected(COPY)["out.o"], "kept.o": DATA}
-
-
 def test_an_output_that_is_a_hard_link(source: Path) -> None:
     """The other name keeps what it had."""
     folder = source.parent
@@ -145,7 +136,6 @@ def test_what_cannot_be_converted_in_place(source: Path, words: tuple[str, ...],
         ("dump", "/dev/zero"),
         ("dump", "-"),
         ("size", "/dev/zero"),
-        ("--in-place", "in.o", "--stamp", "/dev/zero"),
     ],
     ids=" ".join,
 )
@@ -158,42 +148,13 @@ def test_inputs_without_an_end(source: Path, words: tuple[str, ...]) -> None:
     assert set(contents(source.parent)) == {"in.o"}
 
 
-@pytest.mark.parametrize("words", [("@/dev/zero",), ("--in-place", "--files-from", "/dev/zero")], ids=" ".join)
-def test_lists_without_an_end(source: Path, words: tuple[str, ...]) -> None:
-    limits = 'ulimit -v 4000000; exec "$@"'
-    done = run(source.parent, *words, prefix=["sh", "-c", limits, "sh"])
-    assert done.status == 2
-    assert done.err.startswith("cfi2sframe: error: ")
-    assert words[-1] in done.err
-
-
-def test_a_stamp_replaces_nothing_but_files(source: Path) -> None:
-    """A device would become a file; here a FIFO without a writer."""
-    fifo = source.parent / "fifo"
-    os.mkfifo(fifo)
-    done = run(source.parent, "--in-place", "in.o", "--stamp", "fifo")
-    assert done == (3, b"", "cfi2sframe: fifo: error: not a regular file\n")
-    assert stat.S_ISFIFO(fifo.stat().st_mode)
-    assert source.read_bytes() == DATA
-
-
-@pytest.mark.parametrize("option", ["--report", "--stamp"])
-def test_a_converted_file_is_not_overwritten_by_its_report(source: Path, option: str) -> None:
+def test_a_converted_file_is_not_overwritten_by_its_report(source: Path) -> None:
     (source.parent / "link.o").symlink_to("in.o")
     for name in ("in.o", "link.o"):
-        done = run(source.parent, "--in-place", "in.o", option, name)
-        message = f"cfi2sframe: error: {option} {name} would overwrite an input or the output\n"
+        done = run(source.parent, "--in-place", "in.o", "--report", name)
+        message = f"cfi2sframe: error: --report {name} would overwrite an input or the output\n"
         assert done == (2, b"", message)
     assert source.read_bytes() == DATA
-
-
-@pytest.mark.parametrize("emitted", ["raw", "elf"])
-def test_devices_stay_devices(source: Path, emitted: str) -> None:
-    (source.parent / "link").symlink_to("/dev/null")
-    for output in ("/dev/null", "link"):
-        assert run(source.parent, "in.o", "-o", output, "--emit", emitted) == (0, b"", "")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert (source.parent / "link").is_symlink()
 
 
 def test_a_fifo(source: Path) -> None:
@@ -206,33 +167,6 @@ def test_a_fifo(source: Path) -> None:
     reader.join(TIMEOUT_SECONDS)
     assert read == [expected(RAW)["out.sframe"]]
     assert stat.S_ISFIFO(fifo.stat().st_mode)
-
-
-def test_a_fifo_whose_reader_leaves(source: Path) -> None:
-    """More than a pipe holds is written to it."""
-    fifo = source.parent / "fifo"
-    os.mkfifo(fifo)
-    source.write_bytes(DATA + bytes(1 << 18))
-
-    def leave() -> None:
-        with fifo.open("rb") as file:
-            file.read(1)
-
-    reader = threading.Thread(target=leave)
-    reader.start()
-    assert run(source.parent, "in.o", "-o", "fifo", "--emit", "elf") == (141, b"", "")
-    reader.join(TIMEOUT_SECONDS)
-    assert stat.S_ISFIFO(fifo.stat().st_mode)
-
-
-def test_a_dangling_symbolic_link(source: Path) -> None:
-    """The target of the link is created."""
-    folder = source.parent
-    (folder / "link").symlink_to("made")
-    assert run(folder, "in.o", "-o", "link", "--emit", "elf") == (0, b"", "")
-    assert (folder / "link").is_symlink()
-    assert not (folder / "made").is_symlink()
-    assert (folder / "made").read_bytes() == expected(COPY)["out.o"]
 
 
 # Names
@@ -269,14 +203,6 @@ def test_odd_names(folder: Path, name: bytes) -> None:
         assert set(os.listdir(os.fsencode(folder))) == {name, b"other.o"}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_odd_names_in_a_list(folder: Path, name: bytes) -> None:
-    Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_bytes(DATA)
-    (folder / "list").write_bytes(b"./" + name + b"\0")
-    assert run(folder, "--in-place", "--files-from", "list") == (0, b"", "")
-    assert sorted(contents(folder).values()) == sorted([expected(COPY)["out.o"], b"./" + name + b"\0"])
-
-
 # Attributes
 
 
@@ -307,17 +233,6 @@ def test_access_control_lists_and_other_attributes(source: Path, words: tuple[st
     assert written.stat().st_mode == mode
 
 
-def test_a_lost_access_control_list_gives_the_group_nothing(source: Path, faults: Faults) -> None:
-    """The group's bits are the list's mask: on their own they would let the group write, which could only read."""
-    try:
-        os.setxattr(source, "system.posix_acl_access", access_list(12345))
-    except OSError as error:
-        pytest.skip(f"no access control lists here: {error}")
-    assert run(source.parent, "--in-place", "in.o", variables=faults.of("fsetxattr:error:95")) == (0, b"", "")
-    assert faults.mark.exists()
-    assert stat.S_IMODE(source.stat().st_mode) == 0o700
-
-
 @pytest.mark.parametrize("name", ["security.ima", "security.evm"])
 @pytest.mark.parametrize(
     ("words", "written"), [(("--in-place", "in.o"), "in.o"), (("in.o", "-o", "out.o"), "out.o")], ids=["in place", "-o"]
@@ -338,13 +253,6 @@ def test_a_signature_of_the_old_bytes_is_named(source: Path, name: str, words: t
     assert run(folder, "in.o", "-o", "out.sframe") == (0, b"", "")
     assert name not in os.listxattr(folder / "out.sframe")
     assert run(folder, "remove", "--in-place", written) == (0, b"", warning.replace("in.o", written))
-
-
-def test_raw_bytes_inherit_no_set_user_id_bit(source: Path) -> None:
-    (source.parent / "out.sframe").write_bytes(OLD)
-    (source.parent / "out.sframe").chmod(0o6755)
-    assert run(source.parent, "in.o", "-o", "out.sframe") == (0, b"", "")
-    assert stat.S_IMODE((source.parent / "out.sframe").stat().st_mode) == 0o755
 
 
 def test_an_owner_that_cannot_be_kept_loses_its_set_id_bits(source: Path, faults: Faults) -> None:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
 
 VERSIONS: Final = (1, 2, 3)
-#: As bits of an input choose them: the first is what most of the kept ones stand for.
-LEVELS: Final[tuple[Level, ...]] = (1, 2, "s", 0)
+#: As two bits of an input choose them, 2 twice: the first is what most of the kept ones stand for.
+LEVELS: Final[tuple[Level, ...]] = (1, 2, 2, 0)
 #: Looking up is checked at so many functions and addresses of each; decoding, at all of them.
 _FUNCTION_COUNT: Final = 32
 _PC_COUNT: Final = 8

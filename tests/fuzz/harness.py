@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A folder of inputs in `CORPUS` and a module in this package each.
 TARGETS: Final = (
-    *("elf", "cfi", "gopclntab", "lowering", "sframe", "verification", "linked", "object", "remove", "core"),
-    *("demangle", "package", "list", "command", "code", "derive"),
+    *("elf", "cfi", "gopclntab", "sframe", "verification", "linked", "object", "remove", "core"),
+    *("demangle", "archive", "list", "command", "derive"),
 )
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16

@@ -46,7 +46,6 @@ WAYS: Final = (
     "trace {in}",
     "trace --json {in}",
     "--in-place --files-from {in} --skip-non-elf -j 1",
-    "--check @{in}",
 )
 _STATUSES: Final = (0, 1, 2, 3, 4)
 #: Where options are expected, the usage goes to standard error, too.
@@ -93,7 +92,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for number, way in enumerate(WAYS):
         arch = (AMD64, AARCH64_LE, S390X)[number % 3]
         content = make.linked_file(arch)
-        if "@{in}" in way or "--files-from" in way:
+        if "--files-from" in way:
             content = b"in\n"
         elif number % 2:
             content = make.small_object(arch)

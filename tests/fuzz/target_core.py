@@ -56,7 +56,7 @@ def run(data: bytes) -> None:
     with open(where.core, "wb") as file:
         file.write(data)
     try:
-        traced = trace_core(where.core, store=FileStore(where.root), limit=LIMIT, with_cfi_registers=len(data) % 2 == 1)
+        traced = trace_core(where.core, store=FileStore(where.root), limit=LIMIT)
     except Cfi2SFrameError:
         return
     for thread in traced.threads:

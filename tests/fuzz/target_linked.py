@@ -40,7 +40,7 @@ def rewrite(data: bytes, *, are_objects: bool) -> None:
     rewritten = load(once)
     again = None
     try:
-        again = _put_in(convert(rewritten, Options(version=2, level="s")))
+        again = _put_in(convert(rewritten, Options(version=2)))
     except RequestError:
         # Sections may be too far apart for 32 bits.
         pass

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: The files by the ABI that a section names in its header; others are verified against the first.
 _ARCHES: Final[tuple[Arch, ...]] = (AMD64, AARCH64_LE, S390X)
 _ABI_OFFSET: Final = 4
-LEVELS: Final[tuple[Level, ...]] = (0, 1, 2, "s")
+LEVELS: Final[tuple[Level, ...]] = (0, 1, 2)
 
 
 def run(data: bytes) -> None:

@@ -47,6 +47,7 @@ def test_inputs_raise_nothing_and_cost_little(name: str) -> None:
             raise AssertionError(f"{name}/{path.name}: {error}") from error
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "path"),
     [each for each in every_input() if each[1].name.startswith((FINDING_PREFIX, "seed-"))],

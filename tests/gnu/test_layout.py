@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The predicted section of GNU as and ld has the size of the real one, to the byte, and its look-ups the same cost.
+"""The predicted section of GNU as and ld has the size of the real one, to the byte.
 
 Sources with `.eh_frame` in bytes are left out, and those that write plain instructions with `.cfi_escape`: in an
 object such an instruction looks like that of a directive, but the assembler treats them differently.
@@ -8,7 +8,6 @@ object such an instruction looks like that of a directive, but the assembler tre
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
@@ -18,9 +17,7 @@ import pytest
 from cfi2sframe import load
 from cfi2sframe.errors import InputError
 from cfi2sframe.report.size.measure import measure
-from cfi2sframe.sframe.decode import decode_section
-from cfi2sframe.sframe.lookup_cost import lookup_cost
-from cfi2sframe.sframe.model import FunctionBody
+from tests.support.needs import need
 from tests.support.oracle.tools import BinutilsVersion, Target
 
 if TYPE_CHECKING:
@@ -65,9 +62,7 @@ def _run(*command: str | Path) -> None:
 def _assembly(source: Path, target: Target, directory: Path) -> Path:
     if source.suffix == ".s":
         return source
-    compiler = shutil.which(COMPILERS[target])
-    if compiler is None:
-        pytest.skip(f"no {COMPILERS[target]}")
+    compiler = need(COMPILERS[target])
     build = re.search(r"Build: \S+ (.*)-c", source.read_text())
     options = build[1].split() if build else ["-O2", "-fPIC"]
     assembly = directory / (source.name + ".s")
@@ -87,19 +82,6 @@ def _real_size(image: ElfImage) -> int:
     """The bytes of all sections: an object has one for each section group, which ld makes into one with one header."""
     sizes = [section.size for section in image.sections if section.name == ".sframe"]
     return sum(sizes) - 28 * (len(sizes) - 1) if sizes else 0
-
-
-def _check_costs(predicted: SectionSizes, image: ElfImage) -> None:
-    """The rows walked for all code are those of the real section, as this project's decoder reads it."""
-    section = image.sframe_section
-    assert section is not None
-    decoded = decode_section(image.section_bytes(section), section.vaddr, is_object=image.is_relocatable)
-    sizes = [function.size for function in decoded.functions]
-    bodies = [
-        FunctionBody(tuple(row.row.start_delta for row in function.rows), (), repeat_size=function.repeat_size)
-        for function in decoded.functions
-    ]
-    assert predicted.lookup_cost == lookup_cost(sizes, bodies)
 
 
 def _predicted(image: ElfImage, version: int) -> SectionSizes:
@@ -131,80 +113,6 @@ def test_objects(
         return
     # Without functions older assemblers write a header, or nothing at all.
     assert layout.size == _real_size(image) or (not layout.function_count and not _real_size(image))
-    if len(list(image.sections_named(".sframe"))) == 1:
-        _check_costs(layout, image)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("size", [255, 256, 65535, 65536])
-def test_fre_type_follows_the_function_size(
-    size: int, version: BinutilsVersion, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
-    source = tmp_path / "source.s"
-    source.write_text(f".cfi_startproc\nnop\n.cfi_def_cfa_offset 16\n.skip {size - 1}\n.cfi_endproc\n")
-    made = tmp_path / "made.o"
-    _run(binutils(version).tool("as"), "--gsframe", source, "-o", made)
-    image = load(made)
-    assert _predicted(image, VERSIONS[version]).size == _real_size(image)
-
-
-DIRECTIVES: Final = {
-    "cfa in r10": ".cfi_def_cfa r10, 0",
-    "cfa in r10, far": ".cfi_def_cfa r10, 400",
-    "cfa in xmm16": ".cfi_def_cfa 67, 8",
-    "cfa expression": ".cfi_escape 0xf,3,0x76,0x78,6",
-    "long cfa expression": ".cfi_escape 0xf,4,0x76,0xf8,0x7e,6",
-    "fp expression": ".cfi_escape 0x10,6,2,0x76,0x78",
-    "fp expression on rsp": ".cfi_escape 0x10,6,2,0x77,0x8",
-    "other expression": ".cfi_escape 0x10,3,2,0x76,0x70",
-    "long expression": ".cfi_escape 0x10,3,3,0x76,0x80,0x7f",
-    "ra in register": ".cfi_register rip, rdx",
-    "fp in register": ".cfi_register rbp, r11",
-    "sp in register": ".cfi_register rsp, rbx",
-    "ra elsewhere": ".cfi_offset rip, -16",
-    "ra far away": ".cfi_offset rip, -1600",
-    "args size": ".cfi_escape 0x2e,0x10",
-    "no args": ".cfi_escape 0x2e,0",
-    "undefined rbx": ".cfi_undefined rbx",
-    "undefined ra": ".cfi_undefined rip",
-    "same fp": ".cfi_same_value rbp",
-    "restore fp": ".cfi_restore rbp",
-    "val_offset sp": ".cfi_val_offset rsp, 0",
-    "val_offset sp, other": ".cfi_val_offset rsp, 8",
-    "val_offset rbx": ".cfi_val_offset rbx, 8",
-    "edge of a byte": ".cfi_def_cfa_offset 128",
-    "lower edge of a byte": ".cfi_def_cfa_offset -128",
-    "fp at the lower edge": ".cfi_offset rbp, -128",
-    "fp at the lower edge of two bytes": ".cfi_offset rbp, -32768",
-    "edge of two bytes": ".cfi_def_cfa_offset 32768",
-}
-FOLLOWERS: Final = {
-    "nothing": "",
-    "another register": "nop\n.cfi_offset rbx, -24",
-    "restored state": "nop\n.cfi_restore_state",
-    "a wide fp": "nop\n.cfi_offset rbp, -304",
-    "a wide cfa": "nop\n.cfi_def_cfa_offset 300",
-    "restored fp": "nop\n.cfi_restore rbp",
-}
-
-
-@pytest.mark.parametrize("version", ["2.44", "newest"])
-@pytest.mark.parametrize("directive", DIRECTIVES)
-@pytest.mark.parametrize("follower", FOLLOWERS)
-def test_directives(
-    directive: str,
-    follower: str,
-    version: BinutilsVersion,
-    binutils: Callable[[BinutilsVersion], Binutils],
-    tmp_path: Path,
-) -> None:
-    source = tmp_path / "source.s"
-    lines = ("nop", ".cfi_def_cfa_offset 16", "nop", ".cfi_remember_state", DIRECTIVES[directive], FOLLOWERS[follower])
-    source.write_text("\n".join((".cfi_startproc", *lines, "nop", ".cfi_endproc", "")))
-    made = tmp_path / "made.o"
-    _run(binutils(version).tool("as"), "--gsframe", source, "-o", made)
-    image = load(made)
-    assert _predicted(image, VERSIONS[version]).size == _real_size(image)
 
 
 CALLS: Final = 18
@@ -246,9 +154,7 @@ def test_linked_files(
     """The linker adds functions for its PLT sections, whose FRE type follows the section's size."""
     tools = binutils(version)
     assembler, linker = _tool(tools, "as", target), _tool(tools, "ld", target)
-    compiler = shutil.which(COMPILERS[target])
-    if compiler is None:
-        pytest.skip(f"no {COMPILERS[target]}")
+    compiler = need(COMPILERS[target])
     source, assembly, made, linked = (tmp_path / name for name in ("a.c", "a.s", "a.o", "a.so"))
     source.write_text(_program(target, call_count))
     _run(compiler, "-O2", "-fPIC", *options, "-S", source, "-o", assembly)
@@ -262,32 +168,6 @@ def test_linked_files(
     assert _real_size(image) > 28
     predicted = _predicted(image, VERSIONS[version])
     assert predicted.size == _real_size(image)
-    if version != "2.40":
-        # Version 1 has no field for the size of a block.
-        _check_costs(predicted, image)
-
-
-@pytest.mark.parametrize("version", ["2.44", "newest"])
-def test_all_sources_in_one_program(
-    version: BinutilsVersion, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
-    """Objects of compiled sources, C++ with exceptions among them, linked together: discarded groups and all."""
-    tools = binutils(version)
-    objects = []
-    for number, (target, name) in enumerate(CASES):
-        if target != "amd64" or not name.endswith((".c", ".cc")):
-            continue
-        made = tmp_path / f"{number}.o"
-        _run(tools.tool("as"), "--gsframe", _assembly(SOURCES / target / name, target, tmp_path), "-o", made)
-        objects.append(made)
-    linked = tmp_path / "all.out"
-    _run(tools.tool("ld"), "--unresolved-symbols=ignore-all", "-z", "muldefs", *objects, "-o", linked)
-    image = load(linked)
-    layout = _predicted(image, VERSIONS[version])
-    assert len(objects) > 5
-    assert layout.function_count > 20
-    assert layout.size == _real_size(image)
-    _check_costs(layout, image)
 
 
 @pytest.mark.parametrize("version", ["2.44", "newest"])

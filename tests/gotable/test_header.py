@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from cfi2sframe import Options, load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import convert_image
-from cfi2sframe.errors import CfiError, InputError, RequestError, UnfitError
+from cfi2sframe.errors import CfiError, RequestError, UnfitError
 from cfi2sframe.gotable.header import HEADER_SIZE, find_table
 from tests.support import cfi_asm as asm
 from tests.support.go_table import GO_1_18, GO_1_20, MODULE_VADDR, TABLE_VADDR, GoFunction, GoTable, go_file
@@ -129,21 +128,3 @@ def test_every_truncation_is_refused() -> None:
     for size in range(HEADER_SIZE, functab_end):
         with pytest.raises(CfiError, match=r"leaves the (table|section)"):
             table_of(go_file(AMD64, whole[:size]))
-
-
-@pytest.mark.parametrize(("offset", "code", "value"), [(4, "H", 1), (6, "B", 2), (7, "B", 4)])
-def test_the_header_of_another_machine(offset: int, code: str, value: int) -> None:
-    data = bytearray(GoTable((MAIN,), 32).assemble(AMD64))
-    struct.pack_into("<" + code, data, offset, value)
-    with pytest.raises(CfiError, match="not one of this machine"):
-        table_of(go_file(AMD64, bytes(data)))
-
-
-@pytest.mark.parametrize("field", range(8))
-def test_any_number_in_the_header(field: int) -> None:
-    """Nothing but the package's own errors, and no memory for what a number claims."""
-    for value in (0, 1, 71, 72, 1 << 31, (1 << 61) + 1, (1 << 64) - 1):
-        data = bytearray(GoTable((MAIN,), 32).assemble(AMD64))
-        struct.pack_into("<Q", data, 8 + 8 * field, value)
-        with contextlib.suppress(InputError):
-            convert_image(load(go_file(AMD64, bytes(data))))

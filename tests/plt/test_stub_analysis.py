@@ -7,21 +7,19 @@ import random
 import struct
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RaSigning, RegisterOffset
+from cfi2sframe.dwarf.rules import CfaExpression
 from cfi2sframe.elf.constants import SHF_ALLOC, SHF_EXECINSTR
-from cfi2sframe.plt.block_decoder import BlockDecoder
 from cfi2sframe.plt.scan_records import CfiSpan
 from cfi2sframe.plt.scan_stubs import scan_stubs
 from cfi2sframe.plt.stub_reasons import StubReason
 from tests.support import elf_asm
 from tests.support.stubs import handmade
-from tests.support.stubs.emulate import measure
 from tests.support.stubs.handmade import (
     EVERYWHERE,
     GOT_VADDR,
@@ -40,7 +38,6 @@ from tests.support.stubs.handmade import (
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.scan_records import StubScan
     from cfi2sframe.plt.stub_reasons import StubSkip
@@ -72,87 +69,12 @@ def test_lazy_stubs_and_their_first_block() -> None:
     assert not scan.left_out
 
 
-class BndKind(NamedTuple):
-    """Stubs whose jumps have a bnd prefix: the bytes before the number, after the jump, and in .plt.bnd."""
-
-    before: bytes
-    after: bytes
-    second: tuple[bytes, bytes]
-
-
-NOP_5: Final = b"\x0f\x1f\x44\x00\x00"
-BND_KINDS: Final = {
-    "bnd": BndKind(b"", NOP_5, (b"\xf2\xff\x25", b"\x90")),
-    "ibt": BndKind(b"\xf3\x0f\x1e\xfa", b"\x90", (b"\xf3\x0f\x1e\xfa\xf2\xff\x25", NOP_5)),
-}
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("kind", BND_KINDS.values(), ids=BND_KINDS)
-def test_stubs_with_bnd_prefixes(kind: BndKind) -> None:
-    pushed_at = len(kind.before) + 5
-    plt = push_and_leave(b"\xf2")
-    for number in range(2):
-        jump = b"\xf2\xe9" + rel32(-16 * (number + 1) - pushed_at - 6)
-        plt += kind.before + b"\x68" + rel32(number) + jump + kind.after
-    second = kind.second[0] + rel32(0x3000) + kind.second[1]
-    second_vaddr = PLT_VADDR + 0x100
-    image = file_with((".plt", PLT_VADDR, plt), (".plt.bnd", second_vaddr, second * 2), got=bytes(64))
-    scan = scan_stubs(image, 3, no_cfi)
-    assert not scan.left_out
-    assert summary(scan.functions) == [
-        (PLT_VADDR, 16, 0, FIRST_ROWS),
-        (PLT_VADDR + 16, 32, 16, [(0, 8), (pushed_at, 16)]),
-        (second_vaddr, 2 * len(second), len(second), [(0, 8)]),
-    ]
-    ranges = [range(f.start_vaddr, f.start_vaddr + f.size) for f in scan.functions]
-    starts = [PLT_VADDR + 16, PLT_VADDR + 32, second_vaddr, second_vaddr + len(second)]
-    measured = measure(image, ranges, starts)
-    assert len(measured) >= 8
-    assert {pc: set(m.depths) for pc, m in measured.items()} == {pc: {depth_at(scan.functions, pc)} for pc in measured}
-
-
-def test_a_first_block_is_known_from_stubs_of_another_section() -> None:
-    # lld's .iplt jumps to the first block in .plt.
-    scan = _scan((".plt", PLT_VADDR, push_and_leave()), (".iplt", PLT_VADDR + 16, lazy_stub(0, 16) + lazy_stub(1, 32)))
-    assert summary(scan.functions) == [(PLT_VADDR, 16, 16, FIRST_ROWS), (PLT_VADDR + 16, 32, 16, LAZY_ROWS)]
-
-
 def test_rows_of_blocks_off_their_size_start_with_an_aligned_address() -> None:
     start = PLT_VADDR + 8
     scan = _scan((".plt", start, b"".join(lazy_stub(n, 16 * (n + 1)) for n in range(3))))
     # The stubs jump out of the section, which is nothing to them.
     assert summary(scan.functions) == [(start, 8, 0, [(0, 8)]), (start + 8, 40, 16, [(0, 8), (3, 16), (8, 8)])]
     assert [depth_at(scan.functions, start + d) for d in range(48)] == ([8] * 11 + [16] * 5) * 3
-
-
-def test_pops_and_steps_of_sp_are_followed() -> None:
-    # push rax; sub rsp, 16; add rsp, 16; pop rax; jmp *rax
-    block = b"\x50\x48\x83\xec\x10\x48\x83\xc4\x10\x58\xff\xe0" + b"\xcc" * 4
-    scan = _plt(block * 2)
-    assert summary(scan.functions) == [(PLT_VADDR, 32, 16, [(0, 8), (1, 16), (5, 32), (9, 16), (10, 8)])]
-
-
-def test_a_call_that_does_not_come_back() -> None:
-    # As lld's eager retpolines: the thunk's return address is overwritten with the function's before `ret`.
-    thunk = b"\xe8" + rel32(11) + b"\xf3\x90\x0f\xae\xe8\xeb\xf9" + b"\xcc" * 4
-    thunk += b"\x4c\x89\x1c\x24\xc3" + b"\xcc" * 11
-    stubs = b"".join(b"\x4c\x8b\x1d" + rel32(0x3000) + b"\xe9" + rel32(-16 * n - 12) + b"\xcc" * 4 for n in range(2, 5))
-    scan = _plt(thunk + stubs)
-    assert summary(scan.functions) == [(PLT_VADDR, 32, 0, [(0, 8), (16, 16)]), (PLT_VADDR + 32, 48, 16, [(0, 8)])]
-
-
-def test_a_call_that_comes_back() -> None:
-    # call +7; jmp *rax; 5 * int3; then push rax; pop rax; ret
-    block = b"\xe8" + rel32(7) + b"\xff\xe0" + b"\xcc" * 5 + b"\x50\x58\xc3\xcc"
-    scan = _plt(block * 2)
-    assert [depth_at(scan.functions, PLT_VADDR + d) for d in range(32)] == ([8] * 12 + [16, 24, 16, 16]) * 2
-
-
-def test_stubs_of_several_kinds_are_several_functions() -> None:
-    other = b"\xf3\x0f\x1e\xfa\xff\x25" + rel32(0x3000) + b"\xcc" * 6
-    scan = _plt(lazy_stubs(2) + other * 2)
-    assert [f[1:] for f in summary(scan.functions)] == [(16, 0, FIRST_ROWS), (32, 16, LAZY_ROWS), (32, 16, [(0, 8)])]
 
 
 def test_objects_have_no_stubs_and_no_capstone_is_imported() -> None:
@@ -207,20 +129,6 @@ def _only(scan: StubScan) -> StubSkip:
     return skip
 
 
-def test_random_bytes_are_left_out() -> None:
-    generator = random.Random(3)  # noqa: S311
-    for size in (16, 64, 256, 1024):
-        skip = _only(_plt(generator.randbytes(size)))
-        assert (skip.start_vaddr, skip.size, skip.section_name) == (PLT_VADDR, size, ".plt")
-        assert skip.reason in (StubReason.UNKNOWN_INSTRUCTION, StubReason.NO_INSTRUCTION)
-
-
-def test_entries_of_mixed_length_are_left_out() -> None:
-    stubs = [lazy_stub(n, 16) for n in range(5)]
-    skip = _only(_plt(got_stub() + stubs[0] + got_stub() * 3 + b"".join(stubs[1:]) + got_stub()))
-    assert skip.reason is StubReason.MIXED_BLOCKS
-
-
 @pytest.mark.parametrize(
     ("code", "text"),
     [
@@ -249,18 +157,6 @@ def test_an_unknown_instruction_is_named(code: bytes, text: str) -> None:
     assert skip.detail.replace("call 4", "call 6") == f"{text} at 0x{PLT_VADDR:x}"
 
 
-def test_a_damaged_stub_among_others_is_left_out_alone() -> None:
-    data = bytearray(lazy_stubs(8))
-    data[16 * 4 : 16 * 5] = b"\x06" * 16
-    scan = _plt(bytes(data))
-    assert _reasons(scan) == [(PLT_VADDR + 64, 16, StubReason.NO_INSTRUCTION)]
-    assert summary(scan.functions) == [
-        (PLT_VADDR, 16, 0, FIRST_ROWS),
-        (PLT_VADDR + 16, 48, 16, LAZY_ROWS),
-        (PLT_VADDR + 80, 64, 16, LAZY_ROWS),
-    ]
-
-
 def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
     # The second stub's jump leads past the first block's push.
     plt = lazy_stubs(1) + lazy_stub(1, 32)[:-4] + rel32(-32 - 16 + 6)
@@ -268,24 +164,6 @@ def test_code_that_is_reached_with_two_depths_is_left_out() -> None:
     assert StubReason.DEPTH_CONFLICT in {skip.reason for skip in scan.left_out}
     assert depth_at(scan.functions, PLT_VADDR) == 16
     assert depth_at(scan.functions, PLT_VADDR + 6) is None
-
-
-def test_a_run_of_stubs_that_others_jump_to_is_still_called_from_outside() -> None:
-    called = b"\xf3\x0f\x1e\xfa\xff\x25" + rel32(0x3000) + b"\xcc" * 6
-    scan = _plt(called * 2 + b"".join(lazy_stub(n, 16 * (n + 2)) for n in range(2)))
-    assert _reasons(scan) == [(PLT_VADDR, 32, StubReason.DEPTH_CONFLICT)]
-    assert summary(scan.functions) == [(PLT_VADDR + 32, 32, 16, LAZY_ROWS)]
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_stubs_that_jump_to_the_first_of_them_are_left_out(count: int) -> None:
-    # Its first instruction is reached by calls, and with one word more by the jumps.
-    scan = _plt(b"".join(lazy_stub(n, 16 * n) for n in range(count)))
-    (skip,) = scan.left_out
-    assert (skip.start_vaddr, skip.reason) == (PLT_VADDR, StubReason.DEPTH_CONFLICT)
-    assert all(depth_at(scan.functions, PLT_VADDR + d) is None for d in range(6))
-    # A run of stubs is left out as a whole.
-    assert bool(scan.functions) is (count == 1)
 
 
 @pytest.mark.parametrize(
@@ -301,24 +179,6 @@ def test_stubs_that_jump_to_the_first_of_them_are_left_out(count: int) -> None:
 def test_blocks_that_make_no_sense_are_left_out(block: bytes, reason: StubReason) -> None:
     skip = _only(_plt(block * 2))
     assert (skip.reason, skip.size) == (reason, 16)
-
-
-def test_a_section_without_its_bytes_is_left_out() -> None:
-    image = file_with((".plt", PLT_VADDR, lazy_stubs(2)))
-    data = bytearray(bytes(image.data))
-    offset = int.from_bytes(data[40:48], "little") + 64 + 24
-    data[offset : offset + 8] = (1 << 40).to_bytes(8, "little")
-    assert _only(scan_stubs(load(bytes(data), "cut"), 3, no_cfi)).reason is StubReason.NOT_IN_FILE
-
-
-def test_overlapping_sections_are_left_out() -> None:
-    image = file_with((".plt", PLT_VADDR, lazy_stubs(2)), (".plt.got", PLT_VADDR + 0x1000, got_stub()))
-    data = bytearray(bytes(image.data))
-    offset = int.from_bytes(data[40:48], "little") + 128 + 16
-    data[offset : offset + 8] = (PLT_VADDR + 8).to_bytes(8, "little")
-    scan = scan_stubs(load(bytes(data), "overlap"), 3, no_cfi)
-    assert _reasons(scan) == [(PLT_VADDR + 8, 8, StubReason.OVERLAP)]
-    assert len(scan.functions) == 2
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -365,45 +225,6 @@ def test_cfi_that_differs_at_one_byte_of_each_block_leaves_the_stubs_out(thresho
     assert _reasons(scan) == [(PLT_VADDR + 16, 80, StubReason.CFI_DIFFERS)]
 
 
-def test_cfi_that_differs_in_the_last_block_alone_leaves_the_stubs_out() -> None:
-    last = PLT_VADDR + 16 + 64
-
-    def cfi_at(pc: int) -> CfiSpan:
-        return CfiSpan(last, None) if pc < last else CfiSpan(EVERYWHERE, sp_plus(8))
-
-    scan = scan_stubs(file_with((".plt", PLT_VADDR, lazy_stubs(5))), 3, cfi_at)
-    (skip,) = scan.left_out
-    assert skip.reason is StubReason.CFI_DIFFERS
-    assert skip.detail == f"CFI has CFA=SP+8, the code SP+16 at 0x{last + 11:x}"
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        sp_plus(8)._replace(ra=AtCfa(-16)),
-        sp_plus(8)._replace(ra=NoRule.UNSPECIFIED),
-        sp_plus(8)._replace(fp=AtCfa(-16)),
-        sp_plus(8)._replace(signing=RaSigning.SIGNED),
-        handmade.row_state(RegisterOffset(6, 8)),
-    ],
-)
-def test_cfi_that_has_other_rules_leaves_the_stubs_out(state: RowState) -> None:
-    image = file_with((".plt.got", PLT_VADDR, got_stub() * 2))
-    assert scan_stubs(image, 3, lambda _: CfiSpan(EVERYWHERE, sp_plus(8))).functions
-    scan = scan_stubs(image, 3, lambda _: CfiSpan(EVERYWHERE, state))
-    assert _reasons(scan) == [(PLT_VADDR, 16, StubReason.CFI_DIFFERS)]
-
-
-def test_an_expression_without_a_value_leaves_the_stubs_out() -> None:
-    expression = CfaExpression(bytes.fromhex("770806"))  # breg7 8; deref
-
-    def cfi_at(_pc: int) -> CfiSpan:
-        return CfiSpan(EVERYWHERE, handmade.row_state(expression))
-
-    scan = scan_stubs(file_with((".plt.got", PLT_VADDR, got_stub() * 2)), 3, cfi_at)
-    assert _reasons(scan) == [(PLT_VADDR, 16, StubReason.CFI_EXPRESSION)]
-
-
 # Version 1
 
 
@@ -435,20 +256,6 @@ def test_version_1_is_right_wherever_it_is_used(pushed_at: int, start: int) -> N
 # Cost
 
 
-def test_ten_thousand_stubs_are_decided_on_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded = []
-    original = BlockDecoder.block
-
-    def block(self: BlockDecoder, data: bytes) -> object:
-        decoded.append(data)
-        return original(self, data)
-
-    monkeypatch.setattr(BlockDecoder, "block", block)
-    scan = _lazy_cfi(file_with((".plt", PLT_VADDR, lazy_stubs(10_000))))
-    assert summary(scan.functions)[1] == (PLT_VADDR + 16, 160_000, 16, LAZY_ROWS)
-    assert len(set(decoded)) < 50
-
-
 # Files without section headers
 
 
@@ -473,24 +280,6 @@ def test_slots_of_lazy_binding_lead_to_the_stubs() -> None:
     scan = scan_stubs(image, 3, no_cfi)
     assert summary(scan.functions) == [(PLT_VADDR, 16, 0, FIRST_ROWS), (PLT_VADDR + 16, 48, 16, LAZY_ROWS)]
     assert not scan.left_out
-
-
-def test_a_first_block_and_a_single_stub_are_kept_apart() -> None:
-    more = b"\xff\x25" + rel32(GOT_VADDR - (PLT_VADDR + 32) - 6) + b"\x66\x90"
-    scan = scan_stubs(_bare(push_and_leave() + _stub_of_slot(0), [PLT_VADDR + 22], more=more), 3, no_cfi)
-    assert summary(scan.functions) == [
-        (PLT_VADDR, 16, 0, FIRST_ROWS),
-        (PLT_VADDR + 16, 16, 16, LAZY_ROWS),
-        (PLT_VADDR + 32, 8, 8, [(0, 8)]),
-    ]
-
-
-def test_stubs_end_where_blocks_read_no_slot() -> None:
-    plt = push_and_leave() + b"".join(_stub_of_slot(n) for n in range(2))
-    # A function that looks like a stub but leads elsewhere.
-    other = b"\xff\x25" + rel32(0x5000) + b"\x68" + rel32(9) + b"\xe9" + rel32(0x100)
-    scan = scan_stubs(_bare(plt, [PLT_VADDR + 16 * (n + 1) + 6 for n in range(2)], more=other), 3, no_cfi)
-    assert [(f.start_vaddr, f.size) for f in scan.functions] == [(PLT_VADDR, 16), (PLT_VADDR + 16, 32)]
 
 
 def test_cfi_that_depends_on_the_pc_leads_to_the_stubs() -> None:
@@ -521,14 +310,6 @@ def test_aarch64_stubs_and_their_first_block(arch: Arch) -> None:
     saved = scan.functions[0].body.rows[1].state.ra
     assert saved is not None
     assert (saved.register, saved.offset, saved.deref) == (None, -8, True)
-
-
-@pytest.mark.parametrize("word", [0x910043FF, 0xD63F0220, 0xA9BF7BFD & ~0x3E0 | 0x20, 0x9100021E, 0xD65F03C0])
-def test_unknown_aarch64_instructions_are_left_out(word: int) -> None:
-    # add sp, sp, 16; blr x17; stp with another base; add x30, x16, 0; ret
-    block = struct.pack("<4I", word, 0x90000010, 0xF9400211, 0xD61F0220)
-    image = file_with((".plt", PLT_VADDR, block * 3), arch=AARCH64_LE)
-    assert _only(scan_stubs(image, 3, no_cfi)).reason is StubReason.UNKNOWN_INSTRUCTION
 
 
 S390X_STORE: Final = b"\xe3\x10\xf0\x38\x00\x24"

@@ -42,7 +42,7 @@ def _title(page: str, tmp_path: Path) -> str:
     """Return the title of a page after its scripts have run."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        pytest.skip("no browser; apt install chromium")
+        pytest.skip("no browser is here; get one with: apt-get install chromium")
     (tmp_path / "page.html").write_text(page)
     words = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
     done = subprocess.run(

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.embedded import compile_program
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,8 +39,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def build(linker: str = "bfd", kind: str = "pie", variant: str = "plain", source: str = "program.cpp") -> Path:
         key = (linker, kind, variant, source)
         if key not in built:
-            if linker in ("mold", "lld", "gold") and not shutil.which({"mold": "mold"}.get(linker, f"ld.{linker}")):
-                pytest.skip(f"{linker} is not here")
+            need("g++", f"ld.{linker}")
             path = directory / "-".join([linker, kind, variant, source.split(".", maxsplit=1)[0]])
             compile_program(path, source, [f"-fuse-ld={linker}", *KINDS[kind], *VARIANTS[variant]])
             built[key] = path

@@ -21,9 +21,8 @@ import pytest
 from cfi2sframe import Options, convert, load
 from cfi2sframe.dwarf.rules import AtExpression, InRegister, RegisterOffset, RowState
 from cfi2sframe.emit import check, emit
-from tests.support.emitted import need, run
-from tests.support.known_wrong import expect_failure
-from tests.support.oracle.tools import find_binutils, oracles_directory
+from tests.support.emitted import run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,15 +118,6 @@ def _converter(built: Path, folder: Path, options: Options) -> Callable[[Path], 
 def converted(built: Path, version: int, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
     """`converted(program)`: a converted copy, next to converted copies of its libraries in lib/."""
     return _converter(built, tmp_path_factory.mktemp(f"version{version}"), Options(version=version))
-
-
-@pytest.fixture(scope="session", params=[0, 1, 2, "s"], ids=lambda level: f"O{level}")
-def converted_at(
-    request: pytest.FixtureRequest, built: Path, version: int, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Path], Path]:
-    """As `converted`, at each level."""
-    options = Options(version=version, level=request.param)
-    return _converter(built, tmp_path_factory.mktemp(f"level{request.param}"), options)
 
 
 def _sample(
@@ -295,84 +285,6 @@ def test_every_instruction(
     _check(report, version, LEAST_STEPS)
     # Most of the rest is in ld.so, or (in version 2) below the return code of a handler.
     assert report.summary["equal"] > (2000 if version == 3 else 800)
-
-
-@pytest.mark.slow
-def test_every_instruction_at_each_level(
-    built: Path, converted_at: Callable[[Path], Path], version: int, stepper: tuple[str | Path, ...]
-) -> None:
-    report = _sample(built, converted_at(built / "steps"), expected=run(built / "steps"), runner=stepper)
-    _check(report, version, LEAST_STEPS)
-    assert report.summary["equal"] > (2000 if version == 3 else 800)
-
-
-class Libsframe(NamedTuple):
-    """GNU's reader: its version, and the name of a sampler that reads sections by it."""
-
-    version: str
-    sampler: str
-    reads_version_3: bool
-
-
-@pytest.fixture(scope="session", params=["2.44", "newest"])
-def libsframe(request: pytest.FixtureRequest, built: Path) -> Libsframe:
-    """The libsframe of a binutils version, brought by make oracles."""
-    suite = {"2.44": "trixie", "newest": "sid"}[request.param]
-    root = oracles_directory() / suite / "root" / "usr"
-    found = sorted(root.glob("lib/x86_64-linux-gnu/libsframe.so.?"))
-    if platform.machine() != "x86_64" or not found or not (root / "include" / "sframe-api.h").exists():
-        pytest.skip(f"no libsframe of binutils {request.param} for this machine; fetch it with: make oracles")
-    # Beside it in its own folder is a libc of the same suite, which is not to be met.
-    library = built / found[-1].name
-    shutil.copy2(found[-1], library)
-    sampler = f"sampler_{suite}.so"
-    include: list[str | Path] = ["-isystem", root / "include", f"-Wl,-rpath,{built}"]
-    run("cc", *SHARED, *include, "-o", built / sampler, *SAMPLER, CONSUMER / "libsframe_section.c", library)
-    return Libsframe(find_binutils(request.param).version, sampler, reads_version_3=suite == "sid")
-
-
-#: libsframe 2.44 does not know that starts may count from their own fields, nor how to read repeating blocks.
-FOR_LIBSFRAME_2_44 = Options(version=2, errata=0, with_stubs=False)
-
-
-@pytest.mark.parametrize(
-    "name", ["steps", "workload_cc", *(pytest.param(name, marks=pytest.mark.slow) for name in ("workload", "handler"))]
-)
-def test_through_libsframe(
-    built: Path,
-    libsframe: Libsframe,
-    version: int,
-    name: str,
-    request: pytest.FixtureRequest,
-    stepper: tuple[str | Path, ...],
-    tmp_path: Path,
-) -> None:
-    """The same walks with GNU's own reader: functions and rows found, and their fields read, by libsframe."""
-    if libsframe.reads_version_3:
-        program = request.getfixturevalue("converted")(built / name)
-    elif version == 2:
-        program = _converter(built, tmp_path, FOR_LIBSFRAME_2_44)(built / name)
-    else:
-        pytest.skip("libsframe 2.44 does not read version 3")
-    if name == "steps":
-        report = _sample(built, program, expected=run(built / name), runner=stepper, sampler=libsframe.sampler)
-        _check(report, version, LEAST_STEPS)
-    else:
-        report = _sample(built, program, "1", expected=run(built / name, "0"), sampler=libsframe.sampler)
-        _check(report, version, SAMPLES_PER_SECOND)
-    if (name, version) != ("handler", 2):
-        assert report.summary["equal"] > SAMPLES_PER_SECOND / 2
-
-
-def test_older_sections_through_libsframe(
-    built: Path, libsframe: Libsframe, request: pytest.FixtureRequest, stepper: tuple[str | Path, ...], tmp_path: Path
-) -> None:
-    """Starts that count from the section; PLT stubs in repeating blocks, which every call of a library enters."""
-    for case in ("libsframe-repeating-blocks", "libsframe-starts-from-section"):
-        expect_failure(request, case, "libsframe", libsframe.version)
-    program = _converter(built, tmp_path, FOR_LIBSFRAME_2_44._replace(with_stubs=True))(built / "steps")
-    report = _sample(built, program, expected=run(built / "steps"), runner=stepper, sampler=libsframe.sampler)
-    _check(report, 2, LEAST_STEPS)
 
 
 @pytest.mark.parametrize("seconds", SECONDS)

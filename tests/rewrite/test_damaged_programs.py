@@ -14,7 +14,8 @@ from cfi2sframe.elf.constants import SHT_NOTE
 from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
 from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import Cfi2SFrameError
-from tests.support.embedded import need, run, write
+from tests.support.embedded import run, write
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.edits import Splice, apply, ordered
 from cfi2sframe.rewrite.gate import open_linked
-from tests.support.embedded import LARGE, compile_program, embed, need, run, take_out
+from tests.support.embedded import LARGE, compile_program, embed, run, take_out
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_an_insertion_precedes_a_replacement_at_its_offset() -> None:
-    splices = [Splice(2, 2, b"CD"), Splice(2, 0, b"-"), Splice(0, 1, b"A"), Splice(2, 0, b"+")]
-    assert b"".join(apply(b"abcdef", ordered(splices))) == b"Ab-+CDef"
 
 
 def test_two_replacements_of_one_byte_are_refused() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.elf.constants import PT_LOAD, PT_PHDR
+from cfi2sframe.elf.constants import PT_PHDR
 from cfi2sframe.elf.headers import parse_file_header, parse_program_headers
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite import choose, linked
@@ -24,12 +24,12 @@ from tests.support.embedded import (
     compile_program,
     embed,
     mapped,
-    need,
     run,
     sframe,
     take_out,
     write,
 )
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,21 +69,6 @@ def test_runs_and_is_undone(program: Callable[..., Path], tmp_path: Path, linker
     assert take_out(converted.read_bytes()) == original.read_bytes()
 
 
-@pytest.mark.usefixtures("no_other_way")
-@pytest.mark.parametrize("kind", KINDS)
-def test_kernels_before_5_18_find_the_table(program: Callable[..., Path], tmp_path: Path, kind: str) -> None:
-    """They expect it at the same distance from the first segment in memory as in the file."""
-    embed(program("bfd", kind), tmp_path / "converted", LARGE, may_move_table=True)
-    data = (tmp_path / "converted").read_bytes()
-    header = parse_file_header(data)
-    loads = [segment for segment in parse_program_headers(data, header) if segment.type == PT_LOAD]
-    table = header.program_headers_offset
-    taken = loads[0].vaddr - loads[0].file_offset + table
-    holder = next(load for load in loads if load.file_offset <= table < load.file_offset + load.file_size)
-    assert holder is not loads[0]
-    assert taken == holder.vaddr + table - holder.file_offset
-
-
 def test_a_program_without_other_room(tmp_path: Path) -> None:
     """A static program of GNU gold at so low an address that no page fits in front of it."""
     need("ld.gold")
@@ -97,11 +82,6 @@ def test_a_program_without_other_room(tmp_path: Path) -> None:
     assert "strip must have run before" in plan.warnings[0]
     assert run(converted) == run(original)
     assert mapped(converted) == [("main", LARGE, checksum(sframe(LARGE)))]
-
-
-def test_a_better_way_is_taken(program: Callable[..., Path]) -> None:
-    data = program().read_bytes()
-    assert plan_embedding(data, LARGE, may_move_table=True) == plan_embedding(data, LARGE)
 
 
 @pytest.mark.usefixtures("no_other_way")
@@ -149,28 +129,6 @@ def test_survives(
 
 
 @pytest.mark.usefixtures("no_other_way")
-def test_debug_files_and_build_ids(
-    program: Callable[..., Path], binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path
-) -> None:
-    need("gdb", "eu-unstrip", "readelf")
-    original, converted, debug, linked = (
-        program("bfd", "pie", "debug"),
-        *(tmp_path / name for name in ("converted", "program.debug", "linked")),
-    )
-    embed(original, converted, LARGE, may_move_table=True)
-    objcopy = binutils("newest").tool("objcopy")
-    assert run(objcopy, "--only-keep-debug", original, debug).status == 0
-    assert run(objcopy, "--strip-debug", f"--add-gnu-debuglink={debug}", converted, linked).status == 0
-    commands = ["-ex", "break thrower", "-ex", "run", "-ex", "bt 3"]
-    session = run("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", *commands, linked)
-    assert "#0  thrower (depth=" in session.output
-    assert "program.cpp" in session.output
-    assert run("readelf", "-n", converted).output == run("readelf", "-n", original).output
-    ids = [run("eu-unstrip", "-n", "-e", path).output.split()[1] for path in (original, converted)]
-    assert ids[0] == ids[1]
-
-
-@pytest.mark.usefixtures("no_other_way")
 @pytest.mark.parametrize("second", [SMALL, LARGE, 2 * LARGE])
 def test_replacing(program: Callable[..., Path], tmp_path: Path, second: int) -> None:
     original = program("bfd", "pie")
@@ -183,27 +141,3 @@ def test_replacing(program: Callable[..., Path], tmp_path: Path, second: int) ->
     write(tmp_path / "second", rewritten)
     assert run(tmp_path / "second") == run(original)
     assert mapped(tmp_path / "second") == [("main", second, checksum(sframe(second)))]
-
-
-@pytest.mark.usefixtures("no_other_way")
-def test_too_much_bss(tmp_path: Path) -> None:
-    """What .bss has in memory would be zeros in the file."""
-    need("gcc")
-    source, large = tmp_path / "large.c", tmp_path / "large"
-    source.write_text("static char zeroed[1 << 26]; int main(int n, char **v) { return zeroed[n] + !v; }\n")
-    assert run("gcc", "-O0", "-o", large, source).status == 0
-    with pytest.raises(EmbedError, match="zero bytes would be needed"):
-        plan_embedding(large.read_bytes(), LARGE, may_move_table=True)
-
-
-def test_a_library_that_patchelf_grew(program: Callable[..., Path], tmp_path: Path) -> None:
-    """It fills the old place of moved sections with X, which is room for program headers."""
-    need("patchelf")
-    library, grown, converted = (tmp_path / f"{name}.so" for name in ("library", "grown", "converted"))
-    compile_program(library, "library.cpp", ["-shared", "-fPIC"])
-    assert run("patchelf", "--set-rpath", "/opt/" + "x" * 200, "--output", grown, library).status == 0
-    expected = run(program(), grown)
-    plan = embed(grown, converted, LARGE)
-    assert plan.headers[-1] in ("free-entries", "repeated-note", "moved-sections")
-    assert run(program(), converted) == expected
-    assert mapped(program(), converted) == [("converted.so", LARGE, checksum(sframe(LARGE)))]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe.elf.constants import PT_LOAD, PT_NOTE
+from cfi2sframe.elf.constants import PT_LOAD
 from cfi2sframe.elf.headers import parse_headers
 from cfi2sframe.errors import ElfError, EmbedError
 from cfi2sframe.rewrite.edits import apply
-from cfi2sframe.rewrite.front_page import front_page, without_front_page
+from cfi2sframe.rewrite.front_page import front_page
 from cfi2sframe.rewrite.gate import open_linked
-from cfi2sframe.rewrite.linked import plan_embedding, remove_section, self_check, write_embedding
+from cfi2sframe.rewrite.linked import remove_section
 from cfi2sframe.rewrite.reread.front import check_front_page
 from tests.rewrite.test_later_tools import COMMANDS, Command, run_command
 from tests.support.embedded import LARGE, SMALL, checksum, compile_program, embed, mapped, run, sframe, take_out, write
@@ -61,12 +61,6 @@ def static(
     return build
 
 
-def memory(data: bytes) -> list[tuple[int, int, bytes]]:
-    """Address, rights and bytes of each PT_LOAD."""
-    loads = [s for s in parse_headers(data).segments if s.type == PT_LOAD]
-    return [(s.vaddr, s.flags, data[s.file_offset : s.file_offset + s.file_size]) for s in loads]
-
-
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_runs_as_before(static: Callable[..., Path], variant: str, size: int, tmp_path: Path) -> None:
@@ -77,20 +71,6 @@ def test_runs_as_before(static: Callable[..., Path], variant: str, size: int, tm
     assert run(converted) == expected
     assert mapped(converted) == [("main", size, checksum(sframe(size)))]
     assert take_out(converted.read_bytes()) == original.read_bytes()
-
-
-def test_nothing_else_is_elsewhere(static: Callable[..., Path], tmp_path: Path) -> None:
-    """Addresses, rights and bytes of what was mapped; and in front of it, the headers and the build-id."""
-    embed(static(), tmp_path / "converted", LARGE)
-    data = (tmp_path / "converted").read_bytes()
-    before, after = memory(static().read_bytes()), memory(data)
-    assert after[1 : len(before)] == before[1:]
-    (old_vaddr, old_rights, old_bytes), (vaddr, rights, content) = before[0], after[0]
-    assert (vaddr, rights) == (old_vaddr - FIRST_PAGE_SIZE, old_rights)
-    assert content[FIRST_PAGE_SIZE:] == old_bytes
-    notes = [s for s in parse_headers(data).segments if s.type == PT_NOTE]
-    build_id = next(s for s in notes if data[s.file_offset :][8:16] == b"\3\0\0\0GNU\0")
-    assert build_id.file_offset + build_id.file_size <= FIRST_PAGE_SIZE
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
@@ -111,16 +91,6 @@ def test_survives(
     write(tmp_path / "removed", take_out(changed.read_bytes()))
     assert run(tmp_path / "removed") == expected
     assert mapped(tmp_path / "removed") == []
-
-
-def test_a_larger_section_replaces_it(static: Callable[..., Path], tmp_path: Path) -> None:
-    embed(static(), tmp_path / "first", LARGE)
-    data = (tmp_path / "first").read_bytes()
-    plan = plan_embedding(data, 2 * LARGE, replace=True)
-    rewritten = b"".join(write_embedding(data, plan, sframe(2 * LARGE)))
-    self_check(data, rewritten, plan, sframe(2 * LARGE))
-    embed(static(), tmp_path / "direct", 2 * LARGE)
-    assert rewritten == (tmp_path / "direct").read_bytes()
 
 
 def _page_is_possible(tmp_path: Path, name: str, flags: Sequence[str]) -> bool:
@@ -166,48 +136,6 @@ def test_the_re_read_knows_every_byte_of_the_page(pair: tuple[bytes, bytes]) -> 
         changed = bytearray(grown)
         changed[at] ^= 1
         assert _is_refused(original, bytes(changed)), hex(at)
-
-
-def test_the_re_read_knows_what_follows(pair: tuple[bytes, bytes]) -> None:
-    original, grown = pair
-    headers = parse_headers(grown)
-    table = headers.file.section_headers_offset
-    places = [FIRST_PAGE_SIZE, FIRST_PAGE_SIZE + 64, len(grown) - 1, *range(table, table + 64 * 4, 3)]
-    places += [section.file_offset for section in headers.sections if section.is_stored]
-    for at in places:
-        changed = bytearray(grown)
-        changed[at] ^= 0x10
-        assert _is_refused(original, bytes(changed)), hex(at)
-    assert _is_refused(original, grown + bytes(FIRST_PAGE_SIZE))
-    assert _is_refused(original, original)
-    assert _is_refused(grown, original)
-
-
-def test_the_re_read_knows_notes_that_moved_alone(pair: tuple[bytes, bytes]) -> None:
-    """A build-id that no PT_NOTE leads to, and a PT_NOTE that leads to no build-id."""
-    original, grown = pair
-    old, new = parse_headers(original), parse_headers(grown)
-    number = next(i for i, s in enumerate(new.segments) if s.type == PT_NOTE and s.file_offset < FIRST_PAGE_SIZE)
-    entry = old.segments[number]
-    kept = entry._replace(file_offset=entry.file_offset + FIRST_PAGE_SIZE).pack("<")
-    at = 64 + 56 * number
-    assert _is_refused(original, grown[:at] + kept + grown[at + 56 :])
-    index = next(i for i, s in enumerate(new.sections) if s.file_offset == new.segments[number].file_offset)
-    section = old.sections[index]
-    header = section._replace(file_offset=section.file_offset + FIRST_PAGE_SIZE).pack("<")
-    at = new.file.section_headers_offset + 64 * index
-    assert _is_refused(original, grown[:at] + header + grown[at + 64 :])
-
-
-def test_only_such_a_page_is_taken_away(pair: tuple[bytes, bytes]) -> None:
-    """Whatever else another file header on the second page of a program means."""
-    original, grown = pair
-    assert b"".join(without_front_page(apply(grown, ()))) == original
-    assert b"".join(without_front_page(apply(original, ()))) == original
-    for at in (1024, FIRST_PAGE_SIZE + 17, FIRST_PAGE_SIZE + 32, FIRST_PAGE_SIZE + 56, FIRST_PAGE_SIZE + 64):
-        changed = bytearray(grown)
-        changed[at] ^= 1
-        assert b"".join(without_front_page(apply(bytes(changed), ()))) == bytes(changed), hex(at)
 
 
 def test_a_removed_page_is_checked(static: Callable[..., Path], tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ rows.
 
 from __future__ import annotations
 
-import platform
 import re
 import shutil
 import subprocess
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -20,15 +20,18 @@ import pytest
 
 from cfi2sframe import Options, convert, load
 from cfi2sframe.emit import check, emit
-from tests.support.emitted import need, run
+from tests.support.emitted import run
 from tests.support.known_wrong import expect_failure
+from tests.support.needs import need
+from tests.support.variants import convert_unpadded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.conversion import Level
+    from cfi2sframe.conversion import Conversion, Level
+    from cfi2sframe.elf.image import ElfImage
 
-pytestmark = [pytest.mark.oracle, pytest.mark.slow]
+pytestmark = [pytest.mark.oracle, pytest.mark.slow, pytest.mark.sampled]
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests/support/glibc"
@@ -152,22 +155,24 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(folder, (glibc / "version").read_text().strip())
 
 
+def convert_all(built: World, folder: Path, make: Callable[[ElfImage], Conversion], left: str = "") -> World:
+    """Return a copy with every file converted, but for one of this name."""
+    shutil.copytree(built.folder, folder, dirs_exist_ok=True)
+    for path in (folder / "places", folder / "places_cc", *(folder / "lib").iterdir()):
+        if path.name not in (LIBGCC_OF_THE_JUDGE, left):
+            emitted = emit(make(load(str(built.folder / path.relative_to(folder)))), replace=True)
+            path.write_bytes(b"".join(emitted.chunks))
+            check(emitted, load(str(path)))
+    return World(folder, built.glibc)
+
+
 @pytest.fixture(scope="module")
 def converted(built: World, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Options, str], World]:
     """`converted(options, left="")`: a copy with every file converted, but for one of this name."""
-    made: dict[tuple[Options, str], World] = {}
 
+    @cache
     def make(options: Options, left: str = "") -> World:
-        if (options, left) not in made:
-            folder = tmp_path_factory.mktemp("converted")
-            shutil.copytree(built.folder, folder, dirs_exist_ok=True)
-            for path in (folder / "places", folder / "places_cc", *(folder / "lib").iterdir()):
-                if path.name not in (LIBGCC_OF_THE_JUDGE, left):
-                    emitted = emit(convert(load(str(built.folder / path.relative_to(folder))), options), replace=True)
-                    path.write_bytes(b"".join(emitted.chunks))
-                    check(emitted, load(str(path)))
-            made[options, left] = World(folder, built.glibc)
-        return made[options, left]
+        return convert_all(built, tmp_path_factory.mktemp("converted"), partial(convert, options=options), left)
 
     return make
 
@@ -175,7 +180,14 @@ def converted(built: World, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 VERSION_2 = Options(version=2)
 
 
-@pytest.mark.parametrize("level", [1, 2, "s"])
+@pytest.fixture(scope="module")
+def unpadded(built: World, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A copy with every file converted, without padding."""
+    make = partial(convert_unpadded, options=VERSION_2)
+    return convert_all(built, tmp_path_factory.mktemp("unpadded"), make)
+
+
+@pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("place", IN_C + IN_CPP)
 def test_backtrace_finds_the_frames_that_dwarf_finds(
     place: str, level: Level, converted: Callable[[Options], World], request: pytest.FixtureRequest
@@ -203,23 +215,6 @@ def test_what_glibc_cannot_read(place: str, options: Options, converted: Callabl
 
 
 @pytest.mark.parametrize("place", PAST_NORETURN_CALLS)
-def test_return_addresses_in_padding(place: str, converted: Callable[[Options], World]) -> None:
+def test_return_addresses_in_padding(place: str, unpadded: World) -> None:
     """The reader looks up the return address itself, so without padding these stacks are lost."""
-    assert NONE.fullmatch(converted(VERSION_2._replace(with_padding=False)).answer(place))
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="this is what glibc does on AMD64")
-def test_a_gap_may_look_like_the_end(converted: Callable[[Options], World]) -> None:
-    """A function without rows leaves the trace to DWARF, or ends it if RBP is 0, as in the outermost frame."""
-    world = converted(VERSION_2)
-    assert NONE.fullmatch(world.answer("gap"))
-    assert re.fullmatch(r"differ at 3 of \d+: the end instead of .*", world.answer("gap-rbp-0"))
-
-
-@pytest.mark.parametrize(("left", "hurt"), [("libplaces.so", "library"), ("libstdc++.so.6", "terminate-uncaught")])
-def test_one_module_without_a_section(left: str, hurt: str, converted: Callable[[Options, str], World]) -> None:
-    """It costs the traces that pass it, and no others."""
-    world = converted(VERSION_2, left)
-    assert NONE.fullmatch(world.answer(hurt))
-    for place in {"deep", "library", "terminate-uncaught"} - {hurt}:
-        assert SAME.fullmatch(world.answer(place))
+    assert NONE.fullmatch(unpadded.answer(place))

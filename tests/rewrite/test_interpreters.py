@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.gate import open_linked
 from cfi2sframe.rewrite.interpreter import reason_against_tail
-from tests.support.embedded import LARGE, embed, need, run, write
+from tests.support.embedded import LARGE, embed, run
+from tests.support.needs import need
 
 E_ENTRY = 24
 INTERPRETERS = {
@@ -82,33 +82,3 @@ def test_symbols_of_an_interpreter(linker: str, name: str, tmp_path: Path) -> No
     need("mold" if linker == "mold" else "ld.bfd")
     library = _library(tmp_path, f"-fuse-ld={linker}", f"-Wl,-e,{name}", name=name)
     assert ("program interpreter" in _reason(library)) == (name != "my_dl_debug_state")
-
-
-def test_an_entry_elsewhere(tmp_path: Path) -> None:
-    """An interpreter may hide its symbols; then its entry is a sign, and so is that it defines nothing."""
-    need("mold")
-    library = _library(tmp_path, "-fuse-ld=mold")
-    data = bytearray(library.read_bytes())
-    entry = struct.unpack_from("<Q", data, E_ENTRY)[0]
-    struct.pack_into("<Q", data, E_ENTRY, entry + 1)
-    write(tmp_path / "elsewhere.so", bytes(data))
-    assert "program interpreter" in _reason(tmp_path / "elsewhere.so")
-    hidden = _library(tmp_path, "-fuse-ld=mold", "-fvisibility=hidden")
-    assert "program interpreter" in _reason(hidden)
-
-
-def test_it_keeps_its_last_segment(tmp_path: Path) -> None:
-    """Kernels before 6.7 set up the .bss of ld.so only at the end of the last segment."""
-    library = _library(tmp_path, "-Wl,-e,_start", "-Wl,-soname,ld-test.so.1", name="_start")
-    with pytest.raises(EmbedError, match="program interpreter"):
-        embed(library, tmp_path / "converted.so", LARGE)
-
-
-def test_a_symbol_table_without_names_is_no_library(tmp_path: Path) -> None:
-    need("mold")
-    library = _library(tmp_path, "-fuse-ld=mold", "-s")
-    file = open_linked(library.read_bytes())
-    number = next(i for i, name in enumerate(file.names) if name == ".dynsym")
-    data = bytearray(library.read_bytes())
-    struct.pack_into("<I", data, file.header.section_headers_offset + 64 * number + 40, 0)
-    assert "program interpreter" in (reason_against_tail(open_linked(bytes(data))) or "")

@@ -13,15 +13,14 @@ from tests.support.embedded import (
     LARGE,
     SMALL,
     checksum,
-    compile_program,
     embed,
     mapped,
-    need,
     run,
     sframe,
     take_out,
     write,
 )
+from tests.support.needs import need
 from tests.support.oracle.tools import ToolMissingError
 
 if TYPE_CHECKING:
@@ -79,32 +78,21 @@ def run_command(command: Command, source: Path, target: Path, binutils: Callable
     return run(tool, *(places.get(word, word) for word in command.words[1:])).status == 0
 
 
-def _marks(variant: str, size: int) -> list[pytest.MarkDecorator]:
-    """Return the marks of a case: with a small section, one layout of segments is enough for every day."""
-    return [pytest.mark.slow] if variant == "noseparate" and size == SMALL else []
-
-
-_LINKS = product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"], ["plain", "noseparate"])
-
-
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-@pytest.mark.parametrize(
-    ("link", "size"),
-    [
-        pytest.param(link, size, id="-".join((*link, str(size))), marks=_marks(link[2], size))
-        for link, size in product(_LINKS, [SMALL, LARGE])
-    ],
-)
+@pytest.mark.parametrize("link", product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"]))
+@pytest.mark.parametrize("variant", ["plain", "noseparate"])
+@pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_survives(
     program: Callable[..., Path],
     binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    link: tuple[str, str, str],
+    link: tuple[str, str],
+    variant: str,
     size: int,
     command: Command,
 ) -> None:
-    linker, kind, variant = link
+    linker, kind = link
     original = program(linker, kind, variant)
     expected = run(original)
     plain = tmp_path / "plain"
@@ -122,30 +110,6 @@ def test_survives(
     assert run(tmp_path / "removed") == expected
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("linker", ["bfd", "lld", "mold"])
-@pytest.mark.parametrize("command", COMMANDS[:-1], ids=lambda command: command.name)
-def test_library_survives(
-    program: Callable[..., Path],
-    binutils: Callable[[BinutilsVersion], Binutils],
-    tmp_path: Path,
-    linker: str,
-    size: int,
-    command: Command,
-) -> None:
-    library, converted, changed = (tmp_path / name for name in ("library.so", "converted.so", "changed.so"))
-    compile_program(library, "library.cpp", ["-shared", "-fPIC", f"-fuse-ld={linker}"])
-    expected = run(program(), library)
-    if not run_command(command, library, tmp_path / "plain.so", binutils):
-        pytest.skip("the unmodified library does not survive this either")
-    if run(program(), tmp_path / "plain.so") != expected:
-        pytest.skip("the unmodified library does not survive this either")
-    embed(library, converted, size)
-    assert run_command(command, converted, changed, binutils)
-    assert run(program(), changed) == expected
-    assert mapped(program(), changed) == [("changed.so", size, checksum(sframe(size)))]
-
-
 def _can_unstrip(objcopy: str, original: Path, folder: Path) -> bool:
     """Whether eu-unstrip joins the unmodified program with its debug file."""
     debug, stripped = folder / "original.debug", folder / "original.stripped"
@@ -155,6 +119,7 @@ def _can_unstrip(objcopy: str, original: Path, folder: Path) -> bool:
     return run("eu-unstrip", "-o", folder / "original.joined", stripped, debug).status == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("version", "size"), [("2.40", LARGE), ("newest", SMALL), ("newest", LARGE)])
 @pytest.mark.parametrize("kind", ["pie", "nopie", "static", "static-pie"])
 def test_separate_debug_file(
@@ -189,51 +154,3 @@ def test_separate_debug_file(
             joined = run("eu-unstrip", "-o", tmp_path / "joined", linked, debug)
             assert joined.status == 0, joined
             assert mapped(tmp_path / "joined") == [("main", size, checksum(sframe(size)))]
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("kind", ["pie", "nopie", "static", "static-pie"])
-@pytest.mark.parametrize("linker", ["bfd", "lld", "mold"])
-def test_readers_print_what_they_printed_before(
-    program: Callable[..., Path], tmp_path: Path, linker: str, kind: str, size: int
-) -> None:
-    need("readelf", "eu-unstrip", "file", "nm")
-    original = program(linker, kind)
-    folder = tmp_path / "new"
-    folder.mkdir()
-    converted = folder / original.name
-    embed(original, converted, size)
-
-    def seen(path: Path, *command: str) -> list[str]:
-        return sorted(run(*command, path).output.replace(str(path), "FILE").splitlines())
-
-    # The address of the note, after the @, may be another.
-    assert (
-        seen(converted, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0]
-        == (seen(original, "eu-unstrip", "-n", "-e")[0].split()[1].split("@")[0])
-    )
-    if (linker, kind) != ("lld", "static-pie"):
-        # There `file` overlooks the build-id at first, and finds it in the rewritten file.
-        assert seen(converted, "file", "-b") == seen(original, "file", "-b")
-    assert seen(converted, "readelf", "-n") == seen(original, "readelf", "-n")
-    assert seen(converted, "readelf", "-rW") == seen(original, "readelf", "-rW")
-    # Only the local symbol for a moved note has another address.
-    names = [[line.split()[-2:] for line in seen(path, "nm")] for path in (original, converted)]
-    assert sorted(names[0]) == sorted(names[1])
-
-
-@pytest.mark.parametrize("kind", ["pie", "nopie", "static-pie"])
-@pytest.mark.parametrize("linker", ["bfd", "lld"])
-def test_core_dump_names_the_build_id(program: Callable[..., Path], tmp_path: Path, linker: str, kind: str) -> None:
-    need("gdb", "eu-unstrip")
-    original, converted = program(linker, kind), tmp_path / "converted"
-    embed(original, converted, LARGE)
-    core = tmp_path / "core"
-    # gdb writes what the kernel would: the first page of each mapped ELF file, and no other page of a file.
-    commands = ["-ex", "set use-coredump-filter on", "-ex", "run --abort", "-ex", f"generate-core-file {core}"]
-    session = run("gdb", "-nx", "-batch", *commands, converted)
-    if not core.exists():
-        pytest.skip(f"gdb wrote no core file: {session.errors}")
-    build_id = run("eu-unstrip", "-n", "-e", original).output.split()[1].split("@")[0]
-    modules = run("eu-unstrip", "-n", f"--core={core}").output
-    assert build_id in modules

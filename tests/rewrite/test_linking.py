@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,10 +15,11 @@ from cfi2sframe.api import verify
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.emit import check, emit
 from tests.support import known_wrong
-from tests.support.emitted import TESTDATA, need, run
+from tests.support.emitted import TESTDATA, run
 from tests.support.meaning import differences_in_meaning
+from tests.support.needs import need
 from tests.support.oracle.tools import tool_version
-from tests.support.project import generate
+from tests.support.project import units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cfi2sframe.verification import Difference
     from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 
 class Generation(NamedTuple):
@@ -47,7 +47,7 @@ GENERATIONS = {
     "2.40": Generation("2.40", Options(version=1), SHT_PROGBITS),
 }
 COMPILER_FLAGS = ("-O2", "-w", "-ffunction-sections", "-fPIC")
-FEWEST_FUNCTIONS = 200
+FEWEST_FUNCTIONS = 170
 # Code of the C library that comes without SFrame.
 STARTUP = ("_start", "_dl_relocate_static_pie")
 LINKS: dict[str, tuple[str, ...]] = {
@@ -66,62 +66,43 @@ class Twins(NamedTuple):
 
 
 class Objects(NamedTuple):
-    """The objects of a program, and those of sources that do not fit together, for a linker of the same release."""
+    """The objects of a program, for a linker of the same release."""
 
     tools: Binutils
     generation: Generation
     program: Twins
-    testdata: Twins
-
-
-class Assembly(NamedTuple):
-    """Compiled sources: those of the generated program, and those of the test data."""
-
-    program: list[Path]
-    testdata: list[Path]
 
 
 @pytest.fixture(scope="session")
-def assembly(tmp_path_factory: pytest.TempPathFactory) -> Assembly:
+def assembly(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The compiled sources of the program."""
     need("g++", "gcc")
     folder = tmp_path_factory.mktemp("project")
-    found = Assembly([], [])
-    for source in generate():
-        (folder / source.name).write_text(source.text)
-        if not source.name.endswith(".hpp"):
-            found.program.append(_compile(folder / source.name, folder, COMPILER_FLAGS))
-    for path in sorted((TESTDATA / "src/amd64").iterdir()):
-        build = re.search(r"Build: \S+ (.*)-c", path.read_text()) if path.suffix in (".c", ".cc") else None
-        if build is not None:
-            found.testdata.append(_compile(path, folder, [*build[1].split(), "-fPIC"]))
-    return found
-
-
-def _compile(source: Path, folder: Path, flags: Sequence[str]) -> Path:
-    made = folder / f"{source.name}.s"
-    run("gcc" if source.suffix == ".c" else "g++", *flags, "-S", source, "-o", made)
+    made = []
+    for name, source, flags in units():
+        made.append(folder / f"{name}.s")
+        run("gcc" if source.suffix == ".c" else "g++", *COMPILER_FLAGS, *flags, "-S", source, "-o", made[-1])
     return made
 
 
 @pytest.fixture(scope="session", params=list(GENERATIONS))
 def objects(
     request: pytest.FixtureRequest,
-    assembly: Assembly,
+    assembly: list[Path],
     binutils: Callable[[BinutilsVersion], Binutils],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Objects:
     generation = GENERATIONS[request.param]
     tools = binutils(generation.binutils)
     folder = tmp_path_factory.mktemp(f"objects-{request.param}")
-    found = Objects(tools, generation, Twins([], []), Twins([], []))
-    for sources, twins in ((assembly.program, found.program), (assembly.testdata, found.testdata)):
-        for source in sources:
-            plain, theirs, ours = (folder / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
-            run(tools.tool("as"), source, "-o", plain)
-            run(tools.tool("as"), "--gsframe", source, "-o", theirs)
-            _convert_object(plain, ours, generation)
-            twins.theirs.append(theirs)
-            twins.ours.append(ours)
+    found = Objects(tools, generation, Twins([], []))
+    for source in assembly:
+        plain, theirs, ours = (folder / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
+        run(tools.tool("as"), source, "-o", plain)
+        run(tools.tool("as"), "--gsframe", source, "-o", theirs)
+        _convert_object(plain, ours, generation)
+        found.program.theirs.append(theirs)
+        found.program.ours.append(ours)
     return found
 
 
@@ -217,7 +198,7 @@ def test_discarded_functions_leave_nothing(objects: Objects, tmp_path: Path) -> 
     image, section = _sections(_link(objects, objects.program.ours, tmp_path / "ours"))
     brought = sum(len(decode_existing(load(str(path))).functions) for path in objects.program.ours)
     of_objects = [f for f in section.functions if not image.place(f.start_vaddr).section_name.startswith(".plt")]
-    assert brought - len(of_objects) > 30
+    assert brought - len(of_objects) > 20
     starts = [f.start_vaddr for f in of_objects]
     assert len(set(starts)) == len(starts)
     fdes = {entry.fde.pc_begin_vaddr for entry in convert(image, objects.generation.options).cfi.entries}
@@ -228,7 +209,7 @@ def test_unused_functions_leave_nothing(objects: Objects, tmp_path: Path, reques
     _expect_failure(request, "sframe-kept-gc-sections", objects)
     image, section = _sections(_link(objects, objects.program.ours, tmp_path / "ours", "-Wl,--gc-sections"))
     full = _sections(_link(objects, objects.program.ours, tmp_path / "full"))[1]
-    assert len(full.functions) - len(section.functions) > 20
+    assert len(full.functions) - len(section.functions) > 15
     # Start-up code has no SFrame; all else that is left has.
     assert _problems_of_functions(image, section) == []
 
@@ -245,42 +226,6 @@ def test_partial_links(objects: Objects, tmp_path: Path, request: pytest.Fixture
         linked.append(_link(objects, halves, tmp_path / kind))
     image, section = _compare(*linked)
     assert len(section.functions) > FEWEST_FUNCTIONS
-    assert _problems_of_functions(image, section) == []
-
-
-def test_a_partial_link_is_an_object_too(objects: Objects, tmp_path: Path) -> None:
-    """Converted after `ld -r` has joined objects that had no sections."""
-    stems = [path.name.removesuffix(".ours.o") for path in objects.program.ours]
-    plain = [path.with_name(f"{stem}.plain.o") for path, stem in zip(objects.program.ours, stems, strict=True)]
-    run(objects.tools.tool("ld"), "-r", "-o", tmp_path / "joined.o", *plain)
-    _convert_object(tmp_path / "joined.o", tmp_path / "converted.o", objects.generation)
-    ours = _link(objects, [tmp_path / "converted.o"], tmp_path / "ours")
-    image, section = _sections(ours)
-    assert len(section.functions) > FEWEST_FUNCTIONS
-    assert _problems_of_functions(image, section) == []
-    assert run(ours) == run(_link(objects, plain, tmp_path / "plain"))
-
-
-def test_static_archives(objects: Objects, tmp_path: Path) -> None:
-    linked = []
-    for kind, inputs in zip(Twins._fields, objects.program, strict=True):
-        main = [path for path in inputs if path.name.startswith("main.")]
-        archive = tmp_path / f"lib{kind}.a"
-        run(objects.tools.tool("ar"), "rcs", archive, *(path for path in inputs if path not in main))
-        linked.append(_link(objects, [*main, archive], tmp_path / kind))
-    image, section = _compare(*linked)
-    assert len(section.functions) > FEWEST_FUNCTIONS
-    assert _problems_of_functions(image, section) == []
-
-
-def test_sources_of_the_test_data(objects: Objects, tmp_path: Path) -> None:
-    """They define the same names again and call undefined functions, as a shared library may."""
-    theirs, ours = (
-        _link(objects, inputs, tmp_path / kind, "-shared", "-Wl,-z,muldefs")
-        for kind, inputs in zip(Twins._fields, objects.testdata, strict=True)
-    )
-    image, section = _compare(theirs, ours)
-    assert len(section.functions) > len(objects.testdata.ours)
     assert _problems_of_functions(image, section) == []
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe import Lookup, Options, convert, decode_existing, load
+from cfi2sframe import Options, convert, decode_existing, load
 from cfi2sframe.api import verify
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.emit import check, emit
 from tests.support.meaning import differences_in_meaning
-from tests.support.project import Source, generate
+from tests.support.project import units
 from tests.support.targets import AARCH64, S390, Target, run
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cfi2sframe.verification import Difference
     from tests.support.oracle.tools import Binutils, BinutilsVersion
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 
 class Generation(NamedTuple):
@@ -68,17 +68,6 @@ class Objects(NamedTuple):
     ours: list[Path]
 
 
-def _sources() -> list[Source]:
-    """The C files of the generated program, and a main function that calls most of their functions."""
-    parts = [source for source in generate() if source.name.endswith(".c")]
-    names = [name for part in parts for name in re.findall(r"\bnumber (c\d+_\d+)\(number x\)", part.text)]
-    assert len(names) >= FEWEST_FUNCTIONS
-    declarations = "".join(f"number {name}(number);\n" for name in names)
-    calls = "".join(f"  total = total * 31 + {name}(total % 50 + {n});\n" for n, name in enumerate(names))
-    main = f"#include <stdio.h>\ntypedef unsigned long number;\n{declarations}int main(void)\n{{\n  number total = 1;\n"
-    return [*parts, Source("main.c", f'{main}{calls}  printf("total %lx\\n", total);\n  return 0;\n}}\n')]
-
-
 @pytest.fixture(scope="module", params=GENERATIONS)
 def objects(
     request: pytest.FixtureRequest,
@@ -94,11 +83,10 @@ def objects(
     (folder / "tools").mkdir()
     (folder / "tools" / "ld").symlink_to(tools.tool("ld", target.name))
     found = Objects(generation, folder / "tools", [], [])
-    for number, source in enumerate(_sources()):
-        path, assembly = folder / source.name, folder / f"{source.name}.s"
-        path.write_text(source.text)
-        run([compiler, *FLAGS, *MORE_FLAGS[target][number % 3], "-S", path, "-o", assembly])
-        plain, theirs, ours = (folder / f"{source.name}.{kind}.o" for kind in ("plain", "theirs", "ours"))
+    for number, (name, source, flags) in enumerate(units(with_cpp=False)):
+        assembly = folder / f"{name}.s"
+        run([compiler, *FLAGS, *flags, *MORE_FLAGS[target][number % 3], "-S", source, "-o", assembly])
+        plain, theirs, ours = (folder / f"{name}.{kind}.o" for kind in ("plain", "theirs", "ours"))
         run([assembler, assembly, "-o", plain])
         run([assembler, "--gsframe", assembly, "-o", theirs])
         emitted = emit(convert(load(str(plain)), generation.options), section_type=generation.section_type)
@@ -150,21 +138,3 @@ def test_linked_sections_mean_the_same(objects: Objects, link: str, tmp_path: Pa
         target = objects.generation.target
         emulator: list[str | Path] = [target.emulator, "-L", target.sysroot]
         assert run([*emulator, ours]) == run([*emulator, theirs])
-
-
-def test_a_conversion_of_the_linked_file_adds_stubs_and_start_up_code(objects: Objects, tmp_path: Path) -> None:
-    """`--existing` finds what ld left out, `--replace` repairs it, and the program runs as before."""
-    from cfi2sframe.cli import main
-
-    target = objects.generation.target
-    ours = _link(objects, objects.ours, tmp_path / "ours")
-    expected = run([target.emulator, "-L", target.sysroot, ours])
-    assert main(["verify", str(ours)]) == 1
-    version = objects.generation.options.version
-    assert main(["--in-place", "--replace", str(ours), "--sframe-version", str(version)]) == 0
-    assert main(["verify", str(ours)]) == 0
-    image = load(str(ours))
-    lookup = Lookup(decode_existing(image))
-    stubs = next(section for section in image.sections if section.name == ".plt")
-    assert all(lookup.find(pc) is not None for pc in range(stubs.vaddr, stubs.end_vaddr))
-    assert run([target.emulator, "-L", target.sysroot, ours]) == expected

@@ -7,30 +7,22 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cfi2sframe.elf.constants import PT_NOTE
 from cfi2sframe.errors import EmbedError
-from cfi2sframe.rewrite.gate import LinkedFile, open_linked
+from cfi2sframe.rewrite.gate import open_linked
 from cfi2sframe.rewrite.linked import plan_embedding, self_check
-from cfi2sframe.rewrite.loader_notes import notes_in
 from cfi2sframe.rewrite.note_addresses import may_be_elsewhere
-from cfi2sframe.rewrite.relocated import relocated_addresses
-from tests.support.embedded import LARGE, embed, need, run, sframe, take_out
+from tests.support.embedded import LARGE, embed, run, sframe, take_out
 from tests.support.linked_by_hand import noted_file
-from tests.support.oracle.tools import ToolMissingError
+from tests.support.needs import need
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.oracle.tools import Binutils, BinutilsVersion
 
 IMAGE: Final = range(0x400000, 0x500000)
 VADDR: Final = 0x400300
-MOZILLA: Final = b"mozannotation\0"
-MOZILLA_TYPE: Final = 0x415A4F4D
 
 
 def note(owner: bytes, content: bytes, kind: int = 1, order: str = "<") -> bytes:
@@ -51,41 +43,6 @@ def test_addresses_relative_to_the_note(order: str) -> None:
         assert not stays_right(note(b"Crashpad\0", struct.pack(order + "q", target - at), order=order), order)
     for target in (IMAGE.start - 1, IMAGE.stop, at, 0x2032303236):
         assert stays_right(note(b"Crashpad\0", struct.pack(order + "q", target - at), order=order), order)
-
-
-def test_a_note_after_others() -> None:
-    """Also where its descriptor has more in it, at a multiple of 4."""
-    other = note(b"Other\0", b"text" * 3)
-    distance = IMAGE.start - (VADDR + len(other) + 24 + 4)
-    assert not stays_right(other + note(b"Crashpad\0", struct.pack("<iq", -1, distance)))
-    assert stays_right(other + note(b"Crashpad\0", struct.pack("<iq", -1, distance - 1)))
-
-
-def test_notes_that_hold_none() -> None:
-    assert stays_right(note(b"Go\0\0", b"2hPBDFRkGBZMhHnYkMRM/7bBMVNdqzSxjoUbBpwTn/uR4ryKbCqhPvDYrONyEJ", 4))
-    assert stays_right(note(b"mzbldid\0", b"20261103151912\0"))
-    # The kernel version in an ABI tag looks like a small distance.
-    assert stays_right(note(b"GNU\0", struct.pack("<IIII", 0, 4, 19, 0)))
-    assert not stays_right(note(b"Other\0", struct.pack("<IIIII", 0, 4, 190, 0, 0)))
-    annotation = struct.pack("<qq", 0x1000, IMAGE.start - VADDR - 36)
-    assert stays_right(note(MOZILLA, annotation, MOZILLA_TYPE))
-    assert not stays_right(note(MOZILLA, annotation, MOZILLA_TYPE + 1))
-
-
-def test_bytes_that_are_no_notes() -> None:
-    whole = note(b"Go\0\0", b"text")
-    assert stays_right(b"")
-    assert not any(stays_right(whole[:size]) for size in range(1, len(whole)))
-
-
-@pytest.mark.property
-@given(st.lists(st.tuples(st.sampled_from([b"", b"Go\0\0", b"GNU\0", MOZILLA]), st.binary(max_size=20)), max_size=5))
-def test_descriptors_are_where_notes_say(parts: list[tuple[bytes, bytes]]) -> None:
-    data = b"".join(note(owner, content) for owner, content in parts)
-    found = notes_in(data, "<", 4)
-    assert found is not None
-    assert [(one.owner, one.content) for one in found] == parts
-    assert all(data[one.content_offset :].startswith(one.content) for one in found)
 
 
 def _noted(*notes: bytes) -> bytes:
@@ -121,12 +78,6 @@ def test_a_relative_address_stays() -> None:
     content = struct.pack("<q", file.loads[1].vaddr - vaddr - 20)
     with pytest.raises(EmbedError, match="cannot grow in place"):
         plan_embedding(_noted(note(b"Test\0", content + b"text" * 30)), LARGE)
-
-
-def test_a_note_in_no_segment_stays() -> None:
-    """Whatever reads it finds it in a way that is not known."""
-    with pytest.raises(EmbedError, match="cannot grow in place"):
-        plan_embedding(noted_file([note(b"Go\0\0", b"text" * 30)], names=[".note.test"], note_segments=0), LARGE)
 
 
 def test_the_re_read_knows_notes_that_may_not_move() -> None:
@@ -206,49 +157,3 @@ def test_a_program_finds_its_notes(linker: str, kind: str, *, with_place: bool, 
     assert run(tmp_path / "converted") == expected
     original = (tmp_path / "program").read_bytes()
     assert linker == "gold" or take_out((tmp_path / "converted").read_bytes()) == original
-
-
-def _relocated(file: LinkedFile, name: str) -> bool:
-    section = file.sections[file.names.index(name)]
-    return bool(relocated_addresses(file, section.vaddr, section.vaddr + section.size))
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("expression", ["note", "note + 12", "other"])
-def test_pointers_to_a_note(
-    packed: bool,  # noqa: FBT001 - a parameter
-    expression: str,
-    tmp_path: Path,
-    binutils: Callable[[BinutilsVersion], Binutils],
-) -> None:
-    """Relocations that are packed are those of the other kind, too."""
-    need("gcc")
-    try:
-        folder = binutils("newest").directory
-    except ToolMissingError as error:
-        pytest.skip(str(error))
-    text = f"""
-  .section .note.test, "a", %note
-  .balign 4
-note: .long 5, 4, 7
-  .asciz "Test"
-  .balign 4
-  .ascii "text"
-  .data
-  .balign 8
-  .quad 1, other, other, 2
-  .rept 70
-  .quad 3
-  .endr
-  .quad {expression}
-  .quad other
-other: .quad 0
-"""
-    (tmp_path / "pointers.s").write_text(text)
-    flags = ["-shared", "-nostdlib", f"-B{folder}", f"-Wl,-z,{'' if packed else 'no'}pack-relative-relocs"]
-    result = run("gcc", *flags, "-o", tmp_path / "library.so", tmp_path / "pointers.s")
-    assert result.status == 0, result.errors
-    file = open_linked((tmp_path / "library.so").read_bytes())
-    assert (".relr.dyn" in file.names) == packed
-    assert _relocated(file, ".note.test") == (expression != "other")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.elf.constants import SHT_PROGBITS
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.linked import plan_embedding, self_check, write_embedding
 from tests.support.embedded import (
@@ -16,15 +15,14 @@ from tests.support.embedded import (
     SMALL,
     SOURCES,
     checksum,
-    compile_program,
     embed,
     mapped,
-    need,
     run,
     sframe,
     take_out,
     write,
 )
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,41 +57,6 @@ def test_runs_as_before_and_finds_the_section(
     assert mapped(tmp_path / "restored") == []
     if not plan.moved or (linker != UNORDERED_NAMES and "table-entry" not in plan.headers):
         assert restored == original.read_bytes()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("linker", LINKERS)
-def test_c_program(program: Callable[..., Path], tmp_path: Path, linker: str, kind: str) -> None:
-    original = program(linker, kind, "plain", "plain.c")
-    embed(original, tmp_path / "converted", LARGE)
-    assert run(tmp_path / "converted") == run(original)
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("linker", LINKERS)
-def test_library_opened_at_run_time(program: Callable[..., Path], tmp_path: Path, linker: str, size: int) -> None:
-    library = tmp_path / "library.so"
-    compile_program(library, "library.cpp", ["-shared", "-fPIC", f"-fuse-ld={linker}"])
-    expected = run(program(), library)
-    assert "library 109 -101" in expected.output
-    converted = tmp_path / "converted.so"
-    embed(library, converted, size)
-    assert run(program(), converted) == expected
-    main = tmp_path / "main"
-    embed(program(), main, LARGE)
-    assert mapped(main, converted) == [
-        ("main", LARGE, checksum(sframe(LARGE))),
-        ("converted.so", size, checksum(sframe(size))),
-    ]
-
-
-@pytest.mark.oracle
-def test_section_type_for_older_tools(program: Callable[..., Path], tmp_path: Path) -> None:
-    need("readelf")
-    embed(program(), tmp_path / "converted", LARGE, section_type=SHT_PROGBITS)
-    lines = [line for line in run("readelf", "-SW", tmp_path / "converted").output.splitlines() if ".sframe" in line]
-    assert len(lines) == 1
-    assert "PROGBITS" in lines[0]
 
 
 @pytest.mark.parametrize(("first", "second"), [(LARGE, SMALL), (LARGE, LARGE), (SMALL, LARGE), (LARGE, 2 * LARGE)])

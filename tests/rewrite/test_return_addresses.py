@@ -11,23 +11,22 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
 from cfi2sframe import Options, convert, load
-from cfi2sframe.arch import AMD64
 from cfi2sframe.emit import emit
-from tests.support.emitted import need, run
-from tests.support.targets import TARGETS, Target, label
-from tests.support.targets import run as run_tool
+from tests.support.emitted import run
+from tests.support.needs import need
+from tests.support.variants import convert_unpadded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cfi2sframe.elf.image import ElfImage
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 CONSUMER: Final = Path(__file__).resolve().parents[1] / "support/consumer"
 SAMPLER: Final = [CONSUMER / "sampler.c", CONSUMER / "sampler_report.c", *sorted(CONSUMER.glob("sframe_*.c"))]
@@ -35,7 +34,6 @@ STRICT: Final = ["-O2", "-Wall", "-Wextra", "-Werror"]
 #: Cold functions, and cold parts of functions, are not aligned.
 UNSORTED: Final = ["-fno-reorder-functions", "-fno-reorder-blocks-and-partition"]
 NEVER_US: Final = "1000000000"
-NOPS: Final = {"AArch64": bytes.fromhex("1f2003d5"), "s390x": bytes.fromhex("0707")}
 #: Version 2 cannot pass the frame of a handler, nor express what libgcc does when it enters a handler of exceptions.
 CASES: Final = [
     *(("noreturn", case, 3) for case in ("longjmp", "abort", "free")),
@@ -53,7 +51,6 @@ class Walk(NamedTuple):
     ending: str
     module: str
     offset: int
-    example: dict[str, Any]
 
 
 def _walk_of(report: Path) -> Walk:
@@ -62,11 +59,8 @@ def _walk_of(report: Path) -> Walk:
     (summary,) = (record for record in records if record["record"] == "summary")
     (stop,) = (record for record in records if record["record"] == "stop")
     assert summary["samples"] == 1
-    examples = [record for record in records if record["record"] == "example"]
     place = stop["place"]
-    return Walk(
-        stop["outcome"], stop["ending"], place["module"], int(place["offset"], 0), examples[0] if examples else {}
-    )
+    return Walk(stop["outcome"], stop["ending"], place["module"], int(place["offset"], 0))
 
 
 def _variables(sampler: Path, report: Path, lookup: str) -> dict[str, str]:
@@ -79,8 +73,9 @@ def _variables(sampler: Path, report: Path, lookup: str) -> dict[str, str]:
     }
 
 
-def _convert(source: Path, target: Path, options: Options) -> None:
-    target.write_bytes(b"".join(emit(convert(load(str(source)), options)).chunks))
+def _convert(source: Path, target: Path, options: Options, *, is_padded: bool = True) -> None:
+    make = convert if is_padded else convert_unpadded
+    target.write_bytes(b"".join(emit(make(load(str(source)), options)).chunks))
     target.chmod(0o755)
 
 
@@ -97,13 +92,10 @@ def _is_padding(image: ElfImage, vaddr: int) -> bool:
     limit = min(start for start, _ in functions if start >= vaddr)
     data = image.bytes_at(vaddr, limit - vaddr)
     assert data
-    if image.arch == AMD64:
-        return _are_amd64_nops(data)
-    nop = NOPS[image.arch.name]
-    return data == nop * (len(data) // len(nop))
+    return _are_nops(data)
 
 
-def _are_amd64_nops(data: bytes) -> bool:
+def _are_nops(data: bytes) -> bool:
     import capstone
 
     found = list(capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64).disasm_lite(data, 0))
@@ -143,22 +135,22 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.fixture(scope="session")
-def walk(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, Options, str], Walk]:
-    """`walk(program, case, options, lookup)`: the stack of a converted copy, with converted libraries."""
-    folders: dict[Options, Path] = {}
+def walk(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Walk]:
+    """`walk(program, case, options, lookup, is_padded)`: the stack of a converted copy, with converted libraries."""
+    folders: dict[tuple[Options, bool], Path] = {}
 
-    def walk(name: str, case: str, options: Options, lookup: str) -> Walk:
+    def walk(name: str, case: str, options: Options, lookup: str, *, is_padded: bool = True) -> Walk:
         source = built.program(name)
-        if options not in folders:
-            folders[options] = tmp_path_factory.mktemp("converted")
-            (folders[options] / "lib").mkdir()
-        folder = folders[options]
+        if (options, is_padded) not in folders:
+            folders[options, is_padded] = tmp_path_factory.mktemp("converted")
+            (folders[options, is_padded] / "lib").mkdir()
+        folder = folders[options, is_padded]
         # backtrace() loads libgcc, whether the program needs it or not.
         libraries = run("ldd", source) + run("ldd", built.program("noreturn_cc"))
         wanted = {m[1]: Path(m[2]) for m in re.finditer(r"^\s*(\S+) => (/\S+) \(", libraries, re.MULTILINE)}
         for path, target in ((source, folder / name), *((p, folder / "lib" / n) for n, p in wanted.items())):
             if not target.exists():
-                _convert(path, target, options)
+                _convert(path, target, options, is_padded=is_padded)
         report = folder / "report.jsonl"
         variables = _variables(built.sampler, report, lookup) | {"LD_LIBRARY_PATH": str(folder / "lib")}
         words = ["env", *(f"{key}={value}" for key, value in variables.items()), str(folder / name), case]
@@ -169,58 +161,12 @@ def walk(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
 
 @pytest.mark.parametrize(("name", "case", "version"), CASES)
-def test_calls_that_do_not_return(
-    walk: Callable[[str, str, Options, str], Walk], name: str, case: str, version: int
-) -> None:
+def test_calls_that_do_not_return(walk: Callable[..., Walk], name: str, case: str, version: int) -> None:
     # Errata 2 has rows for the ends of stacks.
     options = Options(version=version, errata=2)
-    without = options._replace(with_padding=False)
     # What DWARF unwinders look up is right either way.
-    assert walk(name, case, without, "call")[:2] == ("equal", "outermost")
-    ended = walk(name, case, without, "ra")
+    assert walk(name, case, options, "call", is_padded=False)[:2] == ("equal", "outermost")
+    ended = walk(name, case, options, "ra", is_padded=False)
     assert ended[:2] == ("ended", "no_function")
     assert _is_padding(load(ended.module), ended.offset)
     assert walk(name, case, options, "ra")[:2] == ("equal", "outermost")
-
-
-def test_where_the_next_function_follows_at_once(walk: Callable[[str, str, Options, str], Walk]) -> None:
-    """Many a libc's assert() ends in a call of abort() that another function follows without padding.
-
-    A return address is that function's first then, and no section can give it the caller's row.
-    """
-    found = walk("noreturn", "assert", Options(), "ra")
-    if found[:2] == ("equal", "outermost"):
-        pytest.skip("this libc's functions on the way to abort() are followed by padding")
-    assert found.outcome == "different"
-    example = found.example
-    last = example["walk"][example["first_difference"] - example["window_start"] - 1]
-    assert int(last["offset"], 0) in {start for start, _ in _functions(load(last["module"]))}
-    assert walk("noreturn", "assert", Options(), "call")[:2] == ("equal", "outermost")
-
-
-@pytest.mark.parametrize("target", TARGETS, ids=label)
-def test_emulated(target: Target, tmp_path: Path) -> None:
-    """The same on AArch64 and s390x, which keep the return address in a register."""
-    sampler, program = tmp_path / "sampler.so", tmp_path / "noreturn"
-    run_tool([target.compiler, *STRICT, "-fPIC", "-shared", "-o", sampler, *SAMPLER])
-    run_tool([target.compiler, *STRICT, *UNSORTED, "-o", program, CONSUMER / "noreturn.c"])
-
-    def walk(options: Options, lookup: str) -> Walk:
-        folder = tmp_path / ("with" if options.with_padding else "without")
-        if not folder.exists():
-            (folder / "lib").mkdir(parents=True)
-            _convert(program, folder / "noreturn", options)
-            for name in ("libc.so.6", "libgcc_s.so.1"):
-                _convert(target.sysroot / "lib" / name, folder / "lib" / name, options)
-        report = folder / "report.jsonl"
-        variables = _variables(sampler, report, lookup) | {"LD_LIBRARY_PATH": str(folder / "lib")}
-        given = [word for key, value in variables.items() for word in ("-E", f"{key}={value}")]
-        words: list[str | Path] = [target.emulator, "-L", target.sysroot, *given, folder / "noreturn", "longjmp"]
-        assert run_tool(words) == "left\n"
-        return _walk_of(report)
-
-    assert walk(Options(with_padding=False), "call")[:2] == ("equal", "outermost")
-    ended = walk(Options(with_padding=False), "ra")
-    assert ended[:2] == ("ended", "no_function")
-    assert _is_padding(load(ended.module), ended.offset)
-    assert walk(Options(), "ra")[:2] == ("equal", "outermost")

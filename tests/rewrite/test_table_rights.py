@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe import load
-from cfi2sframe.cli import main
 from cfi2sframe.elf.constants import PF_R, PF_X, PT_PHDR
 from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite import choose
@@ -100,18 +99,3 @@ def test_the_reread_allows_nothing_else(old: Path, tmp_path: Path) -> None:
     check_removal(converted, with_flags(bare, PT_PHDR, PF_R | PF_X))
     with pytest.raises(EmbedError, match="the rights of PT_PHDR changed"):
         check_removal(with_flags(converted, PT_PHDR, PF_R | PF_X), bare)
-
-
-def test_an_executable_stack_stays(old: Path, tmp_path: Path) -> None:
-    write(tmp_path / "stack", with_flags(old.read_bytes(), PT_GNU_STACK, 7))
-    embed(tmp_path / "stack", tmp_path / "converted", SMALL)
-    assert flags((tmp_path / "converted").read_bytes(), PT_GNU_STACK) == 7
-
-
-def test_from_the_command_line(old: Path, tmp_path: Path) -> None:
-    target = str(tmp_path / "converted")
-    assert main(["convert", str(old), "-o", target]) == 0
-    assert flags((tmp_path / "converted").read_bytes(), PT_PHDR) == PF_R
-    assert main(["verify", target]) == 0
-    assert main(["convert", target, "-o", str(tmp_path / "again")]) == 0
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "converted").read_bytes()

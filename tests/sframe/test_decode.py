@@ -98,12 +98,6 @@ def test_functions(version: int, order: str, auxiliary: bytes, is_pcrel: bool) -
     assert second.rows_size == 4
 
 
-def test_version_1_knows_no_pcrel_flag() -> None:
-    raw = RawSection(version=1, flags=5)
-    start = decode_section(raw.assemble(), raw.vaddr).functions[0].start_vaddr
-    assert start == 0x20000
-
-
 def test_starts_wrap_at_64_bits() -> None:
     raw = RawSection((RawFunction(-0x1000),), vaddr=0)
     assert decode_section(raw.assemble(), 0).functions[0].start_vaddr == 0xFFFFFFFFFFFFF000
@@ -189,33 +183,12 @@ def test_row_meanings(row: str, changes: dict[str, int], state: FrameState) -> N
     assert state_of(row, **changes) == state
 
 
-def test_a_row_remembers_its_bytes() -> None:
-    raw = RawSection((RawFunction(rows=bytes.fromhex("00 25 1000 f0ff")),))
-    (row,) = function_of(raw).rows
-    assert row[1:] == (0x25, 2, (16, -16))
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_functions_may_share_rows(version: int) -> None:
     raw = RawSection((RawFunction(), RawFunction(0x20010, 0x10, fre_offset=0)), version)
     first, second = decode_section(raw.assemble(), raw.vaddr).functions
     assert first.row_list is second.row_list
     assert (second.start_vaddr, second.fre_offset) == (0x20010, 0)
-
-
-def test_a_function_may_have_no_rows() -> None:
-    raw = RawSection((RawFunction(rows=b"", row_count=0), RawFunction(0x20010)))
-    functions = decode_section(raw.assemble(), raw.vaddr).functions
-    assert [len(function.rows) for function in functions] == [0, 1]
-
-
-def test_an_empty_section_decodes() -> None:
-    assert decode_section(RawSection(()).assemble(), 0).functions == ()
-
-
-def test_any_buffer_will_do() -> None:
-    data = RawSection().assemble()
-    assert decode_section(memoryview(data), 0x30000) == decode_section(data, 0x30000)
 
 
 # Damage

@@ -222,13 +222,6 @@ def test_data() -> None:
     }
 
 
-def test_data_of_a_big_endian_section() -> None:
-    raw = RawSection(order=">", abi=4, fixed_ra=0, flags=0, version=2)
-    data = dump_data(decode_section(raw.assemble(), raw.vaddr), lambda vaddr: vaddr - 0x20000)
-    assert (data["abi"], data["byte_order"], data["flags"]) == ("s390x", "big", [])
-    assert data["functions"][0]["address"] == 0
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("row_count", [0, 1, 3])
 @pytest.mark.parametrize("function_count", [0, 1, 3])

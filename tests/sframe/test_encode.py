@@ -184,7 +184,3 @@ def test_several_functions(version: int) -> None:
     assert [int.from_bytes(data[28 + n * record + offset_at :][:4], "little") for n in (0, 1)] == [0, size]
     assert data[28 + 2 * record :] == 2 * data[-size:]
     assert data[3] == (4 if version > 1 else 0)
-
-
-def test_equal_plans_give_equal_bytes() -> None:
-    assert encode(AMD64, 3, amd64_function(0)) == encode(AMD64, 3, amd64_function(0))

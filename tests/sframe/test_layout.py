@@ -52,46 +52,7 @@ def planned_starts(
 # FRE types
 
 
-@pytest.mark.parametrize(
-    ("last", "fre_type"),
-    [(0, 0), (1, 0), (0xFF, 0), (0x100, 1), (0xFFFF, 1), (0x10000, 2), (0xFFFFFFFF, 2)],
-)
-def test_the_last_row_decides_the_fre_type(last: int, fre_type: int) -> None:
-    body = planned_starts(*sorted({0, last}))
-    assert body.fre_type == fre_type
-    assert body.info == fre_type
-    count = len({0, last})
-    assert len(body.data) == 5 + count * ((1, 2, 4)[fre_type] + 2)
-
-
-def test_the_size_of_a_function_decides_nothing() -> None:
-    assert planned_starts(0, 4).fre_type == 0
-
-
 # Words of default rows
-
-
-@pytest.mark.parametrize(
-    ("offset", "size_code"),
-    [
-        (0, 0),
-        (127, 0),
-        (128, 1),
-        (-128, 0),
-        (-129, 1),
-        (32767, 1),
-        (32768, 2),
-        (-32768, 1),
-        (-32769, 2),
-        (BIG - 1, 2),
-        (-BIG, 2),
-    ],
-)
-def test_the_widest_number_decides_the_word_size(offset: int, size_code: int) -> None:
-    row = planned(AMD64, FrameState(at(7, offset), RA8))
-    assert row == PlannedState(1 | 1 << 1 | size_code << 5, size_code, (offset,))
-    row = planned(AMD64, FrameState(at(6, 16), RA8, saved(offset)))
-    assert row == PlannedState(2 << 1 | size_code << 5, size_code, (16, offset))
 
 
 @pytest.mark.parametrize("offset", [BIG, -BIG - 1])
@@ -189,16 +150,6 @@ def test_a_repeating_block_is_pcmask() -> None:
 # Places
 
 
-def test_offsets_and_counts_add_up() -> None:
-    rows = tuple(FrameRow(start, FrameState(at(7, 8 + start), RA8)) for start in (0, 1, 5))
-    first, second = body_of_rows(rows), body_of_rows(rows[:2])
-    for version, attribute in ((1, 0), (2, 0), (3, 5)):
-        result = plan(AMD64, first, second, first, version=version)
-        assert [f.fre_offset for f in result.functions] == [0, attribute + 9, 2 * attribute + 15]
-        assert (result.fre_count, result.fre_size) == (8, 3 * attribute + 24)
-        assert result.size == 28 + 3 * (17, 20, 16)[version - 1] + result.fre_size
-
-
 @pytest.mark.parametrize(
     ("version", "vaddr", "fields"),
     [
@@ -251,17 +202,9 @@ def test_starts_of_64_bits_reach_everything(start: int, vaddr: int, field: int) 
 
 
 @pytest.mark.parametrize(
-    ("version", "is_sorted", "is_pcrel", "keeps_fp", "flags"),
-    [
-        (1, True, False, False, 1),
-        (1, True, False, True, 3),
-        (2, True, True, False, 5),
-        (2, False, True, True, 6),
-        (2, False, False, False, 0),
-        (3, True, True, False, 5),
-        (3, False, True, False, 4),
-    ],
+    ("version", "is_sorted", "is_pcrel", "flags"),
+    [(1, True, False, 1), (2, True, True, 5), (2, False, True, 4), (2, False, False, 0), (3, True, True, 5)],
 )
-def test_flags(version: int, is_sorted: bool, is_pcrel: bool, keeps_fp: bool, flags: int) -> None:  # noqa: FBT001
-    section = Section(version, 3, (), (), (), is_sorted, is_pcrel, keeps_fp)
+def test_flags(version: int, is_sorted: bool, is_pcrel: bool, flags: int) -> None:  # noqa: FBT001
+    section = Section(version, 3, (), (), (), is_sorted, is_pcrel)
     assert plan_section(section, AMD64, 0).flags == flags

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions cut and joined (-O2, -Os): every reader takes them, and every PC keeps its row.
+"""Functions cut and joined (-O2): every reader takes them, and every PC keeps its row.
 
-Readers of sections: GNU readelf of three releases, LLVM's, and strict ones as in kernels. Readers of the CFI: readelf
-and llvm-dwarfdump, with whose rows those of the sections are compared.
+Readers of sections: GNU readelf of three releases, and strict ones as in kernels. Readers of the CFI: pyelftools and
+llvm-dwarfdump, with whose rows those of the sections are compared.
 """
 
 from __future__ import annotations
@@ -14,19 +14,16 @@ import pytest
 from cfi2sframe import Options, convert, decode, load, verify
 from tests.sframe.test_readelf_accepts import READERS, check_file
 from tests.support.kernel_reader import code_of, complaints
-from tests.support.oracle.rows import Reader, compare_rows
+from tests.support.oracle.rows import compare_rows
 from tests.support.sums import check_sums
-from tests.support.targets import AARCH64, S390, label
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cfi2sframe.conversion import Level
     from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Tool
-    from tests.support.targets import Target
 
-pytestmark = [pytest.mark.oracle, pytest.mark.corpus]
+pytestmark = [pytest.mark.oracle, pytest.mark.corpus, pytest.mark.sampled]
 
 LIBRARIES = {
     "amd64": "usr/lib/x86_64-linux-gnu/libc.so.6",
@@ -36,7 +33,6 @@ LIBRARIES = {
 #: A small program for every day, and two files that take longer. All have this name for each architecture.
 PROGRAM = "usr/bin/ls"
 NAMES = [PROGRAM, *(pytest.param(name, marks=pytest.mark.slow) for name in ("usr/bin/bash", "libc"))]
-LEVELS: tuple[Level, ...] = (2, "s")
 
 
 def path_of(name: str, arch: CorpusArch, corpus: Callable[[CorpusArch], Path]) -> Path:
@@ -45,18 +41,16 @@ def path_of(name: str, arch: CorpusArch, corpus: Callable[[CorpusArch], Path]) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("reader", READERS)
 def test_readelf_prints_what_dump_prints(
     name: str,
-    level: Level,
     reader: str,
     tmp_path: Path,
     corpus: Callable[[CorpusArch], Path],
     binutils: Callable[[BinutilsVersion], Binutils],
 ) -> None:
     version, options = READERS[reader]
-    found = binutils(version), options._replace(level=level)
+    found = binutils(version), options._replace(level=2)
     assert check_file(path_of(name, "amd64", corpus), found, tmp_path) > (1_500 if name == PROGRAM else 10_000)
 
 
@@ -67,33 +61,24 @@ def test_strict_readers_are_content(
     arch: CorpusArch, name: str, version: int, corpus: Callable[[CorpusArch], Path]
 ) -> None:
     image = load(str(path_of(name, arch, corpus)))
-    sizes = [len(convert(image, Options(version, level=1)).data)]
-    for level in LEVELS:
-        options = Options(version, level=level)
-        conversion = convert(image, options)
-        assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
-        assert verify(image, decode(conversion.data, conversion.section_vaddr), options).is_clean
-        check_sums(conversion, may_join=True)
-        sizes.append(len(conversion.data))
-    assert sizes == sorted(set(sizes), reverse=True)
+    options = Options(version, level=2)
+    conversion = convert(image, options)
+    assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
+    assert verify(image, decode(conversion.data, conversion.section_vaddr), options).is_clean
+    check_sums(conversion, may_join=True)
+    assert len(conversion.data) < len(convert(image, options._replace(level=1)).data)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("printer", ["readelf", "llvm-dwarfdump"])
-@pytest.mark.parametrize("target", [None, AARCH64, S390], ids=lambda target: label(target) if target else "amd64")
+@pytest.mark.parametrize("arch", LIBRARIES)
 def test_rows_are_those_of_another_reader_of_the_cfi(
-    target: Target | None,
+    arch: CorpusArch,
     name: str,
-    printer: Literal["readelf", "llvm-dwarfdump"],
-    binutils: Callable[[BinutilsVersion], Binutils],
     llvm_dwarfdump: Callable[[Literal["newest", "machine"]], Tool],
     corpus: Callable[[CorpusArch], Path],
 ) -> None:
     """At every boundary of either, in both versions."""
-    arch = target.name if target else "amd64"
-    tool = binutils("newest").tool("readelf", arch) if printer == "readelf" else str(llvm_dwarfdump("newest").path)
-    path = path_of(name, target.corpus if target else "amd64", corpus)
-    for version, level in ((2, 2), (2, "s"), (3, 2), (3, "s")):
-        found = compare_rows(Reader(printer, tool), path, version, arch, level)  # type: ignore[arg-type]
-        assert found.problems == [], (version, level)
+    for version in (2, 3):
+        found = compare_rows(path_of(name, arch, corpus), version, 2, str(llvm_dwarfdump("newest").path))
+        assert found.problems == [], version
         assert found.points > 2 * found.described

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FrameState
 
 
-LEVELS: Final[tuple[Level, ...]] = (0, 1, 2, "s")
+LEVELS: Final[tuple[Level, ...]] = (0, 1, 2)
 
 
 def made(drawn: Drawn, options: Options) -> DecodedSection | None:

@@ -66,13 +66,6 @@ def test_unsorted_sections() -> None:
     ]
 
 
-def test_rows_that_start_late_or_not_at_all() -> None:
-    lookup = Lookup(decoded(RawFunction(rows=b"\x04\x03\x08"), RawFunction(0x20010, rows=b"", row_count=0)))
-    assert found(lookup, 0x20003) == (0, None)
-    assert found(lookup, 0x20004) == (0, 8)
-    assert found(lookup, 0x20010) == (1, None)
-
-
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize(
     ("pc", "expected"),
@@ -116,7 +109,3 @@ def test_pcmask_of_version_1(pc: int, expected: tuple[int, int | None]) -> None:
     rows = b"\x00\x03\x00\x0b\x03\x0b"
     function = RawFunction(0x20000, 0x20, rows, 2, info=0x10)
     assert found(Lookup(decoded(function, version=1)), pc) == expected
-
-
-def test_an_empty_section_has_nothing() -> None:
-    assert Lookup(decoded()).find(0x20000) is None

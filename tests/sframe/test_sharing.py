@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe import Options, convert
-from cfi2sframe.api import verify
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe import constants
@@ -20,13 +17,8 @@ from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from tests.fuzz.harness import timed
-from tests.support import cfi_asm as asm
 from tests.support.bodies import body_of_rows, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
-from tests.support.samples import TEXT_VADDR, cie_of, linked
-
-if TYPE_CHECKING:
-    from cfi2sframe.conversion import Level
 
 VADDR = 0x100000
 
@@ -65,12 +57,6 @@ def test_a_list_may_be_the_beginning_of_a_longer_one_where_no_attribute_counts_r
     _, decoded = make(version, body((0, 8)), body((0, 8), (1, 16)), body(*PUSH), share=True)
     offsets = {function.fre_offset for function in decoded.functions}
     assert len(offsets) == (1 if shares else 3)
-
-
-def test_a_beginning_of_another_start_size_is_not_one() -> None:
-    _, decoded = make(2, body((0, 8)), body((0, 8), (0x200, 16)), share=True)
-    first, second = decoded.functions
-    assert first.fre_offset != second.fre_offset
 
 
 def test_functions_that_differ_in_their_attribute_share_nothing() -> None:
@@ -120,19 +106,6 @@ def assert_nothing_is_lost(version: int, bodies: list[FunctionBody]) -> bytes:
     return together
 
 
-@pytest.mark.parametrize("level", [1, 2, "s"])
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_forty_functions_with_one_push_more_each(version: int, level: Level) -> None:
-    fdes, start = [], TEXT_VADDR
-    for count in range(1, 41):
-        steps = [each for n in range(count) for each in (asm.advance(1), asm.def_cfa_offset(16 + 8 * n))]
-        fdes.append(asm.Fde(cie_of(AMD64), start, count + 1, tuple(steps)))
-        start += count + 1
-    image = linked(AMD64, *fdes)
-    conversion = convert(image, Options(version, level=level))
-    assert verify(image, decode_section(conversion.data, conversion.section_vaddr)).is_clean
-
-
 @pytest.mark.skipif(not constants.__file__.endswith(".py"), reason="a compiled function cannot be replaced")
 @given(st.sampled_from((1, 2, 3)), nested, st.integers(0, 200))
 def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], free_count: int) -> None:
@@ -148,24 +121,6 @@ def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], fre
         _, decoded = make(version, *distinct.values(), share=True)
         assert len({function.fre_offset for function in decoded.functions}) == 1
         assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + decoded.header.fre_size
-
-
-@pytest.mark.skipif(not constants.__file__.endswith(".py"), reason="a compiled function cannot be replaced")
-def test_lists_are_shared_up_to_the_bound() -> None:
-    bodies = [pushes(1), pushes(2)]
-    with patch.object(constants, "max_decoded_rows", lambda _size: sum(len(body.starts) for body in bodies)):
-        _, decoded = make(2, *bodies, share=True)
-    assert len({function.fre_offset for function in decoded.functions}) == 1
-
-
-def test_many_nested_lists() -> None:
-    """80,000 rows in lists that all begin with one another: some are stored by themselves, most are shared."""
-    bodies = [pushes(count) for count in range(1, 401)]
-    data, decoded = make(2, *bodies, share=True)
-    assert [len(function.rows) for function in decoded.functions] == list(range(2, 402))
-    stored = {function.fre_offset for function in decoded.functions}
-    assert 1 < len(stored) < 150
-    assert len(data) < len(make(2, *bodies, share=False)[0]) // 2
 
 
 def test_lists_that_overlap_over_and_over_are_refused() -> None:

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-import pytest
-
 from cfi2sframe import load
 from cfi2sframe.audit.auditing import audit
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +27,7 @@ class Said(NamedTuple):
 
 def assembled(source: str, folder: Path, tool: str = "as", *options: str) -> Path:
     """Return an object of some source. Skips the test where the assembler is missing."""
-    if shutil.which(tool) is None:
-        pytest.skip(f"{tool} is not installed")
+    need(tool)
     target = folder / "audited.o"
     subprocess.run([tool, *options, "-o", target, "-"], input=source, text=True, check=True)
     return target

@@ -1,106 +1,149 @@
 # SPDX-License-Identifier: Apache-2.0
 """An assembler of call frame information for tests: records in, bytes of .eh_frame or .debug_frame out.
 
-It shares nothing with the package under test, and so does not repeat its errors.  The
-instruction functions and the ELF writer live in modules of their own and are offered here too.
+It shares nothing with the package under test, and so does not repeat its errors. The ELF writer lives in a module of
+its own and is offered here too.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from tests.support.cfi_instructions import (
-    Instruction,
-    Operand,
-    aarch64_negate_ra_state,
-    aarch64_negate_ra_state_with_pc,
-    aarch64_set_ra_state,
-    advance,
-    advance0,
-    advance1,
-    advance2,
-    advance4,
-    advance8,
-    def_cfa,
-    def_cfa_expression,
-    def_cfa_offset,
-    def_cfa_offset_sf,
-    def_cfa_register,
-    def_cfa_sf,
-    expression,
-    gnu_args_size,
-    gnu_negative_offset_extended,
-    nop,
-    offset,
-    offset_extended,
-    offset_extended_sf,
-    register,
-    remember_state,
-    restore,
-    restore_extended,
-    restore_state,
-    same_value,
-    set_loc,
-    sleb128,
-    uleb128,
-    undefined,
-    val_expression,
-    val_offset,
-    val_offset_sf,
-)
 from tests.support.elf_asm import Relocation, Section, Segment, Symbol, eh_frame_hdr, elf_file
 
-__all__ = [
-    "Cie",
-    "EhFrame",
-    "Entry",
-    "Fde",
-    "Instruction",
-    "Operand",
-    "Raw",
-    "Relocation",
-    "Section",
-    "Segment",
-    "Symbol",
-    "Terminator",
-    "aarch64_negate_ra_state",
-    "aarch64_negate_ra_state_with_pc",
-    "aarch64_set_ra_state",
-    "advance",
-    "advance0",
-    "advance1",
-    "advance2",
-    "advance4",
-    "advance8",
-    "def_cfa",
-    "def_cfa_expression",
-    "def_cfa_offset",
-    "def_cfa_offset_sf",
-    "def_cfa_register",
-    "def_cfa_sf",
-    "eh_frame_hdr",
-    "elf_file",
-    "encode_pointer",
-    "expression",
-    "gnu_args_size",
-    "gnu_negative_offset_extended",
-    "nop",
-    "offset",
-    "offset_extended",
-    "offset_extended_sf",
-    "register",
-    "remember_state",
-    "restore",
-    "restore_extended",
-    "restore_state",
-    "same_value",
-    "set_loc",
-    "sleb128",
-    "uleb128",
-    "undefined",
-    "val_expression",
-    "val_offset",
-    "val_offset_sf",
-]
+__all__ = ["Relocation", "Section", "Segment", "Symbol", "eh_frame_hdr", "elf_file"]
+
+
+def uleb128(value: int) -> bytes:
+    """Return the shortest ULEB128 of a number that is not negative."""
+    if value < 0:
+        message = f"ULEB128 of the negative number {value}"
+        raise ValueError(message)
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def sleb128(value: int) -> bytes:
+    """Return the shortest SLEB128 of a number."""
+    out = bytearray()
+    while not -0x40 <= value < 0x40:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value & 0x7F)
+    return bytes(out)
+
+
+# --- Every call frame instruction of DWARF 5, GNU and AArch64, as a function that returns a record of it
+#
+# Operands are given as they are encoded: "factored" ones are multiplied by the CIE's code or data alignment factor.
+
+OperandKind: TypeAlias = Literal["uleb", "sleb", "u8", "u16", "u32", "u64", "address"]
+
+
+class Operand(NamedTuple):
+    """One number of an instruction and the way it is written; "address" uses the CIE's FDE encoding."""
+
+    kind: OperandKind
+    value: int
+
+
+class Instruction(NamedTuple):
+    """One call frame instruction: the opcode byte, its numbers, and the bytes after them (expressions)."""
+
+    opcode: int
+    operands: tuple[Operand, ...] = ()
+    tail: bytes = b""
+
+
+_Form: TypeAlias = Callable[..., Instruction]
+
+
+def _plain(opcode: int, *kinds: OperandKind) -> _Form:
+    def made(*values: int) -> Instruction:
+        return Instruction(opcode, tuple(Operand(kind, value) for kind, value in zip(kinds, values, strict=True)))
+
+    return made
+
+
+def _primary(opcode: int, *kinds: OperandKind) -> _Form:
+    """An opcode with an operand in its low six bits."""
+
+    def made(low_bits: int, *values: int) -> Instruction:
+        if not 0 <= low_bits < 0x40:
+            message = f"{low_bits} does not fit in the six bits of opcode {opcode:#x}"
+            raise ValueError(message)
+        return _plain(opcode | low_bits, *kinds)(*values)
+
+    return made
+
+
+def _with_expression(opcode: int, *kinds: OperandKind) -> _Form:
+    def made(*values: int | bytes) -> Instruction:
+        *numbers, expression = values
+        assert isinstance(expression, bytes)
+        return _plain(opcode, *kinds, "uleb")(*numbers, len(expression))._replace(tail=expression)
+
+    return made
+
+
+nop: Final = _plain(0x00)
+#: To an absolute address.
+set_loc: Final = _plain(0x01, "address")
+advance0: Final = _primary(0x40)
+advance1: Final = _plain(0x02, "u8")
+advance2: Final = _plain(0x03, "u16")
+advance4: Final = _plain(0x04, "u32")
+#: DW_CFA_MIPS_advance_loc8.
+advance8: Final = _plain(0x1D, "u64")
+#: A register, and a factored offset.
+offset: Final = _primary(0x80, "uleb")
+offset_extended: Final = _plain(0x05, "uleb", "uleb")
+offset_extended_sf: Final = _plain(0x11, "uleb", "sleb")
+#: The operand is subtracted.
+gnu_negative_offset_extended: Final = _plain(0x2F, "uleb", "uleb")
+val_offset: Final = _plain(0x14, "uleb", "uleb")
+val_offset_sf: Final = _plain(0x15, "uleb", "sleb")
+restore: Final = _primary(0xC0)
+restore_extended: Final = _plain(0x06, "uleb")
+undefined: Final = _plain(0x07, "uleb")
+same_value: Final = _plain(0x08, "uleb")
+#: The caller's first register is in the second.
+register: Final = _plain(0x09, "uleb", "uleb")
+remember_state: Final = _plain(0x0A)
+restore_state: Final = _plain(0x0B)
+#: A register, and an offset in bytes.
+def_cfa: Final = _plain(0x0C, "uleb", "uleb")
+def_cfa_sf: Final = _plain(0x12, "uleb", "sleb")
+def_cfa_register: Final = _plain(0x0D, "uleb")
+def_cfa_offset: Final = _plain(0x0E, "uleb")
+def_cfa_offset_sf: Final = _plain(0x13, "sleb")
+def_cfa_expression: Final = _with_expression(0x0F)
+#: A register, and an expression.
+expression: Final = _with_expression(0x10, "uleb")
+val_expression: Final = _with_expression(0x16, "uleb")
+aarch64_negate_ra_state_with_pc: Final = _plain(0x2C)
+#: The opcode that SPARC calls DW_CFA_GNU_window_save.
+aarch64_negate_ra_state: Final = _plain(0x2D)
+gnu_args_size: Final = _plain(0x2E, "uleb")
+
+
+def aarch64_set_ra_state(state: int, pc_offset: int = 0) -> Instruction:
+    """AADWARF64, 4.4: 0 not signed, 1 signed with SP, 2 with SP and PC."""
+    return _plain(0x2B, "uleb", "sleb")(state, pc_offset)
+
+
+def advance(factored: int) -> Instruction:
+    """Advance by a number of code units in the smallest form that holds it."""
+    for limit, form in ((0x40, advance0), (0x100, advance1), (0x10000, advance2), (1 << 32, advance4)):
+        if factored < limit:
+            return form(factored)
+    return advance8(factored)
+
+
+# --- Entries and sections
 
 DW_EH_PE_ABSPTR = 0x00
 DW_EH_PE_ULEB128 = 0x01

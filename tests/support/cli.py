@@ -33,6 +33,11 @@ class Result(NamedTuple):
     out: bytes
     err: tuple[str, ...]
 
+    def failed(self, status: int, place: str | Path = "") -> bool:
+        """Whether the run printed one line, an error of a file (or of none), and left this exit status."""
+        head = f"cfi2sframe: {place}: error: " if place else "cfi2sframe: error: "
+        return (self.status, self.out, len(self.err)) == (status, b"", 1) and self.err[0].startswith(head)
+
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> Result:
     """Run `cfi2sframe ARGUMENTS...`."""

@@ -13,4 +13,4 @@ def needs_demangling() -> None:
     try:
         ctypes.CDLL("libstdc++.so.6")
     except OSError:
-        pytest.skip("libstdc++.so.6 makes C++ names readable; apt install libstdc++6")
+        pytest.skip("libstdc++.so.6 makes C++ names readable; get it with: apt-get install libstdc++6")

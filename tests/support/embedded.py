@@ -6,6 +6,8 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +22,7 @@ from cfi2sframe.rewrite.linked import (
     self_check,
     write_embedding,
 )
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,13 +45,6 @@ def run(*command: str | Path) -> Result:
     """Run a program, whatever its exit status."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=60)
     return Result(done.returncode, done.stdout, done.stderr)
-
-
-def need(*names: str) -> None:
-    """Skip the test unless all these programs are here."""
-    for name in names:
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not here")
 
 
 def sframe(size: int) -> bytes:
@@ -106,8 +102,25 @@ def mapped(program: Path, *libraries: Path) -> list[tuple[str, int, str]]:
 
 def compile_program(target: Path, source: str, flags: Sequence[str]) -> None:
     """Compile one of the sources here, or skip when this compiler cannot link that way."""
+    built = _compiled(source, tuple(flags))
+    if isinstance(built, str):
+        pytest.skip(built)
+    shutil.copy(built, target)
+
+
+@cache
+def _compiled(source: str, flags: tuple[str, ...]) -> Path | str:
+    """Return the program that a source and flags make, or why there is none; compiled once in a run of the tests."""
     compiler = "g++" if source.endswith("cpp") else "gcc"
     need(compiler)
+    number = _compiled.cache_info().currsize
+    target = Path(_compiled_programs().name) / f"{number}-{source}"
     result = run(compiler, "-O1", "-o", target, SOURCES / source, "-Wl,--build-id=sha1", *flags)
     if result.status:
-        pytest.skip(f"{compiler} does not link this way: {result.errors.splitlines()[-1] if result.errors else ''}")
+        return f"{compiler} does not link this way: {result.errors.splitlines()[-1] if result.errors else ''}"
+    return target
+
+
+@cache
+def _compiled_programs() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="cfi2sframe-programs-")

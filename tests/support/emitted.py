@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import io
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,10 +105,3 @@ def run(*command: str | Path, environment: Mapping[str, str] | None = None, cwd:
     )
     assert done.returncode == 0, f"{command[0]}: {done.returncode}\n{done.stdout}"
     return done.stdout
-
-
-def need(*names: str) -> None:
-    """Skip the test unless these programs are here."""
-    for name in names:
-        if shutil.which(name) is None:
-            pytest.skip(f"{name} is not here")

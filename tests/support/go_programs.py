@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,6 +12,7 @@ import pytest
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import AtCfa, InRegister, NoRule, RegisterOffset, ValueAtCfa
 from cfi2sframe.sources import find_cfi
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,9 +27,7 @@ GO_ARCHES: Final = ("amd64", "arm64", "s390x")
 
 def go_build(folder: Path, source: str, *flags: str, arch: str = "amd64", cgo: bool = False) -> Path:
     """Build a program of one source file with the machine's Go; skips the test without Go."""
-    go = shutil.which(os.environ.get("CFI2SFRAME_GO", "go"))
-    if go is None:
-        pytest.skip("needs go")
+    go = need(os.environ.get("CFI2SFRAME_GO", "go"))
     (folder / "main.go").write_text(source, encoding="utf-8")
     env = {
         **os.environ,

@@ -87,18 +87,9 @@ def depth_list(depths: tuple[tuple[int, int], ...], quantum: int) -> bytes:
     out, last = b"", -1
     for size, depth in depths:
         change = depth - last
-        out += uleb(2 * change if change >= 0 else -2 * change - 1) + uleb(size // quantum)
+        out += asm.uleb128(2 * change if change >= 0 else -2 * change - 1) + asm.uleb128(size // quantum)
         last = depth
     return out + b"\0"
-
-
-def uleb(value: int) -> bytes:
-    """Return an unsigned LEB128 number."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes(out) + bytes((value,))
 
 
 def go_file(

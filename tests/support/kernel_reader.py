@@ -121,24 +121,6 @@ def code_of(image: ElfImage) -> list[tuple[int, int]]:
     return [(image.code_ranges[0].start_vaddr, max(code.end_vaddr for code in image.code_ranges))]
 
 
-def taken_for_code(image: ElfImage) -> list[int]:
-    """Return the types of the program headers that Linux takes for executable segments before the first that is one.
-
-    It registers the section for each header with PF_X, in the order of the table, and ranges must not overlap.
-    """
-    types: list[int] = []
-    ranges: list[tuple[int, int]] = []
-    for p in image.segments:
-        if p.flags & _PF_X and p.type == _PT_LOAD:
-            return [
-                kind for kind, (start, end) in zip(types, ranges, strict=True) if start < p.end_vaddr and end > p.vaddr
-            ]
-        if p.flags & _PF_X:
-            types.append(p.type)
-            ranges.append((p.vaddr, p.end_vaddr))
-    return []
-
-
 def _need(holds: bool, message: str) -> None:  # noqa: FBT001 - reads like an assertion
     if not holds:
         raise BadSectionError(message)

@@ -22,43 +22,17 @@ class KnownWrong(NamedTuple):
 
 
 KNOWN_WRONG: tuple[KnownWrong, ...] = (
-    KnownWrong(
-        "remember-state-keeps-cfa",
-        "llvm-dwarfdump",
-        ("14",),
-        "restore_state brings back the registers and leaves the CFA; DWARF 5, 6.4.2.4 restores every rule",
-    ),
-    KnownWrong(
-        "aarch64-negate-ra-state-twice",
-        "llvm-dwarfdump",
-        ("14",),
-        "the second negate_ra_state leaves the pseudo register at 1",
-    ),
-    KnownWrong(
-        "s390x-relocations",
-        "llvm-dwarfdump",
-        ("14", "23"),
-        "R_390_PC32 of an object is not applied, so pc_begin is the address of its own field",
-    ),
-    KnownWrong(
-        "cfa-gnu-negative-offset",
-        "llvm-dwarfdump",
-        ("14", "23"),
-        "does not know DW_CFA_GNU_negative_offset_extended (0x2f), and reads no further in the section",
-    ),
-    KnownWrong(
-        "register-after-cfa-expression",
-        "llvm-dwarfdump",
-        ("23",),
-        "def_cfa_register after def_cfa_expression (invalid by DWARF 5, 6.4.2.2) starts with offset 0; "
-        "the pops that follow in libgcrypt's code fit the offset from before the expression",
-    ),
-    KnownWrong(
-        "restore-in-a-cie",
-        "llvm-dwarfdump",
-        ("14", "23"),
-        "refuses DW_CFA_restore in a CIE, and makes no rows of its FDEs; GNU as writes it there, and libgcc takes "
-        "it as no rule, readelf too",
+    *(
+        KnownWrong(case, "pyelftools", ("0.31", "0.32", "0.33"), reason)
+        for case, reason in {
+            "args-size": "reads DW_CFA_GNU_args_size, and raises when it decodes it",
+            "negative-offset-extended": "raises on DW_CFA_GNU_negative_offset_extended, for the whole section",
+            "def-cfa-sf": "multiplies the offset of DW_CFA_def_cfa_sf by the code alignment factor, not the data's",
+            "negate-ra-state": "reads over DW_CFA_AARCH64_negate_ra_state: nothing tells whether RA is signed",
+            "expression-alone": "has no row where the CFA is an expression and no register has a rule",
+            "restore-in-a-cie": "refuses DW_CFA_restore in a CIE, where GNU as writes it; to libgcc it is no rule",
+            "debug-frame-augmentation": "takes the augmentation data of an FDE of .debug_frame for instructions",
+        }.items()
     ),
     KnownWrong(
         "sframe-relocations",
@@ -205,19 +179,6 @@ KNOWN_WRONG: tuple[KnownWrong, ...] = (
         "mold",
         ("1",),
         "older than its support of SFrame: .sframe sections are concatenated, each with its header",
-    ),
-    KnownWrong(
-        "libsframe-repeating-blocks",
-        "libsframe",
-        ("2.44",),
-        "sframe_find_fre finds rows of a PCMASK function at the start of a block only, and counts blocks from the "
-        "section's start",
-    ),
-    KnownWrong(
-        "libsframe-starts-from-section",
-        "libsframe",
-        ("2.47",),
-        "sframe_find_fre counts version 2's starts from their own fields, whether the flag is set or not",
     ),
     KnownWrong(
         "signal-frame-expressions",

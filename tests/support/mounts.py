@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +29,7 @@ def mounting() -> Iterator[Callable[..., None]]:
             pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
         made.append(point)
 
-    if shutil.which("mount") is None:
-        pytest.skip("no mount")
+    need("mount")
     try:
         yield mount
     finally:

@@ -29,14 +29,14 @@ def convert_checked(image: ElfImage, options: Options = DEFAULTS) -> Conversion:
 
 
 def may_join(options: Options) -> bool:
-    """Whether functions may be cut and joined: at -O2 and -Os, and where the level is left to the package."""
+    """Whether functions may be cut and joined: at -O2, and where the level is left to the package."""
     return options.level not in (0, 1)
 
 
 def check_sums(conversion: Conversion, *, may_join: bool = False) -> Coverage:
     """Check an account against itself and against the conversion, and return it.
 
-    `may_join`: a function may reach over several FDEs and stubs (-O2, -Os).
+    `may_join`: a function may reach over several FDEs and stubs (-O2).
     """
     coverage = account(conversion)
     _check_functions(coverage, conversion, may_join=may_join)

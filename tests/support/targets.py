@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -12,8 +11,9 @@ import pytest
 
 from cfi2sframe.arch import AARCH64_LE, S390X
 from cfi2sframe.arch import Arch as AbiRecord
-from tests.support.oracle.frames import Arch as ArchName  # noqa: TC001 - the same
-from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - the same
+from tests.support.needs import need
+from tests.support.oracle.tools import CorpusArch  # noqa: TC001 - fields of a record
+from tests.support.oracle.tools import Target as ArchName  # noqa: TC001
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,26 +48,18 @@ class Target(NamedTuple):
         """Where the cross compiler's libc is, for an emulator; skips the test without it."""
         path = Path("/usr") / self.triplet
         if not (path / "lib").exists():
-            pytest.skip(f"no {path}; get it with: apt-get install gcc-{self.triplet}")
+            pytest.skip(f"no {path}; get it with: apt-get install libc6-dev-{self.corpus}-cross")
         return path
 
     @property
     def emulator(self) -> str:
         """The program that runs programs of this architecture; skips the test without it."""
-        return need(f"qemu-{self.name}", package="qemu-user")
+        return need(f"qemu-{self.name}")
 
 
 AARCH64: Final = Target("aarch64", "arm64", "aarch64-linux-gnu", AARCH64_LE)
 S390: Final = Target("s390x", "s390x", "s390x-linux-gnu", S390X)
 TARGETS: Final = (AARCH64, S390)
-
-
-def need(program: str, package: str = "") -> str:
-    """Return the path of a program, or skip the test with how to get it."""
-    path = shutil.which(program)
-    if path is None:
-        pytest.skip(f"{program} is not here; get it with: apt-get install {package or program}")
-    return path
 
 
 def run(command: Sequence[str | Path], **environment: str) -> str:

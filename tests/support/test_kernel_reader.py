@@ -3,24 +3,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from cfi2sframe import Options, convert, load
-from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from cfi2sframe.errors import Cfi2SFrameError
-from tests.fuzz import seeds
-from tests.support.kernel_reader import SPREAD, code_of, complaints
+from tests.support.kernel_reader import SPREAD, complaints
 from tests.support.raw_sframe import RawFunction, RawSection
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi2sframe.arch import Arch
-    from cfi2sframe.conversion import Level
-    from tests.support.oracle.tools import CorpusArch
 
 CODE = [(0x20000, 0x21000)]
 SECTION = RawSection()
@@ -140,81 +128,3 @@ def test_each_segment_is_registered_by_itself() -> None:
     assert complaints(data, BESIDE.vaddr, [(0x20000, 0x21000), (0x50000, 0x60000)]) == []
     (found,) = complaints(ACROSS.assemble(), ACROSS.vaddr, TWO_SEGMENTS)
     assert found.endswith("not in one executable segment")
-
-
-def test_older_versions_are_not_registered() -> None:
-    for version in (1, 2):
-        section = BESIDE._replace(version=version)
-        assert complaints(section.assemble(), section.vaddr, TWO_SEGMENTS) == []
-
-
-@pytest.mark.parametrize("size", range(28 + 16 + 8))
-def test_truncated_sections(size: int) -> None:
-    assert complaints(SECTION.assemble()[:size], SECTION.vaddr, CODE)
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize("level", [0, 1, 2, "s"])
-@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, AARCH64_BE, S390X], ids=lambda arch: arch.name)
-def test_what_is_made_of_assembled_files(arch: Arch, level: Level, version: int) -> None:
-    image = load(seeds.linked_file(arch))
-    try:
-        conversion = convert(image, Options(version=version, level=level))
-    except Cfi2SFrameError:
-        assert (arch, version) == (S390X, 1)
-        return
-    functions = conversion.section.functions
-    whole = convert(image, Options(version=version, level=0)).section.functions
-    # Levels 2 and "s" may join functions that follow one another, but leave nothing out.
-    assert len(whole) >= 2
-    assert sum(f.size for f in functions) == sum(f.size for f in whole)
-    assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
-
-
-LIBRARIES = {
-    "amd64": "usr/lib/x86_64-linux-gnu/libstdc++.so.6",
-    "arm64": "usr/lib/aarch64-linux-gnu/libstdc++.so.6",
-    "s390x": "usr/lib/s390x-linux-gnu/libstdc++.so.6",
-}
-
-
-@pytest.mark.corpus
-@pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_what_is_made_of_real_files(name: CorpusArch, version: int, corpus: Callable[[CorpusArch], Path]) -> None:
-    path = corpus(name) / LIBRARIES[name]
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    image = load(path)
-    # At the last two, neighbours are joined. Many files have both, for each version, in `verification/`.
-    fewest: dict[Level, int] = {1: 3_000, "s": 10} if version == 2 else {1: 3_000, 2: 750}
-    for level, count in fewest.items():
-        conversion = convert(image, Options(version=version, level=level))
-        assert len(conversion.section.functions) > count
-        assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
-
-
-GOLDEN = sorted((Path(__file__).resolve().parents[2] / "testdata/golden").glob("*.o"))
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_what_is_made_of_golden_objects(path: Path, version: int) -> None:
-    """Objects are for linkers; as if linked: each function at the address of the image's layout, sorted."""
-    from cfi2sframe.conversion import place_again
-
-    image = load(path)
-    try:
-        conversion = convert(image, Options(version=version))
-    except Cfi2SFrameError:
-        return
-    if not conversion.data:
-        return
-    placed = place_again(conversion, 0x400000)
-    data = bytearray(placed.data)
-    # The flag is all that tells an object's section from a linked file's, once the functions are in order.
-    starts = [f.start_vaddr for f in conversion.section.functions]
-    if starts != sorted(starts):
-        pytest.skip("the functions are in the order of the source")
-    data[3] |= 1
-    assert complaints(bytes(data), 0x400000, code_of(image)) == []

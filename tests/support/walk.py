@@ -9,7 +9,8 @@ import shutil
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cfi2sframe import convert, load
-from tests.contrib.support import ROOT, environment, need, run
+from tests.contrib.support import ROOT, environment, run
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Options, convert_file
 from cfi2sframe.cli import main
 from cfi2sframe.trace import FileStore, trace_process
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,11 +49,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "through.s").write_text(ASSEMBLY)
     (folder / "main.c").write_text(PROGRAM)
     path = folder / "program"
-    command = ["gcc", "-O1", "-o", str(path), str(folder / "main.c"), str(folder / "through.s")]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except OSError as error:
-        pytest.skip(f"no compiler: {error}")
+    command = [need("gcc"), "-O1", "-o", str(path), str(folder / "main.c"), str(folder / "through.s")]
+    subprocess.run(command, check=True, capture_output=True)
     return path
 
 
@@ -77,15 +74,6 @@ def test_only_with_rows_from_code_the_trace_goes_on(program: Path) -> None:
     names, ending = names_of(program, FileStore(source="code"))
     assert names[names.index("waiting") :][:3] == ["waiting", "through", "main"]
     assert ending == "outermost"
-
-
-def test_a_section_with_rows_from_code(program: Path, tmp_path: Path) -> None:
-    """The file carries them, so that readers need not ask."""
-    output = tmp_path / "converted"
-    convert_file(program, output, options=Options(source="code"))
-    output.chmod(0o755)
-    names, ending = names_of(output, FileStore())
-    assert ("main" in names, ending) == (True, "outermost")
 
 
 def test_the_option(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

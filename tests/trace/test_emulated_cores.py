@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import known_wrong
-from tests.support.targets import AARCH64, TARGETS, need
+from tests.support.needs import need
+from tests.support.targets import AARCH64, TARGETS
 from tests.support.trace.build import compile_program, named
 from tests.support.trace.emulated import CPU_WITHOUT_PAC, die_under_gdb
 from tests.support.trace.tracing import is_in_order, threads_of, trace
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.trace.emulated import EmulatedCore
     from tests.support.trace.judges import Chain
 
-pytestmark = pytest.mark.oracle
+pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
 NAMES = (
     *("recursion", "recursion-static", "dynamic", "drap", "callback", "handler", "handler-above"),
@@ -61,28 +62,15 @@ def glibc_version(target: Target) -> str:
     return match[1].decode()
 
 
-def debugger() -> str:
-    """The gdb that knows the other architectures; skips the test without it."""
-    return need("gdb-multiarch")
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_frames_are_those_of_gdb(target: Target, name: str, tmp_path: Path) -> None:
     """Stopped where the program is of interest; unlike on AMD64, the search for a symbol has all of its callers."""
     program = named(name)
     binary = compile_program(program, tmp_path, target.triplet)
-    died = die_under_gdb(target, binary, debugger(), program.commands)
+    died = die_under_gdb(target, binary, need("gdb-multiarch"), program.commands)
     wrong = known_wrong.find(f"{target.name}-{program.source}", "glibc", glibc_version(target))
     check(target, program, binary, died, died.gdb, is_whole=wrong is None)
-
-
-@pytest.mark.parametrize("name", ["recursion", "handler", "threads", "exception-terminate"])
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_programs_that_abort(target: Target, name: str, tmp_path: Path) -> None:
-    binary = compile_program(named(name), tmp_path, target.triplet)
-    died = die_under_gdb(target, binary, debugger())
-    check(target, named(name), binary, died, died.gdb)
 
 
 @pytest.mark.parametrize("name", ["recursion", "dynamic", "callback", "handler", "exception-destructor", "noreturn"])
@@ -95,7 +83,7 @@ def test_signed_return_addresses(name: str, tmp_path: Path) -> None:
     program = named(name)
     program = program._replace(flags=(*program.flags, "-mbranch-protection=pac-ret"))
     binary = compile_program(program, tmp_path, AARCH64.triplet)
-    signed = die_under_gdb(AARCH64, binary, debugger(), program.commands)
-    unsigned = die_under_gdb(AARCH64, binary, debugger(), program.commands, CPU_WITHOUT_PAC)
+    signed = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands)
+    unsigned = die_under_gdb(AARCH64, binary, need("gdb-multiarch"), program.commands, CPU_WITHOUT_PAC)
     assert [c.pcs for c in signed.gdb] != [c.pcs for c in unsigned.gdb]
     check(AARCH64, program, binary, signed, unsigned.gdb)

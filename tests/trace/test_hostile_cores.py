@@ -20,22 +20,19 @@ from cfi2sframe.trace import AddressSpace, FileStore, Frame, modules, trace_core
 from cfi2sframe.trace.elfcore import parse_core
 from cfi2sframe.trace.formatting import trace_lines
 from cfi2sframe.trace.frame import EndingKind
-from cfi2sframe.trace.run import ThreadTrace, Traced, core_space
+from cfi2sframe.trace.run import Traced, core_space
 from tests.support import cli
 from tests.support.demangling import needs_demangling
 from tests.support.raw_sframe import RawFunction
 from tests.support.trace.core_files import (
     BIAS,
-    NT_FILE,
     PAGE,
     TEXT_VADDR,
     CoreFile,
     Load,
-    Mapped,
     moved,
     program,
     program_mappings,
-    registers,
     stack_load,
 )
 from tests.support.trace.stacks import SECTION_VADDR, STACK, Model, make_stack, raw_section, words_row
@@ -192,33 +189,6 @@ def damaged(data: bytes, damage: list[tuple[int, int]], size: int) -> bytes:
     return bytes(found)
 
 
-@pytest.mark.parametrize("arch", [AMD64, S390X], ids=lambda arch: arch.name)
-@given(header_damage=DAMAGE, section_damage=DAMAGE)
-def test_programs_with_damaged_bytes(
-    arch: Arch,
-    header_damage: list[tuple[int, int]],
-    section_damage: list[tuple[int, int]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """In the file, and in what memory has of a file that is missing: headers, notes, section, symbols."""
-    folder = tmp_path_factory.getbasetemp()
-    stack = make_stack(arch, 3, MODELS)
-    section = damaged(stack.section, section_damage, len(stack.section))
-    data = damaged(program(arch, section), header_damage, 64 + 56 * 4)
-    (folder / "damaged-program").write_bytes(data)
-    for name in ("damaged-program", "missing-program"):
-        core = plain_core(arch, str(folder / name))
-        in_memory = (Load(BIAS, in_memory_headers(data, len(section))), Load(BIAS + SECTION_VADDR, section))
-        if name == "missing-program":
-            core = core._replace(loads=(*core.loads, *in_memory))
-        parsed = parse_core(core.assemble())
-        space = core_space(parsed, FileStore())
-        for thread in parsed.threads:
-            trace = walk(thread.frame, space.find_row, space.read, arch, limit=100)
-            assert trace.ending.kind in ENDINGS
-            assert len(list(trace_lines(Traced(space, (ThreadTrace(1, trace),))))) >= 3
-
-
 def in_memory_headers(data: bytes, section_size: int) -> bytes:
     """Return a program's first page, in which the segment that was PT_NOTE leads to the section."""
     page = bytearray(data[:PAGE])
@@ -228,32 +198,9 @@ def in_memory_headers(data: bytes, section_size: int) -> bytes:
     return bytes(page)
 
 
-def test_counts_that_are_too_large(path: str, tmp_path: Path) -> None:
-    core = plain_core(AMD64, path)
-    for count in (0xFFFE, 0xFFFF):
-        with pytest.raises(Cfi2SFrameError, match="truncated"):
-            trace_of(core._replace(header_count=count), tmp_path)
-    huge = struct.pack("<QQ", 1 << 60, PAGE) + bytes(24)
-    assert ending_of(core._replace(mapped=(), notes=((b"CORE", NT_FILE, huge),)), tmp_path)[0] == "no-module"
-    # A note that claims to be longer than the core ends the notes, not the trace.
-    data = core._replace(mapped=(), auxv=()).assemble()
-    assert trace_of(data.replace(b"CORE\0", b"CORE\0", 1), tmp_path).threads
-    far = core._replace(loads=(Load(STACK, b"", 1 << 63), Load((1 << 64) - 8, bytes(16), 1 << 40)))
-    assert ending_of(far, tmp_path)[0] == "unreadable-memory"
-
-
 def test_no_thread(path: str, tmp_path: Path) -> None:
     with pytest.raises(Cfi2SFrameError, match="no thread"):
         trace_of(plain_core(AMD64, path)._replace(frames=()), tmp_path)
-
-
-def test_overlapping_segments(path: str, tmp_path: Path) -> None:
-    """Where several mappings or modules claim an address, one of them is used, and nothing breaks."""
-    core = plain_core(AMD64, path)
-    (stack,) = core.loads
-    again = (stack, *(Load(STACK + n, b"\xff" * 64) for n in range(-200, 200, 8)))
-    trace = trace_of(core._replace(loads=again), tmp_path).threads[0].trace
-    assert trace.ending.kind in ENDINGS
 
 
 def test_a_file_that_is_missing_or_another(tmp_path: Path, path: str) -> None:
@@ -288,37 +235,6 @@ def test_a_missing_file_is_read_from_memory(tmp_path: Path) -> None:
     assert [m.note for m in traced.space.modules] == ["read from memory: No such file or directory"]
 
 
-@pytest.mark.parametrize(
-    ("damage", "kind"),
-    [
-        (lambda section: section[:-2], "unusable-section"),
-        (lambda section: section[:2] + b"\x09" + section[3:], "unusable-section"),
-        (lambda section: section[:4] + b"\x02" + section[5:], "unusable-section"),
-        (lambda _: b"\0" * 40, "unusable-section"),
-    ],
-    ids=["truncated", "version", "abi", "zeros"],
-)
-def test_damaged_sections(damage: object, kind: str, tmp_path: Path) -> None:
-    assert callable(damage)
-    file = written(tmp_path, AMD64, damage(make_stack(AMD64, 3, MODELS).section))
-    assert ending_of(plain_core(AMD64, file), tmp_path)[0] == kind
-
-
-def test_a_file_without_anything(tmp_path: Path) -> None:
-    file = tmp_path / "program"
-    file.write_bytes(program(AMD64, bytes(8), section_name=".rodata"))
-    kind, detail = ending_of(plain_core(AMD64, str(file)), tmp_path)
-    assert kind == "unusable-module"
-    assert "no call frame information" in detail
-
-
-def test_files_of_another_machine(tmp_path: Path) -> None:
-    file = written(tmp_path, AARCH64_LE, make_stack(AARCH64_LE, 3, MODELS).section)
-    kind, detail = ending_of(plain_core(AMD64, file), tmp_path)
-    assert kind == "unusable-module"
-    assert "the file is of AArch64" in detail
-
-
 def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
     """A list of mapped files may name anything; reading a pipe would wait for ever."""
     os.mkfifo(tmp_path / "pipe")
@@ -351,18 +267,6 @@ def test_rows_that_do_not_move(name: str, tmp_path: Path, *, is_signal_frame: bo
     trace = traced.threads[0].trace
     assert trace.ending.kind in ("stack-does-not-grow", "unreadable-memory", "loop")
     assert len(trace.entries) < 200
-
-
-def test_a_stack_of_a_million_frames(tmp_path: Path) -> None:
-    """The limit counts, not the size of the stack."""
-    function = RawFunction(TEXT_VADDR, 0x10000, words_row("<", 0, (8,)), 1)
-    file = written(tmp_path, AMD64, raw_section(AMD64, 3, (function,)))
-    memory = Load(STACK, struct.pack("<Q", BIAS + TEXT_VADDR + 0x100) * 1_000_000)
-    core = CoreFile(AMD64, ((1, Frame(BIAS + TEXT_VADDR, STACK, 0)),), (memory,), program_mappings(file))
-    (tmp_path / "core").write_bytes(core.assemble())
-    traced = trace_core(str(tmp_path / "core"), limit=20_000)
-    assert traced.threads[0].trace.ending.kind == "limit"
-    assert len(traced.threads[0].trace.entries) == 20_000
 
 
 def linked_core(arch: Arch, entries: list[tuple[int, int, int]], names: bytes) -> CoreFile:
@@ -400,23 +304,6 @@ def test_modules_of_the_dynamic_linkers_list(arch: Arch, tmp_path: Path) -> None
     assert [m.name for m in traced.space.modules] == [library]
 
 
-@pytest.mark.parametrize(
-    ("entries", "names"),
-    [
-        ([(BIAS, 1, 0)], b"\0x\0"),
-        ([(0, 0, 40), (0, 1, 0)], b"\0x\0"),
-        ([(0, 0, 0)] * 90, b"\0"),
-        ([(0, 1, 40 * n + 40) for n in range(89)], b"x" * 70_000),
-        ([(1 << 63, 1, 1 << 62)], b"x" * 100),
-        ([(0, 1 << 60, 8)] * 80, b""),
-    ],
-    ids=["itself", "circle", "first", "endless names", "far away", "no names"],
-)
-def test_lists_that_lead_nowhere(entries: list[tuple[int, int, int]], names: bytes, tmp_path: Path) -> None:
-    kind, _ = ending_of(linked_core(AMD64, entries, names), tmp_path)
-    assert kind == "no-module"
-
-
 def _without_place(text: str) -> str:
     """Return the message about a bug without its source line and the request to report it."""
     return re.sub(r" at [\w.]+:\d+; please report it", "", text)
@@ -440,28 +327,6 @@ def test_an_unforeseen_error_costs_one_module(tmp_path: Path, path: str, monkeyp
     threads = trace_of(core, tmp_path).threads
     assert [t.trace.ending.kind for t in threads] == ["unusable-module", "outermost", "outermost"]
     assert _without_place(threads[0].trace.ending.detail) == f"{bad}: internal error: OverflowError: too wild"
-
-
-@pytest.mark.parametrize("name", ["_load", "symbols", "build_id"])
-def test_unforeseen_errors_in_names_and_headers(
-    name: str, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: object) -> object:
-        raise MemoryError if name == "symbols" else ZeroDivisionError("by 0")
-
-    place = {
-        "_load": "cfi2sframe.trace.modules.load",
-        "symbols": "cfi2sframe.elf.image.ElfImage.symbols",
-        "build_id": "cfi2sframe.trace.modules.build_id",
-    }[name]
-    monkeypatch.setattr(place, failing)
-    lines = list(trace_lines(trace_of(plain_core(AMD64, path), tmp_path)))
-    if name == "symbols":
-        assert lines.count("end: outermost: RA is undefined") == 2
-        assert lines[-1] == f"note: {path}: out of memory"
-    else:
-        failed = f"end: unusable-module: {path}: internal error: ZeroDivisionError: by 0"
-        assert [_without_place(line) for line in lines].count(failed) == 2
 
 
 def test_an_unforeseen_error_costs_one_thread(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,16 +355,3 @@ def test_names_that_a_terminal_would_act_on(tmp_path: Path, path: str) -> None:
     done = cli.run("trace", tmp_path / "core")
     assert done.status == 0
     assert b"\x1b" not in done.out
-
-
-def test_mappings_without_number(path: str, tmp_path: Path) -> None:
-    """Ten thousand mapped files that do not matter are not opened."""
-    core = plain_core(AMD64, path)
-    many = tuple(Mapped(n << 20, (n << 20) + PAGE, 0, f"/none/{n}") for n in range(10_000))
-    assert ending_of(core._replace(mapped=(*many, *core.mapped)), tmp_path)[0] == "outermost"
-
-
-def test_registers_record_sizes() -> None:
-    """The made-up records are as long as the kernel's."""
-    frame = Frame(0, 0, 0)
-    assert [len(registers(arch, frame)) for arch in (AMD64, AARCH64_LE, S390X)] == [27 * 8, 34 * 8, 27 * 8]

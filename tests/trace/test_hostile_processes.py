@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from cfi2sframe.errors import InputError
 from cfi2sframe.trace import FileStore, trace_process
 from cfi2sframe.trace.ptrace import StoppedThreads
 from tests.support import cli
-from tests.support.bounds import run_within_bound
+from tests.support.needs import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,49 +61,6 @@ int main(void) {
   return inner(5) & 1;
 }
 """
-#: Writes sizes of the first argument's into its own program headers, and deletes its file.
-WILD = """
-#include <elf.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
-extern const char __ehdr_start[];
-__attribute__((noinline)) static int waiting(void) { char c; puts("ready"); fflush(stdout); return read(0, &c, 1); }
-int main(int count, char **words) {
-  Elf64_Ehdr *file = (void *)__ehdr_start;
-  Elf64_Phdr *headers = (void *)(__ehdr_start + file->e_phoff), *first = NULL;
-  unlink(words[0]);
-  mprotect(file, 4096, PROT_READ | PROT_WRITE);
-  for (int n = 0; n < file->e_phnum; n++) {
-    if (headers[n].p_type != PT_LOAD) continue;
-    if (first) headers[n].p_type = PT_NULL;
-    else (first = headers + n)->p_filesz = strtoul(words[1], 0, 0), first->p_memsz = strtoul(words[2], 0, 0);
-  }
-  file->e_shoff = 64; file->e_shnum = count > 3 ? 0xfff0 : 1; file->e_shentsize = count > 3 ? 0x1000 : 64;
-  return waiting() & 1;
-}
-"""
-#: Many threads, each with its stack pointer at the bottom of 64 MiB that were never touched.
-SPARSE = """
-#define _GNU_SOURCE
-#include <pthread.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
-static void *deep(void *from) {
-  (void)from;
-  volatile char *room = __builtin_alloca(60 << 20);
-  room[0] = 1;
-  pause();
-  return (void *)room;
-}
-int main(void) {
-  pthread_attr_t attributes; pthread_attr_init(&attributes); pthread_attr_setstacksize(&attributes, 64 << 20);
-  for (int n = 0; n < 100; n++) { pthread_t thread; pthread_create(&thread, &attributes, deep, NULL); }
-  sleep(1); puts("ready"); fflush(stdout); char c; return read(0, &c, 1);
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +100,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def compiled(source: str, folder: Path) -> Path:
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        pytest.skip("needs gcc")
+    gcc = need("gcc")
     (folder / "program.c").write_text(source)
     program = folder / "program"
     subprocess.run([gcc, "-O1", "-fomit-frame-pointer", "-pthread", "-o", program, folder / "program.c"], check=True)
@@ -201,19 +155,6 @@ def test_all_threads_and_one(sleeper: subprocess.Popen[bytes], store: FileStore)
     assert wait_for_state(sleeper.pid, "S") == "S"
 
 
-def test_a_stopped_process_stays_stopped(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:
-    os.kill(sleeper.pid, signal.SIGSTOP)
-    assert wait_for_state(sleeper.pid, "T") == "T"
-    first = traced_or_skip(sleeper.pid, store)
-    second = trace_process(sleeper.pid, store=store)
-    assert [[e.frame for e in t.trace.entries] for t in first.threads] == [
-        [e.frame for e in t.trace.entries] for t in second.threads
-    ]
-    assert wait_for_state(sleeper.pid, "T") == "T"
-    os.kill(sleeper.pid, signal.SIGCONT)
-    assert wait_for_state(sleeper.pid, "S") == "S"
-
-
 def test_a_busy_process_receives_its_signals(store: FileStore) -> None:
     """Signals that arrive while it is traced over and over are neither lost nor doubled."""
     script = (
@@ -265,18 +206,6 @@ def test_a_stack_larger_than_a_copy(tmp_path: Path, store: FileStore) -> None:
         ended(process)
 
 
-def test_an_alternate_signal_stack(tmp_path: Path, store: FileStore) -> None:
-    process = started(compiled(ALTERNATE, tmp_path))
-    try:
-        names = functions_of(traced_or_skip(process.pid, store))
-    finally:
-        ended(process)
-    assert [name for name in names if name in ("handler", "inner", "main", "_start")] in (
-        ["handler", "inner", "main", "_start"],
-        ["handler", "main", "_start"],
-    )
-
-
 def test_a_deleted_program_is_read_from_memory(tmp_path: Path, store: FileStore) -> None:
     program = compiled(ALTERNATE, tmp_path)
     process = started(program)
@@ -288,44 +217,6 @@ def test_a_deleted_program_is_read_from_memory(tmp_path: Path, store: FileStore)
     assert traced.threads[0].trace.ending.kind == "outermost"
     notes = [module.note for module in traced.space.modules if module.name == f"{program} (deleted)"]
     assert notes == ["read from memory: No such file or directory"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        (1 << 12, 0x5000),
-        (1 << 62, 0x5000),
-        (1 << 62, 1 << 27),
-        (1 << 27, 1 << 27),
-        (1 << 62, 1 << 62),
-        (0x1000, 0x5000, 1),
-    ],
-)
-def test_wild_program_headers(words: tuple[int, ...], tmp_path: Path) -> None:
-    """The frames of the program are lost; those of its callees are traced, and the reason is named."""
-    process = started(compiled(WILD, tmp_path), *map(str, words))
-    try:
-        traced_or_skip(process.pid, FileStore())
-        done = run_within_bound("trace", "--pid", str(process.pid), input_size=0)
-    finally:
-        ended(process)
-    assert done.status == 0
-    lines = done.out.splitlines()
-    assert lines[1].startswith("#0 ")
-    assert "libc.so" in lines[1]
-    assert lines[-1].startswith(f"end: unusable-module: {tmp_path}/program (deleted): No such file or directory; ")
-
-
-def test_untouched_stacks(tmp_path: Path) -> None:
-    """6 GiB of address space: no more is copied than the process occupies, and 64 MiB."""
-    process = started(compiled(SPARSE, tmp_path))
-    try:
-        traced_or_skip(process.pid, FileStore())
-        done = run_within_bound("trace", "--pid", str(process.pid), input_size=0)
-    finally:
-        ended(process)
-    assert done.status == 0
-    assert done.out.count("thread ") == 101
 
 
 def test_processes_that_cannot_be_traced(sleeper: subprocess.Popen[bytes], store: FileStore) -> None:

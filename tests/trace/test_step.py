@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
-from cfi2sframe.sframe.model import OUTERMOST, FrameState, Rule
+from cfi2sframe.sframe.model import FrameState, Rule
 from cfi2sframe.trace import Ending, Frame, step, walk
-from cfi2sframe.trace.frame import Located, Row
 from cfi2sframe.trace.stepping import strip_pac
 from tests.support.raw_sframe import RawFunction
-from tests.support.trace.stacks import PAC, Model, find_row, make_stack, raw_section, words_row
+from tests.support.trace.stacks import Model, find_row, make_stack, raw_section, words_row
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
@@ -124,18 +123,6 @@ AT_CFA_8: Final = Rule(None, -8, deref=True)
 TOP: Final = Frame(0x1000, 0x8000, 0x9000)
 
 
-def test_the_caller_of_a_plain_frame() -> None:
-    caller = take(TOP, FrameState(CFA_SP_16, AT_CFA_8), {0x8008: 0x1234})
-    assert caller == Frame(0x1234, 0x8010, 0x9000, is_return_address=True)
-    assert isinstance(caller, Frame)
-    assert (caller.lookup_pc, TOP.lookup_pc) == (0x1233, 0x1000)
-
-
-def test_the_outermost_frame() -> None:
-    assert take(TOP, OUTERMOST, {}) == Ending("outermost", "RA is undefined")
-    assert take(TOP, FrameState(CFA_SP_16, AT_CFA_8), {0x8008: 0}) == Ending("outermost", "the return address is 0")
-
-
 @pytest.mark.parametrize(
     ("cfa", "words", "sp"),
     [
@@ -159,11 +146,6 @@ def test_flexible_ra_and_fp() -> None:
     in_registers = FrameState(CFA_SP_16, Rule(1, 0, deref=False), Rule(8, 0, deref=False))
     frame = TOP._replace(registers={1: 0x66, 8: 0x88})
     assert take(frame, in_registers, {}) == Frame(0x66, 0x8010, 0x88, is_return_address=True)
-
-
-def test_a_register_that_is_not_known_is_named() -> None:
-    ending = take(TOP, FrameState(Rule(10, 0, deref=False), AT_CFA_8), {})
-    assert ending == Ending("unknown-register", "CFA needs r10, whose value in this frame is not known")
 
 
 def test_an_fp_that_is_not_known_is_missed_where_it_is_needed() -> None:
@@ -233,87 +215,3 @@ def test_authentication_codes_are_stripped(address: int, code: int) -> None:
     assert strip_pac(address | kernel_code << 48, 0xFFFF << 48) == address | 0xFFFF << 48
     # With 52-bit addresses, and what a process may keep in the topmost byte.
     assert strip_pac(0x000F_1234_5678_9ABC | 0x5A70 << 48, 0xFF70 << 48) == 0x000F_1234_5678_9ABC
-
-
-def test_an_unsigned_ra_is_left_as_it_is() -> None:
-    state = FrameState(Rule(31, 16, deref=False), Rule(None, -8, deref=True))
-    caller = take(TOP, state, {0x8008: 0x4444 | PAC}, AARCH64_LE)
-    assert isinstance(caller, Frame)
-    assert caller.pc == 0x4444 | PAC
-    assert take(TOP, state._replace(mangled_ra=True), {0x8008: 0x4444 | PAC}, AARCH64_LE) == caller._replace(pc=0x4444)
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_stubs_described_by_a_block(version: int) -> None:
-    """PCMASK: the CFA is SP + 8 in the first 8 bytes of every block, SP + 16 in the rest."""
-    rows = words_row("<", 0, (8,)) + words_row("<", 8, (16,))
-    stubs = RawFunction(0x20000, 0x40, rows, 2, info=1 << 4, repeat_size=16 if version > 1 else 0)
-    section = raw_section(AMD64, version, (stubs,))
-    for distance in range(0x40):
-        located = find_row(section, 0x20000 + distance)
-        assert located.row is not None
-        assert located.row.is_pcmask
-        assert located.row.state is not None
-        caller = take(TOP, located.row.state, {0x8000: 0x1111, 0x8008: 0x2222})
-        assert isinstance(caller, Frame)
-        assert caller.pc == (0x2222 if distance % 16 >= 8 else 0x1111)
-
-
-def test_a_function_without_rows_has_no_caller() -> None:
-    section = raw_section(AMD64, 3, (RawFunction(0x1000, 0x100, b"", 0), RawFunction(0x2000, 0x100)))
-    assert find_row(section, 0x1000).row == Row(OUTERMOST, "file", 3)
-    assert find_row(section, 0x1100).row is None
-    flexible = raw_section(AMD64, 3, (RawFunction(0x1000, 0x100, b"", 0, info2=1), RawFunction(0x2000, 0x100)))
-    assert find_row(flexible, 0x1000).row is None
-
-
-def test_a_signal_on_an_alternate_stack() -> None:
-    """SP goes down across the handler's return, and the interrupted PC is looked up as it is."""
-    wait = FrameState(CFA_SP_16, AT_CFA_8)
-    restore = FrameState(Rule(7, 160, deref=True), Rule(7, 168, deref=True), Rule(7, 120, deref=True))
-    memory = memory_of(
-        {0x9008: 0x2001, 0x9010 + 160: 0x500, 0x9010 + 168: 0x3000, 0x9010 + 120: 0x77, 0x508: 0x4001}, AMD64
-    )
-    rows = {
-        0x1000: Row(wait, "file", 3),
-        0x2000: Row(restore, "file", 3, is_flexible=True, is_signal_frame=True),
-        0x3000: Row(wait, "file", 3),
-        0x4000: Row(OUTERMOST, "file", 3),
-    }
-    trace = walk(
-        Frame(0x1000, 0x9000, 1),
-        lambda address: Located("m", address, rows[address]),
-        lambda address, _: memory.get(address),
-        AMD64,
-    )
-    assert [(e.frame.pc, e.frame.sp, e.frame.fp) for e in trace.entries] == [
-        (0x1000, 0x9000, 1),
-        (0x2001, 0x9010, 1),
-        (0x3000, 0x500, 0x77),
-        (0x4001, 0x510, 0x77),
-    ]
-    assert trace.ending.kind == "outermost"
-
-
-def test_frames_that_signals_interrupt_in_a_circle() -> None:
-    state = FrameState(Rule(7, 0, deref=True), Rule(7, 8, deref=True))
-    row = Row(state, "file", 3, is_flexible=True, is_signal_frame=True)
-    memory = memory_of({0x100: 0x200, 0x108: 0x1000, 0x200: 0x100, 0x208: 0x1000}, AMD64)
-    trace = walk(Frame(0x1000, 0x100, 0), lambda _: Located("m", 0, row), lambda address, _: memory.get(address), AMD64)
-    assert trace.ending.kind == "loop"
-    assert len(trace.entries) <= 4
-
-
-def test_the_limit() -> None:
-    row = Row(FrameState(CFA_SP_16, AT_CFA_8), "file", 3)
-    trace = walk(TOP, lambda _: Located("m", 0, row), lambda _, size: b"\x11" * size, AMD64, limit=50)
-    assert (len(trace.entries), trace.ending) == (50, Ending("limit", "more than 50 frames"))
-
-
-def test_recursion_without_end_stops_at_the_top_of_the_address_space() -> None:
-    row = Row(FrameState(Rule(7, 1 << 30, deref=False), AT_CFA_8), "file", 3)
-    trace = walk(
-        Frame(0x1000, (1 << 64) - (1 << 33), 0), lambda _: Located("m", 0, row), lambda _, size: b"\x11" * size, AMD64
-    )
-    assert trace.ending.kind == "stack-does-not-grow"
-    assert len(trace.entries) == 8

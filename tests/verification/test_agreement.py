@@ -46,7 +46,7 @@ _PROGRAMS: Final = (
     # Nothing that version 2 can express.
     (asm.def_cfa(10, 8), asm.advance(1), asm.def_cfa(10, 16)),
 )
-_LEVELS: Final[tuple[Level, ...]] = (0, 1, 2, "s")
+_LEVELS: Final[tuple[Level, ...]] = (0, 1, 2)
 _CIES: Final = (cie_of(AMD64), cie_of(AMD64, augmentation="zRS"))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cfi2sframe.verification import Verification
     from cfi2sframe.verification.readers import Verdict
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.sampled]
 
 CIE: Final = cie_of(AMD64)
 CFA_63: Final = b"\x00\x03\x3f"
@@ -97,33 +97,6 @@ def test_candidates_are_the_fdes_that_start_last() -> None:
         assert result.is_clean is is_clean
 
 
-def test_a_state_that_agrees_with_none_is_reported_once() -> None:
-    """The FDE that is found has one row: later rows of the others add nothing."""
-    other = asm.Fde(CIE, TEXT_VADDR, 64, (cfa_offset(20), asm.advance(40), cfa_offset(21)))
-    result = check(file_with([asm.Fde(CIE, TEXT_VADDR, 64), other], 64), RawFunction(TEXT_VADDR, 64, CFA_63))
-    assert [difference.vaddr for difference in result.differences] == [TEXT_VADDR, TEXT_VADDR]
-
-
-def test_an_alternative_has_to_hold_to_the_end() -> None:
-    """Where the FDE that is found disagrees all along, another one agrees up to its own next row only."""
-    agreeing = asm.Fde(CIE, TEXT_VADDR, 64, (asm.def_cfa_offset(63), asm.advance(40), asm.def_cfa_offset(16)))
-    other = asm.Fde(CIE, TEXT_VADDR + 8, 48)
-    data = file_with([agreeing, other], 64)
-    result = check(data, RawFunction(TEXT_VADDR, 64, b"\x00\x03\x3f\x38\x03\x10", 2))
-    assert [(d.kind, d.vaddr - TEXT_VADDR, d.message) for d in result.differences] == [
-        ("wrong", 40, "CFA is rsp+16, the row has rsp+63"),
-        ("wrong", 40, "CFA is rsp+8, the row has rsp+63"),
-    ]
-
-
-def test_gaps_under_functions_that_overlap() -> None:
-    fdes = [asm.Fde(CIE, TEXT_VADDR + 64 * n, 4) for n in range(900)]
-    functions = [RawFunction(TEXT_VADDR + 16 * n, 0x7FFFFFFF) for n in range(900)]
-    result = check(file_with(fdes, 60_000), *functions)
-    extra = [d for d in result.differences if d.kind == "extra"]
-    assert 900 <= len(extra) < 3_000
-
-
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 300])
 def test_blocks_without_number(version: int, count: int) -> None:
@@ -139,15 +112,6 @@ def test_blocks_without_number(version: int, count: int) -> None:
     result = check(data, *functions, version=version)
     assert "CFA is rsp+24, the row has rsp+8" in {d.message for d in result.differences}
     assert result.point_count <= 3 * count
-
-
-def test_rows_of_a_function_over_many_fdes() -> None:
-    """The rows of one function belong to each of the FDEs under it, but not all of them to each."""
-    fdes = [asm.Fde(CIE, TEXT_VADDR + 16 * n, 16, ()) for n in range(1_500)]
-    rows = b"".join(delta.to_bytes(2, "little") + b"\x03\x08" for delta in range(0, 20_000, 2))
-    result = check(file_with(fdes, 60_000), RawFunction(TEXT_VADDR, 24_000, rows, 10_000, info=1))
-    assert result.is_clean
-    assert result.point_count > 10_000
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

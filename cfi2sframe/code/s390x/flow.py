@@ -13,7 +13,7 @@ from cfi2sframe.code.s390x.text import FLOATS, S390xText
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PADDING: Final[Effect] = Effect(is_padding=True)
+PADDING: Final = Effect(is_padding=True)
 #: Compilers jump into the midst of the jump itself, where no instruction is, for a trap.
 _TRAP_DISTANCE: Final = 2
 #: It has the number of a system call where the instruction has none.

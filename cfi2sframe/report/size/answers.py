@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table that answers first: what each file, folder, package or section costs in one version, in few columns."""
+"""The table that answers first: what each file or folder costs in one version, in few columns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal
 
-from cfi2sframe.report.size.records import CodeSection, FileSizes, GroupKind, SectionList, quotient
+from cfi2sframe.report.size.records import FileSizes, Folders, quotient
 from cfi2sframe.report.size.tables import Column, Table
-from cfi2sframe.report.size.totals import NO_SECTIONS, Figures, figures_of, figures_of_totals
+from cfi2sframe.report.size.totals import Figures, figures_of, figures_of_totals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cfi2sframe.report.size.records import FileGroup, Grouping, SizeComparison, SizeReport
+    from cfi2sframe.report.size.records import FileGroup, SizeComparison, SizeReport
     from cfi2sframe.report.size.tables import Cell
 
 #: What a line of the table is about.
-By = Literal["file", "folder", "package", "section"]
+By = Literal["file", "folder"]
 
-#: The name of what belongs to no function.
-REST: Final = "(headers, CIEs)"
 _COLUMNS: Final = (
     Column(".sframe"),
     Column("ratio", "ratio"),
@@ -37,14 +35,6 @@ _WIDE_COLUMNS: Final = (
     Column("rows walked", "ratio"),
     Column("left out"),
 )
-_SECTION_COLUMNS: Final = (
-    Column(".sframe"),
-    Column("ratio", "ratio"),
-    Column("CFI"),
-    Column("FDEs"),
-    Column("code"),
-    Column("section", "text"),
-)
 _NOTE: Final = (
     "ratio: .sframe to .eh_frame + .eh_frame_hdr; rows: what a look-up walks, on average over the bytes of code."
 )
@@ -52,13 +42,10 @@ _WIDE_NOTE: Final = (
     "Ratios are to CFI + hdr, the .eh_frame and .eh_frame_hdr of today; rows walked are those of a look-up, on average "
     "over the bytes of code; FDEs are left out that the version cannot express."
 )
-_SECTION_NOTE: Final = "ratio: the functions' part of .sframe to their FDEs; rows that functions share count once."
 
 
 def answer_table(report: SizeReport, by: By) -> Table:
     """Return the table of a report, with the name as the last column: nothing of it is cut off."""
-    if by == "section":
-        return sections_table(report.code_sections or SectionList((), 0, NO_SECTIONS))._replace(title="")
     folder = common_folder([file.name for file in report.files]) if by == "file" else ""
     items, omitted_count, every = _lines(report, by)
     counts_files = by != "file"
@@ -87,8 +74,8 @@ def _lines(report: SizeReport, by: By) -> tuple[Sequence[FileSizes | FileGroup],
     """Return what the table lists, how many more there are, and how many there are in all."""
     if by == "file":
         return report.files, report.omitted_count, report.totals.file_count
-    grouping = next(grouping for grouping in report.groupings if grouping.by == by)
-    return grouping.groups, grouping.omitted_count, len(grouping.groups) + grouping.omitted_count
+    groups, omitted_count = report.folders or Folders(())
+    return groups, omitted_count, len(groups) + omitted_count
 
 
 def _omitted(count: int, by: By) -> str:
@@ -131,11 +118,10 @@ def common_folder(names: Sequence[str]) -> str:
 # Pages have room for more columns
 
 
-def wide_table(report: SizeReport, source: Grouping | None = None) -> Table:
-    """Return the table of the files, or of the groups of one kind, with the ratio as its second column."""
-    by: By = "file" if source is None else source.by
+def wide_table(report: SizeReport, by: By = "file") -> Table:
+    """Return the table of the files, or of the folders, with the ratio as its second column."""
     items, omitted_count, every = _lines(report, by)
-    more = () if source is None else (Column("files"),)
+    more = () if by == "file" else (Column("files"),)
     rows = tuple(
         (
             item.name,
@@ -147,7 +133,7 @@ def wide_table(report: SizeReport, source: Grouping | None = None) -> Table:
     total = (
         counted(every, by),
         *_wide_cells(figures_of_totals(report.totals, report.version)),
-        *(() if source is None else (report.totals.file_count,)),
+        *(() if by == "file" else (report.totals.file_count,)),
     )
     title = plural(by, 2).capitalize()
     columns = (Column(by, "text"), *_WIDE_COLUMNS, *more)
@@ -159,46 +145,6 @@ def _wide_cells(figures: Figures) -> tuple[Cell, ...]:
     gnu_ratio = None if figures.gnu is None else quotient(figures.gnu.size, figures.sizes.base)
     left_out = None if figures.ours is None else figures.ours.left_out_count
     return ratio, size, percent, figures.sizes.base, gnu, gnu_ratio, rows, left_out
-
-
-# Sections
-
-
-def sections_table(found: SectionList) -> Table:
-    """Return what the executable sections have of all CFI and of all SFrame sections."""
-    total = found.total
-    return Table(
-        "Sections",
-        _SECTION_COLUMNS,
-        tuple(_section_cells(section) for section in found.sections),
-        # The rest is no section.
-        (*_section_cells(total)[:-1], counted(max(0, len(found.sections) + found.omitted_count - 1), "section")),
-        _omitted(found.omitted_count, "section") + _SECTION_NOTE,
-    )
-
-
-def wide_sections_table(found: SectionList) -> Table:
-    """Return the same table with the name first and the ratio as its second column."""
-    table = sections_table(found)
-    *others, _ = range(len(table.columns))
-    order = (len(others), 1, 0, *others[2:])
-
-    def ordered(row: tuple[Cell, ...]) -> tuple[Cell, ...]:
-        return tuple(row[number] for number in order)
-
-    columns = tuple(table.columns[number] for number in order)
-    return table._replace(columns=columns, rows=tuple(map(ordered, table.rows)), total=ordered(table.total or ()))
-
-
-def _section_cells(section: CodeSection) -> tuple[Cell, ...]:
-    return (
-        section.sframe_size,
-        section.ratio,
-        section.cfi_size,
-        section.fde_count,
-        section.code_size,
-        section.name or REST,
-    )
 
 
 # Comparisons
@@ -246,7 +192,3 @@ def comparison_answer(comparison: SizeComparison) -> Table:
         else None,
         note,
     )
-
-
-#: The kinds of groups, in the order in which pages show them.
-GROUP_KINDS: Final[tuple[GroupKind, ...]] = get_args(GroupKind)

@@ -15,7 +15,6 @@ from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.errors import RequestError
 from cfi2sframe.gnu.layout import gnu_sections
 from cfi2sframe.intern import distinct
-from cfi2sframe.report.size.code_sections import code_sections_of, fde_size
 from cfi2sframe.report.size.records import (
     CfiSizes,
     FileSizes,
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi2sframe.conversion import Conversion, Level
+    from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
     from cfi2sframe.gnu.layout import GnuSection
-    from cfi2sframe.report.size.records import CodeSection
     from cfi2sframe.sframe.lookup_cost import LookupCost
     from cfi2sframe.sframe.rows import PlannedBody
 
@@ -51,16 +50,14 @@ NOT_ASKED_FOR: Final = "not measured"
 class Request(NamedTuple):
     """What to measure of each file.
 
-    Each list of functions has up to `function_count` names, with their sizes in version `function_version`; so have the
-    executable sections, with `has_code_sections`. `versions` are those that are measured, at the level `level`, from
-    the CFI of the source `source` (see `Options`).
+    Each list of functions has up to `function_count` names, with their sizes in version `function_version`. `versions`
+    are those that are measured, at the level `level`, from the CFI of the source `source` (see `Options`).
     """
 
     function_count: int = 0
     function_version: int = s.SFRAME_VERSION_3
     versions: tuple[int, ...] = s.VERSIONS
     level: Level | None = None
-    has_code_sections: bool = False
     source: CfiKind | None = None
 
 
@@ -71,7 +68,6 @@ ALL_VERSIONS: Final = Request()
 def measure(image: ElfImage, request: Request = ALL_VERSIONS) -> FileSizes:
     """Measure a file. Raises `InputError` when the file's CFI cannot be used."""
     versions = []
-    code_sections: tuple[CodeSection, ...] = ()
     source, cfi_size, fde_count, code_padding = "", 0, 0, 0
     functions = NO_FUNCTIONS
     gnu: dict[int, GnuSection] = {}
@@ -100,8 +96,6 @@ def measure(image: ElfImage, request: Request = ALL_VERSIONS) -> FileSizes:
         )
         if version == request.function_version:
             functions = function_sizes(conversion, request.function_count)
-            if request.has_code_sections:
-                code_sections = code_sections_of(conversion)
     sframe = image.sframe_section
     return FileSizes(
         name=image.name,
@@ -121,7 +115,6 @@ def measure(image: ElfImage, request: Request = ALL_VERSIONS) -> FileSizes:
         fde_count=fde_count,
         versions=tuple(versions),
         functions=functions,
-        code_sections=code_sections,
     )
 
 
@@ -283,3 +276,13 @@ def _named(conversion: Conversion, numbers: Iterable[int], sizes: Counter[int]) 
             sizes[number],
         )
     return named
+
+
+def fde_size(entry: CfiEntry, byte_order: str) -> int:
+    """Return the bytes of an FDE with its length field (DWARF 5, 7.2.2)."""
+    data, offset = entry.section.data, entry.fde.offset
+    length: int = struct.unpack_from(byte_order + "I", data, offset)[0]
+    if length != 0xFFFFFFFF:
+        return 4 + length
+    long_length: int = struct.unpack_from(byte_order + "Q", data, offset + 4)[0]
+    return 12 + long_length

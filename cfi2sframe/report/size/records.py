@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Level
     from cfi2sframe.sframe.lookup_cost import LookupCost
 
-#: What files are added up by.
-GroupKind = Literal["package", "folder"]
 #: The level that files are measured at by default (see `conversion.Options`).
 DEFAULT_LEVEL: Final[Level] = 2
 
@@ -178,32 +176,10 @@ class NamedFunctions(NamedTuple):
     larger: tuple[FunctionSize, ...]
 
 
-class CodeSection(NamedTuple):
-    """What an executable section has of a file's FDEs and of its SFrame section, in one version.
-
-    `cfi_size` counts its FDEs, `sframe_size` its function records and rows; rows that functions share count for the
-    first of them. Functions from instructions count as those with an FDE do. With the name "" it is the rest: headers,
-    CIEs, the search table. So the sections of a file add up to its CFI with the search table, and to its SFrame
-    section.
-    """
-
-    name: str
-    fde_count: int
-    code_size: int
-    cfi_size: int
-    sframe_size: int
-
-    @property
-    def ratio(self) -> float | None:
-        """What functions have in SFrame to their FDEs; None for the rest."""
-        return quotient(self.sframe_size, self.cfi_size) if self.name else None
-
-
 class FileSizes(NamedTuple):
     """One file: its sections, and what each version would be. `source` names the CFI section that was read.
 
-    `sframe_version` is that of the section that the file already has, None without. `code_sections` are filled when
-    they were asked for.
+    `sframe_version` is that of the section that the file already has, None without.
     """
 
     name: str
@@ -215,7 +191,6 @@ class FileSizes(NamedTuple):
     fde_count: int
     versions: tuple[VersionSizes, ...]
     functions: NamedFunctions
-    code_sections: tuple[CodeSection, ...] = ()
 
     def version(self, number: int) -> VersionSizes:
         """Return one version's sizes."""
@@ -284,25 +259,16 @@ class Totals(NamedTuple):
 
 
 class FileGroup(NamedTuple):
-    """The files of a folder or of a package, added up. `larger_count` functions are larger in SFrame than their FDE."""
+    """The files of a folder, added up. `larger_count` functions are larger in SFrame than their FDE."""
 
     name: str
     totals: Totals
     larger_count: int
 
 
-class SectionList(NamedTuple):
-    """The executable sections of all files by their names, sorted and cut, and the sum of all of them."""
+class Folders(NamedTuple):
+    """All files by folder: groups that are sorted and cut, and the number of those that were cut off."""
 
-    sections: tuple[CodeSection, ...]
-    omitted_count: int
-    total: CodeSection
-
-
-class Grouping(NamedTuple):
-    """All files by folder or by package: groups that are sorted and cut, and the number of those that were cut off."""
-
-    by: GroupKind
     groups: tuple[FileGroup, ...]
     omitted_count: int = 0
 
@@ -311,8 +277,8 @@ class SizeReport(NamedTuple):
     """A whole report.
 
     `files` are sorted and cut to the number that was asked for; `omitted_count` more were measured, which `totals` and
-    `functions` include. `version` is the one that the order of the files and `functions` are about. `groupings` and
-    `code_sections` (of all files, the same version) have what was asked for. `level` is that of linked files.
+    `functions` include. `version` is the one that the order of the files and `functions` are about. `folders` are there
+    if they were asked for. `level` is that of linked files.
     """
 
     version: int
@@ -321,8 +287,7 @@ class SizeReport(NamedTuple):
     totals: Totals
     functions: NamedFunctions
     failures: tuple[Failure, ...]
-    groupings: tuple[Grouping, ...] = ()
-    code_sections: SectionList | None = None
+    folders: Folders | None = None
     level: Level = DEFAULT_LEVEL
 
 

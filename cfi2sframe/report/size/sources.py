@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +17,6 @@ from cfi2sframe.report.size.records import Failure, FileSizes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
-    from concurrent.futures import Executor
 
 
 class Measured(NamedTuple):
@@ -36,16 +36,13 @@ def _failure(name: str, reason: str, kind: ErrorKind) -> Failure:
     return Failure(name, reason, is_expected=kind is ErrorKind.UNFIT)
 
 
-def measure_all(
-    sources: Sequence[Source], request: Request, jobs: int, executor: Executor | None = None
-) -> Generator[Measured, None, None]:
+def measure_all(sources: Sequence[Source], request: Request, jobs: int) -> Generator[Measured, None, None]:
     """Measure sources and yield each when it is done; several processes start with the largest.
 
-    Without an executor, copies of this process measure them, which end when the generator is closed. The caller shuts
-    its executor down.
+    They are copies of this process, and end when the generator is closed.
     """
     function = partial(measure_source, request=request)
-    with results_of(function, sources, _size_of, count=jobs, executor=executor) as results:
+    with results_of(function, sources, _size_of, count=jobs) as results:
         for number, result in results:
             if isinstance(result, Lost):
                 yield Measured(sources[number], (Failure(sources[number].name, result.reason),))
@@ -67,3 +64,8 @@ def split_found(found: Iterable[Source | Unusable]) -> tuple[list[Source], list[
         else:
             sources.append(item)
     return sources, failures
+
+
+def folders_of(measured: Iterable[Measured]) -> dict[str, str]:
+    """Return the folder of each file, of a member the folder of its archive."""
+    return {result.name: os.path.dirname(each.source.name) or "." for each in measured for result in each.results}

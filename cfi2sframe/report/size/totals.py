@@ -11,15 +11,13 @@ from cfi2sframe.report.size.records import (
     DEFAULT_LEVEL,
     MAKERS,
     CfiSizes,
-    CodeSection,
     Failure,
     FileGroup,
     FileSizes,
-    Grouping,
+    Folders,
     NamedFunctions,
     Pair,
     Parts,
-    SectionList,
     SectionSizes,
     SizeComparison,
     SizeReport,
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from cfi2sframe.conversion import Level
-    from cfi2sframe.report.size.records import FunctionSize, GroupKind
+    from cfi2sframe.report.size.records import FunctionSize
 
 Key = TypeVar("Key")
 Item = TypeVar("Item", "FileSizes", "FileGroup")
@@ -105,12 +103,12 @@ def build_report(
     order: str = "sframe",
     top: int | None = None,
     function_count: int = 0,
-    groups: Mapping[GroupKind, Mapping[str, str]] | None = None,
+    folders: Mapping[str, str] | None = None,
     level: Level | None = None,
 ) -> SizeReport:
-    """Make a report of measured files. `top` limits the files and groups that it lists; the totals are of all.
+    """Make a report of measured files. `top` limits the files and folders that it lists; the totals are of all.
 
-    `groups` has the group of each file by its name, for each kind of groups that the report is to have.
+    `folders` has the folder of each file by its name, if the report is to have folders.
     """
     every = list(results)
     files = [result for result in every if isinstance(result, FileSizes)]
@@ -122,8 +120,7 @@ def build_report(
         add_up(files),
         merge_functions((file.functions for file in files), function_count),
         _failures(every),
-        tuple(_grouping(files, kind, names, order, version, top) for kind, names in (groups or {}).items()),
-        add_code_sections((file.code_sections for file in files), order, top),
+        None if folders is None else _by_folder(files, folders, order, version, top),
         DEFAULT_LEVEL if level is None else level,
     )
 
@@ -133,15 +130,15 @@ def _sorted(items: Iterable[Item], order: str, version: int) -> list[Item]:
     return sorted(items, key=lambda item: (-key(figures_of(item, version)), item.name))
 
 
-def _grouping(
-    files: Iterable[FileSizes], kind: GroupKind, names: Mapping[str, str], order: str, version: int, top: int | None
-) -> Grouping:
+def _by_folder(
+    files: Iterable[FileSizes], names: Mapping[str, str], order: str, version: int, top: int | None
+) -> Folders:
     members: defaultdict[str, list[FileSizes]] = defaultdict(list)
     for file in files:
         members[names[file.name]].append(file)
     groups = [FileGroup(name, add_up(each), _larger_count(each)) for name, each in members.items()]
     shown = _sorted(groups, order, version)[:top]
-    return Grouping(kind, tuple(shown), len(groups) - len(shown))
+    return Folders(tuple(shown), len(groups) - len(shown))
 
 
 def _larger_count(files: Iterable[FileSizes]) -> int:
@@ -276,38 +273,6 @@ def add_sizes(sizes: Iterable[CfiSizes]) -> CfiSizes:
     """Add the sizes of files up."""
     columns = list(zip(*sizes, strict=True))
     return CfiSizes(*map(sum, columns)) if columns else CfiSizes()
-
-
-#: How sections can be sorted, in descending order; the other orders of files have no meaning for them.
-SECTION_ORDERS: Final[dict[str, Callable[[CodeSection], float]]] = {
-    "sframe": lambda section: section.sframe_size,
-    "ratio": lambda section: section.ratio or 0.0,
-    "cfi": lambda section: section.cfi_size,
-    "functions": lambda section: section.fde_count,
-    "name": lambda _: 0,
-}
-#: The sum of no sections. A sum has no ratio, since it has what belongs to no function.
-NO_SECTIONS: Final = CodeSection("", 0, 0, 0, 0)
-
-
-def add_code_sections(
-    files: Iterable[tuple[CodeSection, ...]], order: str = "sframe", top: int | None = None
-) -> SectionList | None:
-    """Add the sections of files up by their names, and sort and cut them; None when none were asked for."""
-    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for sections in files:
-        for section in sections:
-            sums = counts[section.name]
-            for position, count in enumerate(section[1:]):
-                sums[position] += count
-    if not counts:
-        return None
-    key = SECTION_ORDERS.get(order, SECTION_ORDERS["sframe"])
-    every = [CodeSection(name, *sums) for name, sums in counts.items()]
-    every.sort(key=lambda section: (-key(section), section.name))
-    total = CodeSection("", *(sum(column) for column in zip(*counts.values(), strict=True)))
-    shown = every[:top]
-    return SectionList(tuple(shown), len(every) - len(shown), total)
 
 
 # Distribution

@@ -14,25 +14,22 @@ Code outside of the CFI must get no row. Labels with `.L` are in neither file's 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
-
-import pytest
 
 from cfi2sframe import load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
+from cfi2sframe.code.code_reasons import CodeReason
 from cfi2sframe.code.derive import derive
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.dwarf.rules import AtCfa, CfaExpression, NoRule, RegisterOffset
 from cfi2sframe.elf.ranges import Span
 from cfi2sframe.sources import find_cfi
+from tests.support.needs import need
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cfi2sframe.arch import Arch
-    from cfi2sframe.code.code_reasons import CodeReason
     from cfi2sframe.code.records import Derived
     from cfi2sframe.dwarf.rules import RowState, UnwindTable
     from cfi2sframe.elf.image import ElfImage
@@ -42,6 +39,25 @@ _HEADS: Final = {AMD64.name: ".intel_syntax noprefix\n"}
 _CFI_LINE: Final = re.compile(r"^\s*\.cfi_.*$", re.MULTILINE)
 _FUNCTION: Final = re.compile(r"^\s*func (\w+)$", re.MULTILINE)
 _END: Final = re.compile(r"^\s*endf$", re.MULTILINE)
+
+
+class Source(NamedTuple):
+    """A program's text, and why code from which labels on has no row."""
+
+    text: str
+    reasons: dict[str, CodeReason]
+
+
+def sources(name: str) -> dict[str, Source]:
+    """Return the programs of `programs/NAME.s` by their names."""
+    found: dict[str, Source] = {}
+    whole = (Path(__file__).parent / "programs" / f"{name}.s").read_text(encoding="ascii")
+    for part in re.split(r"^## (?![.\w]+ [A-Z_]+$)", whole, flags=re.MULTILINE)[1:]:
+        title, _, text = part.partition("\n")
+        reasons = re.findall(r"^## (\S+) (\w+)\n", text, re.MULTILINE)
+        text = re.sub(r"^## .*\n", "", text, flags=re.MULTILINE)
+        found[title] = Source(text, {label: CodeReason[reason] for label, reason in reasons})
+    return found
 
 
 class Program(NamedTuple):
@@ -144,11 +160,7 @@ def _linked(
     arch: Arch, source: str, stem: Path, *, is_static: bool, options: tuple[str, ...], keeps_locals: bool = False
 ) -> ElfImage:
     prefix = _PREFIXES[arch.name]
-    tools = [shutil.which(f"{prefix}-{tool}") for tool in ("as", "ld")]
-    if tools[0] is None or tools[1] is None:
-        pytest.skip(
-            f"no {prefix}-as and {prefix}-ld; get them with: apt-get install binutils-{prefix.replace('_', '-')}"
-        )
+    tools = [need(f"{prefix}-{tool}") for tool in ("as", "ld")]
     stem.with_suffix(".s").write_text(source)
     target, linked = stem.with_suffix(".o"), stem.with_suffix(".so")
     local = ("--keep-locals",) if keeps_locals else ()

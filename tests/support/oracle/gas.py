@@ -8,25 +8,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe import Lookup, Options, convert, decode_existing, decode_raw, load
-from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import InputError
 from cfi2sframe.padding import Padding
 from cfi2sframe.sframe.model import OUTERMOST
 from tests.support.oracle.compare import difference, row_at
-from tests.support.oracle.llvm_frames import parse_llvm_frames
-from tests.support.oracle.readelf_frames import parse_readelf_frames
+from tests.support.oracle.elftools_rows import fdes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from cfi2sframe.arch import Arch
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
     from cfi2sframe.sframe.model import FrameState
-    from tests.support.oracle.frames import Arch as ArchName
-    from tests.support.oracle.frames import OracleFde
 
 # A fatal error of these assemblers, with a message of their own and no object.
 FATAL = ("SFrame unsupported offset value", "Internal error in sframe_xlate_do_restore")
@@ -52,11 +47,6 @@ def assemble(assembler: str, source: Path, target: Path, *options: str) -> Path 
         assert any(message in run.stderr for message in FATAL), run.stderr
         return None
     return target
-
-
-def output_of(*command: str | Path) -> str:
-    """Return what a program prints that must succeed."""
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def pair_of(path: Path, options: Options) -> Pair:
@@ -128,39 +118,20 @@ def problems_of(pair: Pair) -> list[str]:
     return problems
 
 
-class Judge(NamedTuple):
-    """A reader of CFI that prints rows; `shows_unsaid` as `compare.difference` has it."""
-
-    fdes: Sequence[OracleFde]
-    shows_unsaid: bool
-
-
-def judges(path: Path, readelf: str, llvm_dwarfdump: str, arch: ArchName = "amd64") -> tuple[Judge, Judge]:
-    """Let two readers print an object's rows."""
-    gnu = output_of(readelf, "-wNF", path)
-    # It fails on opcodes that it takes for another architecture's, and makes no rows then.
-    llvm = subprocess.run([llvm_dwarfdump, "--eh-frame", path], capture_output=True, text=True, check=False).stdout
-    return (
-        Judge(parse_readelf_frames(gnu.splitlines(), arch)[-1].fdes, shows_unsaid=False),
-        Judge(parse_llvm_frames(llvm.splitlines(), arch)[-1].fdes, shows_unsaid=True),
-    )
-
-
-def contradictions(
-    pair: Pair, section: DecodedSection | None, deciding: Sequence[Judge], arch: Arch = AMD64
-) -> list[str]:
-    """Return where a section differs from a judge of an object with one FDE."""
+def contradictions(pair: Pair, section: DecodedSection | None, dwarfdump: str) -> list[str]:
+    """Return where a section differs from what other readers make of the CFI, in an object with one FDE."""
+    (fde,) = fdes_of(pair.path, dwarfdump)
+    assert fde.rows
+    # The start that a reader shows depends on the relocations that it knows; rows count from it.
+    first = fde.rows[0].pc_vaddr
     lookup = Lookup(section) if section else None
     found = []
     for function in functions_of(section):
         assert lookup is not None
         for pc in _points(function, None):
-            state = _state_at(lookup, pc)
+            state, row = _state_at(lookup, pc), row_at(fde.rows, first + pair.image.place(pc).offset)
             assert state is not None
-            for fdes, shows_unsaid in deciding:
-                assert len(fdes) == 1
-                row = row_at(fdes[0].rows, fdes[0].pc_begin_vaddr + pair.image.place(pc).offset)
-                problem = row and difference(row, state, shows_unsaid=shows_unsaid, arch=arch)
-                if problem:
-                    found.append(problem)
+            problem = row and difference(row, state, pair.image.arch, fde.ra_column)
+            if problem:
+                found.append(problem)
     return found

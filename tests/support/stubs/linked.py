@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from cfi2sframe import load
+from tests.support.needs import need
 from tests.support.oracle import tools
 
 if TYPE_CHECKING:
@@ -124,9 +124,7 @@ def label(variant: Variant) -> str:
 
 def link(variant: Variant, directory: Path) -> ElfImage:
     """Link the program; skip the test where the compiler or the linker is not here."""
-    compiler = shutil.which(variant.compiler)
-    if compiler is None:
-        pytest.skip(f"no {variant.compiler}; get it with: apt-get install {_package(variant.compiler)}")
+    compiler = need(variant.compiler)
     output = directory / f"{variant.linker}-{variant.name}"
     choice = _choice(variant.linker) if variant.compiler == "gcc" else _cross_choice(variant, directory)
     command = [compiler, "-O1", "-w", *choice, *variant.options, str(SOURCE), "-o", str(output)]
@@ -146,8 +144,7 @@ def _choice(linker: str) -> list[str]:
                 return [f"-B{tools.find_binutils(version).directory}/", "-fuse-ld=bfd"]
             except tools.ToolMissingError as error:
                 pytest.skip(str(error))
-    if shutil.which(f"ld.{linker}") is None:
-        pytest.skip(f"no ld.{linker}; get it with: apt-get install {_package(linker)}")
+    need(f"ld.{linker}")
     return [f"-fuse-ld={linker}"]
 
 
@@ -155,16 +152,9 @@ def _cross_choice(variant: Variant, directory: Path) -> list[str]:
     """Return the driver's options for a linker: of a cross compiler, -fuse-ld= finds those of its triplet alone."""
     if variant.linker in ("bfd", "gold"):
         return [f"-fuse-ld={variant.linker}"]
-    program = {"lld": "ld.lld"}.get(variant.linker, variant.linker)
-    path = shutil.which(program)
-    if path is None:
-        pytest.skip(f"no {program}; get it with: apt-get install {_package(variant.linker)}")
+    path = need({"lld": "ld.lld"}.get(variant.linker, variant.linker))
     folder = directory / f"tools-{variant.linker}"
     folder.mkdir(exist_ok=True)
     if not (folder / "ld").exists():
         (folder / "ld").symlink_to(path)
     return [f"-B{folder}"]
-
-
-def _package(program: str) -> str:
-    return {"gold": "binutils"}.get(program, program)

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pytest
+from tests.support.needs import need
 
 SOURCES: Final = Path(__file__).resolve().parent / "programs"
 
@@ -101,11 +101,8 @@ def compile_program(program: Program, folder: Path, triplet: str = "") -> Path:
     target = folder / program.name
     kind = "g++" if program.source.endswith(".cpp") else "gcc"
     compiler = f"{triplet}-{kind}" if triplet else kind
-    command = [compiler, *FLAGS, *program.flags, "-o", str(target), str(SOURCES / program.source)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip(f"{compiler} is not here; get it with: apt-get install {kind}{f'-{triplet}' if triplet else ''}")
+    command = [need(compiler), *FLAGS, *program.flags, "-o", str(target), str(SOURCES / program.source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
     return target
 

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sections that lack what ours have beyond the CFI, as those of other producers: padding, and stubs' own rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from cfi2sframe import convert
+from cfi2sframe.plt import scan_stubs
+from cfi2sframe.plt.scan_records import StubScan
+from cfi2sframe.sframe.encode import encode_section
+from cfi2sframe.sframe.layout import plan_section
+
+if TYPE_CHECKING:
+    from cfi2sframe.conversion import Conversion, Options
+    from cfi2sframe.elf.image import ElfImage
+
+
+def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
+    """Convert a linked file with sharing only, because at level 2 padding joins functions; end each at its padding."""
+    conversion = convert(image, options._replace(level=1))
+    padding, section = conversion.code_map.padding, conversion.section
+    start_of_padding = dict(zip(padding.ends, padding.starts, strict=True))
+    ends = [start + size for start, size in zip(section.starts, section.sizes, strict=True)]
+    sizes = [start_of_padding.get(end, end) - start for start, end in zip(section.starts, ends, strict=True)]
+    section = section._replace(sizes=tuple(sizes))
+    plan = plan_section(section, image.arch, conversion.section_vaddr, share=True)
+    return conversion._replace(section=section, plan=plan, data=encode_section(plan))
+
+
+def convert_without_stubs(image: ElfImage, options: Options) -> Conversion:
+    """Convert a file, with rows of PLT stubs by their CFI, as a reader of CFI has them."""
+    with patch.object(scan_stubs, "scan_stubs", lambda *_: StubScan()):
+        return convert(image, options)
