@@ -79,7 +79,7 @@ def run_command(command: Command, source: Path, target: Path, binutils: Callable
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-@pytest.mark.parametrize("link", product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"]))
+@pytest.mark.parametrize("link", [*product(["bfd", "gold", "lld", "mold"], ["pie", "nopie", "static", "static-pie"])])
 @pytest.mark.parametrize("variant", ["plain", "noseparate"])
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_survives(

@@ -52,9 +52,14 @@ def oracles_directory() -> Path:
     return Path(os.environ.get("CFI2SFRAME_ORACLES") or _BUILD / "oracles")
 
 
+def corpus_root() -> Path:
+    """The folder of the fetched ELF files: CFI2SFRAME_CORPUS, or build/corpus of this project."""
+    return Path(os.environ.get("CFI2SFRAME_CORPUS") or _BUILD / "corpus")
+
+
 def corpus_directory(arch: CorpusArch) -> Path:
     """The folder of the fetched ELF files of one architecture; raise ToolMissingError without them."""
-    path = Path(os.environ.get("CFI2SFRAME_CORPUS") or _BUILD / "corpus") / arch
+    path = corpus_root() / arch
     if not (path / ".done").exists():
         message = f"no ELF files of {arch}; fetch them with: make corpus-files"
         raise ToolMissingError(message)
