@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.assemble import Functions, Outcomes, assemble, outcomes_of
-from cfi2sframe.budget import Budget
 from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import CFI_KINDS
@@ -17,7 +16,6 @@ from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section
 from cfi2sframe.sframe.model import Section
-from cfi2sframe.sframe.rows import words_size
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
@@ -25,13 +23,9 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.lookup_cost import LookupCost
-    from cfi2sframe.sframe.model import FrameState
 
 #: Alignment of the address that a linked file's section is assumed to have: the largest common page size.
 _SECTION_BOUNDARY: Final = 0x10000
-#: The most rows of a range at level 2: readers walk them one after the other. With 24, sections are 2 % larger than
-#: with 256, and a look-up walks 7 rows instead of 17.
-_MAX_ROWS: Final = 24
 
 Level = Literal[0, 1, 2]
 
@@ -45,8 +39,8 @@ class Options(NamedTuple):
     describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of them covers, what
     follows from its instructions. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary
     past the last PT_LOAD (objects: 0). `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also
-    cuts and joins functions where that saves bytes, as far as a look-up stays as quick as at 1; None is 2. Objects are
-    always at 0: GNU ld cannot merge shared rows.
+    cuts and joins functions where that saves bytes; None is 2. Objects are always at 0: GNU ld cannot merge shared
+    rows.
     """
 
     version: int = SFRAME_VERSION_3
@@ -181,13 +175,16 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     outcomes = outcomes_of(cfi.entries, results)
     code_map = map_code(image, cfi.entries, target.version)
     functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
-    if level == 2:
-        functions = _split(functions, target, Budget(len(image.data)))
     section = _section_of(functions, image, target)
+    entries = tuple(functions.entries)
+    if level == 2:
+        from cfi2sframe.sframe.ranges import make_ranges
+
+        section, numbers = make_ranges(section, image.arch)
+        entries = tuple(map(entries.__getitem__, numbers))
     plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level != 0)
     data = encode_section(plan) if section.starts else b""
 
-    entries = tuple(functions.entries)
     return Conversion(image, target, cfi, code_map, outcomes, section, entries, plan, section_vaddr, data)
 
 
@@ -233,21 +230,6 @@ def _check_usable(cfi: Cfi) -> None:
     if not cfi.entries and cfi.damaged:
         first = cfi.damaged[0].failure.error
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
-
-
-def _split(functions: Functions, target: Target, budget: Budget) -> Functions:
-    """Cut and join functions into ranges whose rows recur.
-
-    The budget is not the image's, because what else was computed from the image must not change the bytes.
-    """
-    from cfi2sframe.sframe.splitting import split_functions
-
-    def size_of(state: FrameState, is_flexible: bool) -> int:  # noqa: FBT001 - a callback's plain signature
-        return words_size(state, target.arch, is_flexible=is_flexible)
-
-    step = target.arch.prologue_step
-    ranges = split_functions(functions.records, target.version, size_of, step, _MAX_ROWS, budget)
-    return Functions.of([function for function, _ in ranges], [functions.entries[number] for _, number in ranges])
 
 
 def _section_of(functions: Functions, image: ElfImage, target: Target) -> Section:

@@ -415,7 +415,7 @@ def test_tables_that_cannot_be_read() -> None:
 
 
 def rows_of(image: ElfImage) -> tuple[FrameRow, ...]:
-    return convert(image).section.functions[0].body.rows
+    return convert(image, Options(level=1)).section.functions[0].body.rows
 
 
 def findings(image: ElfImage, *functions: tuple[int, int, tuple[FrameRow, ...]]) -> list[tuple[str, int]]:

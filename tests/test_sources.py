@@ -124,7 +124,7 @@ def test_counts_of_each_source() -> None:
             fde(AMD64, 96, 8, asm.restore_state()),
         ),
     )
-    conversion = convert_image(image)
+    conversion = convert_image(image, Options(level=1))
     coverage = check_sums(conversion)
     assert [source[:1] + source[2:] for source in coverage.sources] == [
         (".eh_frame", 2, 2, 0, 0, 0, 0, 0),
@@ -211,7 +211,7 @@ def test_gcc_without_asynchronous_tables(tmp_path: Path) -> None:
     command = [need("gcc"), "-g", "-O1", "-fno-asynchronous-unwind-tables", "-o", "a", "a.c"]
     subprocess.run(command, cwd=tmp_path, check=True)
     image = load(str(tmp_path / "a"))
-    conversion = convert_checked(image)
+    conversion = convert_checked(image, Options(level=1))
     names = image.names_of(conversion.section.starts)
     found = {names[start] for start in conversion.cfi.entries.starts if start in names}
     assert {"main", "twice"} <= found

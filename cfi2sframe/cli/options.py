@@ -53,8 +53,8 @@ def add_conversion_options(parser: argparse.ArgumentParser) -> None:
         metavar="{0,1,2}",
         help="-O0: every function has its own rows, also for a readelf or objdump that is no native one, which cannot "
         "read shared rows of big-endian files; -O1: functions with equal rows share them; -O2: functions are also cut "
-        "and joined, as far as a look-up stays as quick as at -O1 (default 2; objects are always at 0, because linkers "
-        "do not support shared rows)",
+        "and joined into ranges of at most 16 rows (default 2; objects are always at 0, because linkers do not support "
+        "shared rows)",
     )
     group.add_argument(
         "--section-address",

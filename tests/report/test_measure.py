@@ -19,12 +19,12 @@ from tests.support.sizes import FUNCTION_SIZE, aarch64_object, check_file, libra
 
 def test_written_size_is_that_of_the_conversion() -> None:
     image = load(library(5))
-    sizes = measure(image)
+    sizes = measure(image, Request(level=1))
     check_file(sizes)
     for version in (1, 2, 3):
         section = sizes.section(version)
         assert section is not None
-        assert section.size == len(convert(image, Options(version=version)).data)
+        assert section.size == len(convert(image, Options(version=version, level=1)).data)
         assert (section.function_count, section.default_count, section.row_count) == (5, 5, 15)
 
 
@@ -41,7 +41,7 @@ def test_gnu_lays_every_function_out() -> None:
 
 def test_the_cost_of_look_ups() -> None:
     """Rows begin at 0, 4 and 8 of 32 bytes, whoever lays them out."""
-    sizes = measure(load(library(5)))
+    sizes = measure(load(library(5)), Request(level=1))
     for version in (1, 2, 3):
         for maker in MAKERS:
             section = sizes.section(version, maker)
@@ -121,7 +121,7 @@ def test_functions_by_cost() -> None:
     rows = tuple(step for n in range(20) for step in (asm.advance(1), asm.def_cfa_offset(16 + 8 * (n % 2))))
     long = asm.Fde(cie_of(AMD64), TEXT_VADDR + 0x200, FUNCTION_SIZE, rows)
     image = load(library(3, more=(long,)), "name")
-    functions = measure(image, Request(function_count=2, function_version=2)).functions
+    functions = measure(image, Request(level=1, function_count=2, function_version=2)).functions
     assert functions.described_count == 4
     first, second = functions.costliest
     # 20 bytes of record, 21 rows of three.

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A section's code as a text, for `ranges`: which rows stay together, and which functions follow one another.
+
+The letters of the text are *segments*: a few rows that no range divides. The rows of each distinct body are cut after
+each row that is in force for longer than an instruction of a prologue, and after `_MAX_SEGMENT_ROWS` rows. Segments of
+equal rows are one letter, and a body is *spelled* with letters.
+
+Functions of equal attributes without a gap between them form a *stretch*. Equal stretches are in the text once. A
+stretch ends with the function that brings it to `_STRETCH_ROWS` rows. A function that recurs and has half the rows that
+a range may have, or more, is a stretch by itself. So the text has each body of many rows once, and for each other
+function fewer rows than that: it grows with the input, however often a long body is used.
+
+Rows, bodies and stretches are compared by their bytes, so the text is the same whichever equal objects are one object.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from itertools import accumulate, compress, count, pairwise
+from operator import add, eq, mul, sub
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.intern import IdentityMap, distinct
+from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody
+from cfi2sframe.sframe.rows import words_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.sframe.model import Section
+
+#: A segment has at most so many rows, however close together they are.
+_MAX_SEGMENT_ROWS: Final = 8
+#: Ranges do not reach over the ends of stretches, but short stretches recur more often.
+_STRETCH_ROWS: Final = 300
+#: Sizes of ranges and distances between rows have 32 bits.
+_MAX_STRETCH_SIZE: Final = 1 << 31
+#: The distance after a body's last row, where there always is a cut.
+_LAST_ROW: Final = 1 << 31
+#: The last row start that fits start fields of one byte, and of two.
+_MAX_NARROW_START: Final = 0xFF
+_MAX_WIDE_START: Final = 0xFFFF
+#: Bytes of a row or a letter in `_pack`, and of the distance in its second half.
+_ITEM: Final = 8
+_DISTANCE: Final = 4
+
+
+class RowKind(NamedTuple):
+    """A row without its start."""
+
+    state: FrameState
+    attributes: Attributes
+
+
+class Letter(NamedTuple):
+    """Rows that stay together; `starts` count from the first one.
+
+    `size` is in bytes, with start fields of one byte; `first_size` is that of the first row.
+    """
+
+    kinds: tuple[RowKind, ...]
+    starts: tuple[int, ...]
+    size: int
+    first_size: int
+
+
+class Spelling(NamedTuple):
+    """A body in letters: their numbers, and their starts in bytes from the function's.
+
+    `key` is equal for equal rows, and begins with the key of each list that the rows begin with. `size` is in bytes,
+    with start fields of `start_size` bytes.
+    """
+
+    letters: Sequence[int]
+    starts: Sequence[int]
+    attributes: Attributes
+    row_count: int
+    key: bytes
+    size: int
+    start_size: int
+
+
+class Group(NamedTuple):
+    """The functions `[first, end)` of a section, and the number of their stretch (None: one that stays as it is)."""
+
+    first: int
+    end: int
+    stretch: int | None
+
+
+class Sums(NamedTuple):
+    """Sums over ranges of segments: `ends[last] - begins[first]`."""
+
+    begins: list[int]
+    ends: list[int]
+
+    def over(self, first: int, last: int) -> int:
+        """Return the sum over the segments `[first, last]`."""
+        return self.ends[last] - self.begins[first]
+
+
+class Text(NamedTuple):
+    """The distinct stretches, one after the other; stretch N has the segments `[bounds[N], bounds[N + 1])`.
+
+    `spellings` are those of all bodies, `function_count` counts the functions, `groups` has all of the section.
+    By segment: `letters`; `starts`, in bytes from the stretch's; `uses`, how often the stretch occurs. `narrow` and
+    `wide` sum up the bytes of rows with start fields of one byte and of two. Of the ranges that end with segment N, the
+    longest with narrow starts begins with segment `first_narrow[N]`, and the longest of all with `first_wide[N]`.
+    """
+
+    alphabet: list[Letter]
+    spellings: list[Spelling]
+    function_count: int
+    groups: list[Group]
+    bounds: list[int]
+    letters: list[int]
+    starts: list[int]
+    uses: list[int]
+    items: bytes
+    narrow: Sums
+    wide: Sums
+    first_narrow: list[int]
+    first_wide: list[int]
+
+    def key(self, first: int, last: int) -> bytes:
+        """Return bytes that are equal for equal rows in the segments `[first, last]`."""
+        return self.items[_ITEM * first : _ITEM * last + _DISTANCE]
+
+    def keys(self, lasts: Sequence[int], length: int) -> list[bytes]:
+        """Return the keys of as many segments that end with each of `lasts`."""
+        items, before = self.items, _ITEM * (length - 1)
+        return [items[_ITEM * last - before : _ITEM * last + _DISTANCE] for last in lasts]
+
+    def size(self, first: int, last: int) -> int:
+        """Return the bytes of the rows in the segments `[first, last]`."""
+        return (self.narrow if first >= self.first_narrow[last] else self.wide).over(first, last)
+
+    def body(self, first: int, last: int) -> FunctionBody:
+        """Return the rows in the segments `[first, last]`; a segment may go on with the state of the one before it."""
+        starts: list[int] = []
+        kinds: list[RowKind] = []
+        for number, begin in zip(self.letters[first : last + 1], self.starts[first : last + 1], strict=True):
+            letter = self.alphabet[number]
+            skipped = 1 if kinds and kinds[-1] == letter.kinds[0] else 0
+            kinds += letter.kinds[skipped:]
+            delta = begin - self.starts[first]
+            starts += map(delta.__add__, letter.starts[skipped:])
+        return FunctionBody(tuple(starts), tuple([kind.state for kind in kinds]), *kinds[0].attributes)
+
+
+def make_text(section: Section, arch: Arch, max_rows: int) -> Text:
+    """Return the text of a section for ranges of `max_rows` rows; its functions are in ascending order.
+
+    Functions of repeating blocks, and those without rows, are not in the text.
+    """
+    kinds, kind_numbers = distinct(section.bodies)
+    rows = _rows_of(kinds, arch)
+    cuts = _cuts(rows.distances, arch.prologue_step, min(_MAX_SEGMENT_ROWS, max_rows))
+    alphabet, letter_numbers = _alphabet(rows, cuts)
+    spellings, spelling_numbers = _spell(kinds, rows, cuts, letter_numbers)
+    spelled = list(map(spelling_numbers.__getitem__, kind_numbers))
+    starts = section.starts
+    groups = _find_stretches(starts, section.sizes, spelled, spellings, max_rows)
+
+    bounds, letters, letter_starts, uses = [0], list[int](), list[int](), list[int]()
+    use_counts = Counter(group.stretch for group in groups)
+    for first, end, stretch in groups:
+        if stretch != len(bounds) - 1:
+            continue
+        for start, number in zip(starts[first:end], spelled[first:end], strict=True):
+            if number is not None:
+                letters += spellings[number].letters
+                letter_starts += map((start - starts[first]).__add__, spellings[number].starts)
+        uses += [use_counts[stretch]] * (len(letters) - bounds[-1])
+        bounds.append(len(letters))
+
+    ends = list(map(add, letter_starts, map([letter.starts[-1] for letter in alphabet].__getitem__, letters)))
+    # The distance to the next stretch is in no range's key.
+    items = _pack(letters, list(map(abs, map(sub, [*letter_starts[1:], 0], ends))))
+    row_sums, narrow, wide = _sum_up(alphabet, letters)
+    first_narrow, first_wide = _longest_ranges(bounds, letter_starts, ends, row_sums, max_rows)
+    return Text(
+        *(alphabet, spellings, len(spelled) - spelled.count(None), groups, bounds, letters, letter_starts, uses, items),
+        *(narrow, wide, first_narrow, first_wide),
+    )
+
+
+class _RowColumns(NamedTuple):
+    """The rows of bodies, one after the other; body N has the rows `[bounds[N], bounds[N + 1])`.
+
+    By row: the number of its kind, its start, the distance to the next row. The rows `[first, end)` have
+    `size_sums[end] - size_sums[first]` bytes with start fields of one byte, and `items` from 8 * first to 8 * end.
+    """
+
+    kinds: list[RowKind]
+    bounds: list[int]
+    numbers: list[int]
+    starts: list[int]
+    distances: list[int]
+    size_sums: list[int]
+    items: bytes
+
+    def key(self, first: int, end: int) -> bytes:
+        """Return bytes that are equal for equal rows in `[first, end)`."""
+        return self.items[_ITEM * first : _ITEM * end - _DISTANCE]
+
+    def size(self, first: int, end: int) -> int:
+        """Return the bytes of the rows `[first, end)` with start fields of one byte."""
+        return self.size_sums[end] - self.size_sums[first]
+
+
+def _rows_of(bodies: Sequence[FunctionBody], arch: Arch) -> _RowColumns:
+    """Return the rows of bodies; a body that is not for the text has none."""
+    in_text = [bool(body.starts) and (len(body.starts) == 1 or not body.repeat_size) for body in bodies]
+    kinds, numbers = _number_rows(list(compress(bodies, in_text)))
+    starts = [start for body in compress(bodies, in_text) for start in body.starts]
+    bounds = list(accumulate([len(body.starts) * each for body, each in zip(bodies, in_text, strict=True)], initial=0))
+    distances = list(map(sub, [*starts[1:], 0], starts))
+    for end in filter(None, bounds):
+        distances[end - 1] = _LAST_ROW
+    # Of each row, the start and the info byte have one byte.
+    sizes = [2 + words_size(kind.state, arch, is_flexible=kind.attributes.is_flexible) for kind in kinds]
+    size_sums = list(accumulate(map(sizes.__getitem__, numbers), initial=0))
+    return _RowColumns(kinds, bounds, numbers, starts, distances, size_sums, _pack(numbers, distances))
+
+
+def _alphabet(rows: _RowColumns, cuts: Sequence[int]) -> tuple[list[Letter], list[int]]:
+    """Return the letters, and the number of the letter between any two cuts."""
+    keys = [rows.key(first, end) for first, end in pairwise(cuts)]
+    segments = dict(zip(keys, pairwise(cuts), strict=True))
+    alphabet = [
+        Letter(
+            tuple([rows.kinds[number] for number in rows.numbers[first:end]]),
+            tuple([start - rows.starts[first] for start in rows.starts[first:end]]),
+            rows.size(first, end),
+            rows.size(first, first + 1),
+        )
+        for first, end in segments.values()
+    ]
+    number_of = dict(zip(segments, count(), strict=False))
+    return alphabet, list(map(number_of.__getitem__, keys))
+
+
+def _spell(
+    bodies: Sequence[FunctionBody], rows: _RowColumns, cuts: Sequence[int], letters: Sequence[int]
+) -> tuple[list[Spelling], list[int | None]]:
+    """Return the distinct spellings, and the number of each body's spelling; None: it has no rows in the text."""
+    index_of = dict(zip(cuts, count(), strict=False))
+    known: dict[bytes, int] = {}
+    spellings: list[Spelling] = []
+    numbers: list[int | None] = []
+    for body, (first, end) in zip(bodies, pairwise(rows.bounds), strict=True):
+        if first == end:
+            numbers.append(None)
+            continue
+        key = rows.key(first, end)
+        number = known.setdefault(key, len(spellings))
+        numbers.append(number)
+        if number == len(spellings):
+            segments = slice(index_of[first], index_of[end])
+            starts = list(map(rows.starts.__getitem__, cuts[segments]))
+            last = body.starts[-1]
+            start_size = 1 if last <= _MAX_NARROW_START else 2 if last <= _MAX_WIDE_START else 4
+            size = rows.size(first, end) + (start_size - 1) * (end - first)
+            attributes = body.attributes
+            spellings.append(Spelling(letters[segments], starts, attributes, end - first, key, size, start_size))
+    return spellings, numbers
+
+
+def _number_rows(bodies: Sequence[FunctionBody]) -> tuple[list[RowKind], list[int]]:
+    """Return the distinct rows without their starts, and the number of each row of all bodies among them."""
+    known: dict[RowKind, int] = {}
+
+    def numbers_of(attributes: Attributes) -> IdentityMap[tuple[FrameState, ...], list[int]]:
+        return IdentityMap(lambda states: [known.setdefault(RowKind(each, attributes), len(known)) for each in states])
+
+    # Many bodies have one tuple of states.
+    by_attributes = {attributes: numbers_of(attributes) for attributes in {body.attributes for body in bodies}}
+    numbers = [number for body in bodies for number in by_attributes[body.attributes][body.states]]
+    return list(known), numbers
+
+
+def _cuts(distances: Sequence[int], prologue_step: int, max_rows: int) -> list[int]:
+    """Return the number of the first row of each segment, and that of all rows."""
+    cuts = [0, *compress(count(1), map(prologue_step.__lt__, distances))]
+    return [*[cut for first, end in pairwise(cuts) for cut in range(first, end, max_rows)], cuts[-1]]
+
+
+def _find_stretches(
+    starts: Sequence[int],
+    sizes: Sequence[int],
+    numbers: Sequence[int | None],
+    spellings: Sequence[Spelling],
+    max_rows: int,
+) -> list[Group]:
+    """Return the groups of functions whose spellings have `numbers`; stretches are numbered as they first occur."""
+    use_counts = Counter(numbers)
+    is_alone = [2 * each.row_count >= max_rows and use_counts[number] > 1 for number, each in enumerate(spellings)]
+    touches = [*map(eq, map(add, starts, sizes), starts[1:]), False]
+    known: dict[bytes, int] = {}
+    groups: list[Group] = []
+    end = 0
+    while end < len(numbers):
+        first, number = end, numbers[end]
+        end += 1
+        if number is None:
+            groups.append(Group(first, end, None))
+            continue
+        members, attributes, row_count = [number], spellings[number].attributes, spellings[number].row_count
+        while row_count < _STRETCH_ROWS and touches[end - 1] and not is_alone[number]:
+            number = numbers[end]
+            if number is None or is_alone[number] or spellings[number].attributes != attributes:
+                break
+            if starts[end] + sizes[end] - starts[first] > _MAX_STRETCH_SIZE:
+                break
+            members.append(number)
+            row_count += spellings[number].row_count
+            end += 1
+        # The size of the last function moves no row.
+        key = array("I", [*members, *sizes[first : end - 1]]).tobytes()
+        groups.append(Group(first, end, known.setdefault(key, len(known))))
+    return groups
+
+
+def _sum_up(alphabet: Sequence[Letter], letters: Sequence[int]) -> tuple[Sums, Sums, Sums]:
+    """Return the sums of rows, and of their bytes with start fields of one byte and of two.
+
+    Where a segment goes on with the state of the one before it, its first row counts only at the start of a range.
+    """
+    last_kinds = [letter.kinds[-1] for letter in alphabet]
+    first_kinds = [letter.kinds[0] for letter in alphabet]
+    goes_on = [False, *[first_kinds[next_] == last_kinds[letter] for letter, next_ in pairwise(letters)]]
+
+    def sums(values: Sequence[int], first_values: Sequence[int]) -> Sums:
+        skipped = list(map(mul, map(first_values.__getitem__, letters), goes_on))
+        totals = list(accumulate(map(sub, map(values.__getitem__, letters), skipped), initial=0))
+        return Sums(list(map(sub, totals, skipped)), totals[1:])
+
+    rows = sums([len(letter.starts) for letter in alphabet], [1] * len(alphabet))
+    narrow = sums([letter.size for letter in alphabet], [letter.first_size for letter in alphabet])
+    return rows, narrow, Sums(list(map(add, narrow.begins, rows.begins)), list(map(add, narrow.ends, rows.ends)))
+
+
+def _longest_ranges(
+    bounds: Sequence[int], starts: Sequence[int], ends: Sequence[int], rows: Sums, max_rows: int
+) -> tuple[list[int], list[int]]:
+    """Return `Text.first_narrow` and `Text.first_wide`; a segment's first row is at its start, the last at its end."""
+    first_narrow, first_wide = list[int](), list[int]()
+    for base, bound in pairwise(bounds):
+        narrow = wide = base
+        for last in range(base, bound):
+            while rows.over(wide, last) > max_rows or ends[last] - starts[wide] > _MAX_WIDE_START:
+                wide += 1
+            narrow = max(narrow, wide)
+            while ends[last] - starts[narrow] > _MAX_NARROW_START:
+                narrow += 1
+            first_narrow.append(narrow)
+            first_wide.append(wide)
+    return first_narrow, first_wide
+
+
+def _pack(numbers: Sequence[int], distances: Sequence[int]) -> bytes:
+    """Return the bytes of rows or letters: of each its number, and the distance from its last row to the next row."""
+    items = array("I", bytes(_ITEM * len(numbers)))
+    items[0::2] = array("I", numbers)
+    items[1::2] = array("I", distances)
+    return items.tobytes()

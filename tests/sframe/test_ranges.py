@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions cut and joined into ranges (-O2): the same answer at every PC, in fewer bytes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cfi2sframe.arch import AARCH64_LE, AMD64, ARCHES, S390X, Arch
+from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.sframe.encode import encode_section
+from cfi2sframe.sframe.layout import plan_section
+from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.model import Attributes, FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.ranges import MAX_ROWS, make_ranges
+from cfi2sframe.sframe.segments import make_text
+from tests.support.bodies import body_of_rows, with_functions
+
+CFA_OFFSETS = (8, 16, 24, 32, 304)
+#: For -O1 and -O2; the section is far from its functions.
+SECTION_VADDR = 0x10000000
+FUNCTION_SIZE = 0x400
+
+
+def state(offset: int, arch: Arch = AMD64) -> FrameState:
+    """Return a new object, so equal states are not one."""
+    ra = Rule(None, -8, deref=True) if arch.fixed_ra_offset else None
+    return FrameState(Rule(arch.sp_register, offset + arch.cfa_offset_bias, deref=False), ra)
+
+
+def body(*rows: tuple[int, int], arch: Arch = AMD64) -> FunctionBody:
+    """Return a function's rows as (start, CFA offset)."""
+    return body_of_rows(FrameRow(start, state(offset, arch)) for start, offset in rows)
+
+
+def zigzag(count: int, distance: int, offsets: tuple[int, ...] = CFA_OFFSETS[:2]) -> FunctionBody:
+    """Return rows at one distance, whose states take turns."""
+    return body(*[(distance * number, offsets[number % len(offsets)]) for number in range(count)])
+
+
+def apart(bodies: list[FunctionBody], size: int = FUNCTION_SIZE) -> list[Function]:
+    """Return functions of one size, with a gap between them."""
+    return [Function(0x1000 + (size + 16) * number, size, each) for number, each in enumerate(bodies)]
+
+
+def section_of(functions: list[Function], version: int = 3, arch: Arch = AMD64) -> Section:
+    return with_functions(Section(version, arch.abi_id, start_is_pcrel=version > 1), functions)
+
+
+def ranges_of(functions: list[Function], version: int = 3) -> list[Function]:
+    return list(make_ranges(section_of(functions, version), AMD64).section.functions)
+
+
+def encode(section: Section, arch: Arch = AMD64) -> bytes:
+    return encode_section(plan_section(section, arch, SECTION_VADDR, share=True))
+
+
+def prologue_and_epilogue(middle: int) -> FunctionBody:
+    """Return a body whose ends recur, at a distance of its own."""
+    entry = ((0, 8), (1, 16), (2, 24), (4, 32))
+    leave = ((middle, 24), (middle + 1, 16), (middle + 2, 8), (middle + 3, 32))
+    return body(*entry, *leave)
+
+
+# Examples
+
+
+def test_recurring_ends_become_ranges_of_their_own() -> None:
+    functions = apart([prologue_and_epilogue(0x40 + 8 * n) for n in range(40)])
+    made = ranges_of(functions)
+    assert len(made) == 80
+    assert {len(each.body.starts) for each in made} == {4}
+    assert len({each.body for each in made}) == 2
+    assert len(encode(section_of(made))) < len(encode(section_of(functions)))
+
+
+def test_what_does_not_recur_stays_whole() -> None:
+    functions = apart([prologue_and_epilogue(0x40)])
+    assert ranges_of(functions) == functions
+
+
+def test_equal_functions_stay_whole() -> None:
+    functions = apart([zigzag(12, 9)] * 5)
+    assert ranges_of(functions) == functions
+
+
+def test_small_functions_without_a_gap_are_joined() -> None:
+    """A function that begins with the state in which the one before it ends needs no row for that."""
+    functions = [
+        Function(0x1000, 10, body((0, 8))),
+        Function(0x100A, 20, body((0, 8), (1, 16), (19, 8))),
+        Function(0x101E, 30, body((0, 24))),
+    ]
+    assert ranges_of(functions) == [Function(0x1000, 60, body((0, 8), (11, 16), (29, 8), (30, 24)))]
+
+
+def test_functions_are_joined_over_no_gap_and_over_no_difference() -> None:
+    leaf = body((0, 8))
+    functions = [
+        Function(0x1000, 10, leaf),
+        Function(0x100B, 5, leaf),
+        Function(0x1010, 16, leaf._replace(is_signal_frame=True)),
+        Function(0x1020, 16, leaf._replace(uses_b_key=True)),
+        Function(0x1030, 16, leaf._replace(is_flexible=True)),
+        Function(0x1040, 160, body((0, 8), (11, 16))._replace(repeat_size=16)),
+        Function(0x10E0, 16, leaf),
+    ]
+    assert ranges_of(functions) == functions
+
+
+def test_words_reach_from_one_function_into_the_next() -> None:
+    """Each pair of functions ends and begins alike; no list is the rows of a whole function."""
+    rng = Random(1)  # noqa: S311 - no secret
+    functions: list[Function] = []
+    position = 0x1000
+    for _ in range(60):
+        middle = 0x30 + rng.randrange(0x60)
+        functions.append(Function(position, middle + 4, body((0, 8), (1, 16), (middle, 24), (middle + 1, 8))))
+        position += middle + 4
+    made = ranges_of(functions)
+    starts = {each.start_vaddr for each in functions}
+    assert sum(each.start_vaddr not in starts for each in made) > len(made) / 2
+    assert len(encode(section_of(made))) < len(encode(section_of(functions))) * 0.7
+
+
+def test_equal_functions_at_other_distances_are_another_stretch() -> None:
+    """Only the size of the last function may differ in equal stretches."""
+    first, second = body((0, 8), (1, 16), (5, 24)), body((0, 32), (3, 8))
+    functions: list[Function] = []
+    for number, (size, last_size) in enumerate([(10, 20), (10, 21), (11, 20)]):
+        start = 0x1000 * (number + 1)
+        functions += [Function(start, size, first), Function(start + size, last_size, second)]
+    assert ranges_of(functions) == [
+        Function(0x1000, 30, body((0, 8), (1, 16), (5, 24), (10, 32), (13, 8))),
+        Function(0x2000, 31, body((0, 8), (1, 16), (5, 24), (10, 32), (13, 8))),
+        Function(0x3000, 31, body((0, 8), (1, 16), (5, 24), (11, 32), (14, 8))),
+    ]
+
+
+def test_repeating_blocks_stay_as_they_are() -> None:
+    stubs = [Function(0x1000 * n, 0x100, body((0, 8), (11, 16))._replace(repeat_size=16)) for n in range(1, 30)]
+    assert ranges_of(stubs) == stubs
+    others = apart([prologue_and_epilogue(0x40 + 8 * n) for n in range(40)])
+    moved = [each._replace(start_vaddr=each.start_vaddr + 0x100000) for each in others]
+    assert ranges_of([*stubs, *moved])[: len(stubs)] == stubs
+
+
+def test_blocks_of_one_row_are_a_row_like_another() -> None:
+    blocks = Function(0x1000, 1600, body((0, 8))._replace(repeat_size=16))
+    assert ranges_of([blocks, Function(0x1640, 16, body((0, 8)))]) == [Function(0x1000, 1616, body((0, 8)))]
+
+
+def test_rows_are_cut_where_starts_would_outgrow_a_byte() -> None:
+    """Starts of two bytes for all rows would cost more than another record."""
+    near = body(*[(number * number, 8 + 8 * (number % 3)) for number in range(12)])
+    far = body(*[(number * (number + 3), 24 + 8 * (number % 2)) for number in range(12)])
+    both = FunctionBody((*near.starts, *[0x2000 + start for start in far.starts]), near.states + far.states)
+    made = ranges_of([Function(0x1000, 0x4000, both)])
+    assert [each.body for each in made] == [near, far]
+    few = body((0, 8), (0x2000, 16))
+    assert ranges_of([Function(0x1000, 0x4000, few)]) == [Function(0x1000, 0x4000, few)]
+
+
+def test_rows_far_apart_are_cut_where_starts_would_outgrow_two_bytes() -> None:
+    near, far = zigzag(8, 5, (8, 16, 304)), zigzag(8, 7, (24, 304, 32))
+    both = FunctionBody((*near.starts, *[0x20000 + start for start in far.starts]), near.states + far.states)
+    made = ranges_of([Function(0x1000, 0x40000, both)])
+    assert [each.body for each in made] == [near, far]
+    few = Function(0x1000, 0x40000, body((0, 8), (0x20000, 16)))
+    assert ranges_of([few]) == [few]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_function_of_too_many_rows_is_cut_whatever_it_costs(version: int) -> None:
+    long = Function(0x1000, 0x400, zigzag(MAX_ROWS + 1, 9))
+    functions = [long, Function(0x2000, 9, body((0, 8)))]
+    made = ranges_of(functions, version)
+    assert max(len(each.body.starts) for each in made) <= MAX_ROWS
+    assert len(encode(section_of(made, version))) > len(encode(section_of(functions, version)))
+
+
+def test_functions_are_not_cut_where_records_would_be_most_of_the_section() -> None:
+    """A thousand functions share one list, whose ranges would be a thousand times as many."""
+    functions = apart([zigzag(4_000, 3)] * 1_000, 0x4000)
+    assert ranges_of(functions) == functions
+
+
+def test_the_beginning_of_another_list_costs_nothing_before_version_3() -> None:
+    """Version 3 stores such a list with its own attribute; the others need no bytes for it."""
+    rows = [(7 * number, 8 + 8 * (number % 4)) for number in range(14)]
+    functions = apart([body(*rows[:9]), body(*rows), body(*rows[:11]), body(*rows[:9])])
+    for version in (1, 2):
+        assert ranges_of(functions, version) == functions
+    assert len(encode(section_of(ranges_of(functions)))) <= len(encode(section_of(functions)))
+
+
+# Properties
+
+
+@st.composite
+def random_functions(draw: st.DrawFn, arch: Arch = AMD64, max_runs: int = 4) -> list[Function]:
+    """Draw functions of recurring runs of rows, with and without gaps, some of them of repeating blocks."""
+    offset = st.sampled_from(CFA_OFFSETS)
+    run = st.lists(st.tuples(st.integers(1, 9), offset), min_size=1, max_size=4)
+    runs = draw(st.lists(run, min_size=1, max_size=3))
+    attributes = st.builds(Attributes, *[st.sampled_from((False, False, False, True))] * 3)
+    functions: list[Function] = []
+    position = 0x1000
+    for _ in range(draw(st.integers(1, 12))):
+        rows, start = [(0, 8)], 0
+        for _ in range(draw(st.integers(0, max_runs))):
+            start += draw(st.sampled_from((0, 5, 40, 100, 0x900)))
+            for distance, cfa_offset in draw(st.sampled_from(runs)):
+                start += distance
+                if cfa_offset != rows[-1][1]:
+                    rows.append((start, cfa_offset))
+        size = start + draw(st.integers(1, 20))
+        each = body(*rows, arch=arch).with_attributes(draw(attributes))
+        if draw(st.integers(0, 5)) == 0:
+            each, size = body((0, 8), (11, 16), arch=arch)._replace(repeat_size=16), 16 * draw(st.integers(1, 6))
+        functions.append(Function(position, size, each))
+        position += size + draw(st.sampled_from((0, 0, 3)))
+    return functions
+
+
+def edges(section: Section) -> set[int]:
+    """Return the addresses at which an answer may change, and those beside them."""
+    found = {start + size for start, size in zip(section.starts, section.sizes, strict=True)}
+    for start, size, each in section.functions:
+        blocks = range(start, start + size, each.repeat_size or size)
+        found |= {block + delta for block in blocks for delta in each.starts}
+    return {address + distance for address in found for distance in (-1, 0, 1)}
+
+
+def answers(section: Section, arch: Arch, addresses: set[int]) -> list[tuple[FrameState, Attributes] | None]:
+    """Return what a stack tracer finds at each address: the row in force, and what the function says of all rows."""
+    lookup = Lookup(decode_section(encode(section, arch), SECTION_VADDR))
+    found: list[tuple[FrameState, Attributes] | None] = []
+    for pc in sorted(addresses):
+        hit = lookup.find(pc)
+        if hit is None or hit.row is None:
+            found.append(None)
+        else:
+            said = hit.function
+            found.append((hit.row.row.state, Attributes(said.is_flexible, said.is_signal_frame, said.uses_b_key)))
+    return found
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("arch", [AMD64, AARCH64_LE, S390X], ids=str)
+@given(data=st.data())
+def test_every_address_keeps_its_row_and_its_attributes(arch: Arch, version: int, data: st.DataObject) -> None:
+    functions = data.draw(random_functions(arch))
+    if version == 2:
+        plain = [each.body._replace(is_flexible=False, is_signal_frame=False) for each in functions]
+        functions = [each._replace(body=one) for each, one in zip(functions, plain, strict=True)]
+    before = section_of(functions, version, arch)
+    after = make_ranges(before, arch).section
+    addresses = edges(before) | edges(after)
+    assert answers(after, arch, addresses) == answers(before, arch, addresses)
+
+
+def covered(functions: list[Function]) -> list[tuple[int, int]]:
+    """Return the addresses of functions as maximal ranges."""
+    found: list[tuple[int, int]] = []
+    for start, size, _ in functions:
+        if found and found[-1][1] == start:
+            found[-1] = found[-1][0], start + size
+        else:
+            found.append((start, start + size))
+    return found
+
+
+@given(random_functions())
+def test_ranges_ascend_and_cover_the_same_addresses(functions: list[Function]) -> None:
+    section, numbers = make_ranges(section_of(functions), AMD64)
+    made = list(section.functions)
+    assert all(before.start_vaddr + before.size <= after.start_vaddr for before, after in pairwise(made))
+    assert covered(made) == covered(functions)
+    for each, number in zip(made, numbers, strict=True):
+        assert each.body.starts[0] == 0
+        assert each.body.starts[-1] < each.size
+        whole = functions[number]
+        assert whole.start_vaddr <= each.start_vaddr < whole.start_vaddr + whole.size
+
+
+@given(random_functions(max_runs=12), st.sampled_from((1, 2, 3)))
+def test_no_section_grows_and_no_range_has_too_many_rows(functions: list[Function], version: int) -> None:
+    before = section_of(functions, version)
+    after = make_ranges(before, AMD64).section
+    had_few_rows = max(len(each.starts) for each in before.bodies) <= MAX_ROWS
+    size, most = len(encode(after)), len(encode(before))
+    if had_few_rows:
+        assert size <= most
+    else:
+        assert size <= most * 3 // 2
+    if had_few_rows or after != before:
+        assert max(len(each.starts) for each in after.bodies) <= MAX_ROWS
+
+
+def fresh(functions: list[Function]) -> list[Function]:
+    """Return copies that have no tuple in common, neither with one another nor with the originals."""
+
+    def copy(rule: Rule | None) -> Rule | None:
+        return None if rule is None else Rule(*rule)
+
+    made: list[Function] = []
+    for start, size, each in functions:
+        states = [FrameState(copy(one.cfa), copy(one.ra), copy(one.fp), one.mangled_ra) for one in each.states]
+        made.append(Function(start, size, each._replace(starts=(*each.starts,), states=tuple(states))))
+    return made
+
+
+def interned(functions: list[Function]) -> list[Function]:
+    """Return the functions with one object for equal bodies."""
+    known: dict[FunctionBody, FunctionBody] = {}
+    return [each._replace(body=known.setdefault(each.body, each.body)) for each in functions]
+
+
+@given(random_functions(max_runs=8), st.sampled_from((1, 2, 3)))
+def test_bytes_do_not_depend_on_which_equal_objects_are_one(functions: list[Function], version: int) -> None:
+    each_way = [section_of(way(functions), version) for way in (interned, fresh, lambda same: same)]
+    made = [make_ranges(section, AMD64).section for section in each_way]
+    assert len({encode(section) for section in made}) == 1
+    assert made[0] == made[1] == made[2]
+
+
+def many(count: int) -> list[Function]:
+    """Return functions like those of a program: they touch, begin and end alike, and some of them recur."""
+    rng = Random(7)  # noqa: S311 - no secret
+    kinds = [prologue_and_epilogue(0x20 + rng.randrange(0x40)) for _ in range(count // 8)]
+    kinds += [zigzag(rng.randrange(1, 40), rng.randrange(1, 9)) for _ in range(count // 8)]
+    functions: list[Function] = []
+    position = 0x1000
+    for _ in range(count):
+        each = rng.choice(kinds)
+        size = each.starts[-1] + rng.randrange(1, 30)
+        functions.append(Function(position, size, each))
+        position += size + rng.choice((0, 0, 0, 16))
+    return functions
+
+
+def test_bytes_of_many_functions_do_not_depend_on_which_equal_objects_are_one() -> None:
+    """Enough of them for words with different numbers of users, whose order must not count either."""
+    functions = many(2_000)
+    shared, alone = (make_ranges(section_of(way(functions)), AMD64).section for way in (interned, fresh))
+    assert len(shared.starts) != len(functions)
+    assert encode(shared) == encode(alone)
+
+
+# Work: what is bound by the text, and the text by the input
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+@given(random_functions(max_runs=12), st.sampled_from((MAX_ROWS, 24)))
+def test_the_text_has_long_bodies_once(arch: Arch, functions: list[Function], max_rows: int) -> None:
+    """So it has no more rows than the distinct bodies, and fewer than half a range for each other function."""
+    distinct_rows = sum(len(each.starts) for each in {function.body for function in functions})
+    for repeated in (functions, [*functions, *_moved(functions, 0x100000), *_moved(functions, 0x200000)]):
+        text = make_text(section_of(repeated), arch, max_rows)
+        assert len(text.letters) <= distinct_rows + max_rows // 2 * len(repeated)
+        assert all(last - first < max_rows + 300 for last, first in enumerate(text.first_wide))
+
+
+def _moved(functions: list[Function], distance: int) -> list[Function]:
+    return [each._replace(start_vaddr=each.start_vaddr + distance) for each in functions]
+
+
+def test_a_long_body_is_in_the_text_once_however_often_it_occurs() -> None:
+    """Also among neighbours that differ each time."""
+    long = zigzag(1_000, 3)
+    for count in (2, 50):
+        functions: list[Function] = []
+        position = 0x1000
+        for number in range(count):
+            functions += [
+                Function(position, 3_000, long),
+                Function(position + 3_000, 50 + number, zigzag(3, 9 + number)),
+            ]
+            position += 3_050 + number
+        assert len(make_text(section_of(functions), AMD64, MAX_ROWS).letters) == 1_000 + 3 * count
