@@ -439,9 +439,6 @@ def test_remember_state_keeps_what_an_expression_hides() -> None:
     assert cfa_after(*rows, asm.def_cfa_register(6)) == RegisterOffset(6, 48)
 
 
-# --- remember, restore --------------------------------------------------------------------------------------
-
-
 # --- AArch64's signed return addresses ----------------------------------------------------------------------
 
 

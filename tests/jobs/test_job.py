@@ -120,9 +120,6 @@ def test_one_changed_byte_of_the_section_is_a_difference(source: Path, offset_fr
     assert convert_one(source, Settings()).status == "unchanged"
 
 
-# Only looking
-
-
 # What cannot be converted
 
 

@@ -138,6 +138,3 @@ def test_a_program_interpreter(tmp_path: Path) -> None:
     named = convert_one(tmp_path / "file", Settings())
     assert (named.status, named.kind, named.reason) == ("failed", ErrorKind.REFUSED, outcome.reason)
     assert "this looks like a program interpreter (ld.so)" in named.reason
-
-
-# Removal
