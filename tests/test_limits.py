@@ -12,11 +12,10 @@ import pytest
 from cfi2sframe import convert, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import Cfi2SFrameError, ElfError
-from tests.fuzz import seeds, target_cfi, target_elf, target_linked, target_object, target_sframe
+from tests.fuzz import seeds, target_cfi, target_elf, target_linked, target_object
 from tests.fuzz.harness import measured, timed
 from tests.support import cfi_asm as asm
 from tests.support import cli
-from tests.support.raw_sframe import RawSection
 from tests.support.samples import CODE, TEXT_VADDR, Code, cie_of, linked_file, object_file, push_fp
 
 if TYPE_CHECKING:
@@ -210,16 +209,6 @@ def test_sections_that_share_their_bytes() -> None:
         convert(load(data + b""))
 
 
-def test_relocations_that_share_their_bytes() -> None:
-    sections = {s.name: s for s in load(OBJECT).sections}
-    rela = sections[".rela.eh_frame"]
-    data = elf_with(
-        300, type=4, offset=rela.file_offset, size=rela.size, link=rela.link, info=sections[".eh_frame"].index
-    )
-    measured(target_elf.run, data)
-    measured(target_object.run, data)
-
-
 def test_names_that_overlap() -> None:
     """Each symbol's name is the rest of a string table without an end."""
     strings = b"a" * 30_000
@@ -234,14 +223,6 @@ def test_names_that_overlap() -> None:
     image = load(data)
     assert [s.name for s in image.sections][3:5] == [".symtab", ".strtab"]
     measured(target_elf.run, data)
-
-
-def test_program_headers_by_the_thousands() -> None:
-    count = 1_000
-    table = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 64, 64, 1) * count
-    data = patched(patched(LINKED, E_PHOFF, "Q", len(LINKED)), E_PHNUM, "H", count) + table
-    measured(target_elf.run, data)
-    measured(target_linked.run, data)
 
 
 # --- Compressed sections ------------------------------------------------------------------------------------------
@@ -291,19 +272,6 @@ def test_names_are_escaped(verb: str, tmp_path: Path) -> None:
 
 
 # --- Foreign sections -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("version", [1, 2, 3])
-@pytest.mark.parametrize("name", ["fde_count", "fre_count", "fre_size", "fde_offset", "fre_offset", "auxiliary_size"])
-def test_counts_that_lie(name: str, version: int) -> None:
-    for value in (0, 1, 2, 255, 1 << 16, (1 << 31) - 1, (1 << 32) - 1):
-        if name == "auxiliary_size" and value > 255:
-            continue
-        honest = RawSection(version=version).assemble()
-        place = {"auxiliary_size": 7, "fde_count": 8, "fre_count": 12, "fre_size": 16, "fde_offset": 20}.get(name, 24)
-        data = patched(honest, place, "B" if place == 7 else "I", value)
-        measured(target_sframe.run, data)
 
 
 def test_measuring_is_linear(count_lines: Callable[[bytes], int]) -> None:

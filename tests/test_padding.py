@@ -474,9 +474,6 @@ def test_raw_sections_of_objects() -> None:
     assert padding_in_object(image) == [(SIZE, SIZE + 16)]
 
 
-# Counting
-
-
 # The command line
 
 

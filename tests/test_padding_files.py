@@ -161,6 +161,3 @@ def test_what_linkers_fill_with(variant: Variant, tmp_path: Path) -> None:
         assert next_start % 64 == 0
         assert start + sizes[start] == next_start
         assert next_start in padding.values()
-
-
-# Landing pads

@@ -67,12 +67,6 @@ def test_what_linkers_start_programs_with_is_left_alone(root: Path) -> None:
     assert changed(root, ("remove", "--in-place", "-r", "--objects")) == {"lib/crt1.o", "lib/Scrt1.o"}
 
 
-def test_an_object_that_is_named_is_taken(root: Path) -> None:
-    assert run("--in-place", root / "lib" / "crt1.o", root, "-r") == (0, b"", ())
-    assert b".rela.sframe\0" in (root / "lib" / "crt1.o").read_bytes()
-    assert (root / "lib" / "Scrt1.o").read_bytes() == object_of(1)
-
-
 def test_the_sum_tells_what_was_left_alone(root: Path) -> None:
     (root / "lib" / "no.so").write_bytes(WITHOUT_CFI)
     skipped = "5 skipped (3 relocatable objects, 1 of another machine, 1 separate debug file)"
@@ -117,21 +111,6 @@ def test_removal_from_several_files(root: Path, tmp_path: Path) -> None:
         f"cfi2sframe: {files[0]}: error: no .sframe section",
         f"cfi2sframe: {files[1]}: error: the file has no .sframe section",
     )
-
-
-def test_removal_warns_of_names_that_keep_the_section(root: Path) -> None:
-    path = root / "bin" / "true"
-    run("--in-place", path)
-    os.link(path, root / "bin" / "other")
-    message = f"cfi2sframe: {path}: warning: 1 hard link to it that was not named keeps the old file"
-    assert run("remove", "--in-place", path) == (0, b"", (message,))
-
-
-def test_verbose_removal_of_one(root: Path) -> None:
-    path = root / "lib" / "crt1.o"
-    run("--in-place", path)
-    (message,) = run("remove", "--in-place", "-v", path).err
-    assert re.fullmatch(rf"cfi2sframe: {re.escape(str(path))}: info: \.sframe of \d+ bytes removed", message)
 
 
 @pytest.mark.parametrize("words", [("--in-place", "-r"), ("remove", "--check", "-r")])

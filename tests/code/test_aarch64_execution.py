@@ -18,7 +18,8 @@ from cfi2sframe.code.effects import Condition, Op
 from cfi2sframe.code.machines import open_for_code
 from cfi2sframe.elf.image import ElfImage
 from tests.support.aarch64_execution import REGISTERS, SP, Machine
-from tests.support.effect_check import Expected, contradictions
+from tests.support.code.concrete import expect
+from tests.support.effect_check import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,7 +74,7 @@ class Checker:
         flags = rng.getrandbits(4) << 28
         machine = self.machine
         machine.forget()
-        expected = Expected(effect, before, machine.read)
+        expected = expect(effect, before, machine.read)
         after = machine.execute(pc, before, flags)
         shape = f"{mnemonic} {shape_of(operands)}"
         if after is None:

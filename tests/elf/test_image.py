@@ -310,9 +310,6 @@ def test_what_may_be_executed(vaddr: int, may: bool) -> None:  # noqa: FBT001
     assert image_of(linked()).may_execute(vaddr) is may
 
 
-# --- Bytes by address ---------------------------------------------------------------------------------------
-
-
 # --- Symbols ------------------------------------------------------------------------------------------------
 
 FUNC, NOTYPE, SECTION, IFUNC, OBJECT = c.STT_FUNC, c.STT_NOTYPE, c.STT_SECTION, c.STT_GNU_IFUNC, 1

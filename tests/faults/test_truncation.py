@@ -183,9 +183,6 @@ def test_truncated_right_after_loading(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"ChangedError big.o: {WHILE_READ}\n", "")
 
 
-# Other changes
-
-
 # Descriptors
 
 

@@ -23,7 +23,7 @@ CORPUS: Final = Path(__file__).resolve().parents[2] / "testdata/fuzz"
 #: A folder of inputs in `CORPUS` and a module in this package each.
 TARGETS: Final = (
     *("elf", "cfi", "gopclntab", "sframe", "verification", "linked", "object", "remove", "core"),
-    *("demangle", "archive", "list", "command", "derive"),
+    *("archive", "command", "derive"),
 )
 FINDING_PREFIX: Final = "finding-"
 MAX_SIZE: Final = 1 << 16

@@ -15,7 +15,6 @@ from cfi2sframe.api import decode_existing, verify
 from cfi2sframe.elf.constants import SHT_PROGBITS
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.jobs import Settings, run_job, work_list
-from tests.support.emitted import GOLDEN
 from tests.support.jobs import (
     BIG_ENDIAN_OBJECT,
     OBJECT,
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.oracle.tools import Tool
-
-NOTHING_IN_VERSION_1 = (GOLDEN / "amd64-ra-undefined.o").read_bytes()
 
 
 @pytest.fixture
@@ -123,25 +120,6 @@ def test_one_changed_byte_of_the_section_is_a_difference(source: Path, offset_fr
     assert convert_one(source, Settings()).status == "unchanged"
 
 
-# Only looking
-
-
-def test_checking_reports_what_would_be_done_and_writes_nothing(source: Path) -> None:
-    check = Settings(only_checks=True)
-    before = snapshot(source)
-    outcome = convert_one(source, check)
-    assert (outcome.status, outcome.placement) == ("would convert", ".sframe: as a section with relocations")
-    assert snapshot(source) == before
-    convert_one(source, Settings())
-    before = snapshot(source)
-    assert convert_one(source, check).status == "unchanged"
-    other = check._replace(options=Options(version=2))
-    assert convert_one(source, other).status == "failed"
-    assert convert_one(source, other._replace(replaces=True)).status == "would convert"
-    assert snapshot(source) == before
-    assert names(source.parent) == {"in.o"}
-
-
 # What cannot be converted
 
 
@@ -165,55 +143,6 @@ def test_unfit_files_are_skipped_on_request_and_damaged_ones_never(
     assert outcome.reason == reason
     assert (outcome.status, outcome.kind) == (("skipped", None) if is_skipped else ("failed", kind))
     assert source.read_bytes() == data
-
-
-def test_requests_that_make_no_sense_for_a_file(source: Path) -> None:
-    source.write_bytes(BIG_ENDIAN_OBJECT)
-    outcome = convert_one(source, Settings(options=Options(version=1)))
-    assert (outcome.status, outcome.kind) == ("failed", ErrorKind.REQUEST)
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        (Settings(is_strict=True), "functions are left out, and --strict forbids it"),
-        (Settings(min_coverage=51), "50.00 % of the functions are described in full, less than 51 %"),
-    ],
-)
-def test_conditions(source: Path, settings: Settings, reason: str) -> None:
-    data = object_with_gap()
-    source.write_bytes(data)
-    outcome = convert_one(source, settings)
-    assert (outcome.status, outcome.kind, outcome.reason) == ("failed", ErrorKind.INCOMPLETE, reason)
-    assert len(outcome.warnings) == outcome.left_out_count == 1
-    assert source.read_bytes() == data
-    assert convert_one(source, Settings(min_coverage=50)).status == "converted"
-
-
-def test_no_function_can_be_described(source: Path) -> None:
-    source.write_bytes(NOTHING_IN_VERSION_1)
-    before = snapshot(source)
-    outcome = convert_one(source, Settings(options=Options(version=1)))
-    assert (outcome.status, outcome.section_size) == ("unchanged", 0)
-    assert outcome.warnings[-1] == (
-        "SFrame version 1 can describe none of the functions; the file gets no .sframe section"
-    )
-    assert snapshot(source) == before
-
-
-def test_a_failed_check_writes_nothing(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cfi2sframe import emit
-    from cfi2sframe.errors import VerificationError
-
-    def fail(*_: object) -> None:
-        raise VerificationError("made up")
-
-    monkeypatch.setattr(emit, "check", fail)
-    before = snapshot(source)
-    assert convert_one(source, Settings()).reason == "made up"
-    assert snapshot(source) == before
-    assert names(source.parent) == {"in.o"}
-    assert convert_one(source, Settings(verifies=False)).status == "converted"
 
 
 # Names

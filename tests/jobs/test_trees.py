@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from cfi2sframe import load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.kinds import SkipKind
 from cfi2sframe.jobs import Outcome, Settings, run_job, work_list
 from tests.support import cfi_asm as asm
-from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one, has_section
+from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one
 from tests.support.samples import TEXT_VADDR, linked_file, object_file, push_fp
 
 ET_DYN, ET_CORE = 3, 4
@@ -140,61 +138,3 @@ def test_a_program_interpreter(tmp_path: Path) -> None:
     named = convert_one(tmp_path / "file", Settings())
     assert (named.status, named.kind, named.reason) == ("failed", ErrorKind.REFUSED, outcome.reason)
     assert "this looks like a program interpreter (ld.so)" in named.reason
-
-
-# Removal
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A program with a section and one without, and an object with a section."""
-    root = tmp_path / "root"
-    root.mkdir()
-    for name in ("with", "without"):
-        shutil.copy("/bin/true", root / name)
-    assert convert_one(root / "with", Settings()).status == "converted"
-    (root / "object.o").write_bytes(OBJECT)
-    assert convert_one(root / "object.o", Settings()).status == "converted"
-    return root
-
-
-def test_removal(tree: Path) -> None:
-    size = convert_one(tree / "with", Settings()).section_size
-    jobs = work_list([str(tree)], Settings(removes=True), recurse=True)
-    outcomes = {Path(job.name).name: run_job(job) for job in jobs}
-    assert {name: outcome.status for name, outcome in outcomes.items()} == {
-        "object.o": "skipped",
-        "with": "removed",
-        "without": "unchanged",
-    }
-    assert outcomes["with"].section_size == size
-    assert outcomes["without"].reason == "no .sframe section"
-    assert (tree / "with").read_bytes() == (tree / "without").read_bytes()
-    assert has_section((tree / "object.o").read_bytes())
-    assert {run_job(job).status for job in jobs} == {"skipped", "unchanged"}
-
-
-def test_removal_from_objects(tree: Path) -> None:
-    settings = Settings(removes=True, takes_objects=True)
-    jobs = work_list([str(tree)], settings, recurse=True)
-    assert [run_job(job).status for job in jobs] == ["removed", "removed", "unchanged"]
-    assert not load(str(tree / "object.o")).has_sframe
-
-
-def test_a_named_file_without_a_section_fails(tree: Path) -> None:
-    (job,) = work_list([str(tree / "without")], Settings(removes=True))
-    outcome = run_job(job)
-    assert (outcome.status, outcome.kind, outcome.reason) == (
-        "failed",
-        ErrorKind.REFUSED,
-        "the file has no .sframe section",
-    )
-
-
-def test_removal_is_only_looked_at(tree: Path) -> None:
-    before = (tree / "with").read_bytes()
-    (job,) = work_list([str(tree / "with")], Settings(removes=True, only_checks=True))
-    outcome = run_job(job)
-    assert outcome.status == "would remove"
-    assert outcome.placement == f".sframe of {outcome.section_size:,} bytes"
-    assert (tree / "with").read_bytes() == before

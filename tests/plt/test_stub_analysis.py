@@ -253,9 +253,6 @@ def test_version_1_is_right_wherever_it_is_used(pushed_at: int, start: int) -> N
     assert bool(scan.functions) is is_mask
 
 
-# Cost
-
-
 # Files without section headers
 
 

@@ -207,13 +207,6 @@ def test_without_sections_nothing_is_found(place: str, built: World) -> None:
     assert NONE.fullmatch(built.answer(place))
 
 
-@pytest.mark.parametrize("options", [Options(version=2, errata=2), Options(version=3)], ids=["2-errata-2", "3"])
-@pytest.mark.parametrize("place", ["deep", "signal", "unwinding"])
-def test_what_glibc_cannot_read(place: str, options: Options, converted: Callable[[Options], World]) -> None:
-    """One row without data words, that of `_start`, or another version: the whole trace is left to DWARF."""
-    assert NONE.fullmatch(converted(options).answer(place))
-
-
 @pytest.mark.parametrize("place", PAST_NORETURN_CALLS)
 def test_return_addresses_in_padding(place: str, unpadded: World) -> None:
     """The reader looks up the return address itself, so without padding these stacks are lost."""

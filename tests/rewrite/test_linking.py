@@ -20,6 +20,7 @@ from tests.support.meaning import differences_in_meaning
 from tests.support.needs import need
 from tests.support.oracle.tools import tool_version
 from tests.support.project import units
+from tests.support.targets import AARCH64, S390
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
     from cfi2sframe.verification import Difference
-    from tests.support.oracle.tools import Binutils, BinutilsVersion, Target
+    from tests.support.oracle.tools import Binutils, BinutilsVersion
+    from tests.support.targets import Target
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sampled]
 
@@ -97,13 +99,18 @@ def objects(
     folder = tmp_path_factory.mktemp(f"objects-{request.param}")
     found = Objects(tools, generation, Twins([], []))
     for source in assembly:
-        plain, theirs, ours = (folder / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
-        run(tools.tool("as"), source, "-o", plain)
-        run(tools.tool("as"), "--gsframe", source, "-o", theirs)
-        _convert_object(plain, ours, generation)
-        found.program.theirs.append(theirs)
-        found.program.ours.append(ours)
+        _assemble(tools.tool("as"), source, folder, found.program, generation)
     return found
+
+
+def _assemble(assembler: str, source: Path, folder: Path, twins: Twins, generation: Generation) -> None:
+    """Add a source's objects: the assembler's, and the converted one."""
+    plain, theirs, ours = (folder / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
+    run(assembler, source, "-o", plain)
+    run(assembler, "--gsframe", source, "-o", theirs)
+    _convert_object(plain, ours, generation)
+    twins.theirs.append(theirs)
+    twins.ours.append(ours)
 
 
 def _convert_object(source: Path, target: Path, generation: Generation) -> None:
@@ -270,26 +277,51 @@ LEFT_OUT_BY_GAS = (
 )
 
 
-@pytest.mark.parametrize("target", ["aarch64", "s390x"])
-def test_other_architectures(target: Target, binutils: Callable[[BinutilsVersion], Binutils], tmp_path: Path) -> None:
-    """The test data's sources, linked to a shared library without a compiler."""
-    tools = binutils("newest")
+#: Compiled differently by the number of the source: RA is signed with key A, with key B, or not at all; with a stack
+#: that has backchains.
+MORE_FLAGS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "aarch64": (("-mbranch-protection=standard",), ("-mbranch-protection=pac-ret+b-key",), ()),
+    "s390x": (("-mbackchain",), ("-fno-omit-frame-pointer",), ()),
+}
+
+
+# 2.44 has no SFrame for s390x.
+@pytest.mark.parametrize(
+    ("target", "key", "is_compiled"),
+    [
+        *((AARCH64, "newest", True), (AARCH64, "2.44", True), (S390, "newest", True)),
+        *((AARCH64, "newest", False), (S390, "newest", False)),
+    ],
+)
+def test_other_architectures(
+    target: Target,
+    key: str,
+    binutils: Callable[[BinutilsVersion], Binutils],
+    tmp_path: Path,
+    *,
+    is_compiled: bool,
+) -> None:
+    """Sources linked to a shared library: those of the program, and those of the test data."""
+    generation, tools, name = GENERATIONS[key], binutils(GENERATIONS[key].binutils), target.name
     found = Twins([], [])
-    for source in sorted((TESTDATA / "src" / target).glob("*.s")):
-        case = f"{target}/{source.name}"
-        plain, theirs, ours = (tmp_path / f"{source.stem}.{kind}.o" for kind in ("plain", "theirs", "ours"))
-        run(tools.tool("as", target), source, "-o", plain)
-        run(tools.tool("as", target), "--gsframe", source, "-o", theirs)
-        if case in LEFT_OUT_BY_GAS or known_wrong.find(f"linked-sframe-of-{case}", "gas", tools.version):
-            assert not verify(*_sections(theirs)).is_clean
-            continue
-        _convert_object(plain, ours, GENERATIONS["newest"])
-        found.theirs.append(theirs)
-        found.ours.append(ours)
-    linked = []
+    if is_compiled:
+        for number, (unit, source, flags) in enumerate(units(with_cpp=False)):
+            assembly = tmp_path / f"{unit}.s"
+            run(target.compiler, *COMPILER_FLAGS, *flags, *MORE_FLAGS[name][number % 3], "-S", source, "-o", assembly)
+            _assemble(tools.tool("as", name), assembly, tmp_path, found, generation)
+    else:
+        for source in sorted((TESTDATA / "src" / name).glob("*.s")):
+            case = f"{name}/{source.name}"
+            if case in LEFT_OUT_BY_GAS or known_wrong.find(f"linked-sframe-of-{case}", "gas", tools.version):
+                run(tools.tool("as", name), "--gsframe", source, "-o", tmp_path / "alone.o")
+                assert not verify(*_sections(tmp_path / "alone.o")).is_clean
+            else:
+                _assemble(tools.tool("as", name), source, tmp_path, found, generation)
     for kind, inputs in zip(Twins._fields, found, strict=True):
-        linked.append(tmp_path / kind)
-        run(tools.tool("ld", target), "-shared", "-z", "muldefs", "-o", linked[-1], *inputs)
-    _compare(*linked)
-    image, section = _sections(linked[1])
+        run(tools.tool("ld", name), "-shared", "-z", "muldefs", "-o", tmp_path / kind, *inputs)
+    image, section = _compare(tmp_path / "theirs", tmp_path / "ours")
     assert _problems_of_functions(image, section) == []
+    if is_compiled:
+        assert len(section.functions) >= 60
+        signed = [f.uses_b_key for f in section.functions if any(row.row.state.mangled_ra for row in f.rows)]
+        assert set(signed) == ({False, True} if target is AARCH64 else set())

@@ -13,7 +13,7 @@ from cfi2sframe.errors import EmbedError
 from cfi2sframe.rewrite.gate import open_linked
 from cfi2sframe.rewrite.linked import plan_embedding, self_check
 from cfi2sframe.rewrite.note_addresses import may_be_elsewhere
-from tests.support.embedded import LARGE, embed, run, sframe, take_out
+from tests.support.embedded import LARGE, SOURCES, embed, run, sframe, take_out
 from tests.support.linked_by_hand import noted_file
 from tests.support.needs import need
 
@@ -97,40 +97,7 @@ def test_the_re_read_knows_notes_that_may_not_move() -> None:
         self_check(changed[0], changed[1], plan)
 
 
-PROGRAM: Final = """\
-#define _GNU_SOURCE
-#include <elf.h>
-#include <link.h>
-#include <stdio.h>
-#include <string.h>
-__asm__(".pushsection .note.test.id,\\"a\\",%note\\n .balign 4\\n .long 5, 40, 7\\n .asciz \\"Test\\"\\n .balign 4\\n"
-        " .ascii \\"0123456789012345678901234567890123456789\\"\\n .popsection\\n");
-static int cell __attribute__((used)) = 42;
-#ifdef PLACE
-__asm__(".pushsection .note.test.place,\\"a\\",%note\\n .balign 4\\n .long 6, 8, 7\\n .asciz \\"Place\\"\\n"
-        " .balign 4\\n1: .quad cell - 1b\\n .popsection\\n");
-#endif
-static int each(struct dl_phdr_info *info, size_t size, void *unused)
-{
-  (void)size; (void)unused;
-  for (int i = 0; i < info->dlpi_phnum; i++) {
-    const ElfW(Phdr) *entry = &info->dlpi_phdr[i];
-    if (entry->p_type != PT_NOTE) continue;
-    const char *at = (const char *)info->dlpi_addr + entry->p_vaddr, *end = at + entry->p_memsz;
-    while (at < end) {
-      const ElfW(Nhdr) *note = (const void *)at;
-      const char *owner = at + sizeof *note, *content = owner + (note->n_namesz + 3) / 4 * 4;
-      if (!strcmp(owner, "Test")) printf("%.*s\\n", (int)note->n_descsz, content);
-      long distance;
-      memcpy(&distance, content, sizeof distance);
-      if (!strcmp(owner, "Place")) printf("%d\\n", *(const int *)(content + distance));
-      at = content + (note->n_descsz + 3) / 4 * 4;
-    }
-  }
-  return 1;
-}
-int main(void) { dl_iterate_phdr(each, 0); return cell != 42; }
-"""
+PROGRAM: Final = SOURCES / "notes.c"
 EXPECTED: Final = ["0123456789" * 4, "42"]
 
 
@@ -141,9 +108,8 @@ EXPECTED: Final = ["0123456789" * 4, "42"]
 def test_a_program_finds_its_notes(linker: str, kind: str, *, with_place: bool, tmp_path: Path) -> None:
     """Where the note that may not move is in the way, there is no room."""
     need("gcc", "mold" if linker == "mold" else f"ld.{linker}")
-    (tmp_path / "program.c").write_text(PROGRAM)
     flags = ["-g", "-O1", f"-fuse-ld={linker}", kind, "-Wl,--build-id=sha1", *["-DPLACE"] * with_place]
-    built = run("gcc", *flags, "-o", tmp_path / "program", tmp_path / "program.c")
+    built = run("gcc", *flags, "-o", tmp_path / "program", PROGRAM)
     assert built.status == 0, built.errors
     expected = run(tmp_path / "program")
     assert sorted(expected.output.splitlines()) == EXPECTED[: 1 + with_place]

@@ -49,9 +49,6 @@ def planned_starts(
     return plan(AMD64, body_of_rows(rows, is_flexible, is_signal_frame, uses_b_key), version=version).bodies[0]
 
 
-# FRE types
-
-
 # Words of default rows
 
 

@@ -59,10 +59,10 @@ class Machine:
         self._emulator.ctl_flush_tb()
         return _CODE_VADDR
 
-    def read(self, vaddr: int, size: int) -> bytes:
-        """Return bytes of memory, which has some from the first access on."""
+    def read(self, vaddr: int, size: int) -> int:
+        """Return a number in memory, which has some from the first access on."""
         self._map(vaddr, size)
-        return bytes(self._emulator.mem_read(vaddr, size))
+        return int.from_bytes(self._emulator.mem_read(vaddr, size), "little")
 
     def forget(self) -> None:
         """Give memory its first content again."""

@@ -50,13 +50,15 @@ class Source(NamedTuple):
 
 
 def sources(name: str) -> dict[str, Source]:
-    """Return the programs of `programs/NAME.s` by their names."""
+    """Return the programs of `programs/NAME.s` by their names; what is before the first one is in all of them."""
     found: dict[str, Source] = {}
     whole = (Path(__file__).parent / "programs" / f"{name}.s").read_text(encoding="ascii")
-    for part in re.split(r"^## (?![.\w]+ [A-Z_]+$)", whole, flags=re.MULTILINE)[1:]:
+    macros, *parts = re.split(r"^## (?![.\w]+ [A-Z_]+$)", whole, flags=re.MULTILINE)
+    for part in parts:
         title, _, text = part.partition("\n")
         reasons = re.findall(r"^## (\S+) (\w+)\n", text, re.MULTILINE)
-        text = re.sub(r"^## .*\n", "", text, flags=re.MULTILINE)
+        # Comments are gone, because assemblers differ in what begins one.
+        text = re.sub(r"^##? .*\n", "", macros + text, flags=re.MULTILINE)
         found[title] = Source(text, {label: CodeReason[reason] for label, reason in reasons})
     return found
 

@@ -29,6 +29,7 @@ class Expected(NamedTuple):
 
     `registers` has what each changed register holds, None where that cannot be told; `limits` the numbers that some are
     not above. `comparison` is the outcome of a comparison, -1, 0 or 1; None where there was none, or it cannot be told.
+    `compared` has the two numbers that the flags are of, and their size in bytes.
     """
 
     registers: dict[int, int | None]
@@ -36,6 +37,7 @@ class Expected(NamedTuple):
     stores: list[Stored]
     comparison: int | None
     sets_flags: bool
+    compared: tuple[int, int, int] | None = None
 
 
 def _extended(value: int, size: int, *, is_signed: bool) -> int:
@@ -67,8 +69,8 @@ class _Model:
         op, register, source, offset, size, index, scale, is_signed = step
         first = 0 if source == NOTHING else self.value(source)
         if op is Op.MOVE:
-            self.set(register, None if first is None else _extended(first, size, is_signed=is_signed) + offset)
-        elif op is Op.CONSTANT:
+            self.set(register, None if first is None else _extended(first + offset, size, is_signed=is_signed))
+        elif op in (Op.CONSTANT, Op.NUMBER, Op.ABSOLUTE):
             assert size == _WORD, "a number of 1 byte, of an instruction of AMD64"
             self.set(register, offset)
         elif op is Op.LOAD:
@@ -104,13 +106,15 @@ class _Model:
 
     def _compare(self, step: Step) -> None:
         if step.op is Op.COMPARE:
-            self.expected = self.expected._replace(sets_flags=True, comparison=None)
+            self.expected = self.expected._replace(sets_flags=True, comparison=None, compared=None)
         if step.register == NOTHING:
             return
         first = self.value(step.register)
         second = step.offset if step.source == NOTHING else self.value(step.source)
         if first is None or second is None:
             return
+        if step.op is Op.COMPARE:
+            self.expected = self.expected._replace(compared=(first, second, step.size))
         bits = 8 * step.size
         first, second = first & ((1 << bits) - 1), second & ((1 << bits) - 1)
         if step.is_signed:
