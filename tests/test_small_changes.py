@@ -55,7 +55,7 @@ def feed(inputs: Iterator[bytes], *runs: Callable[[bytes], None], step: int = 1)
     return count
 
 
-#: The ordinary run takes some of them; `make slow` takes all.
+#: The ordinary run takes some of them; the second tier takes all.
 some_or_all = pytest.mark.parametrize(
     "is_all", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "all"]
 )
