@@ -141,8 +141,9 @@ def test_equal_functions_at_other_distances_are_another_stretch() -> None:
     ]
 
 
-def test_repeating_blocks_stay_as_they_are() -> None:
-    stubs = [Function(0x1000 * n, 0x100, body((0, 8), (11, 16))._replace(repeat_size=16)) for n in range(1, 30)]
+@pytest.mark.parametrize("size", [0x100, 28, 12], ids=["whole", "the last block is cut", "the only block is cut"])
+def test_repeating_blocks_stay_as_they_are(size: int) -> None:
+    stubs = [Function(0x1000 * n, size, body((0, 8), (11, 16))._replace(repeat_size=16)) for n in range(1, 30)]
     assert ranges_of(stubs) == stubs
     others = apart([prologue_and_epilogue(0x40 + 8 * n) for n in range(40)])
     moved = [each._replace(start_vaddr=each.start_vaddr + 0x100000) for each in others]
