@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from tests.support.oracle.tools import CorpusArch
 
-pytestmark = pytest.mark.sampled
+pytestmark = pytest.mark.slow
 
 #: Files of each architecture, and the largest of them that is read, in bytes.
 FILE_COUNT: Final = 60

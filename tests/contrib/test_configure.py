@@ -12,7 +12,7 @@ import pytest
 from tests.contrib.support import environment, run
 from tests.support.needs import need
 
-pytestmark = pytest.mark.sampled
+pytestmark = pytest.mark.slow
 
 #: Where Debian's libtool has its parts; they are used directly, so that automake is not needed.
 PARTS = ("libtool", "ltoptions", "ltsugar", "ltversion", "lt~obsolete")

@@ -13,7 +13,7 @@ from tests.support.needs import need
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.sampled
+pytestmark = pytest.mark.slow
 
 #: The runtime has more.
 MANY_FUNCTIONS = 1000

@@ -163,7 +163,7 @@ def race(scene: Scene, act: Callable[[Scene], None], rounds: int) -> tuple[list[
     return changed, stolen
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [convert_tree, convert_file, copy])
 def test_a_user_who_exchanges_names(scene: Scene, act: Callable[[Scene], None]) -> None:
     changed, stolen = race(scene, act, 20)

@@ -197,7 +197,7 @@ def _open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_collector")
 def test_no_descriptor_stays_open(folder: Path) -> None:
     """Converted, already what they would become, or damaged; with no collector, as in a batch."""

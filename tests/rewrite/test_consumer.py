@@ -292,6 +292,7 @@ def test_every_instruction(
     assert report.summary["equal"] > (2000 if version == 3 else 800)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", SECONDS)
 def test_python(built: Path, converted: Callable[[Path], Path], version: int, seconds: str) -> None:
     """A Python with its libraries and its extension modules."""

@@ -66,7 +66,7 @@ def test_any_functions_cost_what_their_look_ups_cost(data: st.DataObject, bodies
 LEVELS: tuple[Level, ...] = (0, 1, 2)
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @given(files(max_steps=6), st.sampled_from(LEVELS))
 def test_a_conversion_costs_what_its_readers_walk(drawn: Drawn, level: Level) -> None:
     conversion = convert(drawn.image, drawn.options._replace(level=level))
