@@ -49,7 +49,8 @@ def read_independently(path: Path, section: tuple[bytes, int] | None = None) -> 
     holes = list(conversion.outcomes.holes(conversion.cfi.entries, conversion.code_map.pieces))
     count, problems = 0, list[str]()
     for fde in _alone(fdes):
-        if fde.pc_begin_vaddr in absent:
+        # pyelftools takes the size of a function for a signed number.
+        if fde.pc_begin_vaddr in absent or fde.pc_end_vaddr < fde.pc_begin_vaddr:
             continue
         if (fde.pc_begin_vaddr, fde.pc_end_vaddr) not in known:
             # The start of a damaged FDE may be unreadable.
