@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cfi2sframe.arch import Arch
-from tests.support.oracle.elftools_rows import Fde
+    from tests.support.oracle.elftools_rows import Fde
 
 
 class Verdict(NamedTuple):
