@@ -117,8 +117,7 @@ def verify(
     Of a file (an image, or a path, which is loaded), the section is the one that it has, or a given one, for which
     `source` of the options matters. Functions that it has for code which no CFI covers are compared with what the
     instructions say; only where `source` is "code", none of these may be missing. Of a conversion, it is the one that
-    was made, encoded and decoded again. Raises `InputError` when there is no section, what `convert` raises, and
-    `BudgetError` when the comparison is out of proportion to the file.
+    was made, encoded and decoded again. Raises `InputError` when there is no section, and what `convert` raises.
     """
     if isinstance(subject, Conversion):
         with naming(subject.image.name):

@@ -42,8 +42,7 @@ class CodeMap(NamedTuple):
 def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     """Give each address to one FDE or to the stubs, which only linked files have; `version` is that of SFrame.
 
-    Raises `BudgetError` when the stubs, or the symbols and relocations, are out of proportion to the file; `InputError`
-    when capstone cannot be loaded.
+    Raises `InputError` when capstone cannot be loaded.
     """
     ranges = Ranges(entries.starts, entries.sizes, entries.program_numbers, entries.precedence)
     resolved = resolve_overlaps(ranges, image.not_code)

@@ -161,9 +161,8 @@ def default_section_vaddr(image: ElfImage) -> int:
 def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     """Convert an image's CFI to an SFrame section.
 
-    Raises `InputError` when the CFI cannot be used; its subclass `BudgetError` when the CFI has far more distinct rows
-    than its size can account for; `RequestError` when an option has no meaning, or when the version, its fields or its
-    flags cannot hold what was asked for.
+    Raises `InputError` when the CFI cannot be used; `RequestError` when an option has no meaning, or when the version,
+    its fields or its flags cannot hold what was asked for.
     """
     target = _target_of(image, options)
     level = _level_of(image, options)

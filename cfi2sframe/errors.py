@@ -168,8 +168,11 @@ class NotElfError(UnfitError):
     kind = ErrorKind.NOT_ELF
 
 
-class BudgetError(InputError):
-    """The input asks for work or memory out of proportion to its size (`cfi2sframe.budget`)."""
+class CostError(Cfi2SFrameError):
+    """The input asks for time or memory out of proportion to its size (`cfi2sframe.guard`).
+
+    No `InputError`: it ends the whole job, also where a part that cannot be read would be left out.
+    """
 
     kind = ErrorKind.COSTLY
 

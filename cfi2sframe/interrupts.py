@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.errors import CostError
+
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
     from types import FrameType
@@ -29,6 +31,9 @@ def keep_interrupts() -> None:
 
 def _look_at_lost(lost: UnraisableHookArgs) -> None:
     error = lost.exc_value
+    if isinstance(error, CostError):
+        # The timer that raised it fires again.
+        return
     if not isinstance(error, (KeyboardInterrupt, SystemExit)):
         sys.__unraisablehook__(lost)
         return

@@ -35,10 +35,6 @@ _NOP: Final = b"\x90"
 _MAX_INSTRUCTION_SIZE: Final = 15
 #: Bytes that are matched at one time where there may be many.
 _STEP_SIZE: Final = 4096
-#: Bytes of code that a step of the budget, about a microsecond, can read: sections may share bytes of the file.
-_READ_PER_STEP: Final = 1024
-#: The same for bytes that are matched.
-_MATCHED_PER_STEP: Final = 8
 #: Bytes of code that are read at one time.
 _WINDOW_SIZE: Final = 1 << 20
 
@@ -93,10 +89,7 @@ def is_fill(image: ElfImage, data: bytes) -> bool:
 
 
 def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int) -> int:
-    """Return how many bytes of a part of a code range, from its start on, only fill space.
-
-    Raises `BudgetError` when these are out of proportion to the file.
-    """
+    """Return how many bytes of a part of a code range, from its start on, only fill space."""
     vaddr = start_vaddr
     while vaddr < end_vaddr:
         data = image.code_bytes(code, vaddr, min(end_vaddr, vaddr + _STEP_SIZE))
@@ -104,17 +97,13 @@ def fill_size(image: ElfImage, code: CodeRange, start_vaddr: int, end_vaddr: int
         if match is None:
             break
         vaddr += match.end()
-        image.budget.spend(match.end() // _MATCHED_PER_STEP, "bytes of padding")
         if match.end() < len(data) - _MAX_INSTRUCTION_SIZE:
             break
     return vaddr - start_vaddr
 
 
 def code_outside(image: ElfImage, held: Sequence[Span]) -> Iterator[tuple[CodeRange, Span]]:
-    """Yield the executable code outside of ascending ranges that do not overlap, but for gaps that only padding fills.
-
-    Raises `BudgetError` when the padding is out of proportion to the file.
-    """
+    """Yield the executable code outside of ascending ranges that do not overlap, without gaps of padding."""
     starts, ends = [span.start for span in held], [span.end for span in held]
     for code in image.code_ranges:
         # There may be thousands of ranges, and of sections.
@@ -129,8 +118,7 @@ def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) ->
 
     Padding fills the space up to the next function or, in a linked file, to the end of the executable section (segment,
     where there are no sections): after a section of an object, the linker may place anything. It consists of
-    instructions that do nothing, has fewer than 64 bytes, and no symbol, entry point or relocation refers to it. Raises
-    `BudgetError` when the symbols and relocations are out of proportion to the file.
+    instructions that do nothing, has fewer than 64 bytes, and no symbol, entry point or relocation refers to it.
     """
     found: list[Padding] = []
     try:
@@ -156,7 +144,6 @@ def _filled(image: ElfImage, code: CodeRange, gaps: Padding) -> Iterator[Padding
         last = bisect_right(gaps.starts, base + _WINDOW_SIZE)
         starts, ends = gaps.starts[first:last], gaps.ends[first:last]
         first = last
-        image.budget.spend((ends[-1] - base) // _READ_PER_STEP, "bytes of code")
         window = image.code_bytes(code, base, ends[-1])
         if len(window) == ends[-1] - base:
             texts = [window[start - base : end - base] for start, end in zip(starts, ends, strict=True)]

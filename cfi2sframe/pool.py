@@ -34,7 +34,7 @@ def results_of(
 
     `count` copies of this process work on them, or this process if `count` is 1. `function` raises nothing but
     `KeyboardInterrupt`. `size_of` returns the bytes of input that an item is, 0 if that is unknown: processes get the
-    largest items first, and the limits of a process are in proportion (`cfi2sframe.limits`). Leaving the context ends
+    largest items first. Leaving the context ends
     the processes.
     """
     if count > 1 and len(items) > 1:

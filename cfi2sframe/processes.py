@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of a function shared out among copies of this process (fork), each under limits; one that dies loses one call.
+"""Calls of a function shared out among copies of this process (fork); one that dies loses one call.
 
 No interpreter is started: a new one would look for modules in other places, such as the current directory. Only
 programs may use this, since they have no other threads; the caller of a library may have some.
@@ -10,14 +10,15 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import resource
 import select
 import signal
 import struct
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
 
+from cfi2sframe.guard import mapped_size
 from cfi2sframe.interrupts import keep_interrupts
-from cfi2sframe.limits import WorkerLimits, cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,8 @@ _REPLY: Final = struct.Struct("=Q?")
 _AHEAD_COUNT: Final = 4
 _SMALL_SIZE: Final = 1 << 18
 _READ_SIZE: Final = 1 << 20
+#: A worker that has grown by this many bytes does not return its memory, and is replaced.
+_MAX_GROWTH: Final = 256 << 20
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _EXIT_FAILED: Final = 1
 _SIGNALLED: Final = 128
@@ -52,9 +55,8 @@ def shared_out(
     """Have `count` processes call a function with each item; give the items' numbers and results as they are done.
 
     `function` raises nothing but `KeyboardInterrupt`, on SIGINT, SIGTERM or SIGHUP; its results can be pickled.
-    `size_of` returns the bytes of input that an item is, 0 if that is unknown: the largest items come first, and the
-    limits of CPU time and memory are in proportion. Leaving the context ends the processes: it interrupts those at
-    work, and waits for all.
+    `size_of` returns the bytes of input that an item is, 0 if that is unknown: the largest items come first.
+    Leaving the context ends the processes: it interrupts those at work, and waits for all.
     """
     pool = _Pool(function, items, size_of, count)
     try:
@@ -143,9 +145,9 @@ class _Pool(Generic[Item, Result]):
         head = _read(worker.replies, _REPLY.size)
         size, waits = _REPLY.unpack(head) if len(head) == _REPLY.size else (-1, False)
         data = _read(worker.replies, max(size, 0))
-        number = worker.numbers.pop(0)
+        worker.numbers.pop(0)
         if len(data) != size:
-            return Lost(_cause(self._bury(worker), self._size_of(self._items[number])))
+            return Lost(_cause(self._bury(worker)))
         if waits:
             self._hand_out(worker)
         if not (waits and worker.numbers):
@@ -191,13 +193,11 @@ class _Pool(Generic[Item, Result]):
                 os.close(descriptor)
             this = _ThisWorker()
             signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
-            limits = WorkerLimits()
             with open(replies, "wb") as output:
                 while True:
-                    limits.grant(self._size_of(self._items[number]))
                     result = this.call(self._function, self._items[number])
                     data = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
-                    waits = not limits.has_grown()
+                    waits = not this.has_grown()
                     output.write(_REPLY.pack(len(data), waits))
                     output.write(data)
                     output.flush()
@@ -231,6 +231,9 @@ class _ThisWorker:
     def __init__(self) -> None:
         self._is_busy = False
         self._is_stopping = False
+        self._size_at_start = mapped_size()
+        # A process that is ended by a signal needs no core file.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         keep_interrupts()
         gc.disable()
         # Loaded modules stay; collections need not traverse them.
@@ -250,6 +253,11 @@ class _ThisWorker:
             raise KeyboardInterrupt
         return result
 
+    def has_grown(self) -> bool:
+        """Whether this process has kept so much memory that a new one should replace it."""
+        size = mapped_size()
+        return size is not None and self._size_at_start is not None and size - self._size_at_start > _MAX_GROWTH
+
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         """Handle a signal; further ones must not interrupt the clean-up."""
         if self._is_stopping:
@@ -260,12 +268,10 @@ class _ThisWorker:
         raise KeyboardInterrupt
 
 
-def _cause(code: int | None, input_size: int) -> str:
+def _cause(code: int | None) -> str:
     """Return why a worker died, from its exit code."""
     if code is None:
         return "the process that worked on it is gone"
     if code >= 0:
         return f"the process that worked on it ended with exit status {code}"
-    if -code == signal.SIGXCPU:
-        return f"more than {cpu_seconds(input_size):,} s of CPU time, too much for {input_size:,} bytes of input"
     return f"the process that worked on it was ended by signal {-code} ({signal.strsignal(-code)})"

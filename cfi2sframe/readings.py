@@ -7,8 +7,10 @@ import gc
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from cfi2sframe.errors import ErrorKind, kind_of, reason_of
-from cfi2sframe.files import Source, Unusable, open_source
+from cfi2sframe.elf.load import stored_size
+from cfi2sframe.errors import CostError, ErrorKind, kind_of, reason_of
+from cfi2sframe.files import Source, Unusable, images_of, open_source
+from cfi2sframe.guard import limited
 from cfi2sframe.pool import in_order, results_of
 from cfi2sframe.processes import Lost
 
@@ -24,7 +26,7 @@ _COLLECT_FROM: Final = 1 << 20
 
 
 class Reading(NamedTuple, Generic[Answer]):
-    """A source, and for each ELF file in it the answer, or why there is none."""
+    """A source, with the size of what was read, and for each ELF file in it the answer, or why there is none."""
 
     source: Source
     answers: tuple[Answer | Unusable, ...]
@@ -34,8 +36,10 @@ def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> Readi
     """Call a function with each ELF file in a source. Raises nothing but interrupts: failures are answers."""
     answers: list[Answer | Unusable] = []
     try:
-        for image in open_source(source):
-            answers.append(image if isinstance(image, Unusable) else _answer(image, function))  # noqa: PERF401 - those before a failure are kept
+        with open_source(source) as data, limited(stored_size(data)):
+            source = source._replace(size=stored_size(data))
+            for image in images_of(source, data):
+                answers.append(image if isinstance(image, Unusable) else _answer(image, function))  # noqa: PERF401 - those before a failure are kept
     except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
         answers.append(_failure(source.name, error))
     if source.size >= _COLLECT_FROM:
@@ -46,6 +50,9 @@ def read_source(source: Source, function: Callable[[ElfImage], Answer]) -> Readi
 def _answer(image: ElfImage, function: Callable[[ElfImage], Answer]) -> Answer | Unusable:
     try:
         return function(image)
+    except (CostError, MemoryError):
+        # The limits are those of the whole source.
+        raise
     except Exception as error:  # noqa: BLE001 - a member's failure is that member's
         return _failure(image.name, error)
 

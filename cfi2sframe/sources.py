@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.dwarf.row_section import RowSection  # noqa: TC001 - part of a NamedTuple's fields
 from cfi2sframe.elf.cfi import SOURCE_NAMES, CfiKind, CfiSection, debug_frames, eh_frames
-from cfi2sframe.errors import BudgetError, CfiError, ElfError, RequestError, UnfitError
+from cfi2sframe.errors import CfiError, ElfError, RequestError, UnfitError
 from cfi2sframe.gotable.header import find_table
 from cfi2sframe.reasons import UnreadSource
 
@@ -47,8 +47,7 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
 
     With "code" as the kind, none need be there: what the file has are the sources before it. Otherwise raises
     `RequestError` when there is none of the kind asked for, `UnfitError` when there is no CFI at all. When the best
-    source cannot be read, raises `ElfError` or `CfiError`, or `BudgetError` when it is out of proportion to the file's
-    size. Another source that cannot be read is among the unread ones.
+    source cannot be read, raises `ElfError` or `CfiError`. Another source that cannot be read is among the unread ones.
     """
     if kind is not None and kind != "code":
         found = _FINDERS[kind](image)
@@ -62,9 +61,8 @@ def find_cfi(image: ElfImage, kind: CfiKind | None = None) -> FoundCfi:
             sections += finder(image)
             continue
         try:
-            with image.budget.half():
-                sections += finder(image)
-        except (ElfError, CfiError, BudgetError) as error:
+            sections += finder(image)
+        except (ElfError, CfiError) as error:
             unread.append(UnreadSource.of(SOURCE_NAMES[each], error))
     if not sections and kind is None:
         raise UnfitError("no call frame information: no .eh_frame, .debug_frame or .gopclntab")

@@ -14,7 +14,7 @@ from cfi2sframe.code_map import map_code
 from cfi2sframe.dwarf.programs import Cfi, read_programs
 from cfi2sframe.elf.cfi import SOURCE_NAMES
 from cfi2sframe.elf.ranges import Span, united, without
-from cfi2sframe.errors import BudgetError, CfiError, ElfError, UnfitError
+from cfi2sframe.errors import CfiError, ElfError, UnfitError
 from cfi2sframe.padding import code_outside
 from cfi2sframe.reasons import UnreadSource
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 
 def uncovered_code(image: ElfImage, code_map: CodeMap) -> list[Span]:
-    """Return the code in the file that neither FDEs nor PLT stubs nor the padding after them hold; padding is no code.
-
-    Raises `BudgetError` when the padding is out of proportion to the file.
-    """
+    """Return the code in the file that neither FDEs nor PLT stubs hold, nor the padding after them."""
     held = united((*_functions(code_map), *code_map.padding.ranges))
     return [gap for code, gap in code_outside(image, held) if image.code_bytes(code, gap.start, gap.start + 1)]
 
@@ -42,7 +39,7 @@ def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | N
     `is_wanted` tells by the address of a function whether to have it; None: all of them.
 
     Where that cannot be found out, the source is unread, as any other that cannot be read; without any other source,
-    that is raised: `ElfError`, `CfiError`, `BudgetError`, or `UnfitError` when no rows follow. Raises `InputError` when
+    that is raised: `ElfError`, `CfiError`, or `UnfitError` when no rows follow. Raises `InputError` when
     there is code to be analysed and capstone cannot be loaded.
     """
     if not cfi.sections:
@@ -51,9 +48,8 @@ def with_derived(image: ElfImage, cfi: Cfi, is_wanted: Callable[[int], bool] | N
             raise UnfitError(f"no call frame information, and no rows from instructions{_main_reason(found)}")
         return found
     try:
-        with image.budget.half():
-            return _derived(image, cfi, is_wanted)
-    except (ElfError, CfiError, BudgetError) as error:
+        return _derived(image, cfi, is_wanted)
+    except (ElfError, CfiError) as error:
         return cfi._replace(unread=(*cfi.unread, UnreadSource.of(SOURCE_NAMES["code"], error)))
 
 

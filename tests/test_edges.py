@@ -8,7 +8,6 @@ from unittest.mock import patch
 import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.budget import Budget
 from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
 from cfi2sframe.dwarf.machine import RowMachine
@@ -131,22 +130,6 @@ def test_states_of_equal_rows_are_one_object() -> None:
     other = both_ways(machines, "41 0e 10 48 0e 18")
     assert other.states[:2] == states[:2]
     assert other.states != states
-
-
-@pytest.mark.parametrize("patience", [0, 1000])
-def test_each_state_is_counted_once(patience: int) -> None:
-    """Also where the plain machine runs the programs, and when the same CIE comes again."""
-    budget = Budget(1 << 20)
-    machines = RowMachines(AMD64, Cutter(patience), budget)
-    cie = parsed_cie(AMD64)._replace(instructions=bytes.fromhex("0c 07 08 90 01"))
-    before = budget._memory_left
-    held = []
-    for code in ("41 0e 10", "41 0e 10", "42 0e 10 41 0e 08", "41 0e 10 41 0e 18", "42 0e 10 41 0e 18"):
-        machines.of(cie).run(bytes.fromhex(code))
-        held.append(before - budget._memory_left)
-    state_size = held[0] // 2
-    assert held == [2 * state_size, 2 * state_size, 2 * state_size, 3 * state_size, 3 * state_size]
-    assert state_size > 0
 
 
 # Lowering

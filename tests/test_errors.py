@@ -7,7 +7,6 @@ import pytest
 
 from cfi2sframe import errors
 from cfi2sframe.errors import (
-    BudgetError,
     Cfi2SFrameError,
     CfiError,
     ChangedError,
@@ -43,7 +42,7 @@ def test_messages_name_the_place(error: InputError, text: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        *(InputError, ElfError, UnfitError, NotElfError, ChangedError, BudgetError, CfiError, SFrameError),
+        *(InputError, ElfError, UnfitError, NotElfError, ChangedError, CfiError, SFrameError),
         ContainerError,
         *(RequestError, EmbedError, VerificationError, OutputError),
     ],

@@ -22,10 +22,8 @@ _MAX_SHOWN: Final = 1000
 #: Bytes of a function that are decoded to find the instructions before a contradiction.
 _MAX_CODE_SIZE: Final = 1 << 16
 _MAX_FUNCTIONS: Final = 20
-_STEPS: Final = 2
 #: The only operand of a jump or a call, as capstone writes it.
 _ADDRESS: Final = re.compile(r"#?0x[0-9a-f]+")
-_WHAT: Final = "the instructions that are shown"
 
 
 class ShownInstruction(NamedTuple):
@@ -119,7 +117,6 @@ class _CodeReader:
         if not start <= finding.vaddr < start + _MAX_CODE_SIZE:
             start = finding.vaddr
         data = self.code.read(code, start, min(code.end_vaddr, finding.vaddr + 16 * (context + 1)))
-        self.image.budget.spend(_STEPS * len(data), _WHAT)
         before: list[ShownInstruction] = []
         decoded = self.disassembler.disasm_lite(data, start)
         for vaddr, _, mnemonic, operands in decoded:

@@ -34,15 +34,12 @@ if TYPE_CHECKING:
 _SUBJECTS: Final = tuple(RuleSubject)
 _GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 _ALL_BITS: Final = (1 << 64) - 1
-_STEPS: Final = 6
-_WHAT: Final = "the rows compared with instructions"
 
 
 def audit(image: ElfImage, kind: CfiKind | None = None) -> Audit:
     """Compare the CFI of an image, of one kind or of all, with what its instructions do to the stack.
 
-    Raises `InputError` when there is no CFI, it cannot be read, or capstone cannot be loaded; its subclass
-    `BudgetError` when the code is out of proportion to the file.
+    Raises `InputError` when there is no CFI, it cannot be read, or capstone cannot be loaded.
     """
     entries = read_programs(image, find_cfi(image, kind)).entries
     rows = RowsInForce(image, entries)
@@ -114,7 +111,6 @@ class _Auditor:
             comparison.changed |= change.changed
             vaddr = change.end_vaddr
         comparison.take(vaddr, block.end_vaddr)
-        self.image.budget.spend(_STEPS * (len(block.changes) + 1), _WHAT)
 
     def count(self, vaddr: int, end_vaddr: int, found: InForce, opinions: Opinions, state: State) -> None:
         """Count the instructions at some addresses, of which all have the same opinions about one row."""

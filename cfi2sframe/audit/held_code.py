@@ -40,7 +40,7 @@ def follow(image: ElfImage, rows: RowsInForce) -> FlowAnalysis:
     """Follow control through an image's code, from the starts of FDEs and from the other entries that are certain.
 
     The start of a cold part of a function is no entry: its CFI is not that of one, and jumps lead there. Raises
-    `BudgetError` when the code is out of proportion to the file, `InputError` where capstone cannot be loaded.
+    `InputError` where capstone cannot be loaded.
     """
     arch = code_arch_of(image.arch)
     decoder = Decoder(image, arch, [Span(code.start_vaddr, code.end_vaddr) for code in image.code_ranges])

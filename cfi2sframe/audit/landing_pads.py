@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 #: The most bytes of a call site table that are read.
 _MAX_TABLE_SIZE: Final = 1 << 20
 _HEADER_SIZE: Final = 64
-_WHAT: Final = "the tables of exceptions"
 
 
 class CallSite(NamedTuple):
@@ -90,11 +89,9 @@ class LandingPads:
         length, position = read_uleb(header, position)
         if length > _MAX_TABLE_SIZE:
             raise CfiError("a call site table of more than a megabyte")
-        self.image.budget.spend(4 * length, _WHAT)
         pushed = _with_arguments(fde, self.image.byte_order)
         for site in self._table(self.image.bytes_at(area + position, length) or b"", form, fde.pc_begin_vaddr, base):
             # Where arguments are pushed, the unwinder pops them on the way, by an instruction that rows do not have.
-            self.image.budget.spend(len(pushed), _WHAT)
             yield site._replace(end_vaddr=site.start_vaddr)
             for start, end in without([(site.start_vaddr, site.end_vaddr)], pushed):
                 yield CallSite(start, end, site.pad_vaddr)

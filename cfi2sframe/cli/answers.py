@@ -35,7 +35,7 @@ def answers_of(
 ) -> Iterator[tuple[Source | Unusable, Answer | Unusable]]:
     """Yield each source with the answer for each ELF file in it, in their order; what cannot be opened comes first.
 
-    The caller may print while it has an answer.
+    A source's size is then that of what was read. The caller may print while it has an answer.
     """
     from cfi2sframe.cli.progress import ProgressLine
     from cfi2sframe.readings import read_all

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import count_from_zero
-from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
+from cfi2sframe.cli.outputs import add_output, check_output, format_of, json_list, json_text, output_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import OutputError, RequestError
-from cfi2sframe.files import Unusable
+from cfi2sframe.errors import CostError, OutputError, RequestError
+from cfi2sframe.files import Source, Unusable
+from cfi2sframe.guard import limited
 from cfi2sframe.printable import counted, printable
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from cfi2sframe.audit.account import Account
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files import Source
 
 _DEFAULT_CONTEXT = 3
 
@@ -88,8 +88,14 @@ def _audit(found: Sequence[Source | Unusable], arguments: argparse.Namespace, ou
     question = partial(_account, kind=arguments.source, context=arguments.context)
     for source, result in answers_of(found, question, arguments):
         if not isinstance(result, Unusable):
-            printer.add(result)
-            statuses.append(EXIT_DIFFERENCE if result.findings else EXIT_SUCCESS)
+            try:
+                with limited(source.size if isinstance(source, Source) else 0):
+                    text = printer.text_of(result)
+            except (CostError, MemoryError) as error:
+                statuses.append(fail(error, result.audit.name))
+            else:
+                printer.add(text)
+                statuses.append(EXIT_DIFFERENCE if result.findings else EXIT_SUCCESS)
         elif not is_skipped(source, result):
             say("error", result.reason, result.name)
             statuses.append(exit_status_of(result.kind))
@@ -115,16 +121,20 @@ class _AuditText:
         self._with_undecided: bool = arguments.verbose
         self.count = self._clean_count = self._finding_count = 0
 
-    def add(self, account: Account) -> None:
-        """Print what was found in a file."""
+    def text_of(self, account: Account) -> str:
+        """Return what was found in a file as text."""
         from cfi2sframe.render.audit_text import audit_lines
 
         self.count += 1
         self._clean_count += not account.findings
         self._finding_count += len(account.findings)
-        if self._is_single or account.findings or self._with_undecided:
-            lines = audit_lines(account, with_undecided=self._with_undecided)
-            self._out.writelines(f"{printable(line)}\n" for line in lines)
+        if not (self._is_single or account.findings or self._with_undecided):
+            return ""
+        return "".join(f"{printable(line)}\n" for line in audit_lines(account, with_undecided=self._with_undecided))
+
+    def add(self, text: str) -> None:
+        """Print what was found in a file."""
+        self._out.write(text)
 
     def end(self) -> None:
         """Print the sum of several files."""
@@ -140,23 +150,23 @@ class _AuditJson:
     def __init__(self, _arguments: argparse.Namespace, out: TextIO, *, is_single: bool) -> None:
         self._out = out
         self._is_single = is_single
-        self._accounts: list[dict[str, Any]] = []
+        self._accounts: list[str] = []
 
     @property
     def count(self) -> int:
         """How many files have been added."""
         return len(self._accounts)
 
-    def add(self, account: Account) -> None:
-        """Keep the data of a file."""
+    def text_of(self, account: Account) -> str:
+        """Return an account as JSON."""
         from cfi2sframe.render.audit_json import audit_data
 
-        self._accounts.append(audit_data(account))
+        return json_text(audit_data(account))
+
+    def add(self, text: str) -> None:
+        """Print nothing yet: the text is one list."""
+        self._accounts.append(text)
 
     def end(self) -> None:
         """Print the accounts."""
-        import json
-
-        data = self._accounts[0] if self._is_single and self._accounts else self._accounts
-        json.dump(data, self._out, indent=2)
-        self._out.write("\n")
+        self._out.write(json_list(self._accounts, is_single=self._is_single))

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cfi2sframe.cli.answers import answers_of, is_one_file, is_skipped
 from cfi2sframe.cli.common import exit_status_of, fail, fail_early, say, worst
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, PROGRAM
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import add_conversion_options, conversion_options, count_from_one
-from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
+from cfi2sframe.cli.outputs import add_output, check_output, format_of, json_list, json_text, output_of
 from cfi2sframe.cli.parsers import describe
 from cfi2sframe.errors import OutputError, RequestError
-from cfi2sframe.files import Unusable
+from cfi2sframe.files import Source, Unusable
+from cfi2sframe.guard import limited
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.files import Source
     from cfi2sframe.render.coverage_table import FileCoverage
     from cfi2sframe.report.coverage import Coverage
 
@@ -89,12 +89,13 @@ def _cover(found: Sequence[Source | Unusable], options: Options, arguments: argp
     for source, result in answers_of(found, question, arguments):
         if not isinstance(result, Unusable):
             try:
-                printer.prepare(result)
+                with limited(source.size if isinstance(source, Source) else 0):
+                    text = printer.text_of(result)
             except Exception as error:  # noqa: BLE001 - a file's failure is that file's, whatever was raised
                 statuses.append(fail(error, result.file))
             else:
                 # What fails here is the output.
-                printer.add(result)
+                printer.add(text)
         elif not is_skipped(source, result):
             say("error", result.reason, result.name)
             statuses.append(exit_status_of(result.kind))
@@ -123,25 +124,23 @@ class _TextPrinter:
         self._details: bool = arguments.details
         self._files: list[FileCoverage] = []
 
-    def prepare(self, coverage: Coverage) -> None:
-        """Keep what the table needs of an account. Raises what is the file's fault."""
+    def text_of(self, coverage: Coverage) -> str:
+        """Return an account as text, unless the table is all that is wanted. Raises what is the file's fault."""
         self.is_empty = False
         if not self._is_single:
             from cfi2sframe.render.coverage_table import FileCoverage
 
             self._files.append(FileCoverage.of(coverage))
-
-    def add(self, coverage: Coverage) -> None:
-        """Print an account, unless the table is all that is wanted."""
-        if not self._is_single and not self._details:
-            return
+            if not self._details:
+                return ""
         from cfi2sframe.render.coverage_text import coverage_lines
 
-        # Line by line: the text may be many times the size of the account.
         lines = coverage_lines(coverage, top=self._top, details=self._details)
-        self._out.writelines(f"{line}\n" for line in lines)
-        if not self._is_single:
-            self._out.write("\n")
+        return "".join(f"{line}\n" for line in lines) + ("" if self._is_single else "\n")
+
+    def add(self, text: str) -> None:
+        """Print an account."""
+        self._out.write(text)
 
     def end(self) -> None:
         """Print the table, if there is one."""
@@ -158,22 +157,19 @@ class _JsonPrinter:
         self._out = out
         self.is_empty = True
         self._is_single = is_single
-        self._accounts: list[dict[str, Any]] = []
+        self._accounts: list[str] = []
 
-    def prepare(self, coverage: Coverage) -> None:
-        """Keep the data of an account. Raises what is the file's fault."""
+    def text_of(self, coverage: Coverage) -> str:
+        """Return an account as JSON. Raises what is the file's fault."""
         self.is_empty = False
         from cfi2sframe.render.coverage_json import coverage_data
 
-        self._accounts.append(coverage_data(coverage))
+        return json_text(coverage_data(coverage))
 
-    def add(self, coverage: Coverage) -> None:
+    def add(self, text: str) -> None:
         """Print nothing yet: the text is one list."""
+        self._accounts.append(text)
 
     def end(self) -> None:
         """Print the accounts."""
-        import json
-
-        data = self._accounts[0] if self._is_single and self._accounts else self._accounts
-        json.dump(data, self._out, indent=2)
-        self._out.write("\n")
+        self._out.write(json_list(self._accounts, is_single=self._is_single))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.cli.answers import is_one_file
@@ -13,9 +14,19 @@ from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.cli.options import address
 from cfi2sframe.cli.outputs import add_output, check_output, format_of, output_of
 from cfi2sframe.cli.parsers import describe
-from cfi2sframe.errors import Cfi2SFrameError, ErrorKind, OutputError, RequestError, kind_of, reason_of
-from cfi2sframe.files import Source, Unusable, open_source
+from cfi2sframe.elf.load import stored_size
+from cfi2sframe.errors import (
+    Cfi2SFrameError,
+    ErrorKind,
+    InputError,
+    OutputError,
+    RequestError,
+    kind_of,
+    reason_of,
+)
+from cfi2sframe.files import Source, Unusable, images_of, open_source
 from cfi2sframe.files.records import ELF_MAGIC
+from cfi2sframe.guard import limited
 from cfi2sframe.printable import printable
 
 if TYPE_CHECKING:
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import TextIO
 
+    from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.decode import DecodedSection
     from cfi2sframe.sframe.dump import ByteCounters
@@ -30,6 +42,13 @@ if TYPE_CHECKING:
 
 #: Enough of a file (bytes) to tell what it is.
 _HEAD_SIZE: Final = 64
+
+
+class _Printed(NamedTuple):
+    """A section as text."""
+
+    name: str
+    text: str
 
 
 class _Section(NamedTuple):
@@ -92,14 +111,15 @@ def _dump(found: Sequence[Source | Unusable], arguments: argparse.Namespace, out
     is_list = not is_one_file(found)
     statuses, count = [EXIT_SUCCESS], 0
     for item in found:
-        for opened in _opened(item, arguments.section_address):
-            if isinstance(opened, Unusable):
-                say("error", opened.reason, opened.name)
-                statuses.append(exit_status_of(opened.kind))
+        # The text of a whole item is made before any of it is printed: what fails then is the output.
+        for printed in _printed(item, arguments.section_address, is_json=is_json):
+            if isinstance(printed, Unusable):
+                say("error", printed.reason, printed.name)
+                statuses.append(exit_status_of(printed.kind))
                 continue
             if is_list:
-                out.write(_between(opened.name, count, is_json=is_json))
-            out.writelines(_json(opened) if is_json else _text(opened))
+                out.write(_between(printed.name, count, is_json=is_json))
+            out.write(printed.text)
             if is_json:
                 out.write("}" if is_list else "\n")
             count += 1
@@ -120,69 +140,65 @@ def _between(name: str, number: int, *, is_json: bool) -> str:
     return f'{"," if number else "["}\n{{"file": {json.dumps(name)}, "section": '
 
 
-def _text(opened: _Section) -> Iterator[str]:
-    from cfi2sframe.sframe.dump import dump_text
-
-    return (f"{line}\n" for line in dump_text(opened.section, show_address=opened.show_address))
-
-
-def _json(opened: _Section) -> Iterator[str]:
-    from cfi2sframe.sframe.dump import dump_json
-
-    return dump_json(opened.section, opened.show_address, _counters(opened.image))
-
-
-def _opened(item: Source | Unusable, section_vaddr: int | None) -> Iterator[_Section | Unusable]:
-    """Yield the sections of a source, or why there is none; a file without one is named only if the user named it."""
+def _printed(item: Source | Unusable, section_vaddr: int | None, *, is_json: bool) -> list[_Printed | Unusable]:
+    """Return the sections of a source as text, or why there is none."""
     if isinstance(item, Unusable):
-        yield item
-        return
+        return [item]
+    printed: list[_Printed | Unusable] = []
     try:
-        if item.path == "-":
-            yield _of_standard_input(item.name, section_vaddr)
-            return
-        if is_section(item.path):
-            with open(item.path, "rb") as file:
-                yield _section_of(item.name, read_section(file), section_vaddr)
-            return
-        for image in open_source(item):
-            result = image if isinstance(image, Unusable) else _section_in(image)
-            is_named = item.kind == "elf" and not item.is_in_folder
-            if is_named or not isinstance(result, Unusable) or result.kind is not ErrorKind.UNFIT:
-                yield result
-    except (Cfi2SFrameError, OSError) as error:
-        yield Unusable(item.name, reason_of(error), kind_of(error))
+        with _open(item) as data, limited(stored_size(data)):
+            printed.extend(
+                result if isinstance(result, Unusable) else _Printed(result.name, _text(result, is_json=is_json))
+                for result in _sections(item, data, section_vaddr)
+            )
+    except (Cfi2SFrameError, OSError, MemoryError) as error:
+        printed.append(Unusable(item.name, reason_of(error), kind_of(error)))
+    return printed
 
 
-def _of_standard_input(name: str, section_vaddr: int | None) -> _Section | Unusable:
-    from cfi2sframe.elf.load import load
+def _text(section: _Section, *, is_json: bool) -> str:
+    from cfi2sframe.sframe.dump import dump_json, dump_text
 
-    stream = sys.stdin.buffer
-    head = stream.read(_HEAD_SIZE)
-    if starts_section(head):
-        return _section_of(name, head + stream.read(), section_vaddr)
-    # What is no ELF file is not read to its end, which it may not have.
-    return _section_in(load(head + stream.read() if head.startswith(ELF_MAGIC) else head, name))
+    if is_json:
+        return "".join(dump_json(section.section, section.show_address, _counters(section.image)))
+    return "".join(f"{line}\n" for line in dump_text(section.section, show_address=section.show_address))
 
 
-def _section_of(name: str, data: bytes, vaddr: int | None) -> _Section:
-    from cfi2sframe.budget import Budget
-    from cfi2sframe.sframe.decode import decode_section
-    from cfi2sframe.sframe.dump import check_size
+@contextmanager
+def _open(item: Source) -> Iterator[FileData]:
+    """Give the bytes of a source, or those of a section. Raises `InputError`, `OSError`."""
+    if item.path == "-":
+        head = sys.stdin.buffer.read(_HEAD_SIZE)
+        # What is neither is not read to its end, which it may not have.
+        yield head + sys.stdin.buffer.read() if starts_section(head) or head.startswith(ELF_MAGIC) else head
+    elif is_section(item.path):
+        with open(item.path, "rb") as file:
+            yield read_section(file)
+    else:
+        with open_source(item) as data:
+            yield data
 
-    section = decode_section(data, vaddr or 0)
-    check_size(section, Budget(section.section_size))
-    return _Section(name, section, None)
+
+def _sections(item: Source, data: FileData, section_vaddr: int | None) -> Iterator[_Section | Unusable]:
+    """Yield the sections of a source, or why there is none; a file without one is named only if the user named it."""
+    if starts_section(bytes(data[:2])):
+        from cfi2sframe.sframe.decode import decode_section
+
+        yield _Section(item.name, decode_section(bytes(data), section_vaddr or 0), None)
+        return
+    for image in images_of(item, data):
+        result = image if isinstance(image, Unusable) else _section_in(image)
+        is_named = item.kind == "elf" and not item.is_in_folder
+        if is_named or not isinstance(result, Unusable) or result.kind is not ErrorKind.UNFIT:
+            yield result
 
 
 def _section_in(image: ElfImage) -> _Section | Unusable:
     from cfi2sframe.api import decode_existing
-    from cfi2sframe.sframe.dump import check_size
 
     try:
         section = decode_existing(image)
-        check_size(section, image.budget)
-    except Cfi2SFrameError as error:
+    except (InputError, RequestError) as error:
         return Unusable(image.name, error.detail, error.kind)
     return _Section(image.name, section, image)
 
@@ -195,5 +211,5 @@ def _counters(image: ElfImage | None) -> ByteCounters | None:
         return None
     try:
         return byte_counters(image)
-    except Cfi2SFrameError:
+    except InputError:
         return None

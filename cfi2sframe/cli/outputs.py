@@ -60,6 +60,23 @@ def check_output(arguments: argparse.Namespace) -> None:
             raise RequestError(f"--{option} {path} would overwrite an input")
 
 
+def json_text(data: object) -> str:
+    """Return data as the JSON of a report."""
+    import json
+
+    return json.dumps(data, indent=2)
+
+
+def json_list(texts: Sequence[str], *, is_single: bool) -> str:
+    """Return the JSON of several files as one list; that of a single one is itself."""
+    if is_single and texts:
+        return f"{texts[0]}\n"
+    from textwrap import indent
+
+    lines = ",\n".join(indent(text, "  ") for text in texts)
+    return f"[\n{lines}\n]\n" if texts else "[]\n"
+
+
 @contextmanager
 def output_of(arguments: argparse.Namespace) -> Iterator[TextIO]:
     """Give what to print to; a file gets its name when all of it is written. Raises `OutputError`."""

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Literal
+import os
+from typing import TYPE_CHECKING, Final, Literal
 
 from cfi2sframe.cli.common import fail
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, PROGRAM
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi2sframe.trace.run import Traced
+
+#: The unit of st_blocks, in bytes.
+_BLOCK_UNIT: Final = 512
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -91,12 +95,26 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _lines(arguments: argparse.Namespace) -> Iterable[str]:
     """Return the text to print, in pieces; everything that can fail is done before the first."""
+    from cfi2sframe.guard import limited
     from cfi2sframe.trace.formatting import json_lines, trace_data, trace_lines
 
-    traced = _trace(arguments)
-    if format_of(arguments) == "text":
-        return [line + "\n" for line in trace_lines(traced)]
-    return json_lines(trace_data(traced, file=arguments.core, pid=arguments.pid))
+    with limited(_input_size(arguments)):
+        traced = _trace(arguments)
+        if format_of(arguments) == "text":
+            return [line + "\n" for line in trace_lines(traced)]
+        return list(json_lines(trace_data(traced, file=arguments.core, pid=arguments.pid)))
+
+
+def _input_size(arguments: argparse.Namespace) -> int:
+    """Return the stored bytes of the core, or the resident bytes of the process: untouched memory costs it nothing."""
+    if arguments.pid is not None:
+        from cfi2sframe.trace.process import resident_size
+
+        return resident_size(arguments.pid)
+    if arguments.core is None:
+        return 0
+    status = os.stat(arguments.core)
+    return min(status.st_size, status.st_blocks * _BLOCK_UNIT)
 
 
 def _trace(arguments: argparse.Namespace) -> Traced:

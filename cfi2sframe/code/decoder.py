@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _PIECE_SIZE: Final = 1 << 14
 #: Bytes for an address that the first pass over the code has no instruction at.
 _SHORT_PIECE_SIZE: Final = 64
-#: Microseconds of work on such a piece, of which all is decoded.
-_SHORT_PIECE_STEPS: Final = 16
 _MAX_INSTRUCTION_SIZE: Final = 15
 #: The size of every instruction of AArch64.
 _WORD_SIZE: Final = 4
@@ -34,10 +32,6 @@ _MAX_DISTANCE: Final = 32
 _TABLE_BIT: Final = 1 << 62
 #: In `Decoded.changed`, the bit for a store.
 MEMORY_BIT: Final = 1 << 63
-#: Microseconds of work on an instruction, and bytes of memory that it takes.
-_INSTRUCTION_STEPS: Final = 2
-_INSTRUCTION_SIZE: Final = 200
-_WHAT: Final = "the instructions of code without CFI"
 
 
 class Decoded(NamedTuple):
@@ -58,7 +52,7 @@ class Decoder:
     an address in between, what is there is decoded, too. `branch_targets`, `call_targets` and `constants` are those of
     the first pass: addresses that may be no code's at all. `code` has the bytes.
 
-    Raises `InputError` where capstone cannot be loaded, `BudgetError` when the code is out of proportion to the file.
+    Raises `InputError` where capstone cannot be loaded.
     """
 
     def __init__(self, image: ElfImage, arch: CodeArch, spans: Sequence[Span]) -> None:
@@ -107,7 +101,6 @@ class Decoder:
         span = self.span_of(vaddr)
         if span is None or vaddr % self.arch.alignment:
             return None
-        self.image.budget.spend(_SHORT_PIECE_STEPS, _WHAT)
         end = min(span.end, vaddr + _SHORT_PIECE_SIZE)
         self._add(self._disassembler.disasm_lite(self._read(span, vaddr, end), vaddr), end)
         return self._found.get(vaddr)
@@ -124,7 +117,6 @@ class Decoder:
         data = self._bytes.get(span.start)
         if data is None:
             code = self.image.code_range_of(span.start)
-            self.image.budget.hold(span.end - span.start, _WHAT)
             data = b"" if code is None else self.code.read(code, span.start, span.end)
             self._bytes[span.start] = data
         return data[start - span.start : end - span.start]
@@ -144,11 +136,9 @@ class Decoder:
         """Keep the instructions that start before an address, up to one that is known; return where the last ends."""
         found, swept, by_text = self._found, self._swept, self._by_text
         reached = 0
-        count = 0
         for address, size, mnemonic, operands in instructions:
             if address >= limit or address in found or address in swept:
                 break
-            count += 1
             decoded = by_text.get((mnemonic, operands, size))
             if decoded is None:
                 decoded = self._decode(address, size, mnemonic, operands)
@@ -157,8 +147,6 @@ class Decoder:
             if decoded.changed & _TABLE_BIT:
                 self._note_table(decoded.effect, address)
         # Bytes that are no instruction are passed over one by one.
-        self.image.budget.spend(_INSTRUCTION_STEPS * (count + 1), _WHAT)
-        self.image.budget.hold(_INSTRUCTION_SIZE * count, _WHAT)
         return reached
 
     def _decode(self, address: int, size: int, mnemonic: str, operands: str) -> Decoded:

@@ -46,7 +46,7 @@ class _Kept(NamedTuple):
 def derive(image: ElfImage, covered: Sequence[Span]) -> Derived:
     """Derive rows for the executable code outside of `covered`, the ascending ranges of what other sources describe.
 
-    Raises `BudgetError` when the code is out of proportion to the file, `InputError` where capstone cannot be loaded.
+    Raises `InputError` where capstone cannot be loaded.
     """
     spans = [gap for _, gap in code_outside(image, covered)]
     if not spans:

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
 
-#: Bytes of covered code that a step of the budget, about a microsecond, can search.
-_BYTES_PER_STEP: Final = 16
-#: Microseconds of work on an instruction of covered code that is decoded.
-_INSTRUCTION_STEPS: Final = 2
 _MAX_INSTRUCTION_SIZE: Final = 15
-_WHAT: Final = "references to code without CFI"
 _MASK: Final = (1 << 64) - 1
 
 
@@ -49,8 +44,7 @@ class Entries(NamedTuple):
 def find_entries(image: ElfImage, decoder: Decoder, covered: Sequence[Span]) -> Entries:
     """Return the entries in the code that a decoder reads.
 
-    `covered` are the ranges of the functions that other sources describe, ascending. Raises `BudgetError` when the
-    symbols, relocations and covered code are out of proportion to the file.
+    `covered` are the ranges of the functions that other sources describe, ascending.
     """
     certain, labels = _symbols(image, decoder)
     possible: set[int] = set()
@@ -88,9 +82,7 @@ def _symbols(image: ElfImage, decoder: Decoder) -> tuple[set[int], set[int]]:
     """Return the addresses of functions' symbols, and of symbols of other things."""
     functions: set[int] = set()
     others: set[int] = set()
-    for table in image.sections:
-        if table.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM):
-            continue
+    for table in image.symbol_tables:
         with suppress(ElfError):
             for symbol in image.symbols(table):
                 if symbol.vaddr is None or decoder.span_of(symbol.vaddr) is None:
@@ -114,7 +106,6 @@ def _from_covered_code(image: ElfImage, decoder: Decoder, covered: Sequence[Span
     machine, is_fixed = image.arch.elf_machine, image.header.type == c.ET_EXEC
     for code in image.code_ranges:
         data = decoder.code.read(code, code.start_vaddr, code.end_vaddr)
-        image.budget.spend(len(data) // _BYTES_PER_STEP, _WHAT)
         for reference in references_to(machine, data, code.start_vaddr, wanted, is_fixed=is_fixed):
             if decoder.span_of(reference.target) is None:
                 continue
@@ -137,7 +128,6 @@ def _references(image: ElfImage, decoder: Decoder, span: Span, wanted: set[int])
         return
     data = decoder.code.read(code, span.start, min(span.end, max(wanted) + _MAX_INSTRUCTION_SIZE))
     for address, size, mnemonic, operands in decoder.disassemble(data, span.start):
-        image.budget.spend(_INSTRUCTION_STEPS, _WHAT)
         effect = decoder.arch.effect_of(address, size, mnemonic, operands) if address in wanted else None
         if effect is None:
             continue

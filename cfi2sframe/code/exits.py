@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from cfi2sframe.code.values import State
 
 _RA: Final = Value(RETURN_ADDRESS, 0)
-_WHAT: Final = "jumps into code without CFI"
 
 
 class DepthVerdict(NamedTuple):
@@ -79,8 +78,6 @@ class Exits:
             for step in change.steps:
                 flow.machine.apply(state, step, change.vaddr)
             look(change.end_vaddr, change, state)
-        if state.excess:
-            flow.spend(len(block.changes), state)
         if call_vaddr is not None and not (block.changes and block.changes[-1].vaddr == call_vaddr):
             look_at_call(call_vaddr, state)
         return self._ending(start, block, state)
@@ -176,7 +173,6 @@ class Exits:
             return None
         state = flow.states[start].copy()
         changes = flow.blocks[start].changes
-        flow.spend(len(changes), state)
         for change in changes:
             if change.vaddr >= vaddr:
                 break
@@ -219,7 +215,6 @@ def _call_vaddr(block: Block) -> int | None:
 def _has_instruction(flow: FlowAnalysis, start: int, vaddr: int) -> bool:
     """Whether an instruction of the block at `start` is at an address."""
     at = start
-    flow.decoder.image.budget.spend(vaddr - start >> 2, _WHAT)
     while at < vaddr:
         decoded = flow.decoder.at(at)
         if decoded is None:

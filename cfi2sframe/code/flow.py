@@ -28,17 +28,7 @@ if TYPE_CHECKING:
     from cfi2sframe.code.values import State
     from cfi2sframe.elf.image import ElfImage
 
-#: Microseconds of work on a block, and on an instruction of it that changes values.
-_BLOCK_STEPS: Final = 8
-#: The same for a block of so few bytes that it may be one jump: code consists of them only if it is made for it.
-_SHORT_BLOCK_STEPS: Final = 24
-_SHORT_BLOCK_SIZE: Final = 4
-_CHANGE_STEPS: Final = 1
-#: The excess of a state that a microsecond looks at, and bytes of memory for each of it.
-_ENTRIES_PER_STEP: Final = 4
-_ENTRY_SIZE: Final = 80
 _PAGE_SIZE: Final = 0x1000
-_WHAT: Final = "the paths through code without CFI"
 _CALLER_FP: Final = Value(CALLER_FP, 0)
 _RA: Final = Value(RETURN_ADDRESS, 0)
 
@@ -104,16 +94,12 @@ class FlowAnalysis:
             self._reach(vaddr, self.machine.entry_state(has_caller=has_caller))
 
     def run(self) -> None:
-        """Follow control until nothing new is found. Raises `BudgetError`."""
+        """Follow control until nothing new is found."""
         # In the order of addresses, because control mostly leads forward.
         while self._work:
             start = heappop(self._work)
             self._waiting.discard(start)
             self._follow(start)
-
-    def spend(self, steps: int, state: State) -> None:
-        """Count work on a state: all of what it has is looked at. Raises `BudgetError`."""
-        self.decoder.image.budget.spend(steps + steps * state.excess // _ENTRIES_PER_STEP, _WHAT)
 
     def take_fresh(self) -> list[int]:
         """Return the blocks that control has reached since this was asked last."""
@@ -177,8 +163,6 @@ class FlowAnalysis:
         if block.changes or block.exit is not None:
             state = state.copy()
             self.machine.run(state, block.changes)
-        is_short = block.end_vaddr - start <= _SHORT_BLOCK_SIZE
-        self.spend((_SHORT_BLOCK_STEPS if is_short else _BLOCK_STEPS) + _CHANGE_STEPS * len(block.changes), state)
         self.summaries.mark_changed(start, block.changed)
         if block.exit is not None and block.exit.effect is not None:
             if block.exit.effect.flow in JUMPS:
@@ -227,7 +211,6 @@ class FlowAnalysis:
         targets = self.targets_of(state)
         if targets is None and self._jump_returns(start, state):
             self.summaries.mark_unknown(start)
-        self.spend(_BLOCK_STEPS * len(targets or ()), state)
         for each in targets or ():
             self._go(start, each, state)
 
@@ -349,7 +332,6 @@ class FlowAnalysis:
         if known is None:
             if self.is_kept(vaddr):
                 return
-            self.decoder.image.budget.hold(_ENTRY_SIZE * state.excess, _WHAT)
             self.states[vaddr] = state.copy()
             self._fresh.append(vaddr)
             before = self.blocks.add(vaddr)

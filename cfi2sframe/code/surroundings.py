@@ -41,8 +41,6 @@ _INSTRUCTION_SIZE: Final = 4
 _SHORT_WORD: Final = 2
 #: Where all addresses end.
 _END: Final = 1 << 64
-_WHAT: Final = "tables of jumps"
-_PADDING: Final = "padding after calls"
 
 
 class ImageSurroundings:
@@ -84,9 +82,7 @@ class ImageSurroundings:
         Of versions of a name that are defined apart, it cannot be told which one is called.
         """
         found: dict[str, set[int]] = {}
-        for table in self.image.sections:
-            if table.type not in (c.SHT_SYMTAB, c.SHT_DYNSYM):
-                continue
+        for table in self.image.symbol_tables:
             with suppress(ElfError):
                 for symbol in self.image.symbols(table):
                     if symbol.vaddr is None:
@@ -157,7 +153,6 @@ class ImageSurroundings:
             decoded = self.decoder.at(vaddr)
             if decoded is None or decoded.effect is None or not decoded.effect.is_padding:
                 break
-            self.image.budget.spend(1, _PADDING)
             vaddr += decoded.size
             if self.decoder.span_of(vaddr) is None:
                 return True
@@ -190,7 +185,6 @@ class ImageSurroundings:
         count = table.limit + 1 if table.limit is not None and is_limited else _UNLIMITED_WORDS
         if count > _MAX_WORDS:
             return None
-        self.image.budget.spend(2 * count, _WHAT)
         words = [self._word(table, table.vaddr + number * table.scale) for number in range(count)]
         # A compiler may begin a case with a filler. Where nothing limits the index, that is rather padding.
         is_target = self.decoder.__contains__ if is_limited else self._is_target

@@ -145,7 +145,7 @@ class RowMachine:
         """Interpret an FDE's instructions after the CIE's. Where several rows have the same start, the last one holds.
 
         Raises `CfiError`, its offset counted from the first instruction, when one is unknown, truncated or out of
-        context, or needs a `location` and has none; `BudgetError` when the file has too many distinct states.
+        context, or needs a `location` and has none.
         """
         chunks = self._cutter.cut(instructions)
         if chunks is not None:
@@ -186,7 +186,6 @@ class RowMachine:
     def _known_of(self, state: MachineState) -> _Known:
         known = self._known.get(state)
         if known is None:
-            self._rows.count_state()
             known = self._known[state] = _Known(self, state, self._rows.one(state.row))
         return known
 

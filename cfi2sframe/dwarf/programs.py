@@ -21,7 +21,7 @@ from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.pointer import Location, PointerBases
 from cfi2sframe.dwarf.row_section import RowFdes, RowSection
 from cfi2sframe.dwarf.rules import Rows
-from cfi2sframe.errors import BudgetError, CfiError
+from cfi2sframe.errors import CfiError
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.reasons import UnreadSource
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.budget import Budget
     from cfi2sframe.code.records import Underived
     from cfi2sframe.dwarf.rules import UnwindTable
     from cfi2sframe.elf.cfi import CfiKind, CfiSection
@@ -40,10 +39,10 @@ if TYPE_CHECKING:
 class RowMachines:
     """The machines of one file, by CIE: equal CIEs of several sections share one."""
 
-    def __init__(self, arch: Arch, cutter: Cutter = CUTTER, budget: Budget | None = None) -> None:
+    def __init__(self, arch: Arch, cutter: Cutter = CUTTER) -> None:
         self._arch = arch
         self._cutter = cutter
-        self.rows: Final = Rows(budget)
+        self.rows: Final = Rows()
         #: The error where a CIE is damaged.
         self._machines: dict[DwarfCie, RowMachine | CfiError] = {}
 
@@ -217,8 +216,7 @@ class Cfi(NamedTuple):
 def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
     """Read the FDEs of an image's CFI sections and run their programs.
 
-    Raises `CfiError` when a section of the best source cannot be walked, `BudgetError` when it has far more distinct
-    rows than the image's size can account for. A section of another source is then unread.
+    Raises `CfiError` when a section of the best source cannot be walked. A section of another source is then unread.
     """
     reader = _Reader(image)
     sections: list[CfiSection | RowSection] = []
@@ -230,10 +228,9 @@ def read_programs(image: ElfImage, found: FoundCfi) -> Cfi:
             continue
         state = reader.state
         try:
-            with image.budget.half():
-                reader.read(section)
+            reader.read(section)
             sections.append(section)
-        except (CfiError, BudgetError) as error:
+        except CfiError as error:
             reader.forget_since(state)
             unread.append(UnreadSource.of(section.name, error))
     return reader.cfi(tuple(sections), tuple(unread))
@@ -244,7 +241,7 @@ class _Reader:
 
     def __init__(self, image: ElfImage) -> None:
         self.image = image
-        self.machines = RowMachines(image.arch, budget=image.budget)
+        self.machines = RowMachines(image.arch)
         # Arrays, because boxed integers scatter over the heap.
         self.starts: array[int] = array("Q")
         self.sizes: array[int] = array("Q")

@@ -24,13 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.budget import Budget
-
-#: Bytes of memory for one distinct state in all stages, verification included. Compilers' programs have one state for
-#: about a thousand bytes; a hostile file may have one for every five.
-_STATE_SIZE: Final = 1000
-#: Microseconds of work on a distinct state in the same stages.
-_STATE_STEPS: Final = 10
 
 
 class NoRule(IntEnum):
@@ -114,28 +107,17 @@ class TableBuilder:
 class Rows:
     """The distinct rows of a file, and the lists of them; equal ones are one object."""
 
-    def __init__(self, budget: Budget | None = None) -> None:
-        self._budget = budget
+    def __init__(self) -> None:
         self._rows: dict[RowState, RowState] = {}
         self._lists: TupleInterner[RowState] = TupleInterner()
-
-    def count_state(self) -> None:
-        """Count a distinct state on the file's budget. Raises `BudgetError` when the file has too many."""
-        if self._budget is not None:
-            self._budget.hold(_STATE_SIZE, "the rows that differ from one another")
-            self._budget.spend(_STATE_STEPS, "the rows that differ from one another")
 
     def one(self, row: RowState) -> RowState:
         """Return the one object that is equal to a row."""
         return self._rows.setdefault(row, row)
 
     def table(self, table: UnwindTable) -> UnwindTable:
-        """Return a table with the file's rows, and its list of them. Raises `BudgetError` as `count_state` does."""
-        for row in table.states:
-            if row not in self._rows:
-                self.count_state()
-                self._rows[row] = row
-        return table._replace(states=self.tuple_of(map(self._rows.__getitem__, table.states)))
+        """Return a table with the file's rows, and its list of them."""
+        return table._replace(states=self.tuple_of(map(self.one, table.states)))
 
     def tuple_of(self, rows: Iterable[RowState]) -> tuple[RowState, ...]:
         """Return the one tuple of some rows, each of which `one` has returned."""

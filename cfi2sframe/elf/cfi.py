@@ -7,6 +7,7 @@ Knows where CFI is and which relocations apply to it, but not what a CIE is.
 from __future__ import annotations
 
 import struct
+import sys
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from cfi2sframe.elf import constants as c
@@ -35,8 +36,6 @@ SOURCE_NAMES: Final[dict[CfiKind, str]] = {
 _ZSTD_PIECE_SIZE: Final = 1 << 20
 #: R_X86_64_NONE, R_AARCH64_NONE, R_390_NONE.
 _R_NONE: Final = 0
-#: Steps of the budget for reading a byte of compressed CFI. Bytes that are not compressed are part of the input's size.
-_STEPS_PER_BYTE: Final = 2
 
 #: By relocation type: the field's bytes, and whether the value is relative to the field; for types used in CFI.
 _RELOCATIONS: Final = {
@@ -116,7 +115,7 @@ def eh_frames(image: ElfImage) -> tuple[CfiSection, ...]:
 def debug_frames(image: ElfImage) -> tuple[CfiSection, ...]:
     """Return all sections named `.debug_frame`, decompressed.
 
-    Raises `ElfError` when one cannot be read, `BudgetError` when compressed ones are out of proportion to the file.
+    Raises `ElfError` when one cannot be read.
     """
     names = (".debug_frame", ".zdebug_frame")
     return _sections(image, [s for name in names for s in image.sections_named(name)], "debug_frame")
@@ -155,7 +154,7 @@ def _section(
     if section.flags & c.SHF_COMPRESSED:
         data = _decompress(image, section, data)
     elif section.name.startswith(".z"):
-        data = _decompress_gnu(image, section, data)
+        data = _decompress_gnu(section, data)
     relocations: dict[int, Relocation] = {}
     unresolved: frozenset[int] = frozenset()
     vaddr = section.vaddr if kind == "eh_frame" else 0
@@ -178,7 +177,6 @@ def _decompress(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
     if len(data) < 24:
         raise ElfError("truncated compression header", section.name)
     method, _reserved, size, _alignment = struct.unpack_from(image.byte_order + "IIQQ", data)
-    _count(image, section, size)
     if method == c.ELFCOMPRESS_ZLIB:
         return _inflate(section, memoryview(data)[24:], size)
     if method == c.ELFCOMPRESS_ZSTD:
@@ -186,27 +184,19 @@ def _decompress(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
     raise ElfError(f"unknown compression method {method}", section.name)
 
 
-def _decompress_gnu(image: ElfImage, section: ElfSection, data: bytes) -> bytes:
+def _decompress_gnu(section: ElfSection, data: bytes) -> bytes:
     """Undo the older GNU form: "ZLIB", the size in 8 big-endian bytes, a zlib stream."""
     if data[:4] != b"ZLIB" or len(data) < 12:
         return data
     size = int.from_bytes(data[4:12], "big")
-    _count(image, section, size)
     return _inflate(section, memoryview(data)[12:], size)
-
-
-def _count(image: ElfImage, section: ElfSection, size: int) -> None:
-    """Count the claimed size of a compressed section on the budget; no more than that is decompressed."""
-    what = f"the {size:,} bytes of {section.name} before its compression"
-    image.budget.spend(_STEPS_PER_BYTE * size, what)
-    image.budget.hold(size, what)
 
 
 def _inflate(section: ElfSection, packed: memoryview, size: int) -> bytes:
     import zlib
 
     try:
-        data = zlib.decompressobj().decompress(packed, size + 1)
+        data = zlib.decompressobj().decompress(packed, min(size + 1, sys.maxsize))
     except zlib.error as error:
         raise ElfError(f"damaged compressed section: {error}", section.name) from None
     return _checked_size(section, data, size)

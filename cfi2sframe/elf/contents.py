@@ -2,8 +2,7 @@
 """The bytes of large files: read on demand, joined without copying, and compared.
 
 Files are not mapped into memory: reading a truncated file raises an exception, where a mapping would raise SIGBUS.
-Holes of a sparse file are neither copied nor compared, and reading them is counted on the budget, because the size of
-the input does not include them.
+Holes of a sparse file are neither copied nor compared, because the size of the input does not include them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from cfi2sframe.budget import Budget
-
     #: A file's bytes, in memory or read range by range: both have a length, and give bytes for a slice.
     FileData: TypeAlias = "Buffer | LazyBytes"
 
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
 _BLOCK_SIZE: Final = 1 << 18
 #: In two blocks that differ, equal parts are skipped in steps of this size.
 _SMALL_STEP: Final = 1 << 12
-#: Bytes of holes that cost one step of the budget, about a microsecond of the work on them.
-_HOLE_BYTES_PER_STEP: Final = 8
 
 
 class LazyBytes:
@@ -90,16 +85,14 @@ class LazyBytes:
 class OpenFile:
     """An open file, closed with the last reference to it.
 
-    `extents` are the spans of a sparse file that are no holes; None: the file has no holes. `budget` is that of the
-    whole input.
+    `extents` are the spans of a sparse file that are no holes; None: the file has no holes.
     """
 
-    __slots__ = ("_descriptor", "_extents", "budget")
+    __slots__ = ("_descriptor", "_extents")
 
-    def __init__(self, descriptor: int, budget: Budget, extents: Sequence[Span] | None = None) -> None:
+    def __init__(self, descriptor: int, extents: Sequence[Span] | None = None) -> None:
         self._descriptor = descriptor
         self._extents = extents
-        self.budget = budget
 
     def __del__(self) -> None:
         self.close()
@@ -111,13 +104,7 @@ class OpenFile:
             close(descriptor)
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes. Does not use the file's position, which forked processes share.
-
-        Raises `BudgetError` when too many bytes of holes have been read.
-        """
-        if self._extents is not None:
-            data_size = sum(last - first for first, last in self.data_ranges(start, start + size))
-            self.budget.spend((size - data_size) // _HOLE_BYTES_PER_STEP, "the holes of the file")
+        """Return `size` bytes. Does not use the file's position, which forked processes share."""
         try:
             data = os.pread(self._descriptor, size, start)
             # One call returns at most 2 GiB.
@@ -181,11 +168,6 @@ class FileBytes(LazyBytes):
     def read(self, start: int, size: int) -> bytes:
         """Return `size` bytes from `start` on, an offset in this part."""
         return self._file.read(self._start + start, size)
-
-    @property
-    def budget(self) -> Budget:
-        """The budget of the whole input."""
-        return self._file.budget
 
     def data_ranges(self) -> Iterator[Span]:
         """Yield the spans that are no holes, as offsets in this part."""

@@ -34,7 +34,7 @@ def dynamic_words(image: ElfImage) -> tuple[dict[int, str], dict[int, int]]:
 
     These are names of symbols whose addresses it writes, and addends where it knows no symbol; words of compact
     relocations (SHT_RELR), which hold their addends themselves, are left out. Raises `ElfError` when a table of
-    relocations or symbols leaves the file, `BudgetError` when they are out of proportion to the file.
+    relocations or symbols leaves the file.
     """
     names: dict[int, str] = {}
     addends: dict[int, int] = {}
@@ -42,8 +42,6 @@ def dynamic_words(image: ElfImage) -> tuple[dict[int, str], dict[int, int]]:
         if table.type != c.SHT_RELA or not table.flags & c.SHF_ALLOC:
             continue
         data = image.section_bytes(table)
-        image.budget.spend(len(data) // RELA_SIZE, "the dynamic relocations")
-        image.budget.hold(8 * len(data), "the dynamic relocations")
         usable = memoryview(data)[: len(data) // RELA_SIZE * RELA_SIZE]
         symbol_names = _symbol_names(image, table.link)
         for place, info, addend in struct.iter_unpack(image.byte_order + "QQQ", usable):

@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.arch import Arch, arch_of_elf
-from cfi2sframe.budget import Budget
 from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.headers import (
     SYMBOL_SIZE,
@@ -67,10 +66,9 @@ class ElfImage:
     damaged. Methods that read bytes of a large file raise `ChangedError` when it was truncated meanwhile.
     """
 
-    def __init__(self, data: FileData, name: str, budget: Budget | None = None) -> None:
+    def __init__(self, data: FileData, name: str) -> None:
         self.name = name
         self.data = data
-        self.budget = Budget(len(data)) if budget is None else budget
         self.header: FileHeader = parse_file_header(data)
         self.byte_order = self.header.byte_order
         self.arch: Arch = self._find_arch()
@@ -113,7 +111,7 @@ class ElfImage:
             return ()
         strings = headers[self.headers.names_index]
         data = b"" if strings.type != c.SHT_STRTAB else self._file_bytes(strings.file_offset, strings.size)
-        names = StringTable(data, "section names")
+        names = StringTable(data)
         sections = [named_section(index, names.at(header.name_offset), header) for index, header in enumerate(headers)]
         if self.is_relocatable:
             vaddrs = assigned_vaddrs(sections)
@@ -252,6 +250,12 @@ class ElfImage:
 
     # Symbols
 
+    @property
+    def symbol_tables(self) -> tuple[ElfSection, ...]:
+        """The .symtab and the .dynsym that there are; a file has at most one of each kind (gABI, "Sections")."""
+        kinds = (c.SHT_SYMTAB, c.SHT_DYNSYM)
+        return tuple(table for kind in kinds for table in [s for s in self.sections if s.type == kind][:1])
+
     def symbols(self, section: ElfSection, values: Container[int] | None = None) -> Iterator[Symbol]:
         """Yield the entries of a symbol table, the null symbol included, or those with one of these st_values.
 
@@ -260,7 +264,7 @@ class ElfImage:
         strings = b""
         if section.link < len(self.sections):
             strings = self.section_bytes(self.sections[section.link])
-        names = StringTable(strings, section.name)
+        names = StringTable(strings)
         for fields, index, vaddr in self._raw_symbols(section, values):
             yield Symbol(names.at(fields[0]), vaddr, fields[5], fields[1] & 0xF, index)
 
@@ -327,16 +331,12 @@ class ElfImage:
             return {}
         # In a linked file st_value is the address, so most entries of a large table can be skipped unread.
         values = None if self.is_relocatable else wanted
-        for table_rank, table_type in enumerate((c.SHT_SYMTAB, c.SHT_DYNSYM)):
-            # A file has at most one of each kind (gABI, "Sections").
-            table = next((section for section in self.sections if section.type == table_type), None)
-            if table is None:
-                continue
+        for table in self.symbol_tables:
             try:
                 for symbol in self.symbols(table, values):
                     if symbol.vaddr not in wanted or not symbol.name or symbol.type == c.STT_SECTION:
                         continue
-                    rank = table_rank + (0 if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC) else 2)
+                    rank = (table.type == c.SHT_DYNSYM) + (0 if symbol.type in (c.STT_FUNC, c.STT_GNU_IFUNC) else 2)
                     if symbol.vaddr not in found or rank < found[symbol.vaddr][0]:
                         found[symbol.vaddr] = (rank, symbol.name)
             except ElfError:

@@ -7,7 +7,6 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.budget import Budget
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import FileError, naming
@@ -36,18 +35,13 @@ def load(source: str | os.PathLike[str] | bytes, name: str | None = None) -> Elf
 
 
 def image_of(data: FileData, name: str) -> ElfImage:
-    """Return the image of a file's bytes; holes of a sparse file add nothing to its budget. Raises as `load` does."""
-    return ElfImage(data, name, budget_of(data))
+    """Return the image of a file's bytes. Raises as `load` does."""
+    return ElfImage(data, name)
 
 
-def budget_of(data: FileData) -> Budget:
-    """Return the budget of a file's bytes: an open file has one, which leaves out holes; else one by their number."""
-    if not isinstance(data, Buffer):
-        from cfi2sframe.elf.contents import FileBytes
-
-        if isinstance(data, FileBytes):
-            return data.budget
-    return Budget(len(data))
+def stored_size(data: FileData) -> int:
+    """Return how many of a file's bytes are stored: all but those of holes."""
+    return len(data) if isinstance(data, Buffer) else sum(end - start for start, end in data.data_ranges())
 
 
 #: Files of this many bytes or more are read on demand, since most of their bytes are not needed. For smaller ones, a
@@ -113,5 +107,4 @@ def _read_on_demand(descriptor: int, status: os.stat_result) -> FileBytes:
 
     size = status.st_size
     extents = extents_of(descriptor, size) if status.st_blocks * _BLOCK_UNIT < size else None
-    data_size = size if extents is None else sum(extent.end - extent.start for extent in extents)
-    return FileBytes(OpenFile(os.dup(descriptor), Budget(data_size), extents), 0, size)
+    return FileBytes(OpenFile(os.dup(descriptor), extents), 0, size)

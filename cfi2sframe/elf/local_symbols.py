@@ -27,7 +27,7 @@ def local_symbols(image: ElfImage) -> dict[int, LocalSymbol]:
     """
     found: dict[int, LocalSymbol] = {}
     own = set[int]()
-    table = next((section for section in image.sections if section.type == SHT_SYMTAB), None)
+    table = next((table for table in image.symbol_tables if table.type == SHT_SYMTAB), None)
     # The first symbols of a table are its local ones; sh_info has the index of the first of the others.
     for number, symbol in enumerate(islice(image.symbols(table), table.info) if table is not None else ()):
         if symbol.vaddr is None or symbol.type == STT_TLS or symbol.section_index in own:

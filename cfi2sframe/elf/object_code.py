@@ -28,7 +28,6 @@ _DISTANCES: Final = {
 #: Addresses between two symbols that are not defined.
 _IMPORT_SIZE: Final = 16
 _IMPORT_ALIGNMENT: Final = 1 << 20
-_WHAT: Final = "the relocations of code"
 
 
 class RelocatedCode:
@@ -60,7 +59,7 @@ class RelocatedCode:
         return data[start_vaddr - section.vaddr : end_vaddr - section.vaddr]
 
     def _undefined(self) -> Iterator[tuple[int, str]]:
-        for table in self.image.sections:
+        for table in self.image.symbol_tables:
             if table.type == c.SHT_SYMTAB:
                 try:
                     for number, symbol in enumerate(self.image.symbols(table)):
@@ -80,7 +79,6 @@ class RelocatedCode:
                 symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
             except ElfError:
                 continue
-            image.budget.spend(len(entries) // RELA_SIZE, _WHAT)
             usable = memoryview(entries)[: len(entries) // RELA_SIZE * RELA_SIZE]
             for offset, info, addend in struct.iter_unpack(image.byte_order + "QQq", usable):
                 form = known.get(info & 0xFFFFFFFF)

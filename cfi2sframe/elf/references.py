@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
 
-#: Bytes of a table that are read in a microsecond, a step of the budget.
-_BYTES_PER_STEP: Final = 64
-#: Steps for a place that a compact relocation (SHT_RELR) names.
-_PLACE_STEPS: Final = 2
-_REFERENCES: Final = "the symbols and relocations"
 #: Words of a packed table: `r_offset`, `r_info`, `r_addend` of Elf64_Rela; `st_value` is the second word of Elf64_Sym.
 _RELA_WORDS: Final = RELA_SIZE // 8
 _SYMBOL_WORDS: Final = SYMBOL_SIZE // 8
@@ -49,11 +44,12 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
 
     They may be addresses of anything; in an object, those of the image's layout. `with_static`: count the relocations
     that are the linker's; what those of a table of distances name is only near what they mean. Raises `ElfError` when
-    one of the tables cannot be read, `BudgetError` when they are out of proportion to the file.
+    one of the tables cannot be read.
     """
     found = {image.header.entry_vaddr}
+    symbol_tables = {table.index for table in image.symbol_tables}
     if image.is_relocatable:
-        for table in _symbol_tables(image):
+        for table in image.symbol_tables:
             found.update(vaddr for vaddr in image.symbol_vaddrs(table) if vaddr is not None)
     else:
         dynamic = dynamic_entries(image)
@@ -66,13 +62,14 @@ def referred_addresses(image: ElfImage, *, with_static: bool = True) -> set[int]
         if table.type in (c.SHT_RELA, c.SHT_REL) and not table.flags & c.SHF_ALLOC and table.info < len(image.sections):
             target = image.sections[table.info]
             if target.flags & c.SHF_ALLOC:
+                if table.type == c.SHT_REL or table.link not in symbol_tables:
+                    raise ElfError("relocations without addends, or without symbols", table.name)
                 _add_static(image, table, target, found)
     return found
 
 
 def _words(image: ElfImage, data: bytes, count: int) -> array[int]:
     """Return the 64-bit words of a table, as many as whole records of `count` words have."""
-    image.budget.spend(len(data) // _BYTES_PER_STEP, _REFERENCES)
     words = array("Q")
     words.frombytes(data[: len(data) // (8 * count) * 8 * count])
     if sys.byteorder != ("little" if image.byte_order == "<" else "big"):
@@ -80,15 +77,9 @@ def _words(image: ElfImage, data: bytes, count: int) -> array[int]:
     return words
 
 
-def _symbol_tables(image: ElfImage) -> Iterator[ElfSection]:
-    # A file has at most one of each kind (gABI, "Sections").
-    for kind in (c.SHT_SYMTAB, c.SHT_DYNSYM):
-        yield from [section for section in image.sections if section.type == kind][:1]
-
-
 def _symbol_values(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
     """Yield `st_value` of all symbols of a linked file."""
-    for table in _symbol_tables(image):
+    for table in image.symbol_tables:
         yield from _words(image, image.section_bytes(table), _SYMBOL_WORDS)[1::_SYMBOL_WORDS]
     if not image.sections and c.DT_SYMTAB in dynamic:
         # Nothing gives the table's size; linkers place the strings after it.
@@ -105,10 +96,7 @@ def _dynamic_targets(image: ElfImage, dynamic: dict[int, int]) -> Iterator[int]:
         if not is_compact:
             yield from _words(image, data, _RELA_WORDS)[2::_RELA_WORDS]
             continue
-        # A word that names no place takes time, too.
-        image.budget.spend(len(data) // 8, _REFERENCES)
         for vaddr in _compact_places(_words(image, data, 1)):
-            image.budget.spend(_PLACE_STEPS, _REFERENCES)
             word = image.bytes_at(vaddr, 8)
             if word is not None:
                 yield int.from_bytes(word, "little" if image.byte_order == "<" else "big")
@@ -147,8 +135,6 @@ def _compact_places(words: Iterable[int]) -> Iterator[int]:
 
 def _add_static(image: ElfImage, table: ElfSection, target: ElfSection, found: set[int]) -> None:
     """Add the targets and the places of the relocations of a section, of an object or kept by `ld --emit-relocs`."""
-    if table.type == c.SHT_REL or table.link not in {symbols.index for symbols in _symbol_tables(image)}:
-        raise ElfError("relocations without addends, or without symbols", table.name)
     words = _words(image, image.section_bytes(table), _RELA_WORDS)
     symbol_vaddrs = image.symbol_vaddrs(image.sections[table.link])
     base = target.vaddr if image.is_relocatable else 0

@@ -13,7 +13,6 @@ from cfi2sframe.files.records import AR_MAGIC, MAX_NAME_SIZE, Member, text_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfi2sframe.budget import Budget
     from cfi2sframe.elf.contents import FileData
 
 #: A member's header: name, times, owners and mode, decimal size, two magic bytes.
@@ -23,10 +22,10 @@ _NAMES: Final = b"//"
 _SYMBOL_TABLES: Final = (b"/", b"/SYM64/")
 
 
-def members_of(data: FileData, budget: Budget) -> Iterator[Member]:
+def members_of(data: FileData) -> Iterator[Member]:
     """Yield the members of an archive, without its symbol and name tables.
 
-    Raises `ContainerError` when it is damaged, `BudgetError` when its names are out of proportion to its size.
+    Raises `ContainerError` when it is damaged.
     """
     names = b""
     position = len(AR_MAGIC)
@@ -42,14 +41,13 @@ def members_of(data: FileData, budget: Budget) -> Iterator[Member]:
         name = raw_name.rstrip(b" ")
         if name == _NAMES:
             # The table may be in a hole of a sparse file.
-            budget.hold(size, "the names of its members")
             names = bytes(content)
         elif name not in _SYMBOL_TABLES:
-            yield _member(name, content, names, position, budget)
+            yield _member(name, content, names, position)
         position += size + size % 2
 
 
-def _member(name: bytes, content: FileData, names: bytes, position: int, budget: Budget) -> Member:
+def _member(name: bytes, content: FileData, names: bytes, position: int) -> Member:
     if name.startswith(b"#1/") and name[3:].isdigit():
         length = min(int(name[3:]), len(content))
         if length > MAX_NAME_SIZE:
@@ -62,5 +60,4 @@ def _member(name: bytes, content: FileData, names: bytes, position: int, budget:
             raise ContainerError("a member's name is too long, or not in the table of names", "archive", position)
         name = names[start:end]
     # Many members may refer to one name in the table; each gets a string of its own.
-    budget.spend(len(name), "the names of its members")
     return Member(text_of(name.removesuffix(b"/")), content)

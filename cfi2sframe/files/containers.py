@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open a source: yield its ELF images, those of an archive one at a time and all on the archive's budget."""
+"""Open a source: yield its ELF images, those of an archive one at a time one in memory at a time."""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cfi2sframe.budget import Budget
-from cfi2sframe.elf.contents import FileBytes
 from cfi2sframe.elf.headers import Buffer
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import image_of, open_unfollowed, read_file, read_open, read_stream
@@ -24,25 +23,27 @@ if TYPE_CHECKING:
     from cfi2sframe.files.records import Source
 
 
-def open_source(source: Source) -> Iterator[ElfImage | Unusable]:
-    """Yield the images of a source, or of an archive's ELF members. Raises nothing but `OSError`.
+@contextmanager
+def open_source(source: Source) -> Iterator[FileData]:
+    """Give the bytes of a source; leaving the context closes its file. Raises `InputError`, `OSError`."""
+    data = _read(source) if source.kind == "elf" else read_file(source.path)
+    try:
+        yield data
+    finally:
+        if not isinstance(data, Buffer):
+            data.close()
 
-    The caller must be done with an image before it asks for the next: that closes the file.
+
+def images_of(source: Source, data: FileData) -> Iterator[ElfImage | Unusable]:
+    """Yield the image of a source that is an ELF file, or those of an archive's ELF members.
+
+    The caller should be done with an image before it asks for the next. Raises nothing but `CostError`.
     """
     try:
         if source.kind == "elf":
-            image = image_of(_read(source), source.name)
-            try:
-                yield image
-            finally:
-                image.close()
+            yield image_of(data, source.name)
         else:
-            data = read_file(source.path)
-            try:
-                yield from _open_archive(source, data)
-            finally:
-                if not isinstance(data, Buffer):
-                    data.close()
+            yield from _open_archive(source, data)
     except InputError as error:
         yield Unusable(source.name, error.detail, error.kind)
 
@@ -73,15 +74,13 @@ def member_name(source: Source, member: str) -> str:
 
 
 def _open_archive(source: Source, data: FileData) -> Iterator[ElfImage | Unusable]:
-    # The budget of a large file does not count its holes.
-    budget = data.budget if isinstance(data, FileBytes) else Budget(len(data))
-    for member in members_of(data, budget):
+    for member in members_of(data):
         if bytes(member.data[: len(ELF_MAGIC)]) == ELF_MAGIC:
-            yield _image(member_name(source, member.name), member.data, budget)
+            yield _image(member_name(source, member.name), member.data)
 
 
-def _image(name: str, data: FileData, budget: Budget) -> ElfImage | Unusable:
+def _image(name: str, data: FileData) -> ElfImage | Unusable:
     try:
-        return ElfImage(data, name, budget)
+        return ElfImage(data, name)
     except InputError as error:
         return Unusable(name, error.detail, error.kind)

@@ -276,12 +276,12 @@ class _NewFile:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Block the signals that would end the process, for a few system calls."""
+    """Block the signals that would end the process or the job (`cfi2sframe.guard`), for a few system calls."""
     import signal
 
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPROF))
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)

@@ -44,15 +44,6 @@ _WORD_SIZE: Final = 8
 _CALL_SIZE: Final = {EM_X86_64: 8, EM_S390: 160}
 _MAX_DEPTH: Final = 1 << 31
 _MAX_NAME_SIZE: Final = 1000
-#: Bytes of memory for a damaged function, and for one with a name; for a sound one, and for a row.
-_DAMAGE_SIZE: Final = 300
-_FUNCTION_SIZE: Final = 100
-_ROW_SIZE: Final = 50
-#: Microseconds of work on one value of a table by PC, and on one function.
-_VALUE_STEPS: Final = 1
-_FUNCTION_STEPS: Final = 2
-_WHAT: Final = "the functions of Go's table"
-
 
 _NOTHING: Final = RowState(None, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 _WITHOUT_RULES: Final = UnwindTable((0,), (_NOTHING,))
@@ -86,7 +77,7 @@ def go_table_cfi(image: ElfImage, table: GoTable) -> RowSection:
     Functions are damaged one by one (`RowSection.damaged`). Those for which no depth is true have no rule for the CFA:
     functions that change SP by other means than pushing and subtracting (a switch of stacks), that pop what they have
     not pushed, the trampoline of signals, and, other than on AMD64, functions whose call a signal handler has faked.
-    Raises `CfiError` when the table is damaged as a whole, `BudgetError` when it is out of proportion to the file.
+    Raises `CfiError` when the table is damaged as a whole.
     """
     return _Translation(image, table).section()
 
@@ -96,7 +87,6 @@ class _Translation:
 
     def __init__(self, image: ElfImage, table: GoTable) -> None:
         self.arch = image.arch
-        self.budget = image.budget
         self.table = table
         self._rows: dict[tuple[int, bool], _DepthRows | CfiError] = {}
         self._names = table.data[table.names_offset : table.values_offset]
@@ -124,7 +114,6 @@ class _Translation:
         made: list[RowFunction] = []
         damaged: list[tuple[int, str]] = []
         names: list[tuple[int, str]] = []
-        self.budget.spend(_FUNCTION_STEPS * count, _WHAT)
         for number in range(count):
             start, offset, end = starts[2 * number : 2 * number + 3]
             try:
@@ -132,7 +121,6 @@ class _Translation:
                     raise CfiError("the next function of the table starts before it")
                 kind, rows = self._function(start, functions + offset)
             except CfiError as error:
-                self.budget.hold(_DAMAGE_SIZE, _WHAT)
                 place = table.section_offset + functions + 8 * number
                 damaged.append((place, f"the function at 0x{table.text_vaddr + start:x}: {error.reason}"))
                 continue
@@ -141,7 +129,6 @@ class _Translation:
             vaddr = (table.text_vaddr + start) & 0xFFFFFFFFFFFFFFFF
             if kind is _Kind.WITHOUT_RULES:
                 names.append((vaddr, self._name(functions + offset)))
-            self.budget.hold(_FUNCTION_SIZE, _WHAT)
             size = min(end - start, rows.size)
             made.append(RowFunction(vaddr, size, rows.table, is_signal_frame=kind is _Kind.INTERRUPTED))
         return RowSection(
@@ -185,7 +172,6 @@ class _Translation:
         table = self.table
         start = table.names_offset + int(struct.unpack_from(table.byte_order + "I", table.data, record_offset + 4)[0])
         name = table.data[start : min(start + _MAX_NAME_SIZE, table.values_offset)].split(b"\0", 1)[0]
-        self.budget.hold(_DAMAGE_SIZE + len(name), _WHAT)
         return name.decode("utf-8", "replace")
 
     def _read_rows(self, offset: int, *, is_top: bool) -> _DepthRows | CfiError:
@@ -204,7 +190,6 @@ class _Translation:
         for delta, depth in depths:
             rows.add(delta, self._row(depth, is_top=is_top))
         table = rows.table()
-        self.budget.hold(_ROW_SIZE * len(table.starts), _WHAT)
         return _DepthRows(table, size)
 
     def _row(self, depth: int, *, is_top: bool) -> RowState:
@@ -231,7 +216,6 @@ class _Translation:
             change, position = read_uleb(data, position)
             if not change and depths:
                 return depths, delta
-            self.budget.spend(_VALUE_STEPS, _WHAT)
             distance, position = read_uleb(data, position)
             value += -((change + 1) >> 1) if change & 1 else change >> 1
             depths.append((delta, value))

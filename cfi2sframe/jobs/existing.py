@@ -22,7 +22,7 @@ def is_same(image: ElfImage, emitted: Emitted) -> bool:
     """
     if emitted.plan is not None:
         return emitted.plan.strategy == "existing-section" and is_equal(image.data, emitted.chunks)
-    rewritten = ElfImage(emitted.chunks, image.name, image.budget)
+    rewritten = ElfImage(emitted.chunks, image.name)
     return len(image.sections) == len(rewritten.sections) and all(
         old._replace(file_offset=0) == new._replace(file_offset=0)
         and (old.name not in _NAMES or image.section_bytes(old) == rewritten.section_bytes(new))

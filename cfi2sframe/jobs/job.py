@@ -12,7 +12,7 @@ import gc
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.elf.load import image_of
+from cfi2sframe.elf.load import image_of, stored_size
 from cfi2sframe.errors import (
     Cfi2SFrameError,
     ChangedError,
@@ -27,6 +27,7 @@ from cfi2sframe.errors import (
 )
 from cfi2sframe.files.descriptors import open_named, open_resolved
 from cfi2sframe.files.write import write_output
+from cfi2sframe.guard import limited, unlimited
 from cfi2sframe.jobs.policy import account_if_needed, refusal_of, warnings_of
 from cfi2sframe.jobs.records import Outcome
 from cfi2sframe.jobs.writing import Written, leave, write_elf
@@ -101,7 +102,8 @@ def _skipped(job: Job, skip: LeftAlone) -> Outcome:
 
 def _run(job: Job, kept: list[object]) -> Outcome:
     opened = open_named(job.targets[0]) if job.output else open_resolved(job.targets[0])
-    with opened as (data, file):
+    limits = unlimited if job.raises else limited
+    with opened as (data, file), limits(stored_size(data)):
         image = image_of(data, job.name)
         try:
             return _work_on(job, image, file, kept)

@@ -17,25 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from cfi2sframe.budget import Budget
     from cfi2sframe.plt.stub_model import DecodedInstruction, StubArch
 
 #: Instructions per call of capstone, which allocates two kilobytes for each; and the bytes that are passed to it.
 _PIECE_COUNT: Final = 256
 _PIECE_SIZE: Final = 16 * _PIECE_COUNT
-#: Microseconds of work on an instruction.
-_INSTRUCTION_STEPS: Final = 20
 
 
 class BlockDecoder:
-    """Decodes blocks of one architecture, each distinct one once; `budget` counts their instructions.
+    """Decodes blocks of one architecture, each distinct one once.
 
-    Decoding raises `BudgetError`, and `InputError` where capstone cannot be loaded.
+    Decoding raises `InputError` where capstone cannot be loaded.
     """
 
-    def __init__(self, arch: Arch, budget: Budget) -> None:
+    def __init__(self, arch: Arch) -> None:
         self.arch = arch
-        self.budget = budget
         self.stubs = _stub_arch(arch)
         self._known: dict[bytes, StubBlock | Problem] = {}
 
@@ -69,7 +65,6 @@ class BlockDecoder:
         while position < len(data):
             piece = data[position : position + _PIECE_SIZE]
             found: list[DecodedInstruction] = list(self._disassembler.disasm_lite(piece, position, _PIECE_COUNT))
-            self.budget.spend(_INSTRUCTION_STEPS * len(found), "the instructions of PLT stubs")
             yield from found
             if not found:
                 return

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def contradiction(
     evaluator: SpDistances, start_vaddr: int, size: int, frame_at: Sequence[StubFrame], cfi_at: CfiAt
 ) -> Problem | None:
-    """Return the first place where CFI contradicts the derived frames, or None. Raises `BudgetError`.
+    """Return the first place where CFI contradicts the derived frames, or None.
 
     `frame_at` has the frame at each byte of the block that repeats over the `size` bytes from `start_vaddr` on.
     Addresses without CFI agree.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.plt.block_decoder import BlockDecoder
 from cfi2sframe.plt.block_runs import cut_range
@@ -25,18 +25,14 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.plt.scan_records import CfiAt
 
-#: Microseconds of work on a distance at which version 1's mask test is tried.
-_MASK_STEPS: Final = 4
-
 
 def scan_stubs(image: ElfImage, version: int, cfi_at: CfiAt) -> StubScan:
     """Describe the PLT stubs of a linked file for a version of SFrame; objects have none.
 
     `cfi_at` returns the CFI in force at a virtual address; stubs whose CFI contradicts their instructions are left out.
-    Raises `BudgetError` when stubs and the expressions over them are out of proportion to the file, `InputError` when
-    there are stubs and capstone cannot be loaded.
+    Raises `InputError` when there are stubs and capstone cannot be loaded.
     """
-    decoder, evaluator = BlockDecoder(image.arch, image.budget), SpDistances(image.arch, image.budget)
+    decoder, evaluator = BlockDecoder(image.arch), SpDistances(image.arch)
     ranges, unread = find_stubs(image, cfi_at, decoder, evaluator)
     if not ranges:
         return StubScan((), unread)
@@ -133,8 +129,6 @@ def _functions(
     if unit.is_header or piece.size < block_size:
         return (Function(start, piece.size, body),)
     if version == SFRAME_VERSION_1:
-        steps = _MASK_STEPS * block_size << max(body.starts).bit_length()
-        evaluator.budget.spend(steps, "the blocks of PLT stubs")
         wrong = first_wrong_mask(body.starts, start, block_size)
         if wrong is not None:
             return Problem(StubReason.VERSION_1_MASK, f"PC & {wrong[0]} at distance {wrong[1]}", wrong[1])

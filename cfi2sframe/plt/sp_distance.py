@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.budget import Budget
     from cfi2sframe.dwarf.expression import Operation
 
 _WORD_MASK: Final = (1 << 64) - 1
@@ -81,20 +80,15 @@ _CONSTANTS: Final = frozenset(
 class SpDistances:
     """Evaluates the expressions of one file, each of which is parsed once."""
 
-    def __init__(self, arch: Arch, budget: Budget) -> None:
+    def __init__(self, arch: Arch) -> None:
         self.arch = arch
-        self.budget = budget
         self._operations: dict[bytes, tuple[Operation, ...] | None] = {}
 
     def evaluate(self, expression: bytes, pc_vaddr: int) -> Distance | None:
-        """Return an expression's value at a PC as a distance from SP, or None when it cannot be evaluated to one.
-
-        Raises `BudgetError` when there is too much work: expressions may be evaluated at each byte of the stubs.
-        """
+        """Return an expression's value at a PC as a distance from SP, or None when it cannot be evaluated to one."""
         operations = self._parsed(expression)
         if operations is None:
             return None
-        self.budget.spend(len(operations), "the expressions over PLT stubs")
         machine = _Machine(self.arch, pc_vaddr)
         for opcode, operands in operations:
             if not machine.step(opcode, operands):

@@ -26,8 +26,7 @@ def find_stubs(
 ) -> tuple[tuple[StubRange, ...], tuple[StubSkip, ...]]:
     """Return the ranges of stubs in ascending order without overlap, and those that cannot be read.
 
-    `cfi_at`, the decoder and the evaluator are used only for files without section headers. Raises `BudgetError` when
-    the stubs are out of proportion to the file.
+    `cfi_at`, the decoder and the evaluator are used only for files without section headers.
     """
     if image.is_relocatable:
         return (), ()
@@ -46,8 +45,6 @@ def find_stubs(
         try:
             data = b"" if section.type == SHT_NOBITS else image.section_bytes(section)
             # Counted, because sections may overlap in the file.
-            image.budget.spend(len(data), "the PLT stubs")
-            image.budget.hold(len(data), "the PLT stubs")
         except ElfError:
             data = b""
         if data:

@@ -31,8 +31,6 @@ _RELA: Final = 24
 _LOOK_AHEAD: Final = 64
 #: Linkers align each row of stubs.
 _ALIGNMENT: Final = 16
-#: Microseconds of work on a block of a row, for all block sizes that are tried.
-_BLOCK_STEPS: Final = 10
 
 
 class _Slots(NamedTuple):
@@ -171,7 +169,6 @@ class _Rows:
         block: StubBlock | None = None
         count = 0
         while True:
-            self.image.budget.spend(_BLOCK_STEPS, "the rows of PLT stubs")
             start = vaddr + count * block_size
             data = _bytes_to_end(self.image, start, block_size)
             if block is None:

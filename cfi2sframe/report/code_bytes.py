@@ -71,10 +71,7 @@ class CodeByteCounts(NamedTuple):
 
 
 def count_bytes(conversion: Conversion) -> CodeByteCounts:
-    """Count the bytes of every executable range by what describes them.
-
-    Raises `BudgetError` when the padding is out of proportion to the file.
-    """
+    """Count the bytes of every executable range by what describes them."""
     image = conversion.image
     totals = [code.end_vaddr - code.start_vaddr for code in image.code_ranges]
     counts = [ByteCounts(total=total)._asdict() for total in totals]

@@ -8,7 +8,7 @@ Every FDE and every executable byte is counted exactly once; the sums are those 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.demangle import readable_names
 from cfi2sframe.dwarf.row_section import RowSection
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from cfi2sframe.report.holes import HoleCounts, InPart
     from cfi2sframe.report.without_cfi import WithoutCfi
     from cfi2sframe.sframe.lookup_cost import LookupCost
-
-#: Characters of names that one step of the budget, about a microsecond, can render.
-_TEXT_PER_STEP: Final = 8
 
 
 class LeftOut(NamedTuple):
@@ -167,10 +164,7 @@ class Coverage(NamedTuple):
 
 
 def account(conversion: Conversion) -> Coverage:
-    """Return the account of a conversion. Mangled names are read in a forked process, if there are any.
-
-    Raises `BudgetError` when its text is out of proportion to the file: thousands of functions may share one long name.
-    """
+    """Return the account of a conversion. Mangled names are read in a forked process, if there are any."""
     image, target = conversion.image, conversion.target
     fdes = range(conversion.cfi.derived_numbers.start)
     dropped = Counter(reason.value for number, reason in conversion.code_map.dropped.items() if number in fdes)
@@ -186,7 +180,6 @@ def account(conversion: Conversion) -> Coverage:
     text_size += sum(len(hole.detail) for item in in_parts for hole in item.holes)
     text_size += sum(len(skip.section_name) + len(skip.detail) for skip in stubs_left_out)
     text_size += sum(len(section.name) for section in sections)
-    image.budget.spend(text_size // _TEXT_PER_STEP, "the names in the account")
     readable = readable_names(item.name for item in named)
     return Coverage(
         file=image.name,

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from heapq import nlargest
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
+from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.errors import ElfError
 from cfi2sframe.padding import fill_size
 
@@ -82,9 +82,7 @@ def symbols_within(image: ElfImage, spans: Sequence[Span]) -> FunctionSymbols:
     """
     within = _Within(spans)
     best: dict[int, tuple[int, Symbol]] = {}
-    for table in sorted(image.sections, key=lambda section: section.type == SHT_DYNSYM) if spans else ():
-        if table.type not in (SHT_SYMTAB, SHT_DYNSYM):
-            continue
+    for table in image.symbol_tables if spans else ():
         try:
             # In a linked file st_value is the address, so that most entries can be skipped unread.
             for symbol in image.symbols(table, None if image.is_relocatable else within):
@@ -111,7 +109,7 @@ def stretches_of(image: ElfImage, code: CodeRange, gap: Span, symbols: FunctionS
     """Yield the code in a gap of a code range between what CFI covers: all but the padding.
 
     Padding begins where the code before it ends: at the start of the gap, and where a function ends whose size is
-    known. Raises `BudgetError` when it is out of proportion to the file.
+    known.
     """
     vaddr = gap.start
     first, last = (bisect_left(symbols.starts, edge) for edge in gap)

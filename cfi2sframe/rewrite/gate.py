@@ -209,7 +209,7 @@ def _section_names(data: FileData, headers: Headers) -> tuple[str, ...]:
     last_end = strings.rfind(b"\0")
     if any(section.name_offset > last_end for section in sections):
         raise EmbedError("a section name leaves the section name table")
-    known = StringTable(strings, "section names")
+    known = StringTable(strings)
     return tuple(known.at(section.name_offset) for section in sections)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe.rules import rule_text
 from cfi2sframe.sframe import constants as s
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
     from cfi2sframe.sframe.model import FrameState, Rule
 
@@ -23,14 +22,6 @@ _FLAG_NAMES = (
     (s.SFRAME_F_FRAME_POINTER, "SFRAME_F_FRAME_POINTER"),
     (s.SFRAME_F_FDE_FUNC_START_PCREL, "SFRAME_F_FDE_FUNC_START_PCREL"),
 )
-
-#: Microseconds of work on a row of a dump.
-_ROW_STEPS: Final = 3
-
-
-def check_size(decoded: DecodedSection, budget: Budget) -> None:
-    """Count the rows that a dump prints. Raises `BudgetError` when they are too many: functions may share rows."""
-    budget.spend(_ROW_STEPS * decoded.row_count, "the rows to print")
 
 
 def _same_address(vaddr: int) -> int:

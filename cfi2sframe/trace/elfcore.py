@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cfi2sframe.arch import Arch, arch_of_elf
 from cfi2sframe.elf.constants import ET_CORE, PT_LOAD, PT_NOTE
 from cfi2sframe.elf.headers import ProgramHeader, machine_name, parse_file_header, parse_program_headers
-from cfi2sframe.elf.load import budget_of, read_file
+from cfi2sframe.elf.load import read_file
 from cfi2sframe.elf.notes import parse_notes
 from cfi2sframe.errors import ElfError
 from cfi2sframe.trace.kernel_registers import topmost_frame
@@ -20,7 +20,6 @@ from cfi2sframe.trace.space import FileMapping
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cfi2sframe.budget import Budget
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.notes import Note
     from cfi2sframe.trace.frame import Frame
@@ -39,10 +38,6 @@ AT_ENTRY: Final = 9
 AT_EXECFN: Final = 31
 AT_SYSINFO_EHDR: Final = 33
 
-#: An empty note is 12 bytes, and needs 2 us of work and 200 bytes of memory.
-_NOTE_BYTES_PER_STEP: Final = 8
-_NOTE_MEMORY_PER_BYTE: Final = 16
-
 #: The longest path in bytes that the kernel writes.
 _MAX_PATH_SIZE: Final = 4096
 
@@ -60,17 +55,13 @@ class CoreThread(NamedTuple):
 
 
 class Core(NamedTuple):
-    """The contents of a core file. `mappings` is empty without NT_FILE; `auxv` maps AT_ types to values.
-
-    `budget` bounds everything that is computed from the core.
-    """
+    """The contents of a core file. `mappings` is empty without NT_FILE; `auxv` maps AT_ types to values."""
 
     arch: Arch
     threads: tuple[CoreThread, ...]
     mappings: tuple[FileMapping, ...]
     auxv: dict[int, int]
     memory: Memory
-    budget: Budget
 
 
 def read_core(path: str) -> Core:
@@ -80,7 +71,6 @@ def read_core(path: str) -> Core:
 
 def parse_core(data: FileData) -> Core:
     """Parse a core file's bytes; raises as `read_core` does. A truncated core is used as far as it reaches."""
-    budget = budget_of(data)
     header = parse_file_header(data)
     if header.type != ET_CORE:
         raise ElfError("not a core file")
@@ -94,13 +84,11 @@ def parse_core(data: FileData) -> Core:
         if p.type == PT_NOTE:
             size = _stored_size(p, len(data))
             # A hole reads as empty notes.
-            budget.spend(size // _NOTE_BYTES_PER_STEP, "the notes of the core")
-            budget.hold(size * _NOTE_MEMORY_PER_BYTE, "the notes of the core")
             notes += parse_notes(data[p.file_offset : p.file_offset + size], header.byte_order, p.alignment)
     threads = _threads(notes, arch)
     if not threads:
         raise ElfError("no thread: the core has no usable NT_PRSTATUS note")
-    return Core(arch, threads, _mappings(notes, arch), _auxv(notes, arch), Memory(_pieces(data, segments)), budget)
+    return Core(arch, threads, _mappings(notes, arch), _auxv(notes, arch), Memory(_pieces(data, segments)))
 
 
 def _stored_size(segment: ProgramHeader, file_size: int) -> int:

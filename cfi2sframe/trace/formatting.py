@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe.demangle import Demangler
-from cfi2sframe.errors import BudgetError
 from cfi2sframe.printable import printable
-from cfi2sframe.trace.frame import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,33 +26,19 @@ class _Shown(NamedTuple):
     offset: int | None
 
 
-#: Copies of a name that are in memory while it is printed.
-_COPIES: Final = 4
-
 # The frames of a trace share few names, but these may be long.
 _printable = lru_cache(maxsize=1024)(printable)
 
 
-def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> tuple[list[_Shown], Ending]:
-    """Return a thread's frames with their names, and its ending, which is a limit when the names become too many."""
-    shown: list[_Shown] = []
-    entries, ending = thread.trace
-    try:
-        space.text_budget.spend(len(ending.detail) // 2, "the reasons for the endings")
-        space.text_budget.hold(_COPIES * len(ending.detail), "the reasons for the endings")
-        for entry in entries:
-            function = symbol = offset = None
-            size = len(_printable(entry.located.module or ""))
-            found = space.symbol_at(entry.frame.lookup_pc)
-            if found is not None:
-                symbol, offset = found.name, found.offset + entry.frame.is_return_address
-                function = demangler.readable(symbol)
-                size += len(symbol) + len(_printable(function))
-            space.text_budget.hold(_COPIES * size, "the names in the frames")
-            shown.append(_Shown(entry, function, symbol, offset))
-    except BudgetError as error:
-        return shown, Ending("limit", f"{len(shown):,} of {len(entries):,} frames; {error}")
-    return shown, ending
+def _shown(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> Iterator[_Shown]:
+    """Yield a thread's frames with their names."""
+    for entry in thread.trace.entries:
+        found = space.symbol_at(entry.frame.lookup_pc)
+        if found is None:
+            yield _Shown(entry, None, None, None)
+        else:
+            offset = found.offset + entry.frame.is_return_address
+            yield _Shown(entry, demangler.readable(found.name), found.name, offset)
 
 
 def trace_lines(traced: Traced) -> Iterator[str]:
@@ -65,10 +49,9 @@ def trace_lines(traced: Traced) -> Iterator[str]:
             if number:
                 yield ""
             yield f"thread {thread.id}"
-            shown, ending = _shown(thread, space, demangler)
-            for index, frame in enumerate(shown):
+            for index, frame in enumerate(_shown(thread, space, demangler)):
                 yield _frame_line(index, frame)
-            yield f"end: {ending.kind}: {_printable(ending.detail)}"
+            yield f"end: {thread.trace.ending.kind}: {_printable(thread.trace.ending.detail)}"
     for module in space.modules:
         for text in _notes(module):
             yield f"note: {printable(module.name)}: {printable(text)}"
@@ -142,10 +125,10 @@ def json_lines(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _thread_data(thread: ThreadTrace, space: AddressSpace, demangler: Demangler) -> dict[str, Any]:
-    shown, ending = _shown(thread, space, demangler)
+    ending = thread.trace.ending
     return {
         "id": thread.id,
-        "frames": [_frame_data(index, frame) for index, frame in enumerate(shown)],
+        "frames": [_frame_data(index, frame) for index, frame in enumerate(_shown(thread, space, demangler))],
         "ending": ending.kind,
         "ending_detail": ending.detail,
     }

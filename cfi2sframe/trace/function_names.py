@@ -5,19 +5,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.elf.constants import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
+from cfi2sframe.elf.constants import STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE
 from cfi2sframe.errors import InputError
 from cfi2sframe.trace.failures import guarded
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.sections import ElfSection
-
-
-#: Bytes of a symbol table that cost one step of the budget.
-_TABLE_BYTES_PER_STEP: Final = 4
 
 
 class FoundSymbol(NamedTuple):
@@ -41,17 +37,14 @@ class SymbolTable:
         self._image = image
         #: By address: rank, size, name.
         best: dict[int, tuple[int, int, str]] = {}
-        for table in image.sections:
-            if table.type in (SHT_SYMTAB, SHT_DYNSYM):
-                guarded(partial(self._read, table, best), self._failed)
+        for table in image.symbol_tables:
+            guarded(partial(self._read, table, best), self._failed)
         self._starts = sorted(best)
         self._sizes = [best[start][1] for start in self._starts]
         self._names = [best[start][2] for start in self._starts]
 
     def _read(self, table: ElfSection, best: dict[int, tuple[int, int, str]]) -> None:
         try:
-            # Tables may share their bytes.
-            self._image.budget.spend(table.size // _TABLE_BYTES_PER_STEP, "its symbol tables")
             for symbol in self._image.symbols(table):
                 if symbol.vaddr is None or not symbol.name or not _may_be_function(symbol.type, symbol.name):
                     continue

@@ -84,11 +84,11 @@ def memory_build_id(read: ReadMemory, headers: MemoryHeaders | None) -> bytes | 
     return None
 
 
-def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder, max_size: int) -> bytes | None:
+def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder) -> bytes | None:
     """Return an ELF file made of what memory holds of a program; None when its pages cannot be read.
 
     It has the segments that can be read, one after the other, and no sections. Segments that would make it larger than
-    `max_size` bytes are left out.
+    `_MAX_IMAGE_SIZE` bytes are left out.
     """
     headers = headers_in_memory(read, address, byte_order)
     if headers is None:
@@ -100,13 +100,13 @@ def image_bytes(read: ReadMemory, address: int, byte_order: ByteOrder, max_size:
     headers = headers._replace(
         loads=tuple(p._replace(file_size=min(p.file_size, p.memory_size)) for p in headers.loads)
     )
-    whole = _whole_file(read, address, headers, max_size)
+    whole = _whole_file(read, address, headers)
     if whole is not None:
         return whole
     content = bytearray(FILE_HEADER_SIZE)
     placed: list[ProgramHeader] = []
     for load in headers.loads:
-        fits = load.file_size <= max_size - len(content)
+        fits = load.file_size <= _MAX_IMAGE_SIZE - len(content)
         data = read(load.vaddr + headers.bias, load.file_size) if fits else None
         if data is not None:
             content += bytes(-len(content) % 8)
@@ -139,11 +139,11 @@ def _moved(segments: Iterable[ProgramHeader], placed: Sequence[ProgramHeader]) -
                 break
 
 
-def _whole_file(read: ReadMemory, address: int, headers: MemoryHeaders, max_size: int) -> bytes | None:
+def _whole_file(read: ReadMemory, address: int, headers: MemoryHeaders) -> bytes | None:
     """Return a file that is mapped in one piece with its section headers, as the vDSO is."""
     header, load = headers.header, headers.loads[0]
     end = header.section_headers_offset + header.section_header_count * header.section_header_size
     size = max(end, load.file_size)
-    if len(headers.loads) > 1 or load.file_offset or not header.section_headers_offset or size > max_size:
+    if len(headers.loads) > 1 or load.file_offset or not header.section_headers_offset or size > _MAX_IMAGE_SIZE:
         return None
     return read(address, size)

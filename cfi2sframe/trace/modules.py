@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.api import convert, decode, decode_existing
 from cfi2sframe.conversion import Options
 from cfi2sframe.elf.image import ElfImage
-from cfi2sframe.elf.load import load
+from cfi2sframe.elf.load import load, stored_size
 from cfi2sframe.elf.notes import build_id
-from cfi2sframe.errors import InputError
+from cfi2sframe.errors import CostError, InputError
+from cfi2sframe.guard import part
 from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Row
@@ -25,23 +26,16 @@ from cfi2sframe.trace.sysroot import open_inside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.budget import Budget
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.sframe.decode import DecodedSection
     from cfi2sframe.trace.frame import RowSource
 
 
-#: Rows of a PCMASK function that cost one step of the budget, about a microsecond.
-_ROWS_PER_STEP: Final = 8
-
-
 class RowTable(NamedTuple):
-    """A module's rows, and where they come from. `budget`, if there is one, bounds the cost of looking them up."""
+    """A module's rows, and where they come from."""
 
     lookup: Lookup
     source: RowSource
-
-    budget: Budget | None = None
 
     def __repr__(self) -> str:
         return f"<RowTable: {self.lookup} of the {'file' if self.source == 'file' else 'CFI'}>"
@@ -52,9 +46,6 @@ class RowTable(NamedTuple):
         if found is None:
             return None
         function = found.function
-        if function.is_pcmask and self.budget is not None:
-            # Version 1 cannot be searched by bisection: every row may match.
-            self.budget.spend(function.row_count // _ROWS_PER_STEP, "rows of PCMASK functions")
         state = found.state
         if state is None:
             return None
@@ -87,7 +78,11 @@ class ModuleFile:
         return self._rows
 
     def _read_rows(self) -> RowTable | Ending:
-        return _read_rows(self.image, self._version, self._source)
+        try:
+            with part(stored_size(self.image.data)):
+                return _read_rows(self.image, self._version, self._source)
+        except CostError as error:
+            return self._unusable(str(error))
 
     def _unusable(self, reason: str) -> Ending:
         return Ending("unusable-module", f"{self.image.name}: {reason}")
@@ -115,7 +110,7 @@ def _read_rows(image: ElfImage, version: int, kind: CfiKind | None) -> RowTable 
         return Ending("unusable-section" if has_section else "unusable-module", f"{image.name}: {error.detail}")
     if decoded.arch != image.arch:
         return Ending("unusable-section", f"{image.name}: the section is for {decoded.arch.name}")
-    return RowTable(Lookup(decoded), source, image.budget)
+    return RowTable(Lookup(decoded), source)
 
 
 def _converted(image: ElfImage, version: int, source: CfiKind | None) -> DecodedSection:
@@ -170,11 +165,11 @@ class FileStore:
             known = self._by_identity[identity] = self._load(lambda: load(path, name))
         return known
 
-    def of_memory(self, data: bytes, name: str, budget: Budget | None = None) -> ModuleFile | str:
-        """Return the file whose bytes were read from memory, or why it cannot be used; `budget` is the image's."""
+    def of_memory(self, data: bytes, name: str) -> ModuleFile | str:
+        """Return the file whose bytes were read from memory, or why it cannot be used."""
         known = self._by_bytes.get(data)
         if known is None:
-            known = self._by_bytes[data] = self._load(lambda: ElfImage(data, name, budget))
+            known = self._by_bytes[data] = self._load(lambda: ElfImage(data, name))
         return known
 
     def _load(self, read: Callable[[], ElfImage]) -> ModuleFile | str:

@@ -99,7 +99,7 @@ class Process:
             threads = tuple(self._thread(stopped, thread) for thread in stopped.threads)
             mappings = read_mappings(self.pid)
             ranges = united([*(self._stack(thread.frame.sp, mappings) for thread in threads), *extra])
-            allowed = self.resident_size() + _COPY_ALLOWANCE
+            allowed = resident_size(self.pid) + _COPY_ALLOWANCE
             pieces: list[MemoryPiece] = []
             for wanted in ranges:
                 piece = self._piece(wanted._replace(end=min(wanted.end, wanted.start + allowed)))
@@ -140,14 +140,6 @@ class Process:
             return None
         return data if len(data) == size or not exactly else None
 
-    def resident_size(self) -> int:
-        """Return the bytes of memory that the process occupies; 0 where that cannot be read."""
-        try:
-            with open(f"/proc/{self.pid}/statm", "rb") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError):
-            return 0
-
     def auxv(self) -> dict[int, int]:
         """Return the auxiliary vector; empty where it cannot be read."""
         try:
@@ -155,6 +147,15 @@ class Process:
                 return parse_auxv(file.read(), self.arch)
         except OSError:
             return {}
+
+
+def resident_size(pid: int) -> int:
+    """Return the bytes of memory that a process occupies; 0 where that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
 
 
 class SnapshotReader:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.budget import Budget
 from cfi2sframe.errors import ChangedError, InputError, RequestError, naming
 from cfi2sframe.printable import counted
 from cfi2sframe.trace.elfcore import AT_ENTRY, AT_PHDR, AT_SYSINFO_EHDR, read_core
@@ -120,7 +119,7 @@ def core_space(core: Core, store: FileStore, executable: str | None = None) -> A
     def open_file(name: str) -> ModuleFile | str:
         return program if program is not None and name == program_path else store.open(name)
 
-    space = AddressSpace(core.arch, core.memory.read, open_file, store.of_memory, core.budget)
+    space = AddressSpace(core.arch, core.memory.read, open_file, store.of_memory)
     if AT_SYSINFO_EHDR in core.auxv:
         space.add_in_memory("[vdso]", core.auxv[AT_SYSINFO_EHDR])
     if core.mappings:
@@ -150,12 +149,10 @@ def trace_process(
     extra: set[Span] = set()
     stops = 0
     with naming(f"process {pid}"), Process(pid) as process:
-        # Resident memory was paid for by the process; memory that is mapped and untouched costs it nothing.
-        budget = Budget(process.resident_size())
         while True:
             snapshot = process.copy(thread_id, extra)
             reader = SnapshotReader(process, snapshot)
-            space = _process_space(process, snapshot, reader, store, budget)
+            space = _process_space(process, snapshot, reader, store)
             traces = tuple(_trace_thread(thread, space, limit) for thread in snapshot.threads)
             missed = reader.missed - extra
             stops += 1
@@ -164,16 +161,14 @@ def trace_process(
             extra |= missed
 
 
-def _process_space(
-    process: Process, snapshot: Snapshot, reader: SnapshotReader, store: FileStore, budget: Budget
-) -> AddressSpace:
+def _process_space(process: Process, snapshot: Snapshot, reader: SnapshotReader, store: FileStore) -> AddressSpace:
     # The kernel lists paths from the top of the process's mount namespace, whatever root the process has changed to.
     sysroot = store.sysroot or f"/proc/{process.pid}/root" + "/.." * _MAX_ROOT_DEPTH
 
     def open_file(path: str) -> ModuleFile | str:
         return store.open(path, sysroot)
 
-    space = AddressSpace(process.arch, reader.read, open_file, store.of_memory, budget)
+    space = AddressSpace(process.arch, reader.read, open_file, store.of_memory)
     vdso = process.auxv().get(AT_SYSINFO_EHDR)
     if vdso is not None:
         space.add_in_memory("[vdso]", vdso)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.budget import Budget
 from cfi2sframe.elf.constants import PT_LOAD
 from cfi2sframe.errors import InputError
 from cfi2sframe.printable import counted
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
     from cfi2sframe.trace.function_names import FoundSymbol
 
 _PAGE_MASK: Final = 0xFFF
-#: Bytes of programs that may be read from the memory of even the smallest process. The vDSO is 8 KiB.
-_MIN_IMAGE_BYTES: Final = 256 << 10
-#: The cost of a frame until it has been printed as JSON, in steps and in bytes of memory. The smallest frames of a
-#: stack are 16 bytes, so a stack that is stored in full is never too deep.
-_FRAME_STEPS: Final = 50
-_FRAME_SIZE: Final = 1200
-#: The cost of opening a mapped file, in steps, and the bytes of headers and notes that are parsed in one step.
-_MAPPING_STEPS: Final = 4
-_HEADER_BYTES_PER_STEP: Final = 8
 
 
 class FileMapping(NamedTuple):
@@ -72,8 +62,7 @@ class AddressSpace:
     """The rows and bytes of a process by address.
 
     `read_own` reads what the process's own memory holds (a core's contents, or copies); bytes that are missing there
-    come from the mapped files. `open_file` and `open_memory` are a store's. `budget` bounds what is computed from the
-    process, apart from files, which have budgets of their own; None: no bound.
+    come from the mapped files. `open_file` and `open_memory` are a store's.
     """
 
     def __init__(
@@ -81,19 +70,13 @@ class AddressSpace:
         arch: Arch,
         read_own: ReadMemory,
         open_file: Callable[[str], ModuleFile | str],
-        open_memory: Callable[[bytes, str, Budget], ModuleFile | str],
-        budget: Budget | None = None,
+        open_memory: Callable[[bytes, str], ModuleFile | str],
     ) -> None:
         self.arch = arch
         self.read_own = read_own
         self._open_file = open_file
         self.open_memory = open_memory
-        self.budget = budget or Budget(1 << 62)
-        #: Separate, so that frames can be printed when the budget did not suffice to find all of them.
-        self.text_budget = Budget(self.budget.input_size)
         #: Programs in memory may share their bytes; separate, so that one that is too large does not cost the frames.
-        self._image_budget = Budget(self.budget.input_size)
-        self._image_bytes_left = self.budget.input_size + _MIN_IMAGE_BYTES
         #: Sorted by address; no two overlap.
         self.modules: list[Module] = []
         self._by_path: dict[str, list[FileMapping]] = {}
@@ -173,7 +156,6 @@ class AddressSpace:
         guarded(add, lambda reason: self.add_unusable(name, address, reason))
 
     def _read_headers(self, address: int, size: int) -> bytes | None:
-        self.budget.spend(_MAPPING_STEPS + size // _HEADER_BYTES_PER_STEP, "the headers of programs in memory")
         return self.read_own(address, size)
 
     def _add(self, module: Module) -> None:
@@ -236,13 +218,9 @@ class AddressSpace:
     def _from_memory(self, name: str, start: int, loads: Iterable[ProgramHeader], bias: int, reason: str) -> Module:
         """Return a module made of what memory holds; `reason` tells why the file is not used."""
         end = max(p.end_vaddr for p in loads) + bias
-        data = image_bytes(self.read_own, start, self.arch.byte_order, self._image_bytes_left)
+        data = image_bytes(self.read_own, start, self.arch.byte_order)
         file: ModuleFile | str
-        if data is None:
-            file = "its bytes are not in memory, or too many"
-        else:
-            self._image_bytes_left -= len(data)
-            file = self.open_memory(data, name, self._image_budget)
+        file = "its bytes are not in memory, or too many" if data is None else self.open_memory(data, name)
         if isinstance(file, ModuleFile) and isinstance(file.rows, Ending):
             file = f"what memory has of it cannot be used: {file.rows.detail}"
         if isinstance(file, str):
@@ -253,12 +231,7 @@ class AddressSpace:
     # Rows, symbols, bytes
 
     def find_row(self, address: int) -> Located:
-        """Return the module and the row of an address, or an ending that tells why there is no row.
-
-        Raises `BudgetError` when there are more frames than the size of the process's memory or core allows.
-        """
-        self.budget.spend(_FRAME_STEPS, "the frames")
-        self.budget.hold(_FRAME_SIZE, "the frames")
+        """Return the module and the row of an address, or an ending that tells why there is no row."""
         module = self.module_at(address)
         if module is None:
             return Located(None, None, None, Ending("no-module", self._no_module(address)))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.elf.constants import EM_X86_64
-from cfi2sframe.errors import BudgetError
 from cfi2sframe.trace.frame import Ending, Frame, Located, Row, Trace, TraceEntry
 from cfi2sframe.trace.sigreturn import sigreturn_frame
 from cfi2sframe.trace.stepping import DEFAULT_PAC_MASK, cfa_of, step
@@ -37,18 +36,11 @@ def walk(
 
     `find_row` is called once per frame, with `Frame.lookup_pc`. SP has to grow from frame to frame, except for frames
     that a signal interrupted, which may be on another stack; none of these may occur twice. So every walk ends.
-    `find_row` and `read_memory` may raise `BudgetError`, which ends the trace.
     """
     entries: list[TraceEntry] = []
     interrupted: set[tuple[int, int]] = set()
     while True:
-        try:
-            located = find_row(frame.lookup_pc)
-            located, caller = _caller(frame, located, read_memory, arch, pac_mask)
-        except BudgetError as error:
-            entries.append(TraceEntry(frame, Located(None, None, None), None))
-            plural = "s" if len(entries) > 1 else ""
-            return Trace(tuple(entries), Ending("limit", f"after {len(entries):,} frame{plural}: {error}"))
+        located, caller = _caller(frame, find_row(frame.lookup_pc), read_memory, arch, pac_mask)
         cfa = cfa_of(caller, arch) if isinstance(caller, Frame) and located.row not in (None, _TRAMPOLINE) else None
         entries.append(TraceEntry(frame, located, cfa))
         if isinstance(caller, Ending):

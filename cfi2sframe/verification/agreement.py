@@ -53,10 +53,8 @@ class Agreement:
         self._truths: Numbering[DwarfCie, RowState] = Numbering()
         self._states: Numbering[DecodedBody, FrameState] = Numbering()
         self._agreeing: set[tuple[int, int]] = set()
-        row_count = sum([self._row_counts[entries.program_numbers[fde]] for fde in fdes])
         # No function is empty, and none overlaps another.
-        is_orderly = all(map(gt, self._ends, self._starts)) and all(map(le, self._ends, self._starts[1:]))
-        self.is_possible: Final = is_orderly and row_count <= _BASE_ROWS + comparison.budget.input_size
+        self.is_possible: Final = all(map(gt, self._ends, self._starts)) and all(map(le, self._ends, self._starts[1:]))
         #: For each function, in the order of starts.
         self._verdicts = self._compare_functions(fdes) if self.is_possible else []
 

@@ -52,10 +52,9 @@ class Comparison:
         #: The rank of the source of the FDE of a number.
         self.rank_of = rank_of
         self.arch = image.arch
-        self.budget = image.budget
         self.version = decoded.header.version
         self.lookup = Lookup(decoded)
-        self.edges = RowEdges(self.lookup, image.budget)
+        self.edges = RowEdges(self.lookup)
         self.differences: list[Difference] = []
         self.point_count = 0
         self.left_out_count = 0

@@ -20,25 +20,18 @@ from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.budget import Budget
     from cfi2sframe.sframe.decode import DecodedFunction, RowList
     from cfi2sframe.sframe.lookup import Lookup
 
 #: What exhausts the budget, for its message.
 COMPARED: Final = "the rows to compare"
-#: Microseconds of work on an edge of a row, and on a place in a block.
-_EDGE_STEPS: Final = 4
-_PLACE_STEPS: Final = 8
-#: Rows of version 1 that a look-up tries in a microsecond.
-_ROWS_PER_STEP: Final = 8
 
 
 class RowEdges:
-    """The edges of one section. Methods raise `BudgetError` for too many: functions may share the same rows."""
+    """The edges of one section."""
 
-    def __init__(self, lookup: Lookup, budget: Budget) -> None:
+    def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
-        self._budget = budget
         self._row_starts = IdentityMap(_row_starts)
         self._start_bits = IdentityMap(_start_bits)
         #: Whether the section has PCMASK functions.
@@ -64,7 +57,6 @@ class RowEdges:
             return
         deltas = self._row_starts[function.row_list]
         first, last = bisect_left(deltas, begin - start), bisect_left(deltas, min(end, start + size) - start)
-        self._budget.spend(_EDGE_STEPS * (last - first), COMPARED)
         for delta in deltas[first:last]:
             yield start + delta
 
@@ -98,7 +90,6 @@ class RowEdges:
             if not step:
                 return
             places = range(-(-(begin + 1) // step) * step, end, step)
-            self._budget.spend(len(places) * (_PLACE_STEPS + function.row_count // _ROWS_PER_STEP), COMPARED)
             yield from places
             return
         size = function.repeat_size
@@ -107,7 +98,6 @@ class RowEdges:
         # Rows that start past the block's end are never found.
         starts = self._row_starts[function.row_list]
         starts = starts[: bisect_left(starts, size)]
-        self._budget.spend(_PLACE_STEPS * len(starts), COMPARED)
         first = begin - (begin - function.start_vaddr) % size
         for block in (first, first + size):
             for start in starts:

@@ -46,8 +46,7 @@ def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Ve
     """Compare a decoded section with the image's CFI and stubs, and check invariants.
 
     `truth` is for the section's version. At the addresses of PLT stubs their instructions are the truth, everywhere
-    else the CFI of the best source that has an FDE there. Raises `BudgetError` when the comparison is out of proportion
-    to the image's size.
+    else the CFI of the best source that has an FDE there.
     """
     absence = Absence(truth.skipped, AddressSet(truth.holes), truth.may_lack_parts)
     comparison = Comparison(image, decoded, absence, truth.padding, truth.entries.rank_of)

@@ -8,21 +8,15 @@ and a row list may occur many times; each distinct pair is compared once.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.lookup import row_at
-from cfi2sframe.verification.row_edges import COMPARED
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.sframe.decode import DecodedFunction, RowList
     from cfi2sframe.verification.comparison import Comparison
-
-#: Microseconds of work on an address where two rows are compared.
-_POINT_STEPS: Final = 4
-#: Bytes of memory of a difference.
-_DIFFERENCE_SIZE: Final = 250
 
 
 class _Result(NamedTuple):
@@ -65,8 +59,6 @@ class WholeFunctions:
             result = results[key] = self._compare_rows(entry, function)
         comparison = self._comparison
         comparison.point_count += result.point_count
-        if result.problems:
-            comparison.budget.hold(_DIFFERENCE_SIZE * len(result.problems), "the differences")
         for delta, message in result.problems:
             comparison.report("wrong", entry.fde.pc_begin_vaddr + delta, message)
         # A key matters only where an RA is signed, and the rows need not be searched for that unless a key is B.
@@ -76,7 +68,6 @@ class WholeFunctions:
     def _compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> _Result:
         table, size = entry.program.table, function.size
         comparison = self._comparison
-        comparison.budget.spend(_POINT_STEPS * (len(table.starts) + function.row_count), COMPARED)
         deltas = {*table.starts, *function.row_list.starts}
         points = sorted(delta for delta in deltas if delta < size)
         problems: list[tuple[int, str]] = []

@@ -17,7 +17,8 @@ import pytest
 from cfi2sframe.cli.inputs import add_inputs, sources_of
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files import Unusable, open_source
+from cfi2sframe.files import Unusable
+from cfi2sframe.readings import read_source
 from tests.support.cli import ROOT, run
 from tests.support.jobs import OBJECT, TRUNCATED, WITHOUT_CFI, object_of, tree
 from tests.support.sizes import library
@@ -193,7 +194,7 @@ def given(*words: str | Path) -> Iterator[tuple[ElfImage | Unusable, bool]]:
         if isinstance(item, Unusable):
             yield item, item.kind is ErrorKind.UNFIT
         else:
-            yield from ((image, item.is_in_folder) for image in open_source(item))
+            yield from ((image, item.is_in_folder) for image in read_source(item, lambda image: image).answers)
 
 
 def test_images(root: Path, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import convert, load
-from cfi2sframe.budget import Budget
 from cfi2sframe.elf.contents import FileBytes, Joined, OpenFile
 from cfi2sframe.emit import check, emit, remove
 from cfi2sframe.errors import ChangedError, InputError
@@ -27,7 +26,7 @@ DATA = bytes(range(1, 101))
 
 
 def opened(path: Path) -> FileBytes:
-    return FileBytes(OpenFile(os.open(path, os.O_RDONLY), Budget(100)), 0, path.stat().st_size)
+    return FileBytes(OpenFile(os.open(path, os.O_RDONLY)), 0, path.stat().st_size)
 
 
 @pytest.fixture

@@ -87,14 +87,13 @@ FAR_CODE: Final = b"\xc3" * FUNCTION_SIZE + bytes(8) + b"\xc3" * (SHARED_SIZE - 
     ],
 )
 def test_tables(name: str, type_: int, flags: int, link: int, data: bytes, tmp_path: Path) -> None:
-    """Each table is read once for each of its headers, until that is too much."""
+    """Each table is read once for each of its headers."""
     vaddr = MORE_VADDR if flags & ALLOC else 0
     whole = library(asm.Section(name, data, type_, flags, vaddr, link=link, info=1, align=8))
     path = tmp_path / "in.so"
     path.write_bytes(whole)
     run = run_within_bound(path, "-o", tmp_path / "out.sframe", input_size=len(whole))
-    assert run.status == 3
-    assert "more work than" in run.err
+    assert run.is_answered(0)
 
 
 def test_code(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_section_header_count_and_names_in_the_null_section() -> None:
 )
 def test_strings(offset: int, name: str) -> None:
     """The last may have no end, bytes that are not UTF-8 are escaped, and outside of the table names are empty."""
-    assert StringTable(b"abc\0d\xff\0tail", "").at(offset) == name
+    assert StringTable(b"abc\0d\xff\0tail").at(offset) == name
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.files import Source, Unusable, find_relative, find_sources, open_source
+from cfi2sframe.files import Source, Unusable, find_relative, find_sources
+from cfi2sframe.readings import read_source
 from tests.support.archives import ar
 from tests.support.sizes import aarch64_object, library
 
@@ -25,9 +25,8 @@ def _opened(path: Path) -> list[str]:
     (source,) = find_sources([str(path)])
     if isinstance(source, Unusable):
         return [f"{source.name}: {source.reason}"]
-    return [
-        image.name if isinstance(image, ElfImage) else f"{image.name}: {image.reason}" for image in open_source(source)
-    ]
+    answers = read_source(source, lambda image: image.name).answers
+    return [f"{name.name}: {name.reason}" if isinstance(name, Unusable) else name for name in answers]
 
 
 def _write(path: Path, data: bytes) -> Path:
@@ -148,9 +147,9 @@ def test_a_file_in_a_folder_is_exchanged_after_it_was_listed(kind: str, tmp_path
         "link": Unusable(str(file), "Too many levels of symbolic links"),
         "fifo": Unusable(str(file), "no longer a regular file", ErrorKind.CHANGED),
     }
-    assert list(open_source(source)) == [unusable[kind]]
+    assert read_source(source, lambda image: image.name).answers == (unusable[kind],)
 
 
 def test_a_file_that_goes_away(tmp_path: Path) -> None:
     source = Source(str(tmp_path / "gone"), "gone", "elf", 4)
-    assert list(open_source(source)) == [Unusable("gone", "No such file or directory")]
+    assert read_source(source, lambda image: image.name).answers == (Unusable("gone", "No such file or directory"),)

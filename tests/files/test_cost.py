@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support import archives as make
-from tests.support.bounds import MIB, run_within_bound
+from tests.support.bounds import MIB, TOO_COSTLY, run_within_bound
 from tests.support.sizes import library
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def _size(path: Path, stored_size: int | None = None) -> BoundedRun:
     [
         (b"n" * 200_000, "a member's name is too long"),
         (b"n" * 200_000 + b"\n", "a member's name is too long"),
-        (b"n" * 4000 + b"\n", "the names of its members take more work than"),
     ],
 )
 def test_members_of_one_long_name(names: bytes, reason: str, tmp_path: Path) -> None:
@@ -61,4 +60,4 @@ def test_sparse_files(tmp_path: Path) -> None:
         pytest.skip("this file system has no holes")
     run = _size(path, len(data))
     assert run.seconds < 1.5
-    assert "bytes of input may" in run.out
+    assert TOO_COSTLY in run.out

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.arch import AMD64
-from cfi2sframe.errors import Cfi2SFrameError
-from cfi2sframe.files import Unusable, find_sources, open_source
+from cfi2sframe.errors import InputError
+from cfi2sframe.files import Unusable, find_sources, images_of, open_source
 from cfi2sframe.report.size.measure import measure
 from tests.fuzz.harness import expect
 from tests.fuzz.seeds import small_object
@@ -30,14 +31,13 @@ def run(data: bytes) -> None:
         (source,) = find_sources([f"/proc/self/fd/{descriptor}"])
         if isinstance(source, Unusable):
             return
-        for number, image in enumerate(open_source(source)):
-            if isinstance(image, Unusable):
-                expect(bool(image.reason), "a file is unusable without a reason")
-            elif number < _MEASURED:
-                try:
-                    measure(image)
-                except Cfi2SFrameError:
-                    continue
+        with open_source(source) as opened:
+            for number, image in enumerate(images_of(source, opened)):
+                if isinstance(image, Unusable):
+                    expect(bool(image.reason), "a file is unusable without a reason")
+                elif number < _MEASURED:
+                    with suppress(InputError):
+                        measure(image)
     finally:
         os.close(descriptor)
 

@@ -6,14 +6,13 @@ from __future__ import annotations
 import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.budget import Budget
 from cfi2sframe.plt.sp_distance import Distance, SpDistances
 
 SP8, PC0 = "7708", "8000"
 
 
 def _evaluate(text: str, pc: int = 0x1234) -> Distance | None:
-    return SpDistances(AMD64, Budget(0)).evaluate(bytes.fromhex(text), pc)
+    return SpDistances(AMD64).evaluate(bytes.fromhex(text), pc)
 
 
 @pytest.mark.parametrize("limit", [9, 10, 11])
@@ -68,7 +67,7 @@ def test_what_has_no_value(text: str) -> None:
 
 def test_other_architectures_have_no_pc_register() -> None:
     for arch in (AARCH64_LE, S390X):
-        evaluator = SpDistances(arch, Budget(0))
+        evaluator = SpDistances(arch)
         sp = bytes([0x70 + arch.sp_register, 0x10])
         assert evaluator.evaluate(sp, 0) == Distance(16, 1)
         assert evaluator.evaluate(sp + bytes.fromhex(f"{PC0}3f1a22"), 0) is None

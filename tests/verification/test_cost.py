@@ -10,7 +10,8 @@ import pytest
 from cfi2sframe import decode, load
 from cfi2sframe.api import convert, judge, verify
 from cfi2sframe.arch import AMD64
-from cfi2sframe.errors import BudgetError
+from cfi2sframe.errors import CostError
+from cfi2sframe.guard import limited
 from cfi2sframe.verification.overlapping_fdes import MAX_CANDIDATES
 from cfi2sframe.verification.readers import READERS
 from tests.fuzz import target_elf
@@ -129,11 +130,8 @@ def test_blocks_compare_like_the_first_of_them(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize(
-    ("is_one_program", "found"),
-    [(False, "the rows to compare take more work than"), (True, "the differences take more memory than")],
-)
-def test_rows_that_many_functions_share(version: int, found: str, *, is_one_program: bool) -> None:
+@pytest.mark.parametrize("is_one_program", [False, True])
+def test_rows_that_many_functions_share(version: int, *, is_one_program: bool) -> None:
     """Each function has thousands of rows, which the section stores once, over an FDE of one row.
 
     Pairs of a program and a row list are compared once; what is wrong is said of each function.
@@ -147,9 +145,9 @@ def test_rows_that_many_functions_share(version: int, found: str, *, is_one_prog
     programs = [(cfa_offset(2 if is_one_program else n + 2),) for n in range(count)]
     fdes = [asm.Fde(CIE, TEXT_VADDR + 0x10000 * n, 0x10000, program) for n, program in enumerate(programs)]
     section = RawSection(tuple(functions), version)
-    image = load(file_with(fdes, 0x10000 * count))
-    with pytest.raises(BudgetError, match=f"^<bytes>: {found}"):
-        verify(image, decode(section.assemble(), section.vaddr))
+    data = file_with(fdes, 0x10000 * count)
+    with pytest.raises(CostError), limited(len(data)):
+        verify(load(data), decode(section.assemble(), section.vaddr))
 
 
 @pytest.mark.parametrize("reader", READERS)

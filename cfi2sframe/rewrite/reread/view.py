@@ -119,6 +119,6 @@ def view_of(data: FileData) -> FileView:
         table = headers.sections[headers.names_index]
         is_there = table.type == SHT_STRTAB and table.file_span.end <= len(data)
         expect(is_there, "the section names are not where the header says")
-        strings = StringTable(bytes(data[table.file_offset : table.file_span.end]), "section names")
+        strings = StringTable(bytes(data[table.file_offset : table.file_span.end]))
         names = tuple(strings.at(section.name_offset) for section in headers.sections)
     return FileView(data, headers, names)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One limit for the CPU time and the memory of a job, in proportion to the size of its input.
+
+A few bytes can ask for the same work many times over: expressions that are evaluated again, rows that functions share,
+headers and names that overlap. Nothing counts such work; a timer and the kernel's limit of the address space end it.
+
+The limits belong to the process: the command line and its workers set them around each job, and a library sets none. A
+program that converts files of strangers may do the same, in its main thread:
+
+with guard.limited(os.path.getsize(path)):
+    conversion = cfi2sframe.convert(path)
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from cfi2sframe.errors import CostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_MIB: Final = 1 << 20
+#: The promise of SECURITY.md: CPU seconds, and bytes of address space on top of what the process has mapped before.
+_SECONDS: Final = 2.0
+_SECONDS_PER_MIB: Final = 10.0
+_MEMORY: Final = 300 * _MIB
+_MEMORY_PER_BYTE: Final = 200
+#: The timer fires again after this many CPU seconds, because an exception is lost where Python cannot raise it (in a
+#: finaliser, or the callback of a weak reference).
+_AGAIN: Final = 1.0
+#: From here on a limit of the kernel's, a signed 64-bit number, is none.
+_NO_LIMIT_FROM: Final = 1 << 62
+
+
+class _Expired:
+    """The handler of the timer's signal; where it is installed, a job has limits."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> NoReturn:
+        raise CostError(f"takes more CPU time than a file of this size accounts for ({self._seconds:,.1f} s)")
+
+
+def _is_limited() -> bool:
+    return isinstance(signal.getsignal(signal.SIGPROF), _Expired)
+
+
+@contextmanager
+def limited(input_size: int) -> Iterator[None]:
+    """Bound the CPU time and the memory of a block that works on `input_size` stored bytes (holes are none).
+
+    Raises `CostError` in the block when either is exceeded; memory only counts where /proc says how much is used. The
+    caller's own limit of memory (`ulimit -v`) stays: where that is the smaller one, `MemoryError` is raised as ever.
+
+    In a part of a job (see `part`) the clock of the whole job stands still, and what the part keeps in memory is not
+    charged to it.
+    """
+    seconds = _SECONDS + _SECONDS_PER_MIB * input_size / _MIB
+    memory = _MEMORY + _MEMORY_PER_BYTE * input_size
+    mapped = mapped_size()
+    outer, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _NO_LIMIT_FROM if mapped is None else mapped + memory
+    is_part = _is_limited()
+    is_ours = limit < _NO_LIMIT_FROM and (is_part or outer == resource.RLIM_INFINITY or limit < outer)
+    handler = signal.signal(signal.SIGPROF, _Expired(seconds))
+    left = signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
+    try:
+        if is_ours:
+            _limit_memory(limit, hard)
+        yield
+    except MemoryError:
+        if not is_ours:
+            raise
+        raise CostError(f"takes more memory than a file of this size accounts for ({memory // _MIB:,} MiB)") from None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if is_ours:
+            kept = (mapped_size() or 0) - (mapped or 0) if is_part else 0
+            _limit_memory(outer + max(kept, 0), hard)
+        signal.signal(signal.SIGPROF, handler)
+        signal.setitimer(signal.ITIMER_PROF, *left)
+
+
+def _limit_memory(size: int, hard: int) -> None:
+    if hard != resource.RLIM_INFINITY:
+        size = min(size, hard) if size >= 0 else size
+    resource.setrlimit(resource.RLIMIT_AS, (size, hard))
+
+
+@contextmanager
+def unlimited(_input_size: int) -> Iterator[None]:
+    """Set no limits: signals and limits belong to the program that calls the library."""
+    yield
+
+
+@contextmanager
+def part(input_size: int) -> Iterator[None]:
+    """Give a block of a limited job, which reads a file of its own, limits of its own; outside of a job, none."""
+    with (limited if _is_limited() else unlimited)(input_size):
+        yield
+
+
+def mapped_size() -> int | None:
+    """Return the size of this process's address space in bytes; None without /proc."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return None

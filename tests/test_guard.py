@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits of a job: what ends it, what they leave alone, and every verb on files whose headers share their bytes."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import weakref
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from cfi2sframe import guard
+from cfi2sframe.arch import AMD64
+from cfi2sframe.errors import CostError, ErrorKind, InputError, kind_of
+from cfi2sframe.guard import limited, part
+from tests.support import cfi_asm as asm
+from tests.support.bounds import ROOT, run_within_bound
+from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, push_fp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def state() -> tuple[object, tuple[int, int], tuple[float, float]]:
+    """Return what belongs to the process, and is to be as before."""
+    memory = resource.getrlimit(resource.RLIMIT_AS)
+    return signal.getsignal(signal.SIGPROF), memory, signal.getitimer(signal.ITIMER_PROF)
+
+
+def work(seconds: float) -> None:
+    """Use CPU time."""
+    end = resource.getrusage(resource.RUSAGE_SELF).ru_utime + seconds
+    while resource.getrusage(resource.RUSAGE_SELF).ru_utime < end:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_SECONDS", 0.5)
+    monkeypatch.setattr(guard, "_MEMORY", 64 << 20)
+    monkeypatch.setattr(guard, "_AGAIN", 0.05)
+
+
+def test_time() -> None:
+    before = state()
+    message = r"^takes more CPU time than a file of this size accounts for \(0\.5 s\)$"
+    with pytest.raises(CostError, match=message) as got, limited(1000):
+        work(5)
+    assert kind_of(got.value) is ErrorKind.COSTLY
+    assert not isinstance(got.value, InputError)
+    assert state() == before
+    with limited(1 << 20):
+        work(1)
+    assert state() == before
+
+
+def test_memory() -> None:
+    before = state()
+    message = r"^takes more memory than a file of this size accounts for \(64 MiB\)$"
+    with pytest.raises(CostError, match=message), limited(1000):
+        bytearray(80 << 20)
+    assert state() == before
+    with limited(1 << 20):
+        bytearray(80 << 20)
+    assert state() == before
+
+
+def test_an_exception_that_is_lost_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the interpreter cannot raise it, in the callback of a weak reference, and where somebody swallows it."""
+
+    class Thing:
+        pass
+
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: lost.append(unraisable.exc_type))
+
+    def lose() -> None:
+        thing = Thing()
+        reference = weakref.ref(thing, lambda _: work(1.5))
+        del thing
+        assert reference() is None
+        with suppress(Exception):
+            work(5)
+        work(5)
+
+    with pytest.raises(CostError), limited(0):
+        lose()
+    assert set(lost) == {CostError}
+
+
+def test_a_part_has_limits_of_its_own() -> None:
+    before = state()
+    with part(0):
+        assert state() == before
+    with limited(0):
+        for _ in range(3):
+            with suppress(CostError), part(1 << 16):
+                work(5)
+        kept = []
+        with part(1 << 20):
+            kept.append(bytearray(80 << 20))
+        bytearray(32 << 20)
+        with pytest.raises(CostError):
+            work(5)
+    assert state() == before
+
+
+def test_a_limit_of_the_user_stays() -> None:
+    """As its own error: that the file is too costly would be wrong."""
+    script = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))\n"
+        "from cfi2sframe.guard import limited\n"
+        "try:\n"
+        "    with limited(0): bytearray(1 << 28)\n"
+        "except MemoryError: print('memory', resource.getrlimit(resource.RLIMIT_AS)[0] == 1 << 28)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "memory True\n", done.stderr
+
+
+#: `sh_type` of each kind of section that something reads, in files whose headers all lead to the same bytes.
+SECTION_TYPES: Final = {
+    "PROGBITS": 1,
+    "SYMTAB": 2,
+    "STRTAB": 3,
+    "RELA": 4,
+    "HASH": 5,
+    "DYNAMIC": 6,
+    "NOTE": 7,
+    "NOBITS": 8,
+    "REL": 9,
+    "DYNSYM": 11,
+    "INIT_ARRAY": 14,
+    "GROUP": 17,
+    "SYMTAB_SHNDX": 18,
+    "RELR": 19,
+    "UNWIND": 0x70000001,
+    "GNU_SFRAME": 0x6FFFFFF4,
+}
+VERBS: Final = (
+    ("convert", "-o", "OUT"),
+    ("convert", "-o", "OUT.sframe"),
+    ("convert", "--from", "code", "-o", "OUT.sframe"),
+    ("coverage", "--details"),
+    ("size",),
+    ("verify", "--would-be"),
+    ("audit",),
+    ("dump",),
+    ("remove", "-o", "OUT"),
+)
+
+
+def headers_over_the_same_bytes(kind: int, count: int = 3000, size: int = 200_000) -> bytes:
+    """Return a library with `count` headers of one type over the same bytes, which are words of many meanings."""
+    frame = asm.EhFrame((push_fp(AMD64, TEXT_VADDR), asm.Terminator()), FRAME_VADDR)
+    words = b"".join(struct.pack("<QQQ", TEXT_VADDR + 8 * n, 8, TEXT_VADDR) for n in range(size // 24))
+    sections = (
+        asm.Section(".eh_frame", frame.assemble(), 1, SHF_ALLOC, FRAME_VADDR, align=8),
+        asm.Section(".text", bytes(0x100), 1, CODE, TEXT_VADDR, align=16),
+        asm.Section(".data", words, 1, SHF_ALLOC, TEXT_VADDR + 0x10000, align=8),
+        *[asm.Section(".many", b"", 1)] * count,
+    )
+    segments = tuple(asm.Segment(1, flags, (name,)) for flags, name in ((4, ".eh_frame"), (5, ".text"), (6, ".data")))
+    data = bytearray(asm.elf_file(AMD64.elf_machine, sections, file_type=3, segments=segments))
+    table = struct.unpack_from("<Q", data, 40)[0]
+    shared = struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * 3)
+    for index in range(4, 4 + count):
+        name = struct.unpack_from("<I", data, table + 64 * index)[0]
+        struct.pack_into("<IIQQQQIIQQ", data, table + 64 * index, name, kind, *shared[2:6], 3, 2, 8, 24)
+    return bytes(data)
+
+
+@pytest.mark.fuzz
+@pytest.mark.sampled
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+@pytest.mark.parametrize("kind", SECTION_TYPES)
+def test_headers_over_the_same_bytes(kind: str, verb: tuple[str, ...], tmp_path: Path) -> None:
+    data = headers_over_the_same_bytes(SECTION_TYPES[kind])
+    path = tmp_path / "input.so"
+    path.write_bytes(data)
+    words = [word.replace("OUT", str(tmp_path / "out")) for word in verb]
+    run_within_bound(*words, path, input_size=len(data))
