@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of reading and interpreting CFI: drawn programs against an evaluator that never sees a byte."""
+"""Properties of reading and interpreting CFI: drawn programs, as the naive evaluator and pyelftools read them."""
 
 from __future__ import annotations
 
 from operator import ne
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import assume, given, settings
@@ -20,13 +20,13 @@ from cfi2sframe.dwarf.programs import RowMachines
 from cfi2sframe.dwarf.rules import CfaRule, NoRule, RaSigning, RegisterRule, RowState
 from cfi2sframe.elf.cfi import CfiKind, CfiSection
 from cfi2sframe.errors import CfiError
-from cfi2sframe.rules import Rule
 from tests.support import cfi_asm as asm
 from tests.support import cfi_strategies as cfi
+from tests.support import naive
+from tests.support.naive_compare import problems_of
 from tests.support.oracle.compare import row_at
 from tests.support.oracle.elftools_rows import Cfa, ReaderError, fdes_in
 from tests.support.rules import (
-    CfiRow,
     at_cfa,
     at_expression,
     in_register,
@@ -54,79 +54,17 @@ MACHINES = [
 ]
 
 
-# --- The naive evaluator ------------------------------------------------------------------------------------
+def evaluate(section: bytes, arch: Arch) -> naive.Fde:
+    """Return the only FDE of a section as the naive evaluator reads it."""
+    is_little = arch.byte_order == "<"
+    is_aarch64 = arch in (AARCH64_LE, AARCH64_BE)
+    (fde,) = naive.fdes_in(section, SECTION_VADDR, little=is_little, is_aarch64=is_aarch64)
+    return fde
 
 
-class _Moment(NamedTuple):
-    """All rules at one point of a program; `rules` has every register with a rule."""
-
-    delta: int
-    cfa: CfaRule | None
-    rules: dict[int, RegisterRule]
-    signed: bool
-
-
-def _register_rule(step: cfi.Step, initial: dict[int, RegisterRule]) -> RegisterRule:
-    rules: dict[str, RegisterRule] = {
-        "offset": at_cfa(step.offset),
-        "val_offset": value_at_cfa(step.offset),
-        "register": in_register(step.holder),
-        "undefined": NoRule.UNDEFINED,
-        "same_value": NoRule.SAME_VALUE,
-        "expression": at_expression(step.expression),
-        "val_expression": is_expression(step.expression),
-        "restore": initial.get(step.register, NoRule.UNSPECIFIED),
-    }
-    return rules[step.operation]
-
-
-def _after(now: _Moment, step: cfi.Step, initial: dict[int, RegisterRule]) -> _Moment:
-    match step.operation, now.cfa:
-        case "advance", _:
-            return now._replace(delta=now.delta + step.offset)
-        case "no_effect", _:
-            return now
-        case "negate_ra_state", _:
-            return now._replace(signed=not now.signed)
-        case "def_cfa", _:
-            return now._replace(cfa=register_offset(step.register, step.offset))
-        case "def_cfa_expression", _:
-            return now._replace(cfa=is_expression(step.expression))
-        case "def_cfa_register", Rule(_, offset):
-            return now._replace(cfa=register_offset(step.register, offset))
-        case "def_cfa_offset", Rule(int(register)):
-            return now._replace(cfa=register_offset(register, step.offset))
-        case _:
-            return now._replace(rules=now.rules | {step.register: _register_rule(step, initial)})
-
-
-def evaluate(program: cfi.Program) -> tuple[CfiRow, ...]:
-    """The row table of a program, from its abstract steps: at each address, what the last instruction there left."""
-    now = _Moment(0, None, {}, signed=False)
-    for step in program.initial:
-        now = _after(now, step, {})
-    initial = now.rules
-    remembered: list[_Moment] = []
-    last_at = {0: now}
-    for step in program.steps:
-        if step.operation == "remember_state":
-            remembered.append(now)
-        elif step.operation == "restore_state":
-            now = remembered.pop()._replace(delta=now.delta)
-        else:
-            now = _after(now, step, initial)
-        last_at[now.delta] = now
-    rows: list[CfiRow] = []
-    for delta, moment in sorted(last_at.items()):
-        state = _seen_by_rows(moment, program.machine)
-        if not rows or rows[-1].state != state:
-            rows.append(CfiRow(delta, state))
-    return tuple(rows)
-
-
-def _seen_by_rows(moment: _Moment, machine: cfi.Machine) -> RowState:
-    ra, fp, sp = (moment.rules.get(reg, NoRule.UNSPECIFIED) for reg in (machine.ra, machine.fp, machine.sp))
-    return RowState(moment.cfa, ra, fp, sp, RaSigning.SIGNED if moment.signed else RaSigning.NONE)
+def check_table(table: UnwindTable, told: naive.Fde, arch: Arch) -> None:
+    assert list(problems_of(table, told.rows, told.ra_column, arch)) == []
+    _check_rows(table)
 
 
 # --- Reading ------------------------------------------------------------------------------------------------
@@ -196,13 +134,13 @@ def _check_rows(program: UnwindTable) -> None:
 def test_rows_are_what_the_steps_mean(machine: cfi.Machine, arch: Arch, data: st.DataObject, kind: CfiKind) -> None:
     """DWARF 5, 6.4.3: a row is what the instructions up to its end have made of the row before it."""
     program = data.draw(cfi.programs(machine))
+    told = evaluate(program.section(SECTION_VADDR).assemble(), arch)
     fde = _read(program, arch, kind)
     assert (fde.pc_begin_vaddr, fde.pc_range) == (program.fde.pc_begin, program.fde.size)
     for row_machine in _machines(arch):
         found = row_machine.run(fde.cie, fde.instructions, _location(fde, arch))
-        assert rows_of(found) == evaluate(program)
+        check_table(found, told, arch)
         assert not found.depends_on_location
-        _check_rows(found)
 
 
 def _state_told(row: Row, machine: cfi.Machine) -> RowState:
@@ -257,11 +195,12 @@ def test_rows_are_those_of_pyelftools(machine: cfi.Machine, arch: Arch, data: st
 def test_one_machine_for_many_programs(machine: cfi.Machine, arch: Arch, data: st.DataObject) -> None:
     """One machine for all programs of a file gives the rows of a new one for each, however often it is asked."""
     programs = data.draw(st.lists(cfi.programs(machine, max_steps=10), min_size=2, max_size=5))
+    told = [evaluate(program.section(SECTION_VADDR).assemble(), arch) for program in programs]
     fdes = [_read(program, arch) for program in programs]
     # Twice: what was interpreted once is looked up the second time.
     for shared in _machines(arch) * 2:
-        for program, fde in zip(programs, fdes, strict=True):
-            assert rows_of(shared.run(fde.cie, fde.instructions, _location(fde, arch))) == evaluate(program)
+        for each, fde in zip(told, fdes, strict=True):
+            check_table(shared.run(fde.cie, fde.instructions, _location(fde, arch)), each, arch)
 
 
 @pytest.mark.parametrize(("machine", "arch"), MACHINES)
@@ -275,8 +214,9 @@ def test_rules_of_untracked_registers_change_no_row(machine: cfi.Machine, arch: 
     instructions = program.fde.instructions
     longer = program.fde._replace(instructions=(*instructions[:place], extra, *instructions[place:]))
     fde = _read(program._replace(fde=longer), arch)
+    told = evaluate(program.section(SECTION_VADDR).assemble(), arch)
     for row_machine in _machines(arch):
-        assert rows_of(row_machine.run(fde.cie, fde.instructions)) == evaluate(program)
+        check_table(row_machine.run(fde.cie, fde.instructions), told, arch)
 
 
 # --- What DWARF does not allow, and unwinders agree on ------------------------------------------------------
@@ -305,31 +245,14 @@ def _cie(code: bytes) -> DwarfCie:
 @given(st.lists(_CFA_STEPS, max_size=30))
 def test_an_expression_hides_register_and_offset(steps: list[asm.Instruction]) -> None:
     """After an expression a new offset is kept, and a new register ends the expression with it (libgcc, readelf)."""
-    register, offset, expression, delta = 7, 8, None, 0
-    expected: dict[int, CfaRule] = {0: register_offset(7, 8)}
-    for step in steps:
-        values = [operand.value for operand in step.operands]
-        if step.opcode == d.DW_CFA_def_cfa:
-            (register, offset), expression = values, None
-        elif step.opcode == d.DW_CFA_def_cfa_register:
-            (register,), expression = values, None
-        elif step.opcode == d.DW_CFA_def_cfa_offset:
-            (offset,) = values
-        elif step.opcode == d.DW_CFA_def_cfa_expression:
-            expression = step.tail
-        else:
-            delta += step.opcode & 0x3F
-        expected[delta] = register_offset(register, offset) if expression is None else is_expression(expression)
+    cie = asm.Cie(instructions=(asm.def_cfa(7, 8),))
+    section = asm.EhFrame((asm.Fde(cie, 0x1000, 1 << 16, tuple(steps)),), SECTION_VADDR).assemble()
+    told = evaluate(section, AMD64)
     plain, handed_on, program = (
         machine.run(_cie(_code([asm.def_cfa(7, 8)])), _code(steps)) for machine in _machines(AMD64)
     )
     assert plain == handed_on == program
-    _check_rows(program)
-    changes: list[tuple[int, CfaRule | None]] = []
-    for where, cfa in sorted(expected.items()):
-        if not changes or changes[-1][1] != cfa:
-            changes.append((where, cfa))
-    assert [(row.start_delta, row.state.cfa) for row in rows_of(program)] == changes
+    check_table(program, told, AMD64)
 
 
 # --- Garbage ------------------------------------------------------------------------------------------------

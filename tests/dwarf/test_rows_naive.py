@@ -10,19 +10,15 @@ import pytest
 
 from cfi2sframe import load
 from cfi2sframe.dwarf.programs import read_programs
-from cfi2sframe.dwarf.rules import UNKNOWN_CFA, NoRule, RaSigning
-from cfi2sframe.rules import Rule
 from cfi2sframe.sources import find_cfi
 from tests.support import cfi_asm as asm
 from tests.support import naive
-from tests.support.rules import state_at
+from tests.support.naive_compare import problems_of
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from cfi2sframe.arch import Arch
-    from cfi2sframe.dwarf.rules import CfaRule, RegisterRule, RowState
     from tests.support.oracle.tools import CorpusArch
 
 #: Where a file is, and the fewest FDEs that it must have.
@@ -40,45 +36,6 @@ OF_MACHINE = {
     "/usr/aarch64-linux-gnu/lib/libstdc++.so.6": 3_000,
     "/usr/s390x-linux-gnu/lib/libstdc++.so.6": 3_000,
 }
-SIGNING = {RaSigning.NONE: (0, 2), RaSigning.SIGNED: (1,), RaSigning.SIGNED_WITH_PC: (3,)}
-
-
-def said(rule: CfaRule | RegisterRule | None) -> naive.Rule | None:
-    """Return a rule as the evaluator has it."""
-    if isinstance(rule, NoRule):
-        return {NoRule.UNSPECIFIED: None, NoRule.UNDEFINED: ("undefined",), NoRule.SAME_VALUE: ("same value",)}[rule]
-    if isinstance(rule, Rule):
-        if rule.register is not None:
-            assert (rule.offset, rule.deref) == (0, False)
-            return "register", rule.register
-        return "offset" if rule.deref else "val_offset", rule.offset
-    return None if rule is None else ("expression" if rule.deref else "val_expression", rule.code)
-
-
-def said_of_cfa(rule: CfaRule | None) -> naive.Rule | None:
-    if rule == UNKNOWN_CFA:
-        return ("unknown",)
-    if isinstance(rule, Rule):
-        assert not rule.deref
-        return "sum", rule.register, rule.offset
-    return None if rule is None else ("value", rule.code)
-
-
-def differences(ours: RowState, theirs: naive.Row, column: int, arch: Arch) -> Iterator[str]:
-    if said_of_cfa(ours.cfa) != theirs.cfa:
-        yield f"CFA {ours.cfa}, {theirs.cfa}"
-    for name, register, rule in (("FP", arch.fp_register, ours.fp), ("SP", arch.sp_register, ours.sp)):
-        if said(rule) != theirs.rules.get(register):
-            yield f"{name} {rule}, {theirs.rules.get(register)}"
-    ra = theirs.rules.get(column)
-    if column != arch.ra_register and ra in (None, ("same value",)):
-        ra = ("register", column)
-    if said(ours.ra) != ra:
-        yield f"RA {ours.ra}, {ra}"
-    if arch.ra_may_be_signed:
-        state = theirs.rules.get(naive.RA_SIGN_STATE, ("state", 0))
-        if ours.signing is RaSigning.UNKNOWN or state[0] != "state" or state[1] not in SIGNING[ours.signing]:
-            yield f"signing {ours.signing!r}, {state}"
 
 
 def compare(path: Path) -> tuple[int, int, list[str]]:
@@ -96,12 +53,8 @@ def compare(path: Path) -> tuple[int, int, list[str]]:
         if (cfi.entries.starts[number], cfi.entries.sizes[number]) != (fde.start_vaddr, fde.size):
             problems.append(f"{place}: another range")
         own = [row for row in fde.rows if row.start < max(fde.size, 1)]
-        for row in own:
-            rows += 1
-            state = state_at(table, row.start)
-            problems += [f"{place}+{row.start}: {text}" for text in differences(state, row, fde.ra_column, image.arch)]
-        # A row of ours that begins where none of theirs does would hold at an address that was not compared.
-        problems += [f"{place}+{start}: only here" for start in set(table.starts) - {row.start for row in own}]
+        rows += len(own)
+        problems += [place + text for text in problems_of(table, own, fde.ra_column, image.arch)]
     return fdes, rows, problems + [f"+{offset:#x}: only here" for offset in numbers]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from cfi2sframe.arch import AMD64
 from tests.support import cfi_asm as asm
+from tests.support.audited import assembled
 from tests.support.bounds import run_within_bound
 from tests.support.samples import CODE, FRAME_VADDR, TEXT_VADDR, push_fp
 
@@ -94,6 +95,28 @@ def test_tables(name: str, type_: int, flags: int, link: int, data: bytes, tmp_p
     path.write_bytes(whole)
     run = run_within_bound(path, "-o", tmp_path / "out.sframe", input_size=len(whole))
     assert run.is_answered(0)
+
+
+@pytest.mark.oracle
+def test_an_object_of_many_function_sections(tmp_path: Path) -> None:
+    """What is the same for all relocation sections is looked up once: half a second, where it took half a minute."""
+    function = """.section .text.f{0},"ax",@progbits
+    .globl f{0}
+f{0}: .cfi_startproc
+    sub $8,%rsp
+    .cfi_def_cfa_offset 16
+    call g
+    add $8,%rsp
+    .cfi_def_cfa_offset 8
+    ret
+    .cfi_endproc
+"""
+    padded = '.section .text.two,"ax"\nh1: .cfi_startproc\n ret\n .cfi_endproc\n .p2align 4\n'
+    padded += "h2: .cfi_startproc\n ret\n .cfi_endproc\n"
+    path = assembled("".join(map(function.format, range(16_000))) + padded, tmp_path)
+    run = run_within_bound(path, "-o", tmp_path / "out.sframe", input_size=path.stat().st_size)
+    assert run.status == 0, run.err
+    assert run.seconds < 5
 
 
 def test_code(tmp_path: Path) -> None:

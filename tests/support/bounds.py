@@ -22,6 +22,8 @@ BASE_MEMORY: Final = 300 * MIB
 MEMORY_PER_BYTE: Final = 200
 #: CPU seconds for the start of the program, and for its way out of a job that has been ended.
 MARGIN: Final = 1.0
+#: Bytes of memory of the program itself.
+MEMORY_MARGIN: Final = 32 * MIB
 #: How the program says that a job was ended.
 TOO_COSTLY: Final = "than a file of this size accounts for"
 #: The exit statuses that a file may lead to; 2 is for requests.
@@ -83,6 +85,6 @@ def run_within_bound(
     assert "Traceback" not in run.err, shown
     assert "internal error" not in run.err, shown
     assert run.seconds <= granted + MARGIN, f"{run.seconds:.1f} s, granted are {granted:.1f} s: {shown}"
-    allowed = BASE_MEMORY + MEMORY_PER_BYTE * input_size
+    allowed = BASE_MEMORY + MEMORY_MARGIN + MEMORY_PER_BYTE * input_size
     assert run.memory_size <= allowed, f"{run.memory_size / MIB:.0f} MiB, allowed are {allowed / MIB:.0f}: {shown}"
     return run

@@ -107,7 +107,11 @@ def fdes_of(path: Path) -> Iterator[Fde]:
         assert section is not None
         data, vaddr = bytes(section.data()), int(section["sh_addr"])
         machine, little = elf.header["e_machine"], elf.little_endian
-    is_aarch64 = machine == "EM_AARCH64"
+    yield from fdes_in(data, vaddr, little=little, is_aarch64=machine == "EM_AARCH64")
+
+
+def fdes_in(data: bytes, vaddr: int, *, little: bool, is_aarch64: bool) -> Iterator[Fde]:
+    """Yield the FDEs of a section's bytes."""
     position = 0
     while position + 4 <= len(data):
         start = position
