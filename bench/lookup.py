@@ -28,13 +28,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import capstone
 
-from cfi2sframe import Lookup, Options, convert, decode, load
+from cfi2sframe import Options, convert, decode, load
 from cfi2sframe.errors import Cfi2SFrameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from cfi2sframe.conversion import Conversion
+    from cfi2sframe.sframe.model import Section
 
 HERE: Final = Path(__file__).resolve().parent
 SOURCES: Final = tuple(HERE / name for name in ("lookup.c", "lookup_sframe.c", "lookup_dwarf.c"))
@@ -116,7 +117,7 @@ def build(folder: Path) -> Path:
     return program
 
 
-def return_addresses(conversion: Conversion, lookup: Lookup, wanted: int) -> list[int]:
+def return_addresses(conversion: Conversion, section: Section, wanted: int) -> list[int]:
     """Return the addresses after the calls of functions drawn at random, those that FDE and section have rows for."""
     chance = random.Random(SEED)  # noqa: S311 - no secret
     disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
@@ -128,7 +129,7 @@ def return_addresses(conversion: Conversion, lookup: Lookup, wanted: int) -> lis
         code = conversion.image.bytes_at(fde.pc_begin_vaddr, fde.pc_range) or b""
         for vaddr, size, name, _ in disassembler.disasm_lite(code, fde.pc_begin_vaddr):
             # After its last call, a function may end.
-            if name == "call" and vaddr + size < end_vaddr and row_number(lookup, vaddr + size):
+            if name == "call" and vaddr + size < end_vaddr and row_number(section, vaddr + size):
                 found.append(vaddr + size)
         if len(found) >= wanted:
             break
@@ -136,9 +137,9 @@ def return_addresses(conversion: Conversion, lookup: Lookup, wanted: int) -> lis
     return found[:wanted]
 
 
-def row_number(lookup: Lookup, vaddr: int) -> int:
+def row_number(section: Section, vaddr: int) -> int:
     """Return how many rows a reader walks for an address; 0 if the section has none for it."""
-    found = lookup.find(vaddr)
+    found = section.find(vaddr)
     return 0 if found is None or found.row is None else found.function.rows.index(found.row) + 1
 
 
@@ -149,13 +150,13 @@ def prepare(path: Path, folder: Path, address_count: int) -> Prepared:
     prices = {}
     for name, (_, options) in LAYOUTS.items():
         conversion = convert(load(str(path)), options)
-        lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
-        chosen = chosen or return_addresses(conversion, lookup, address_count)
+        section = decode(conversion.data, conversion.section_vaddr)
+        chosen = chosen or return_addresses(conversion, section, address_count)
         if not chosen:
             raise BenchError("no call is in a function of the section")
         (folder / name).write_bytes(conversion.data)
         sections += [name, hex(conversion.section_vaddr), str(folder / name)]
-        row_count = sum(row_number(lookup, vaddr) for vaddr in chosen)
+        row_count = sum(row_number(section, vaddr) for vaddr in chosen)
         prices[name] = Prices(len(conversion.data), row_count / len(chosen))
     (folder / "addresses").write_bytes(struct.pack(f"<{len(chosen)}Q", *chosen))
     return Prepared(path.resolve(), folder / "addresses", tuple(sections), prices)

@@ -3,8 +3,8 @@
 
 cfi2sframe.convert_file("program", "program.new")      # a copy with the section in it; or in_place=True
 conversion = cfi2sframe.convert("program")              # in memory
-section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
-where = cfi2sframe.Lookup(section).find(pc)             # None, or where CFA, RA and FP are
+section = cfi2sframe.Section.from_file("program.new")   # iterates over functions, which iterate over rows
+where = section.find(pc)                                # None, or where CFA, RA and FP are
 where.cfa, where.ra, where.fp                           # rsp+16, c-8, c-16
 print(cfi2sframe.trace.trace_process(pid))              # stacks, walked by such rows
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from cfi2sframe.errors import Cfi2SFrameError
     from cfi2sframe.jobs.single import convert_file
     from cfi2sframe.report.coverage import account
-    from cfi2sframe.sframe.decode import DecodedSection
-    from cfi2sframe.sframe.lookup import Found, Lookup
+    from cfi2sframe.sframe.model import Found, Section
     from cfi2sframe.verification import Verification
 
 __version__ = "0.1.0"
@@ -35,11 +34,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Cfi2SFrameError",
     "Conversion",
-    "DecodedSection",
     "ElfImage",
     "Found",
-    "Lookup",
     "Options",
+    "Section",
     "Verification",
     "__version__",
     "account",
@@ -58,11 +56,10 @@ __all__ = [
 _HOMES = {
     "Cfi2SFrameError": "errors",
     "Conversion": "conversion",
-    "DecodedSection": "sframe.decode",
     "ElfImage": "elf.image",
-    "Found": "sframe.lookup",
-    "Lookup": "sframe.lookup",
+    "Found": "sframe.model",
     "Options": "conversion",
+    "Section": "sframe.model",
     "Verification": "verification",
     "account": "report.coverage",
     "convert": "api",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library: convert a loaded file, decode a section, verify one. `elf.load` loads files.
+"""The library: convert a loaded file, read a section, verify one. `elf.load` loads files.
 
 Addresses are virtual addresses of the file; sizes count bytes. Everything raised on purpose is a `Cfi2SFrameError`.
 """
@@ -28,8 +28,7 @@ from cfi2sframe.errors import ChangedError, InputError, RequestError, UnfitError
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
-from cfi2sframe.sframe.decode import DecodedSection, decode_header, decode_section
-from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.read import read_header, read_section
 from cfi2sframe.sources import find_cfi
 from cfi2sframe.verification import Truth, Verification, verify_section
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import Cfi, CfiEntries
     from cfi2sframe.sframe.dump import ByteCounters
+    from cfi2sframe.sframe.model import Section
     from cfi2sframe.verification.readers import Verdict
 
 
@@ -60,12 +60,15 @@ def _image(source: ElfImage | str | PathLike[str]) -> ElfImage:
     return source if isinstance(source, ElfImage) else load(source)
 
 
-def decode(data: bytes, section_vaddr: int = 0) -> DecodedSection:
-    """Decode the raw bytes of a section at `section_vaddr`. Raises `SFrameError` when they are damaged."""
-    return decode_section(data, section_vaddr)
+def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
+    """Read the raw bytes of a section at `section_vaddr`. Raises `SFrameError` when they are damaged.
+
+    `is_object`: they are those of an object, with relocations applied.
+    """
+    return read_section(data, section_vaddr, is_object=is_object)
 
 
-def decode_existing(image: ElfImage | str | PathLike[str]) -> DecodedSection:
+def decode_existing(image: ElfImage | str | PathLike[str]) -> Section:
     """Decode the SFrame section of a file, which is loaded if it is a path; in an object, with its relocations applied.
 
     An object's function starts are addresses in the image's layout (see `ElfImage.place`). Raises `InputError` when
@@ -76,18 +79,18 @@ def decode_existing(image: ElfImage | str | PathLike[str]) -> DecodedSection:
         return _decode_existing(image)
 
 
-def _decode_existing(image: ElfImage) -> DecodedSection:
+def _decode_existing(image: ElfImage) -> Section:
     section, segment = image.sframe_section, image.sframe_segment
     if section is not None and section.size:
-        return decode_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
+        return read_section(relocated_bytes(image, section), section.vaddr, is_object=image.is_relocatable)
     if segment is not None:
         data = image.bytes_at(segment.vaddr, segment.file_size)
         if data is not None:
-            return decode_section(data, segment.vaddr)
+            return read_section(data, segment.vaddr)
     raise UnfitError("no .sframe section")
 
 
-def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection:
+def decode_made(image: ElfImage, options: Options = Options()) -> Section:
     """Decode the section that `convert` makes with these options, to be verified or judged. Raises as `convert` does.
 
     In an object each function has its address in the image's layout.
@@ -95,7 +98,7 @@ def decode_made(image: ElfImage, options: Options = Options()) -> DecodedSection
     return _decode_made(convert(image, options))
 
 
-def _decode_made(conversion: Conversion) -> DecodedSection:
+def _decode_made(conversion: Conversion) -> Section:
     """Decode a conversion's section; it raises `InputError` where there is none."""
     if not conversion.data:
         version = conversion.target.version
@@ -104,12 +107,12 @@ def _decode_made(conversion: Conversion) -> DecodedSection:
     if conversion.image.is_relocatable:
         # A raw section has every text section at 0; to be compared, functions need distinct addresses.
         conversion = place_again(conversion, 0)
-    return decode_section(conversion.data, conversion.section_vaddr)
+    return read_section(conversion.data, conversion.section_vaddr)
 
 
 def verify(
     subject: ElfImage | Conversion | str | PathLike[str],
-    section: DecodedSection | None = None,
+    section: Section | None = None,
     options: Options = Options(),
 ) -> Verification:
     """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
@@ -129,11 +132,10 @@ def verify(
         return _verify(image, _decode_existing(image) if section is None else section, options)
 
 
-def _verify(image: ElfImage, section: DecodedSection, options: Options) -> Verification:
-    header = section.header
+def _verify(image: ElfImage, section: Section, options: Options) -> Verification:
     # No field holds the number of the errata: 1 introduced PC-relative starts, 2 rows without data words.
-    errata = (2 if _has_outermost_rows(section) else 1) if header.start_is_pcrel else 0
-    target = Target(image.arch, header.version, errata)
+    errata = (2 if _has_outermost_rows(section) else 1) if section.start_is_pcrel else 0
+    target = Target(image.arch, section.version, errata)
     check_target(target)
     if options.source is not None:
         return _compare(image, read_cfi(image, options.source), section, target)
@@ -144,13 +146,12 @@ def _verify(image: ElfImage, section: DecodedSection, options: Options) -> Verif
     return found or _compare(image, read_cfi(image, None), section, target)
 
 
-def _compare_with_code(image: ElfImage, cfi: Cfi, section: DecodedSection, target: Target) -> Verification | None:
+def _compare_with_code(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification | None:
     """Compare also the functions that the section may have from instructions; None where no rows follow from these."""
     from cfi2sframe.uncovered import with_derived
 
-    lookup = Lookup(section)
     try:
-        cfi = with_derived(image, cfi, lambda vaddr: lookup.find(vaddr) is not None)
+        cfi = with_derived(image, cfi, lambda vaddr: section.holder_of(vaddr) is not None)
     except ChangedError:
         raise
     except InputError:
@@ -159,7 +160,7 @@ def _compare_with_code(image: ElfImage, cfi: Cfi, section: DecodedSection, targe
     return _compare(image, cfi, section, target) if cfi.derived_numbers else None
 
 
-def _compare(image: ElfImage, cfi: Cfi, section: DecodedSection, target: Target) -> Verification:
+def _compare(image: ElfImage, cfi: Cfi, section: Section, target: Target) -> Verification:
     outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, target.version)
     # The section may be that of a producer which describes no function in part.
@@ -193,12 +194,12 @@ def _truth(
     return Truth(entries, outcomes.skipped, holes, may_lack_parts, code_map.stubs, code_map.padding)
 
 
-def _has_outermost_rows(section: DecodedSection) -> bool:
-    row_lists, _ = distinct(body.row_list for body in section.bodies)
-    return any(state.cfa is None for row_list in row_lists for state in row_list.states)
+def _has_outermost_rows(section: Section) -> bool:
+    bodies, _ = distinct(section.bodies)
+    return any(state.cfa is None for body in bodies for state in body.states)
 
 
-def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> DecodedSection:
+def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options: Options = Options()) -> Section:
     """Decode a raw section that was made for an image with these options, to be verified against it.
 
     `section_vaddr` None is the address that `convert` assumes. The raw section of an object has every text section at
@@ -208,10 +209,10 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
     """
     if section_vaddr is None:
         section_vaddr = default_section_vaddr(image)
-    decoded = decode_section(data, section_vaddr)
+    decoded = read_section(data, section_vaddr)
     if not image.is_relocatable:
         return decoded
-    options = options._replace(version=decode_header(data).version)
+    options = options._replace(version=read_header(data).version)
     places: dict[tuple[int, int], list[int]] = {}
     # No field holds the number of the errata, and functions are cut where rows without data words may not be used.
     for errata in (2, 1) if options.version == 2 else (2,):
@@ -229,14 +230,14 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
     padding = conversion.code_map.padding
     padding_starts = dict(zip(padding.ends, padding.starts, strict=True))
     places: dict[tuple[int, int], list[int]] = {}
-    for function in conversion.section.functions:
-        start, end = function.start_vaddr, function.start_vaddr + function.size
+    for function in conversion.section:
+        start, end = function.start_vaddr, function.end_vaddr
         for possible_end in {end, padding_starts.get(end, end)}:
             places.setdefault((conversion.image.place(start).offset, possible_end - start), []).append(start)
     return places
 
 
-def judge(image: ElfImage, section: DecodedSection, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
+def judge(image: ElfImage, section: Section, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what a reader would do with a section for an image: a verdict for each of its editions, the oldest first.
 
     `reader` is kernel, glibc, libsframe or gnu-ld. `is_in_file`: the section is the one that the file has, so that the

@@ -11,7 +11,7 @@ would cost more than the stage. Identity implies equality; that equal objects ar
 | `RowState`, tuples of them | `dwarf.rules.Rows` | a file |
 | `FrameState`, tuples of them | `lower.Lowering` | a conversion |
 | `FunctionBody` | `lower.Lowering`, one for each distinct program | a conversion |
-| `RowList` | `sframe.decode`, one for each distinct list of bytes | a section |
+| `FunctionBody` of a section that was read | `sframe.read`, one for each distinct one | a section |
 
 Interning less would cost time but change no result: nothing may depend on two equal objects being two. A test holds
 every row of this table.

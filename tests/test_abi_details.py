@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import pytest
 
-from cfi2sframe import Lookup, Options, convert, decode_existing, load
+from cfi2sframe import Options, convert, decode_existing, load
 from cfi2sframe.api import verify
 from cfi2sframe.cli import main
 from cfi2sframe.reasons import SkipReason
@@ -179,14 +179,14 @@ def test_relocations_of_objects(
     image = load(str(linked))
     (function,) = decode_existing(image).functions
     assert (function.start_vaddr, function.size) == (0x10008, 8)
-    lookup = Lookup(decode_existing(image))
+    lookup = decode_existing(image)
     offsets = []
     for pc in (0x10008, 0x1000C):
         found = lookup.find(pc)
         assert found is not None
         assert found.row is not None
-        assert found.row.row.state.cfa is not None
-        offsets.append(found.row.row.state.cfa.offset)
+        assert found.row.state.cfa is not None
+        offsets.append(found.row.state.cfa.offset)
     assert offsets == [numbers["entry"], numbers["offset"]]
     assert verify(image, decode_existing(image)).is_clean
 

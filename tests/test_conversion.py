@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -18,17 +18,20 @@ from cfi2sframe.api import convert, verify
 from cfi2sframe.arch import AMD64, ARCHES, S390X, Arch
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.reasons import SkipReason
-from cfi2sframe.sframe.decode import DecodedSection, decode_section
+from cfi2sframe.sframe.read import read_section, stored_of
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, Code, cie_of, linked, linked_file, object_file, push_fp
 from tests.support.sums import check_sums, convert_checked
+
+if TYPE_CHECKING:
+    from cfi2sframe.sframe.model import Section
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = ROOT / "testdata" / "golden"
 
 
-def decoded(conversion: Conversion) -> DecodedSection:
-    return decode_section(conversion.data, conversion.section_vaddr)
+def decoded(conversion: Conversion) -> Section:
+    return read_section(conversion.data, conversion.section_vaddr)
 
 
 def places(conversion: Conversion) -> list[tuple[int, int]]:
@@ -49,10 +52,10 @@ def test_every_version_of_every_abi(arch: Arch) -> None:
     for version in range(arch.first_version, 4):
         for errata in (0, 1, 2) if version == 2 else (2,):
             conversion = convert_checked(image, Options(version, errata))
-            header = decoded(conversion).header
+            header = stored_of(decoded(conversion)).header
             assert (header.version, header.byte_order, header.abi_id) == (version, arch.byte_order, arch.abi_id)
             assert header.start_is_pcrel == (version == 3 or (version == 2 and errata > 0))
-            assert header.is_sorted
+            assert decoded(conversion).is_sorted
             assert places(conversion) == [(0, 32)]
             assert verify(image, decoded(conversion)).is_clean
 
@@ -139,7 +142,7 @@ def test_objects_keep_the_order_of_the_source() -> None:
     section = decoded(conversion)
     assert conversion.section_vaddr == 0
     assert [f.start_vaddr for f in section.functions] == [0x20, 0, 0]
-    assert not section.header.is_sorted
+    assert not section.is_sorted
     assert verify(convert(image)).is_clean
 
 
@@ -148,9 +151,7 @@ def test_overlaps_are_cut() -> None:
     image = linked(AMD64, outer, leaf(0x10, 0x10, asm.def_cfa_offset(32)))
     conversion = convert_checked(image, Options(level=1))
     assert places(conversion) == [(0, 0x10), (0x10, 0x10), (0x20, 0x20)]
-    rows = [
-        [(row.row.start_delta, row.words[0]) for row in function.rows] for function in decoded(conversion).functions
-    ]
+    rows = [[(row.start_delta, row.cfa and row.cfa.offset) for row in function] for function in decoded(conversion)]
     assert rows == [[(0, 8), (4, 16)], [(0, 32)], [(0, 16), (0x10, 24)]]
     assert check_sums(conversion).functions.overlapping == 1
     assert verify(convert(image)).is_clean
@@ -178,7 +179,7 @@ def test_set_loc_is_interpreted_for_each_function() -> None:
 
     conversion = convert_checked(linked(AMD64, stepping(0), stepping(4)), Options(level=1))
     functions = decoded(conversion).functions
-    assert [[row.row.start_delta for row in f.rows] for f in functions] == [[0], [0, 4]]
+    assert [[row.start_delta for row in f.rows] for f in functions] == [[0], [0, 4]]
     # The first function is cut where the second starts.
     assert places(conversion) == [(0, 4), (4, 0x20)]
 

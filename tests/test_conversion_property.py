@@ -14,9 +14,8 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch, arch_of_abi
 from cfi2sframe.dwarf.rules import UnwindTable
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.lower import Hole, InParts, Lowering, Part, Skip
-from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection, decode_section
-from cfi2sframe.sframe.lookup import Lookup
-from cfi2sframe.sframe.model import FunctionBody
+from cfi2sframe.sframe.model import Function, FunctionBody, Section
+from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm
 from tests.support import cfi_strategies as cfi
 from tests.support.evaluation import dwarf_values, sframe_values
@@ -82,7 +81,7 @@ def test_conversions_verify(drawn: Drawn) -> None:
     """For any CFI, the section has its rules or leaves the function out with a reason."""
     conversion = convert_checked(drawn.image, drawn.options)
     if conversion.data:
-        result = verify(drawn.image, decode_section(conversion.data, conversion.section_vaddr), drawn.options)
+        result = verify(drawn.image, read_section(conversion.data, conversion.section_vaddr), drawn.options)
         assert result.differences == ()
         assert result.left_out_count >= len(conversion.left_out)
 
@@ -102,7 +101,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
     conversion = convert_checked(drawn.image, drawn.options)
     if not conversion.data:
         return
-    lookup = Lookup(decode_section(conversion.data, conversion.section_vaddr))
+    lookup = read_section(conversion.data, conversion.section_vaddr)
     # Joined functions name only the FDE that they begin in.
     described = convert(drawn.image, drawn.options._replace(level=1)).function_entries
     for number, start, end in conversion.code_map.pieces.records:
@@ -118,7 +117,7 @@ def test_rows_give_the_values_that_dwarf_gives(drawn: Drawn) -> None:
             if found is not None:
                 assert found.row is not None
                 truth = [row.state for row in rows if row.start_delta <= pc - begin][-1]
-                assert sframe_values(found.row.row.state, drawn.arch) == dwarf_values(truth, drawn.arch)
+                assert sframe_values(found.row.state, drawn.arch) == dwarf_values(truth, drawn.arch)
 
 
 def is_in_hole(conversion: Conversion, number: int, delta: int) -> bool:
@@ -154,17 +153,17 @@ def test_parts_are_all_that_can_be_said(drawn: Drawn) -> None:
 # Damage
 
 
-def meaning(decoded: DecodedSection) -> list[tuple[object, ...]]:
+def meaning(decoded: Section) -> list[tuple[object, ...]]:
     """Return the rules of a section in one form, however they are stored."""
-    arch = arch_of_abi(decoded.header.abi_id)
+    arch = arch_of_abi(decoded.abi_id)
     assert arch is not None
     return sorted(function_meaning(f, decoded, arch) for f in decoded.functions)
 
 
-def function_meaning(function: DecodedFunction, decoded: DecodedSection, arch: Arch) -> tuple[object, ...]:
+def function_meaning(function: Function, decoded: Section, arch: Arch) -> tuple[object, ...]:
     rows: list[tuple[int, str]] = []
     is_signed = False
-    for start, state in (row.row for row in function.rows):
+    for start, state in function:
         is_signed |= state.mangled_ra and state.cfa is not None
         # Values, since a rule may count from the CFA or from a register.
         text = repr(sframe_values(state, arch))
@@ -174,25 +173,25 @@ def function_meaning(function: DecodedFunction, decoded: DecodedSection, arch: A
         function.start_vaddr,
         function.size,
         # Version 1 repeats no block: with one row, both PC types have the same at every address.
-        function.is_pcmask and (decoded.header.version > 1 or len(rows) > 1),
-        function.repeat_size,
-        function.is_signal_frame,
-        function.uses_b_key and is_signed,
+        function.body.is_pcmask and (decoded.version > 1 or len(rows) > 1),
+        max(function.body.repeat_size, 0),
+        function.body.is_signal_frame,
+        function.body.uses_b_key and is_signed,
         tuple(rows),
         # Not rules, but how readers find them: verification looks at these too.
-        [row.row.start_delta for row in function.rows] != sorted({row.row.start_delta for row in function.rows}),
+        [row.start_delta for row in function.rows] != sorted({row.start_delta for row in function.rows}),
     )
 
 
 def judged(drawn: Drawn, conversion: Conversion, data: bytes) -> str:
     """Say what becomes of a changed section: refused, the same in meaning, found to be wrong, or unseen."""
     try:
-        decoded = decode_section(data, conversion.section_vaddr)
+        decoded = read_section(data, conversion.section_vaddr)
     except SFrameError:
         return "refused"
     if not verify(drawn.image, decoded, drawn.options).is_clean:
         return "found"
-    original = decode_section(conversion.data, conversion.section_vaddr)
+    original = read_section(conversion.data, conversion.section_vaddr)
     return "the same" if meaning(decoded) == meaning(original) else "unseen"
 
 

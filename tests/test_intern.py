@@ -14,8 +14,8 @@ from cfi2sframe.arch import AMD64
 from cfi2sframe.conversion import Conversion, Options, convert_image
 from cfi2sframe.dwarf.instructions import CUTTER
 from cfi2sframe.intern import IdentityMap
-from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.model import FunctionBody
+from cfi2sframe.sframe.read import read_section, stored_of
 from tests.support import cfi_asm as asm
 from tests.support.samples import TEXT_VADDR, cie_of, linked
 
@@ -94,12 +94,10 @@ def check_contract(conversion: Conversion) -> None:
         assert is_one_each(objects), name
     outcomes, numbers = conversion.outcomes.results, conversion.cfi.entries.program_numbers
     assert is_one_each_of(zip(numbers, outcomes, strict=True))
-    functions = decode_section(conversion.data, conversion.section_vaddr).functions
-    keys = [
-        (function.fre_offset, function.fre_type, function.is_flexible, len(function.rows)) for function in functions
-    ]
-    assert is_one_each_of((key, function.row_list) for key, function in zip(keys, functions, strict=True))
-    assert len(set(keys)) < len(keys)
+    section = read_section(conversion.data, conversion.section_vaddr)
+    records = stored_of(section).records
+    assert is_one_each_of(zip(records, section.bodies, strict=True))
+    assert len(set(records)) < len(records)
 
 
 def _functions() -> tuple[asm.Entry, ...]:

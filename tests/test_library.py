@@ -16,8 +16,8 @@ import cfi2sframe
 from cfi2sframe import errors, jobs, trace
 from cfi2sframe.arch import AMD64
 from cfi2sframe.emit import emit, remove
-from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.model import FrameState, Rule
+from cfi2sframe.sframe.read import read_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file
@@ -25,7 +25,7 @@ from tests.support.samples import TEXT_VADDR, cie_of, linked_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cfi2sframe.sframe.lookup import Found
+    from cfi2sframe.sframe.model import Found
 
 PACKAGES: Final = [cfi2sframe, jobs, trace]
 #: push %rbp; mov %rsp, %rbp; ...; leave; ret.
@@ -52,9 +52,9 @@ def installed(tmp_path: Path) -> Path:
     return path
 
 
-def lookup_of(program: Path) -> cfi2sframe.Lookup:
+def lookup_of(program: Path) -> cfi2sframe.Section:
     conversion = cfi2sframe.convert(program)
-    return cfi2sframe.Lookup(cfi2sframe.decode(conversion.data, conversion.section_vaddr))
+    return cfi2sframe.decode(conversion.data, conversion.section_vaddr)
 
 
 # Names
@@ -102,7 +102,7 @@ def test_registers_have_names(program: Path) -> None:
 
 def found(function: RawFunction, version: int = 3) -> Found:
     raw = RawSection((function,), version)
-    where = cfi2sframe.Lookup(decode_section(raw.assemble(), raw.vaddr)).find(0x20000)
+    where = read_section(raw.assemble(), raw.vaddr).find(0x20000)
     assert where is not None
     return where
 
@@ -140,12 +140,11 @@ def test_everything_prints_in_a_line() -> None:
     image = cfi2sframe.load("/bin/ls")
     conversion = cfi2sframe.convert(image)
     section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
-    lookup = cfi2sframe.Lookup(section)
     emitted = emit(conversion)
     printed: list[object] = [
         *(image, image.arch, conversion, conversion.section, conversion.section.functions[0].body),
-        *(section, section.functions[0], section.functions[0].rows[0], section.functions[0].row_list, lookup),
-        *(lookup.find(lookup.starts[0]), cfi2sframe.verify(conversion), emitted),
+        *(section, section.functions[0], section.functions[0].rows[0], section.arch),
+        *(section.find(section.starts[0]), cfi2sframe.verify(conversion), emitted),
     ]
     texts = [repr(each) for each in printed]
     assert [text for text in texts if len(text) > 200 or "\n" in text] == []
@@ -164,7 +163,7 @@ def test_a_conversion_says_what_it_leaves_out(program: Path) -> None:
 
 def test_differences_print_as_verify_prints_them(program: Path) -> None:
     raw = RawSection((RawFunction(TEXT_VADDR),), vaddr=0x600000)
-    verification = cfi2sframe.verify(program, decode_section(raw.assemble(), raw.vaddr))
+    verification = cfi2sframe.verify(program, read_section(raw.assemble(), raw.vaddr))
     assert not verification.is_clean
     assert repr(verification.differences[0]).startswith(f"0x{verification.differences[0].vaddr:x}: ")
     assert repr(verification).startswith("<Verification: ")
@@ -194,7 +193,7 @@ def test_a_file_in_place(installed: Path) -> None:
         cfi2sframe.convert_file(installed, in_place=True, options=version_2)
     assert installed.stat().st_mtime_ns == written.st_mtime_ns
     assert cfi2sframe.convert_file(installed, in_place=True, options=version_2, replace=True).status == "converted"
-    assert cfi2sframe.decode_existing(installed).header.version == 2
+    assert cfi2sframe.decode_existing(installed).version == 2
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe import Lookup, Options, convert, decode, decode_raw, load, verify
+from cfi2sframe import Options, convert, decode, decode_raw, load, verify
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.padding import Padding, find_padding, is_fill
 from cfi2sframe.report.coverage import account
@@ -127,7 +127,7 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
     conversion = convert(image, Options(level=1))
     assert [f.size for f in conversion.section.functions] == [SIZE + 16, SIZE]
     assert [f.body for f in conversion.section.functions] == list(conversion.outcomes.results)
-    lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
+    lookup = decode(conversion.data, conversion.section_vaddr)
     last = lookup.find(TEXT_VADDR + SIZE - 1)
     assert last is not None
     assert last.row is not None

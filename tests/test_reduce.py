@@ -13,10 +13,10 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.expression import Expression, Shapes
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from cfi2sframe.lower import InParts, Lowering, Skip, Target
-from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameState, Function, Rule, Section
+from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.row_difference import row_difference
 from tests.support import cfi_asm as asm
 from tests.support.bodies import with_functions
@@ -103,8 +103,8 @@ def lowered(drawn: Drawn) -> FrameState | Skip:
     if isinstance(body, Skip):
         return body
     section = with_functions(Section(target.version, target.arch.abi_id), (Function(0x1000, 16, body),))
-    (row,) = decode_section(encode_section(plan_section(section, target.arch, 0x2000)), 0x2000).functions[0].rows
-    return row.row.state
+    (row,) = read_section(encode_section(plan_section(section, target.arch, 0x2000)), 0x2000).functions[0].rows
+    return row.state
 
 
 @given(rows())

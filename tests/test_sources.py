@@ -23,8 +23,7 @@ from cfi2sframe.jobs.policy import refusal_of, warnings_of
 from cfi2sframe.reasons import DropReason, SkipReason, UnreadSource
 from cfi2sframe.render.coverage_json import coverage_data
 from cfi2sframe.render.coverage_text import coverage_lines
-from cfi2sframe.sframe.decode import decode_section
-from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import verify_section
 from tests.support import cfi_asm as asm
 from tests.support.needs import need
@@ -65,13 +64,13 @@ def both(arch: Arch, eh_frame: tuple[asm.Fde, ...], *sections: asm.Section, size
 def held(image: ElfImage) -> dict[int, int]:
     """Return the offset of the CFA from SP at each address of the code that has a row, as a reader finds it."""
     conversion = convert(image)
-    lookup = Lookup(decode_section(conversion.data, conversion.section_vaddr))
+    lookup = read_section(conversion.data, conversion.section_vaddr)
     padding = {vaddr for start, end in conversion.code_map.padding.ranges for vaddr in range(start, end)}
     found = {}
     for delta in range(CODE_SIZE):
         at = None if TEXT_VADDR + delta in padding else lookup.find(TEXT_VADDR + delta)
-        if at is not None and at.row is not None and at.row.row.state.cfa is not None:
-            found[delta] = at.row.row.state.cfa.offset
+        if at is not None and at.row is not None and at.row.state.cfa is not None:
+            found[delta] = at.row.state.cfa.offset
     return found
 
 

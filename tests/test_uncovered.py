@@ -26,7 +26,6 @@ from cfi2sframe.reasons import SkipReason, UnreadSource
 from cfi2sframe.render.coverage_json import coverage_data
 from cfi2sframe.render.coverage_text import coverage_lines
 from cfi2sframe.report.from_code import FromCode, StretchCounts
-from cfi2sframe.sframe.lookup import Lookup
 from tests.support import cfi_asm as asm
 from tests.support.derived import derived, give
 from tests.support.samples import CODE, FRAME_VADDR, SHF_ALLOC, TEXT_VADDR, cie_of
@@ -71,7 +70,7 @@ def at(letter: int) -> int:
 
 def pushed_at(image: ElfImage, options: Options) -> dict[int, int | None]:
     """Return, for each letter of the code, the bytes that its row says were pushed; None: no row."""
-    lookup = Lookup(decode_made(image, options))
+    lookup = decode_made(image, options)
     entry = {"AMD64": 8, "s390x": 160}.get(image.arch.name, 0)
     result: dict[int, int | None] = {}
     for letter in range((image.code_ranges[0].end_vaddr - TEXT_VADDR) // 16):

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from cfi2sframe.elf.contents import FileData
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedSection
     from cfi2sframe.sframe.dump import ByteCounters
+    from cfi2sframe.sframe.model import Section
 
 
 #: Enough of a file (bytes) to tell what it is.
@@ -55,7 +55,7 @@ class _Section(NamedTuple):
     """A section to print, and the image of the file that it is in; None for the raw bytes of a section."""
 
     name: str
-    section: DecodedSection
+    section: Section
     image: ElfImage | None
 
     def show_address(self, vaddr: int) -> int:
@@ -182,9 +182,9 @@ def _open(item: Source) -> Iterator[FileData]:
 def _sections(item: Source, data: FileData, section_vaddr: int | None) -> Iterator[_Section | Unusable]:
     """Yield the sections of a source, or why there is none; a file without one is named only if the user named it."""
     if starts_section(bytes(data[:2])):
-        from cfi2sframe.sframe.decode import decode_section
+        from cfi2sframe.api import decode
 
-        yield _Section(item.name, decode_section(bytes(data), section_vaddr or 0), None)
+        yield _Section(item.name, decode(bytes(data), section_vaddr or 0), None)
         return
     for image in images_of(item, data):
         result = image if isinstance(image, Unusable) else _section_in(image)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import Section
     from cfi2sframe.verification.readers import Verdict
 
 
@@ -91,7 +91,7 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
     )
 
 
-def _section(image: ElfImage, request: CheckRequest) -> DecodedSection:
+def _section(image: ElfImage, request: CheckRequest) -> Section:
     from cfi2sframe import api
 
     if request.is_conversion:

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A decoded section as text, in the form of the newest `readelf --sframe`, or as JSON."""
+"""A section that was read as text, in the form of the newest `readelf --sframe`, or as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi2sframe.rules import rule_text
 from cfi2sframe.sframe import constants as s
+from cfi2sframe.sframe.read import stored_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cfi2sframe.arch import Arch
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
-    from cfi2sframe.sframe.model import FrameState, Rule
+    from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
+    from cfi2sframe.sframe.read import Record, Stored, Words
 
 _FLAG_NAMES = (
     (s.SFRAME_F_FDE_SORTED, "SFRAME_F_FDE_SORTED"),
@@ -29,13 +31,13 @@ def _same_address(vaddr: int) -> int:
 
 
 def dump_text(
-    decoded: DecodedSection, name: str = ".sframe", show_address: Callable[[int], int] = _same_address
+    section: Section, name: str = ".sframe", show_address: Callable[[int], int] = _same_address
 ) -> Iterator[str]:
     """Yield the lines of the dump; `name` is the section's.
 
     `show_address` maps a virtual address to the number shown (in objects: the offset in its section).
     """
-    header = decoded.header
+    header = stored_of(section).header
     yield f"Contents of the SFrame section {name}:"
     yield "  Header :"
     yield ""
@@ -52,9 +54,9 @@ def dump_text(
     yield f"    Num FREs: {header.fre_count}"
     yield ""
     yield "  Function Index :"
-    for function in decoded.functions:
+    for index, function in enumerate(section):
         yield ""
-        yield from _function_lines(function, decoded, show_address)
+        yield from _function_lines(index, function, section, show_address)
     yield ""
 
 
@@ -67,45 +69,40 @@ def _flag_names(flags: int) -> list[str]:
 
 
 def _function_lines(
-    function: DecodedFunction, decoded: DecodedSection, show_address: Callable[[int], int]
+    index: int, function: Function, section: Section, show_address: Callable[[int], int]
 ) -> Iterator[str]:
-    start = show_address(function.start_vaddr)
-    attributes = ("S" if function.is_signal_frame else "") + ("F" if function.is_flexible else "")
-    line = f"    func idx [{function.index}]: pc = 0x{start:x}, size = {function.size} bytes"
+    start, body = show_address(function.start_vaddr), function.body
+    attributes = ("S" if body.is_signal_frame else "") + ("F" if body.is_flexible else "")
+    line = f"    func idx [{index}]: pc = 0x{start:x}, size = {function.size} bytes"
     if attributes:
         line += f', attr = "{attributes}"'
-    if function.uses_b_key:
+    if body.uses_b_key:
         line += ", pauth = B key"
     yield line
-    yield f"    {'STARTPC[m]' if function.is_pcmask else 'STARTPC':<16}{'CFA':<10}{'FP':<10}RA           "
-    for row in function.rows:
-        pc = row.row.start_delta + (0 if function.is_pcmask else start)
-        if row.row.state.cfa is None:
+    yield f"    {'STARTPC[m]' if body.is_pcmask else 'STARTPC':<16}{'CFA':<10}{'FP':<10}RA           "
+    for row in function:
+        pc = row.start_delta + (0 if body.is_pcmask else start)
+        if row.cfa is None:
             yield f"    {pc:016x}  RA undefined"
             continue
-        cfa, fp, ra = row_texts(row, decoded)
+        cfa, fp, ra = row_texts(row.state, section)
         yield f"    {pc:016x}  {cfa:<9} {fp:<9} {ra:<13}"
 
 
-def row_texts(row: DecodedRow, decoded: DecodedSection) -> tuple[str, str, str]:
+def row_texts(state: FrameState, section: Section) -> tuple[str, str, str]:
     """Return CFA, FP and RA of a row as `readelf` prints them: `u` is unchanged, `f` is at the ABI's fixed offset."""
-    state, arch = row.row.state, decoded.arch
-    cfa = _rule_text(state.cfa, arch)
-    fp = _saved_text(state.fp, decoded)
-    if state.ra is None:
-        ra = "u"
-    elif decoded.header.fixed_ra_offset and state.ra == (None, decoded.header.fixed_ra_offset, True):
+    cfa, fp, ra = _rule_text(state.cfa, section.arch), _saved_text(state.fp, section), _saved_text(state.ra, section)
+    fixed = stored_of(section).header.fixed_ra_offset
+    if fixed and state.ra == (None, fixed, True):
         ra = "f"
-    else:
-        ra = _saved_text(state.ra, decoded)
     return cfa, fp, ra + ("[s]" if state.mangled_ra else "")
 
 
-def _saved_text(rule: Rule | None, decoded: DecodedSection) -> str:
-    if rule is not None and rule.register is not None and decoded.header.version < s.SFRAME_VERSION_3:
+def _saved_text(rule: Rule | None, section: Section) -> str:
+    if rule is not None and rule.register is not None and section.version < s.SFRAME_VERSION_3:
         # s390x stores the register's number and nothing else.
         return f"r{rule.register}"
-    return _rule_text(rule, decoded.arch)
+    return _rule_text(rule, section.arch)
 
 
 def _rule_text(rule: Rule | None, arch: Arch) -> str:
@@ -126,7 +123,7 @@ class ByteCounters(NamedTuple):
 
 
 def dump_data(
-    decoded: DecodedSection,
+    section: Section,
     show_address: Callable[[int], int] = _same_address,
     counts: ByteCounters | None = None,
 ) -> dict[str, Any]:
@@ -134,17 +131,25 @@ def dump_data(
 
     `counts` tells padding from code, and code with CFI from code without; None: that is not known.
     """
+    stored = stored_of(section)
     return {
-        **_header_data(decoded),
+        **_header_data(section),
         "functions": [
-            {**_function_data(f, show_address, counts), "rows": [_row_data(row, decoded.arch) for row in f.rows]}
-            for f in decoded.functions
+            {
+                **_function_data(function, record, show_address, counts),
+                "rows": [_row_data(row, words, section.arch) for row, words in _rows(function, record, stored)],
+            }
+            for function, record in zip(section, stored.records, strict=True)
         ],
     }
 
 
+def _rows(function: Function, record: Record, stored: Stored) -> Iterator[tuple[FrameRow, Words]]:
+    return zip(function, stored.words_of(record), strict=True)
+
+
 def dump_json(
-    decoded: DecodedSection,
+    section: Section,
     show_address: Callable[[int], int] = _same_address,
     counts: ByteCounters | None = None,
 ) -> Iterator[str]:
@@ -152,21 +157,21 @@ def dump_json(
 
     Functions may share rows, and most rows differ in their starts only, so the rest of a row is formatted once.
     """
-    known: dict[tuple[FrameState, int, tuple[int, ...]], str] = {}
+    known: dict[tuple[FrameState, Words], str] = {}
+    stored, arch = stored_of(section), section.arch
 
-    def row_text(row: DecodedRow) -> tuple[str]:
-        key = (row.row.state, row.word_size, row.words)
-        rest = known.get(key)
+    def row_text(row: FrameRow, words: Words) -> tuple[str]:
+        rest = known.get((row.state, words))
         if rest is None:
-            rest = known[key] = _json(_row_data(row, decoded.arch), 8).partition(",")[2]
-        return (f'        {{\n          "start": {row.row.start_delta},{rest}',)
+            rest = known[row.state, words] = _json(_row_data(row, words, arch), 8).partition(",")[2]
+        return (f'        {{\n          "start": {row.start_delta},{rest}',)
 
-    def function_text(function: DecodedFunction) -> Iterator[str]:
-        fields = {**_function_data(function, show_address, counts), "rows": []}
-        return _json_list("    " + _json(fields, 4), map(row_text, function.rows), 4)
+    def function_text(function: Function, record: Record) -> Iterator[str]:
+        fields = {**_function_data(function, record, show_address, counts), "rows": []}
+        return _json_list("    " + _json(fields, 4), starmap(row_text, _rows(function, record, stored)), 4)
 
-    fields = {**_header_data(decoded), "functions": []}
-    return _json_list(_json(fields, 0), map(function_text, decoded.functions), 0)
+    fields = {**_header_data(section), "functions": []}
+    return _json_list(_json(fields, 0), map(function_text, section, stored.records), 0)
 
 
 def _json(data: dict[str, Any], indent: int) -> str:
@@ -189,15 +194,16 @@ def _json_list(whole: str, items: Iterable[Iterable[str]], indent: int) -> Itera
     yield end if separator == "[\n" else "\n" + " " * (indent + 2) + "]\n" + " " * indent + "}"
 
 
-def _header_data(decoded: DecodedSection) -> dict[str, Any]:
-    header = decoded.header
+def _header_data(section: Section) -> dict[str, Any]:
+    stored, arch = stored_of(section), section.arch
+    header = stored.header
     return {
         "version": header.version,
         "flags": _flag_names(header.flags) if header.flags else [],
-        "abi": decoded.arch.name,
+        "abi": arch.name,
         "byte_order": "little" if header.byte_order == "<" else "big",
-        "section_address": decoded.section_vaddr,
-        "section_size": decoded.section_size,
+        "section_address": stored.vaddr,
+        "section_size": len(stored.data),
         "fixed_fp_offset": header.fixed_fp_offset,
         "fixed_ra_offset": header.fixed_ra_offset,
         "auxiliary_header_size": header.auxhdr_size,
@@ -208,36 +214,37 @@ def _header_data(decoded: DecodedSection) -> dict[str, Any]:
 
 
 def _function_data(
-    function: DecodedFunction,
+    function: Function,
+    record: Record,
     show_address: Callable[[int], int],
     counts: ByteCounters | None,
 ) -> dict[str, Any]:
-    start_vaddr, end_vaddr = function.start_vaddr, function.start_vaddr + function.size
+    start_vaddr, end_vaddr, body = function.start_vaddr, function.end_vaddr, function.body
     return {
         "address": show_address(start_vaddr),
         "size": function.size,
         "padding": None if counts is None else counts.padding(start_vaddr, end_vaddr),
         "without_cfi": None if counts is None else counts.without_cfi(start_vaddr, end_vaddr),
-        "pc_type": "mask" if function.is_pcmask else "inc",
-        "repeat_size": function.repeat_size,
-        "fde_type": "flexible" if function.is_flexible else "default",
-        "fre_type": f"addr{s.FRE_START_SIZE[function.fre_type]}",
-        "signal_frame": function.is_signal_frame,
-        "pauth_key": "b" if function.uses_b_key else "a",
+        "pc_type": "mask" if body.is_pcmask else "inc",
+        "repeat_size": record.repeat_size,
+        "fde_type": "flexible" if body.is_flexible else "default",
+        "fre_type": f"addr{s.FRE_START_SIZE[record.fre_type]}",
+        "signal_frame": body.is_signal_frame,
+        "pauth_key": "b" if body.uses_b_key else "a",
     }
 
 
-def _row_data(row: DecodedRow, arch: Arch) -> dict[str, Any]:
-    state = row.row.state
+def _row_data(row: FrameRow, words: Words, arch: Arch) -> dict[str, Any]:
+    state = row.state
     return {
-        "start": row.row.start_delta,
+        "start": row.start_delta,
         "outermost": state.cfa is None,
         "cfa": _rule_data(state.cfa, arch),
         "ra": _rule_data(state.ra, arch),
         "fp": _rule_data(state.fp, arch),
         "mangled_ra": state.mangled_ra,
-        "word_size": row.word_size,
-        "words": list(row.words),
+        "word_size": words.word_size,
+        "words": list(words.words),
     }
 
 

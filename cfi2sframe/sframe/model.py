@@ -1,17 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logical SFrame section: what all versions can express, without widths, byte order or offsets.
+"""The logical SFrame section, written or read: what all versions can express, without widths, byte order or offsets.
 
-A `Rule` is a base (a DWARF register or the CFA), an offset in bytes, and optionally a load. Default rows can express a
-few rules, flexible rows (version 3) nearly all.
+A section iterates over its functions, a function over its rows. A `Rule` is a base (a DWARF register or the CFA), an
+offset in bytes, and optionally a load. Default rows can express a few rules, flexible rows (version 3) nearly all.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Final, NamedTuple
+from functools import cached_property
+from operator import le
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from cfi2sframe.arch import ARCHES, Arch
 from cfi2sframe.printable import counted
 from cfi2sframe.rules import Rule as Rule  # noqa: PLC0414, TC001 - fields of NamedTuples; also for importers
+from cfi2sframe.sframe.constants import SFRAME_VERSION_1, SFRAME_VERSION_3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from os import PathLike
+    from typing import Self
+
+    from cfi2sframe.rules import NamedRule
+    from cfi2sframe.sframe.read import Stored
+
+#: The block size of a PCMASK function that stores none: always in version 1, whose readers test the bits of a PC.
+NO_BLOCK_SIZE: Final = -1
 
 
 def state_text(cfa: str | None, ra: str | None, fp: str | None, *, mangled_ra: bool) -> str:
@@ -48,6 +63,21 @@ class FrameRow(NamedTuple):
     start_delta: int
     state: FrameState
 
+    @property
+    def cfa(self) -> Rule | None:
+        """The CFA; None in the outermost frame."""
+        return self.state.cfa
+
+    @property
+    def ra(self) -> Rule | None:
+        """The return address; None where it is in its own register."""
+        return self.state.ra
+
+    @property
+    def fp(self) -> Rule | None:
+        """The caller's frame pointer; None where it is in its own register."""
+        return self.state.fp
+
     def __repr__(self) -> str:
         return f"+0x{self.start_delta:x}: {self.state}"
 
@@ -65,7 +95,7 @@ class FunctionBody(NamedTuple):
 
     Rows are columns: `states[N]` is in force from `starts[N]` (bytes from the function's start) to the next start or
     the function's end. `repeat_size` is 0 for PCINC. Otherwise the FDE is PCMASK: the rows describe a block of that
-    many bytes, which repeats, and their starts count from the start of each block.
+    many bytes (`NO_BLOCK_SIZE`: unknown), which repeats, and their starts count from the start of each block.
     """
 
     starts: tuple[int, ...]
@@ -77,6 +107,11 @@ class FunctionBody(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<FunctionBody: {counted(len(self.starts), 'row')}>"
+
+    @property
+    def is_pcmask(self) -> bool:
+        """Whether the rows describe a block that repeats."""
+        return self.repeat_size != 0
 
     @property
     def rows(self) -> tuple[FrameRow, ...]:
@@ -107,38 +142,249 @@ class FunctionBody(NamedTuple):
         )
 
 
-class Function(NamedTuple):
-    """The addresses `[start_vaddr, start_vaddr + size)` and their rows."""
+class _Container:
+    """A frozen record that iterates over what it contains; a NamedTuple would iterate over its fields.
 
+    `_names` are those of the fields, in the order of the constructor.
+    """
+
+    _names: ClassVar[tuple[str, ...]]
+
+    def _fill(self, *values: object) -> None:
+        self.__dict__.update(zip(self._names, values, strict=True))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a {type(self).__name__} is immutable")
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple([self.__dict__[name] for name in self._names])
+
+    def _meaning(self) -> tuple[Any, ...]:
+        return self._values()
+
+    def _replace(self, **changes: object) -> Self:
+        return type(self)(**{**dict(zip(self._names, self._values(), strict=True)), **changes})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Container) and type(self) is type(other) and self._meaning() == other._meaning()
+
+    def __hash__(self) -> int:
+        return hash(self._meaning())
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        return type(self), self._values()
+
+
+class Function(_Container):
+    """The addresses `[start_vaddr, start_vaddr + size)` and their rows, over which it iterates."""
+
+    _names = ("start_vaddr", "size", "body")
     start_vaddr: int
     size: int
     body: FunctionBody
 
+    def __init__(self, start_vaddr: int, size: int, body: FunctionBody) -> None:
+        self._fill(start_vaddr, size, body)
+
+    def __iter__(self) -> Iterator[FrameRow]:
+        return map(FrameRow, self.body.starts, self.body.states)
+
+    def __len__(self) -> int:
+        return len(self.body.starts)
+
     def __repr__(self) -> str:
-        rows = counted(len(self.body.starts), "row")
-        return f"<function 0x{self.start_vaddr:x}..0x{self.start_vaddr + self.size:x}: {rows}>"
+        body = self.body
+        marks = {"PCMASK": body.is_pcmask, "flexible": body.is_flexible, "signal frame": body.is_signal_frame}
+        marks |= {"B key": body.uses_b_key}
+        text = "".join(f", {name}" for name, has_it in marks.items() if has_it)
+        return f"<function 0x{self.start_vaddr:x}..0x{self.end_vaddr:x}: {counted(len(self), 'row')}{text}>"
+
+    @property
+    def rows(self) -> tuple[FrameRow, ...]:
+        """The rows as records, which are made each time."""
+        return self.body.rows
+
+    @property
+    def end_vaddr(self) -> int:
+        """The first virtual address after the function."""
+        return self.start_vaddr + self.size
+
+    def number_at(self, pc: int, version: int) -> int | None:
+        """Return the number of the row in force at an address inside, or None where the rows start later.
+
+        PCINC: the last row that starts at or before the PC's distance from the function's start (version 3, 2.3.3.1
+        "PC types"). PCMASK: the same with the distance from the start of the repeating block; version 1 stores no block
+        size, and its readers test the PC's bits instead.
+        """
+        starts, repeat_size = self.body.starts, self.body.repeat_size
+        distance = pc - self.start_vaddr
+        if repeat_size == NO_BLOCK_SIZE:
+            if version != SFRAME_VERSION_1:
+                return None
+            return next((n for n in range(len(starts) - 1, -1, -1) if pc & starts[n] >= starts[n]), None)
+        if repeat_size:
+            distance %= repeat_size
+        number = bisect_right(starts, distance) - 1
+        return number if number >= 0 else None
 
 
-class Section(NamedTuple):
+class Found(NamedTuple):
+    """Where CFA, RA and FP are at a PC: the function that holds it, and the row in force there.
+
+    `row` is None where the function's rows start later, or where it has none. `version` and `arch` are the section's.
+    `cfa`, `ra` and `fp` have registers by name; `state` and `row` have them by DWARF's number.
+    """
+
+    function: Function
+    row: FrameRow | None
+    version: int
+    arch: Arch
+
+    @property
+    def state(self) -> FrameState | None:
+        """The rules in force, or None where the section does not say: the rows start later."""
+        if self.row is not None:
+            return self.row.state
+        # Version 3, 3.1: a function without rows has no caller.
+        is_empty = not (len(self.function) or self.function.body.is_flexible)
+        return OUTERMOST if is_empty and self.version >= SFRAME_VERSION_3 else None
+
+    @property
+    def is_outermost(self) -> bool:
+        """Whether the frame has no caller: RA is undefined."""
+        return self.state is not None and self.state.cfa is None
+
+    @property
+    def cfa(self) -> NamedRule | None:
+        """The CFA's value. None in an outermost frame, and where no row is in force."""
+        return self._named(0)
+
+    @property
+    def ra(self) -> NamedRule | None:
+        """The return address. None where it is still in its own register; also where `cfa` is None."""
+        return self._named(1)
+
+    @property
+    def fp(self) -> NamedRule | None:
+        """The caller's frame pointer. None where it is still in its own register; also where `cfa` is None."""
+        return self._named(2)
+
+    @property
+    def mangled_ra(self) -> bool:
+        """Whether the return address carries a pointer authentication code (AArch64)."""
+        return self.state is not None and self.state.mangled_ra
+
+    def _named(self, number: int) -> NamedRule | None:
+        state = self.state
+        rule = None if state is None or state.cfa is None else (state.cfa, state.ra, state.fp)[number]
+        return None if rule is None else rule.named(self.arch)
+
+    def __repr__(self) -> str:
+        if self.state is None:
+            return "no row"
+        cfa, ra, fp = (None if rule is None else repr(rule) for rule in (self.cfa, self.ra, self.fp))
+        return state_text(cfa, ra, fp, mangled_ra=self.mangled_ra)
+
+
+class Section(_Container):
     """The logical section: version, ABI, flags, and functions in the order of the function table.
 
     Functions are columns: `bodies[N]` describes the addresses `[starts[N], starts[N] + sizes[N])`. `abi_id` is
     `sfh_abi_arch`. `is_sorted` and `start_is_pcrel` are the flags SFRAME_F_FDE_SORTED and
-    SFRAME_F_FDE_FUNC_START_PCREL.
+    SFRAME_F_FDE_FUNC_START_PCREL. `stored` is how a section that was read is stored, which is no part of its meaning:
+    sections are equal without it.
     """
 
+    _names = ("version", "abi_id", "starts", "sizes", "bodies", "is_sorted", "start_is_pcrel", "stored")
     version: int
     abi_id: int
-    starts: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
-    bodies: tuple[FunctionBody, ...] = ()
-    is_sorted: bool = True
-    start_is_pcrel: bool = True
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    bodies: tuple[FunctionBody, ...]
+    is_sorted: bool
+    start_is_pcrel: bool
+    stored: Stored | None
+
+    def __init__(
+        self,
+        version: int,
+        abi_id: int,
+        starts: tuple[int, ...] = (),
+        sizes: tuple[int, ...] = (),
+        bodies: tuple[FunctionBody, ...] = (),
+        is_sorted: bool = True,  # noqa: FBT001, FBT002 - fields
+        start_is_pcrel: bool = True,  # noqa: FBT001, FBT002
+        stored: Stored | None = None,
+    ) -> None:
+        self._fill(version, abi_id, starts, sizes, bodies, is_sorted, start_is_pcrel, stored)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
+        """Read the bytes of a section at a virtual address, as `sframe.read.read_section` does."""
+        from cfi2sframe import decode
+
+        return decode(data, section_vaddr, is_object=is_object)
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Section:
+        """Read the section of an ELF file, as `api.decode_existing` does."""
+        from cfi2sframe import decode_existing
+
+        return decode_existing(path)
+
+    def _meaning(self) -> tuple[Any, ...]:
+        return self._values()[:-1]
+
+    def __iter__(self) -> Iterator[Function]:
+        return map(Function, self.starts, self.sizes, self.bodies)
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
     def __repr__(self) -> str:
-        return f"<Section: version {self.version}, {counted(len(self.starts), 'function')}>"
+        return f"<Section: version {self.version}, {self.arch.name}, {counted(len(self), 'function')}>"
+
+    @property
+    def arch(self) -> Arch:
+        """The ABI."""
+        return next(arch for arch in ARCHES if arch.abi_id == self.abi_id)
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions as records."""
-        return tuple(map(Function, self.starts, self.sizes, self.bodies))
+        """The functions as records, which are made each time."""
+        return tuple(self)
+
+    @property
+    def row_count(self) -> int:
+        """The rows of all functions; those that functions share count for each."""
+        return sum([len(body.starts) for body in self.bodies])
+
+    @cached_property
+    def ascending(self) -> Section:
+        """The section with its functions in the order of their starts; equal ones keep the order of the table."""
+        if all(map(le, self.starts, self.starts[1:])):
+            return self
+        order = sorted(range(len(self)), key=self.starts.__getitem__)
+        starts, sizes, bodies = (tuple([column[n] for n in order]) for column in (self.starts, self.sizes, self.bodies))
+        return self._replace(starts=starts, sizes=sizes, bodies=bodies)
+
+    def holder_of(self, pc: int) -> Function | None:
+        """Return the function that holds the virtual address `pc`: of several, the one that starts last; or None."""
+        section = self.ascending
+        place = bisect_right(section.starts, pc) - 1
+        if place < 0 or pc - section.starts[place] >= section.sizes[place]:
+            return None
+        return Function(section.starts[place], section.sizes[place], section.bodies[place])
+
+    def find(self, pc: int) -> Found | None:
+        """Return where CFA, RA and FP are at the virtual address `pc`, or None where no function holds it.
+
+        For a return address, look its predecessor up: it may be the first address of the next function.
+        """
+        function = self.holder_of(pc)
+        if function is None:
+            return None
+        number = function.number_at(pc, self.version)
+        body = function.body
+        row = None if number is None else FrameRow(body.starts[number], body.states[number])
+        return Found(function, row, self.version, self.arch)

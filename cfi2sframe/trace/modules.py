@@ -17,7 +17,6 @@ from cfi2sframe.elf.load import load, stored_size
 from cfi2sframe.elf.notes import build_id
 from cfi2sframe.errors import CostError, InputError
 from cfi2sframe.guard import part
-from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.trace.failures import guarded
 from cfi2sframe.trace.frame import Ending, Row
 from cfi2sframe.trace.function_names import SymbolTable
@@ -27,35 +26,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cfi2sframe.elf.cfi import CfiKind
-    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import Section
     from cfi2sframe.trace.frame import RowSource
 
 
 class RowTable(NamedTuple):
     """A module's rows, and where they come from."""
 
-    lookup: Lookup
+    section: Section
     source: RowSource
 
     def __repr__(self) -> str:
-        return f"<RowTable: {self.lookup} of the {'file' if self.source == 'file' else 'CFI'}>"
+        return f"<RowTable: {self.section} of the {'file' if self.source == 'file' else 'CFI'}>"
 
     def find(self, vaddr: int) -> Row | None:
         """Return the row in force at an address of the file."""
-        found = self.lookup.find(vaddr)
+        found = self.section.find(vaddr)
         if found is None:
             return None
-        function = found.function
+        body = found.function.body
         state = found.state
         if state is None:
             return None
         return Row(
             state,
             self.source,
-            self.lookup.version,
-            is_flexible=function.is_flexible,
-            is_pcmask=function.is_pcmask,
-            is_signal_frame=function.is_signal_frame,
+            self.section.version,
+            is_flexible=body.is_flexible,
+            is_pcmask=body.is_pcmask,
+            is_signal_frame=body.is_signal_frame,
         )
 
 
@@ -110,10 +109,10 @@ def _read_rows(image: ElfImage, version: int, kind: CfiKind | None) -> RowTable 
         return Ending("unusable-section" if has_section else "unusable-module", f"{image.name}: {error.detail}")
     if decoded.arch != image.arch:
         return Ending("unusable-section", f"{image.name}: the section is for {decoded.arch.name}")
-    return RowTable(Lookup(decoded), source)
+    return RowTable(decoded, source)
 
 
-def _converted(image: ElfImage, version: int, source: CfiKind | None) -> DecodedSection:
+def _converted(image: ElfImage, version: int, source: CfiKind | None) -> Section:
     # These rows are for our own look-up, which knows all errata, and nobody stores them: their bytes need not be few.
     conversion = convert(image, Options(version=version, errata=2, level=0, source=source))
     if not conversion.data:

@@ -243,7 +243,7 @@ class AddressSpace:
             return Located(module.name, vaddr, None, rows)
         row = rows.find(vaddr)
         if row is None:
-            version = rows.lookup.version
+            version = rows.section.version
             return Located(
                 module.name,
                 vaddr,

@@ -13,8 +13,7 @@ from cfi2sframe.trace.frame import ADDRESS_MASK, Ending, Frame
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
-    from cfi2sframe.sframe.lookup import Found
-    from cfi2sframe.sframe.model import FrameState, Rule
+    from cfi2sframe.sframe.model import Found, FrameState, Rule
     from cfi2sframe.trace.frame import ReadMemory
 
 #: The bits of a signed AArch64 address that hold its authentication code, where the process does not give the mask:
@@ -62,7 +61,7 @@ def step(
 def caller_of(
     frame: Frame, where: Found, read_memory: ReadMemory, *, pac_mask: int = DEFAULT_PAC_MASK
 ) -> Frame | Ending:
-    """Return the caller of a frame, or why it cannot be known: `step` with what `Lookup.find` has found.
+    """Return the caller of a frame, or why it cannot be known: `step` with what `Section.find` has found.
 
     `where` is what is in force at `frame.lookup_pc`. The caller's `pc` is the frame's RA, its `fp` the value of FP, and
     its `sp` follows from the CFA (`cfa_of`).
@@ -70,7 +69,7 @@ def caller_of(
     state = where.state
     if state is None:
         return Ending("no-row", "the rows of the function start later")
-    is_signal_frame = where.function.is_signal_frame
+    is_signal_frame = where.function.body.is_signal_frame
     return step(frame, state, read_memory, where.arch, is_signal_frame=is_signal_frame, pac_mask=pac_mask)
 
 

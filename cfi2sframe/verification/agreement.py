@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.dwarf.rules import RowState
-    from cfi2sframe.sframe.decode import DecodedBody
-    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.sframe.model import FrameState, FunctionBody
     from cfi2sframe.verification.comparison import Comparison
 
 #: A function that does not agree, or about which nothing is known.
@@ -51,7 +50,7 @@ class Agreement:
         lookup = comparison.lookup
         self._starts, self._ends = lookup.starts, lookup.ends
         self._truths: Numbering[DwarfCie, RowState] = Numbering()
-        self._states: Numbering[DecodedBody, FrameState] = Numbering()
+        self._states: Numbering[FunctionBody, FrameState] = Numbering()
         self._agreeing: set[tuple[int, int]] = set()
         # No function is empty, and none overlaps another.
         self.is_possible: Final = all(map(gt, self._ends, self._starts)) and all(map(le, self._ends, self._starts[1:]))
@@ -66,8 +65,7 @@ class Agreement:
         # A function's first row applies from its start on, wherever the truth's row starts.
         row_starts = [_later_starts(body) for body in lookup.bodies]
         row_numbers = [
-            self._states.of(body, (body.is_signal_frame, body.uses_b_key), body.row_list.states)
-            for body in lookup.bodies
+            self._states.of(body, (body.is_signal_frame, body.uses_b_key), body.states) for body in lookup.bodies
         ]
         #: Numbers of bodies with the states that they agree with.
         known: set[tuple[int, tuple[int, ...]]] = set()
@@ -163,7 +161,7 @@ class Agreement:
         return sum(begin <= point < end for point in points)
 
 
-def _later_starts(body: DecodedBody) -> tuple[int, ...] | None:
+def _later_starts(body: FunctionBody) -> tuple[int, ...] | None:
     """Return the starts of a body's rows after the first one; None for blocks that repeat and for late rows."""
-    starts = body.row_list.starts
+    starts = body.starts
     return None if body.is_pcmask or not starts or starts[0] else starts[1:]

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import Shapes
-from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.intern import distinct
+from cfi2sframe.sframe.model import Function
 from cfi2sframe.verification.findings import Difference
 from cfi2sframe.verification.row_difference import attribute_difference, row_difference
 from cfi2sframe.verification.row_edges import RowEdges
@@ -19,10 +20,32 @@ if TYPE_CHECKING:
     from cfi2sframe.dwarf.rules import RowState
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.padding import Padding
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
-    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.sframe.model import Found, FrameState, Section
     from cfi2sframe.verification.address_set import AddressSet
     from cfi2sframe.verification.findings import Kind
+
+
+class Ordered:
+    """The functions of a section in the order of their starts, as columns: `bodies[body_numbers[N]]` is N's body."""
+
+    def __init__(self, section: Section) -> None:
+        self._section = section.ascending
+        self.version = section.version
+        self.starts = self._section.starts
+        self.ends = [start + size for start, size in zip(self.starts, self._section.sizes, strict=True)]
+        self.bodies, self.body_numbers = distinct(self._section.bodies)
+
+    def function_at(self, place: int) -> Function:
+        """Return the function at a place."""
+        return Function(self.starts[place], self._section.sizes[place], self._section.bodies[place])
+
+    def holder_of(self, pc: int) -> Function | None:
+        """Return the function that holds an address."""
+        return self._section.holder_of(pc)
+
+    def find(self, pc: int) -> Found | None:
+        """Return the row in force at an address."""
+        return self._section.find(pc)
 
 
 class Absence(NamedTuple):
@@ -43,7 +66,7 @@ class Comparison:
     def __init__(
         self,
         image: ElfImage,
-        decoded: DecodedSection,
+        decoded: Section,
         absence: Absence,
         padding: Padding,
         rank_of: Callable[[int], int],
@@ -52,8 +75,8 @@ class Comparison:
         #: The rank of the source of the FDE of a number.
         self.rank_of = rank_of
         self.arch = image.arch
-        self.version = decoded.header.version
-        self.lookup = Lookup(decoded)
+        self.version = decoded.version
+        self.lookup = Ordered(decoded)
         self.edges = RowEdges(self.lookup)
         self.differences: list[Difference] = []
         self.point_count = 0
@@ -78,13 +101,15 @@ class Comparison:
         """Return how a state of the section (None: no row) differs from a row of the DWARF table; None: not at all."""
         return row_difference(truth, state, self.arch, self._shapes)
 
-    def compare_attributes(self, entries: Sequence[CfiEntry], function: DecodedFunction, *, signs_ra: bool) -> None:
+    def compare_attributes(self, entries: Sequence[CfiEntry], function: Function, *, signs_ra: bool) -> None:
         """Compare what applies to all rows of an FDE: signal frame, key of a signed RA.
 
         Where several FDEs hold the function's addresses, one of them has to agree. `signs_ra`: a row that was compared
         has a signed RA; otherwise the key has no effect.
         """
-        problems = [attribute_difference(entry.fde.cie, function, self.version, signs_ra=signs_ra) for entry in entries]
+        problems = [
+            attribute_difference(entry.fde.cie, function.body, self.version, signs_ra=signs_ra) for entry in entries
+        ]
         if None not in problems:
             vaddr = max(entries[0].fde.pc_begin_vaddr, function.start_vaddr)
             for problem in problems:

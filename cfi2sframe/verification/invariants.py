@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from operator import add, gt, le, lt
-from typing import TYPE_CHECKING, Final, NamedTuple
+from operator import lt
+from typing import TYPE_CHECKING, Final
 
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe import constants as s
@@ -14,24 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedBody, DecodedFunction, DecodedSection, RowList
+    from cfi2sframe.sframe.model import FunctionBody, Section
+    from cfi2sframe.sframe.read import Stored
 
 #: More bytes than a function can have.
 _UNLIMITED: Final = 1 << 64
 
 
-def check_invariants(decoded: DecodedSection, image: ElfImage | None = None) -> list[Difference]:
+def check_invariants(section: Section, image: ElfImage | None = None) -> list[Difference]:
     """Return what breaks a requirement of the strictest readers or, in unsorted sections (of objects), of linkers.
 
-    Without an image, requirements that depend on the file are not checked.
+    Without an image, requirements that depend on the file are not checked; nor are those of how the section is stored
+    unless it was read.
     """
-    return [*_check_header(decoded), *_check_against(decoded, image), *_check_functions(decoded, image)]
+    stored = [] if section.stored is None else _check_stored(section, section.stored, image)
+    return [*stored, *_check_functions(section, image)]
 
 
-def _check_header(decoded: DecodedSection) -> Iterator[Difference]:
-    header = decoded.header
+def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> Iterator[Difference]:
+    header, arch, fre_count = stored.header, section.arch, section.row_count
     table_size = header.fde_count * s.FDE_SIZE[header.version]
-    fre_count = decoded.row_count
     expectations = (
         (
             not header.flags & ~s.FLAGS_BY_VERSION[header.version],
@@ -41,7 +43,7 @@ def _check_header(decoded: DecodedSection) -> Iterator[Difference]:
             header.version < s.SFRAME_VERSION_3 or header.start_is_pcrel,
             "version 3 without SFRAME_F_FDE_FUNC_START_PCREL",
         ),
-        (header.byte_order == decoded.arch.byte_order, f"not in the byte order of {decoded.arch.name}"),
+        (header.byte_order == arch.byte_order, f"not in the byte order of {arch.name}"),
         (header.auxhdr_size == 0, f"an auxiliary header of {header.auxhdr_size} bytes"),
         (header.fde_count > 0, "no functions"),
         (header.fre_count > 0, "no rows"),
@@ -55,92 +57,63 @@ def _check_header(decoded: DecodedSection) -> Iterator[Difference]:
             f"sfh_num_fres is {header.fre_count}, the functions have {fre_count} rows",
         ),
         (
-            s.HEADER_SIZE + header.auxhdr_size + header.fre_offset + header.fre_size == decoded.section_size,
+            s.HEADER_SIZE + header.auxhdr_size + header.fre_offset + header.fre_size == len(stored.data),
             "sfh_fre_len does not reach the section's end",
         ),
-        (header.fixed_ra_offset == decoded.arch.fixed_ra_offset, f"fixed RA offset {header.fixed_ra_offset}"),
+        (header.fixed_ra_offset == arch.fixed_ra_offset, f"fixed RA offset {header.fixed_ra_offset}"),
         (header.fixed_fp_offset == 0, f"fixed FP offset {header.fixed_fp_offset}"),
+        (image is None or arch == image.arch, f"for {arch.name}, the file is for {image.arch.name if image else ''}"),
+        (image is None or image.is_relocatable or section.is_sorted, "not sorted, in a linked file"),
     )
     for holds, message in expectations:
         if not holds:
-            yield Difference("invariant", decoded.section_vaddr, message)
+            yield Difference("invariant", stored.vaddr, message)
 
 
-def _check_against(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
-    """Check what depends on the file of the section."""
-    if image is None:
-        return
-    if decoded.arch != image.arch:
-        message = f"for {decoded.arch.name}, the file is for {image.arch.name}"
-        yield Difference("invariant", decoded.section_vaddr, message)
-    if not image.is_relocatable and not decoded.header.is_sorted:
-        yield Difference("invariant", decoded.section_vaddr, "not sorted, in a linked file")
-
-
-def _check_functions(decoded: DecodedSection, image: ElfImage | None) -> Iterator[Difference]:
-    starts_of = IdentityMap(_row_starts)
-    row_starts = [starts_of[body.row_list] for body in decoded.bodies]
-    if _are_sound(decoded, row_starts, image):
-        return
-    previous: DecodedFunction | None = None
-    for function, number in zip(decoded.functions, decoded.body_numbers, strict=True):
-        start = function.start_vaddr
-        if decoded.header.is_sorted and previous is not None:
-            if start <= previous.start_vaddr:
+def _check_functions(section: Section, image: ElfImage | None) -> Iterator[Difference]:
+    least_sizes = IdentityMap(_least_size)
+    block_sizes = [max(body.repeat_size, 0) for body in section.bodies]
+    if section.stored is not None:
+        block_sizes = [record.repeat_size for record in section.stored.records]
+    last_start, last_end = -1, 0
+    for start, size, body, block_size in zip(section.starts, section.sizes, section.bodies, block_sizes, strict=True):
+        if section.is_sorted:
+            if start <= last_start:
                 yield Difference("invariant", start, "starts do not ascend")
-            elif start < previous.start_vaddr + previous.size:
+            elif start < last_end:
                 yield Difference("invariant", start, "overlaps the function before it")
-        previous = function
+            last_start, last_end = start, start + size
         # An FDE may reach past its section into the segment, and a piece of it may start there.
         if image is not None and not image.may_execute(start):
             yield Difference("invariant", start, "starts outside the executable sections and segments")
-        for message in _check_rows(function, function.size, row_starts[number], decoded.header.version):
-            yield Difference("invariant", start, message)
+        if size < least_sizes[body]:
+            for message in _check_rows(body, size):
+                yield Difference("invariant", start, message)
+        if section.version >= s.SFRAME_VERSION_2 and body.starts and body.is_pcmask != bool(block_size):
+            kind = "PCMASK" if body.is_pcmask else "PCINC"
+            yield Difference("invariant", start, f"block size {block_size} of a {kind} function")
 
 
-class _RowStarts(NamedTuple):
-    """The first and last start of a row list, and whether its starts ascend."""
-
-    first: int
-    last: int
-    ascend: bool
-
-
-def _row_starts(rows: RowList) -> _RowStarts:
-    starts = rows.starts or (0,)
-    return _RowStarts(starts[0], starts[-1], all(map(lt, starts, starts[1:])))
+def _least_size(body: FunctionBody) -> int:
+    """Return the bytes that a function has at least whose rows `_check_rows` finds nothing wrong with."""
+    is_sound = next(_check_rows(body, _UNLIMITED), None) is None
+    if not is_sound:
+        return _UNLIMITED
+    return 1 if body.repeat_size > 0 else body.starts[-1] + 1
 
 
-def _are_sound(decoded: DecodedSection, row_starts: list[_RowStarts], image: ElfImage | None) -> bool:
-    """Whether `_check_functions` would find nothing, as far as columns tell."""
-    starts, sizes, bodies = decoded.starts, decoded.sizes, decoded.body_numbers
-    if decoded.header.is_sorted and not all(map(le, map(add, starts, sizes), starts[1:])):
-        return False
-    # The check of a body knows no function's size.
-    if not all(map(gt, sizes, map([rows.last for rows in row_starts].__getitem__, bodies))):
-        return False
-    if image is not None and not all(map(image.may_execute, starts)):
-        return False
-    return not any(
-        message
-        for body, rows in zip(decoded.bodies, row_starts, strict=True)
-        for message in _check_rows(body, _UNLIMITED, rows, decoded.header.version)
-    )
-
-
-def _check_rows(function: DecodedBody | DecodedFunction, size: int, rows: _RowStarts, version: int) -> Iterator[str]:
+def _check_rows(body: FunctionBody, size: int) -> Iterator[str]:
     """Check the rows of a function of `size` bytes."""
-    if not function.row_list.starts:
+    starts = body.starts
+    if not starts:
         yield "no rows"
         return
     if size == 0:
         yield "no size"
-    if rows.first != 0:
-        yield f"the first row starts at {rows.first}"
-    if not rows.ascend:
+    if starts[0] != 0:
+        yield f"the first row starts at {starts[0]}"
+    if not all(map(lt, starts, starts[1:])):
         yield "row starts do not ascend"
-    if version >= 2 and function.is_pcmask != bool(function.repeat_size):
-        yield f"block size {function.repeat_size} of a {'PCMASK' if function.is_pcmask else 'PCINC'} function"
-    limit = function.repeat_size if function.is_pcmask and function.repeat_size else size
-    if rows.last >= limit:
-        yield f"the last row starts at {rows.last}, past the end at {limit}"
+    limit = body.repeat_size if body.repeat_size > 0 else size
+    if starts[-1] >= limit:
+        yield f"the last row starts at {starts[-1]}, past the end at {limit}"

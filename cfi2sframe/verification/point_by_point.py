@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.programs import CfiEntry
     from cfi2sframe.dwarf.rules import RowState
-    from cfi2sframe.sframe.decode import DecodedFunction
-    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.sframe.model import FrameState, Function
     from cfi2sframe.verification.address_set import AddressSet
     from cfi2sframe.verification.comparison import Comparison
 
@@ -74,8 +73,8 @@ def _compare_holding(comparison: Comparison, holding: Holding, edges: Sequence[i
         points.update(_row_starts_in(entry, begin, end))
     points |= comparison.edges.in_blocks(points, end)
     absent: list[int] = []
-    # By number, the functions found, and whether one of their rows here has a signed RA.
-    found_functions: dict[int, tuple[DecodedFunction, bool]] = {}
+    # By start, the functions found, and whether one of their rows here has a signed RA.
+    found_functions: dict[int, tuple[Function, bool]] = {}
     for pc, next_pc in pairwise((*sorted(points), end)):
         if pc in ignored:
             continue
@@ -84,9 +83,9 @@ def _compare_holding(comparison: Comparison, holding: Holding, edges: Sequence[i
         if found is None:
             absent.append(pc)
             continue
-        state = None if found.row is None else found.row.row.state
-        function, signs_ra = found_functions.get(found.function.index, (found.function, False))
-        found_functions[function.index] = function, signs_ra or (state is not None and state.mangled_ra)
+        state = None if found.row is None else found.row.state
+        function, signs_ra = found_functions.get(found.function.start_vaddr, (found.function, False))
+        found_functions[function.start_vaddr] = function, signs_ra or (state is not None and state.mangled_ra)
         _compare_state(comparison, entries, state, pc, next_pc)
     for function, signs_ra in found_functions.values():
         comparison.compare_attributes(entries, function, signs_ra=signs_ra)

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from functools import reduce
 from itertools import pairwise
 from operator import or_
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cfi2sframe.intern import IdentityMap
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
@@ -20,17 +20,14 @@ from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from cfi2sframe.sframe.decode import DecodedFunction, RowList
-    from cfi2sframe.sframe.lookup import Lookup
-
-#: What exhausts the budget, for its message.
-COMPARED: Final = "the rows to compare"
+    from cfi2sframe.sframe.model import Function, FunctionBody
+    from cfi2sframe.verification.comparison import Ordered
 
 
 class RowEdges:
     """The edges of one section."""
 
-    def __init__(self, lookup: Lookup) -> None:
+    def __init__(self, lookup: Ordered) -> None:
         self._lookup = lookup
         self._row_starts = IdentityMap(_row_starts)
         self._start_bits = IdentityMap(_start_bits)
@@ -49,24 +46,24 @@ class RowEdges:
             found.update(self._edges_of(self._lookup.function_at(index), begin, limit))
         return {edge for edge in found if begin <= edge < end}
 
-    def _edges_of(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
+    def _edges_of(self, function: Function, begin: int, end: int) -> Iterator[int]:
         start, size = function.start_vaddr, function.size
         yield start
         yield start + size
-        if function.is_pcmask:
+        if function.body.is_pcmask:
             return
-        deltas = self._row_starts[function.row_list]
+        deltas = self._row_starts[function.body]
         first, last = bisect_left(deltas, begin - start), bisect_left(deltas, min(end, start + size) - start)
         for delta in deltas[first:last]:
             yield start + delta
 
-    def period(self, function: DecodedFunction) -> int:
+    def period(self, function: Function) -> int:
         """Return the bytes after which the rows of a function repeat; 1 where they do not."""
-        if not function.is_pcmask:
+        if not function.body.is_pcmask:
             return 1
         if self._lookup.version == SFRAME_VERSION_1:
-            return 1 << self._start_bits[function.row_list].bit_length()
-        return function.repeat_size or 1
+            return 1 << self._start_bits[function.body].bit_length()
+        return max(1, function.body.repeat_size)
 
     def in_blocks(self, points: Iterable[int], end: int) -> set[int]:
         """Return where rows of PCMASK functions start between the points, and from the last one up to `end`.
@@ -78,25 +75,25 @@ class RowEdges:
         found: set[int] = set()
         for begin, next_point in pairwise((*sorted(points), end)):
             holder = self._lookup.holder_of(begin)
-            if holder is not None and holder.is_pcmask:
+            if holder is not None and holder.body.is_pcmask:
                 found.update(self._in_period(holder, begin, min(next_point, begin + self.period(holder))))
         return found
 
-    def _in_period(self, function: DecodedFunction, begin: int, end: int) -> Iterator[int]:
+    def _in_period(self, function: Function, begin: int, end: int) -> Iterator[int]:
         if self._lookup.version == SFRAME_VERSION_1:
             # A row is in force where the PC has all bits of its start: only multiples of the lowest bit can be edges.
-            bits = self._start_bits[function.row_list]
+            bits = self._start_bits[function.body]
             step = bits & -bits
             if not step:
                 return
             places = range(-(-(begin + 1) // step) * step, end, step)
             yield from places
             return
-        size = function.repeat_size
-        if not size:
+        size = function.body.repeat_size
+        if size <= 0:
             return
         # Rows that start past the block's end are never found.
-        starts = self._row_starts[function.row_list]
+        starts = self._row_starts[function.body]
         starts = starts[: bisect_left(starts, size)]
         first = begin - (begin - function.start_vaddr) % size
         for block in (first, first + size):
@@ -105,11 +102,11 @@ class RowEdges:
                     yield block + start
 
 
-def _row_starts(rows: RowList) -> list[int]:
+def _row_starts(rows: FunctionBody) -> list[int]:
     """Return the starts of rows, ascending."""
     return sorted(set(rows.starts))
 
 
-def _start_bits(rows: RowList) -> int:
+def _start_bits(rows: FunctionBody) -> int:
     """Return the bits that are set in any start: version 1 tests these bits of a PC."""
     return reduce(or_, rows.starts, 0)

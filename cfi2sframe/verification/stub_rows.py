@@ -38,7 +38,7 @@ def compare_stubs(comparison: Comparison, stubs: Function) -> None:
 def _compare_at(comparison: Comparison, pc: int, truth: FrameState) -> None:
     comparison.point_count += 1
     found = comparison.lookup.find(pc)
-    state = None if found is None or found.row is None else found.row.row.state
+    state = None if found is None or found.row is None else found.row.state
     if state != truth:
         arch = comparison.arch
         comparison.report(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.padding import Padding
     from cfi2sframe.plt.scan_records import StubScan
-    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import Section
 
 
 class Truth(NamedTuple):
@@ -42,7 +42,7 @@ class Truth(NamedTuple):
     padding: Padding
 
 
-def verify_section(image: ElfImage, truth: Truth, decoded: DecodedSection) -> Verification:
+def verify_section(image: ElfImage, truth: Truth, decoded: Section) -> Verification:
     """Compare a decoded section with the image's CFI and stubs, and check invariants.
 
     `truth` is for the section's version. At the addresses of PLT stubs their instructions are the truth, everywhere

@@ -11,11 +11,10 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.intern import IdentityMap
-from cfi2sframe.sframe.lookup import row_at
 
 if TYPE_CHECKING:
     from cfi2sframe.dwarf.programs import CfiEntry
-    from cfi2sframe.sframe.decode import DecodedFunction, RowList
+    from cfi2sframe.sframe.model import Function, FunctionBody
     from cfi2sframe.verification.comparison import Comparison
 
 
@@ -35,7 +34,7 @@ class WholeFunctions:
         #: By row list, then by (number of the program, size of the function).
         self._results = IdentityMap(_no_results)
 
-    def function_of(self, entry: CfiEntry) -> DecodedFunction | None:
+    def function_of(self, entry: CfiEntry) -> Function | None:
         """Return the first function that starts where an FDE does, if it is a PCINC function of the FDE's range.
 
         It may reach over padding.
@@ -45,14 +44,14 @@ class WholeFunctions:
         if index == len(lookup.starts):
             return None
         function = lookup.function_at(index)
-        if function.start_vaddr != begin or function.is_pcmask:
+        if function.start_vaddr != begin or function.body.is_pcmask:
             return None
         end = begin + entry.fde.pc_range
         return function if end <= begin + function.size <= self._comparison.end_of_padding(end) else None
 
-    def compare(self, entry: CfiEntry, function: DecodedFunction) -> None:
+    def compare(self, entry: CfiEntry, function: Function) -> None:
         """Compare an FDE with the function that `function_of` returned for it."""
-        results = self._results[function.row_list]
+        results = self._results[function.body]
         key = (entry.program.number, function.size)
         result = results.get(key)
         if result is None:
@@ -62,27 +61,27 @@ class WholeFunctions:
         for delta, message in result.problems:
             comparison.report("wrong", entry.fde.pc_begin_vaddr + delta, message)
         # A key matters only where an RA is signed, and the rows need not be searched for that unless a key is B.
-        has_b_key = function.uses_b_key or entry.fde.cie.uses_b_key
-        comparison.compare_attributes((entry,), function, signs_ra=has_b_key and self._signs_ra[function.row_list])
+        has_b_key = function.body.uses_b_key or entry.fde.cie.uses_b_key
+        comparison.compare_attributes((entry,), function, signs_ra=has_b_key and self._signs_ra[function.body])
 
-    def _compare_rows(self, entry: CfiEntry, function: DecodedFunction) -> _Result:
+    def _compare_rows(self, entry: CfiEntry, function: Function) -> _Result:
         table, size = entry.program.table, function.size
         comparison = self._comparison
-        deltas = {*table.starts, *function.row_list.starts}
+        deltas = {*table.starts, *function.body.starts}
         points = sorted(delta for delta in deltas if delta < size)
         problems: list[tuple[int, str]] = []
         for delta in points:
             truth = table.states[bisect_right(table.starts, delta) - 1]
-            row = row_at(function, function.start_vaddr + delta, comparison.version)
-            problem = comparison.row_difference(truth, None if row is None else row.row.state)
+            number = function.number_at(function.start_vaddr + delta, comparison.version)
+            problem = comparison.row_difference(truth, None if number is None else function.body.states[number])
             if problem is not None:
                 problems.append((delta, problem))
         return _Result(len(points), tuple(problems))
 
 
-def _signs_ra(rows: RowList) -> bool:
+def _signs_ra(rows: FunctionBody) -> bool:
     return any(state.mangled_ra for state in rows.states)
 
 
-def _no_results(_rows: RowList) -> dict[tuple[int, int], _Result]:
+def _no_results(_rows: FunctionBody) -> dict[tuple[int, int], _Result]:
     return {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Lookup, Options, load
+from cfi2sframe import Options, load
 from cfi2sframe.api import decode_made
 from tests.support.needs import need
 
@@ -80,9 +80,9 @@ def compiled(compiler: str, folder: Path, *options: str) -> ElfImage:
 def test_no_row_contradicts_the_cfi(compiler: str, level: str, tmp_path: Path) -> None:
     need(compiler)
     expected_image = compiled(compiler, tmp_path, level)
-    expected = Lookup(decode_made(expected_image))
+    expected = decode_made(expected_image)
     image = compiled(compiler, tmp_path, level, *WITHOUT_CFI)
-    found = Lookup(decode_made(image, Options(source="code")))
+    found = decode_made(image, Options(source="code"))
     sections = {code.name: code for code in image.code_ranges}
     same = 0
     for code in expected_image.code_ranges:

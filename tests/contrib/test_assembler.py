@@ -60,7 +60,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def version_of(path: Path) -> int:
-    return decode_existing(load(str(path))).header.version
+    return decode_existing(load(str(path))).version
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_the_object_means_what_the_assembler_s_own_does(
         assert section is not None
         assert section.type == (SHT_GNU_SFRAME if version == "newest" else SHT_PROGBITS)
         decoded = decode_existing(image)
-        assert decoded.header.version == options.version
+        assert decoded.version == options.version
         function_count += len(decoded.functions)
         assert problems_of(pair_of(theirs, options)._replace(ours=decoded)) == []
     linked = run(tools.tool("ld"), "-shared", *sorted(tmp_path.glob("*.ours.o")), "-o", tmp_path / "words.so")

@@ -101,7 +101,7 @@ def sampled(pid: int) -> dict[str, Any]:
 def test_the_library_page(tmp_path: Path) -> None:
     """Run the examples of the document on a small program."""
     need("cc")
-    from cfi2sframe import Lookup, convert, decode, load
+    from cfi2sframe import convert, decode, load
     from cfi2sframe.arch import AMD64
 
     program = tmp_path / "program"
@@ -109,7 +109,7 @@ def test_the_library_page(tmp_path: Path) -> None:
     if load(str(program)).arch != AMD64:
         pytest.skip("the page shows AMD64")
     conversion = convert(str(program))
-    lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
+    lookup = decode(conversion.data, conversion.section_vaddr)
     pcs = (pc for function in lookup.functions for pc in range(function.start_vaddr, function.end_vaddr))
     text = LIBRARY.read_text()
     names = {

@@ -193,7 +193,7 @@ ASSEMBLY = ".globl through\n.type through, @function\nthrough: push %rbx\ncall *
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is that of AMD64")
 def test_rows_from_code(tmp_path: Path, programs: Path) -> None:
     """The wrappers take them as convert does."""
-    from cfi2sframe import Lookup, Options, decode_existing, load, verify
+    from cfi2sframe import Options, decode_existing, load, verify
 
     need("gcc", "ld")
     (tmp_path / "main.c").write_text("void through(int (*)(void)); int puts(const char *); int main(void) {return 0;}")
@@ -207,7 +207,7 @@ def test_rows_from_code(tmp_path: Path, programs: Path) -> None:
         table = next(section for section in image.sections if section.name == ".symtab")
         (vaddr,) = (s.vaddr for s in image.symbols(table) if s.name == "through")
         assert vaddr is not None
-        assert (Lookup(section).find(vaddr + 1) is not None) is has_rows
+        assert (section.find(vaddr + 1) is not None) is has_rows
         assert verify(image, options=Options(source="code" if has_rows else None)).is_clean
 
 

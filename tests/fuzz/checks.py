@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe import Conversion, Lookup, Options, account, convert, decode, verify
+from cfi2sframe import Conversion, Options, account, convert, decode, verify
 from cfi2sframe.api import decode_existing
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Level
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedRow, DecodedSection
+    from cfi2sframe.sframe.model import FrameRow, Function, Section
 
 VERSIONS: Final = (1, 2, 3)
 #: As two bits of an input choose them, 2 twice: the first is what most of the kept ones stand for.
@@ -95,20 +95,19 @@ def check_existing(image: ElfImage) -> None:
         return
 
 
-def check_decoded(decoded: DecodedSection) -> None:
+def check_decoded(decoded: Section) -> None:
     """Show a decoded section in every form, and look addresses up in it the quick way and the plain one."""
     for _ in dump_text(decoded):
         pass
     dump_data(decoded)
     for _ in check_invariants(decoded):
         pass
-    lookup = Lookup(decoded)
-    version = decoded.header.version
+    version = decoded.version
     plain_starts = sorted(function.start_vaddr for function in decoded.functions)
-    expect(lookup.starts == plain_starts, "the functions are not in order")
+    expect(decoded.ascending.starts == tuple(plain_starts), "the functions are not in order")
     for function in islice(decoded.functions, _FUNCTION_COUNT):
         for pc in _some_pcs(function):
-            found = lookup.find(pc)
+            found = decoded.find(pc)
             if found is None:
                 # Another function starts between, or this one has no bytes.
                 continue
@@ -117,34 +116,34 @@ def check_decoded(decoded: DecodedSection) -> None:
             if _ascends(holder):
                 expect(found.row == _plain_row(holder, pc, version), f"0x{pc:x}: {found.row}")
     for pc in (0, 1, (1 << 63) - 1, (1 << 64) - 1):
-        lookup.find(pc)
+        decoded.find(pc)
 
 
-def _some_pcs(function: DecodedFunction) -> Iterator[int]:
+def _some_pcs(function: Function) -> Iterator[int]:
     start = function.start_vaddr
     yield from (start - 1, start, start + 1, start + function.size - 1, start + function.size)
     for row in function.rows[:_PC_COUNT]:
-        yield start + row.row.start_delta
-        yield start + row.row.start_delta - 1
+        yield start + row.start_delta
+        yield start + row.start_delta - 1
 
 
-def _ascends(function: DecodedFunction) -> bool:
-    deltas = [row.row.start_delta for row in function.rows]
+def _ascends(function: Function) -> bool:
+    deltas = [row.start_delta for row in function.rows]
     return deltas == sorted(deltas)
 
 
-def _plain_row(function: DecodedFunction, pc: int, version: int) -> DecodedRow | None:
+def _plain_row(function: Function, pc: int, version: int) -> FrameRow | None:
     """Return the last row that is not past an address, by looking at all."""
     distance = pc - function.start_vaddr
     best = None
     for row in function.rows:
-        start = row.row.start_delta
-        if function.is_pcmask and version == 1:
+        start = row.start_delta
+        if function.body.is_pcmask and version == 1:
             # No block size: the mask is the row's own start (version 1, "PCMASK").
             matches = pc & start >= start
-        elif function.is_pcmask:
+        elif function.body.is_pcmask:
             # Without a block size there is nothing to look up.
-            matches = function.repeat_size > 0 and start <= distance % function.repeat_size
+            matches = function.body.repeat_size > 0 and start <= distance % function.body.repeat_size
         else:
             matches = start <= distance
         if matches:

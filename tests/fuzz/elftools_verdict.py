@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe import Lookup, Options, decode, load
+from cfi2sframe import Options, decode, load
 from cfi2sframe.elf.cfi import CfiSection
 from tests.support.oracle.compare import difference, row_at
 from tests.support.oracle.elftools_rows import ReaderError, fdes_in
@@ -41,7 +41,7 @@ def read_independently(path: Path, section: tuple[bytes, int] | None = None) -> 
     data, vaddr = section or (conversion.data, conversion.section_vaddr)
     if not data:
         return Verdict(0, (), "nothing but stubs is described")
-    lookup = Lookup(decode(data, vaddr))
+    lookup = decode(data, vaddr)
     known = {(e.fde.pc_begin_vaddr, e.fde.pc_begin_vaddr + e.fde.pc_range) for e in conversion.cfi.entries}
     absent: set[int] = {entry.fde.pc_begin_vaddr for entry, _ in conversion.left_out}
     absent |= {conversion.cfi.entries[n].fde.pc_begin_vaddr for n in conversion.code_map.dropped}
@@ -67,7 +67,7 @@ def read_independently(path: Path, section: tuple[bytes, int] | None = None) -> 
             if row is None or found is None or found.row is None:
                 problems.append(f"0x{pc:x}: {row} against {found}")
                 continue
-            problem = difference(row, found.row.row.state, image.arch, fde.ra_column)
+            problem = difference(row, found.row.state, image.arch, fde.ra_column)
             if problem is not None:
                 problems.append(f"0x{pc:x}: {problem}")
     return Verdict(count, tuple(problems))

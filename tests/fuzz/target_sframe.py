@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.sframe.read import read_section
 from tests.fuzz import seeds as make
 from tests.fuzz.checks import check_decoded
 from tests.support.kernel_reader import complaints
@@ -21,7 +21,7 @@ def run(data: bytes) -> None:
     """Decode a section as that of a linked file and as that of an object; a strict reader must survive it too."""
     for is_object in (False, True):
         try:
-            decoded = decode_section(data, _VADDR, is_object=is_object)
+            decoded = read_section(data, _VADDR, is_object=is_object)
         except SFrameError:
             continue
         check_decoded(decoded)

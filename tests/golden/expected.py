@@ -8,8 +8,8 @@ from pathlib import Path
 from cfi2sframe import Options, load
 from cfi2sframe.errors import RequestError
 from cfi2sframe.render.text import describe_in_part, describe_left_out
-from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.dump import dump_text
+from cfi2sframe.sframe.read import read_section
 from tests.support.sums import check_sums, convert_checked
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def lines_of(path: Path) -> Iterator[str]:
         for position in range(0, len(conversion.data), 16):
             yield f"{position:04x}  {conversion.data[position : position + 16].hex(' ')}"
         if conversion.data:
-            yield from (line.rstrip() for line in dump_text(decode_section(conversion.data)))
+            yield from (line.rstrip() for line in dump_text(read_section(conversion.data)))
 
 
 def text_of(path: Path) -> str:

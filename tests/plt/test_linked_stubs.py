@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe import Lookup, Options, convert, decode, decode_existing, load, verify
+from cfi2sframe import Options, convert, decode, decode_existing, load, verify
 from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.constants import EM_X86_64, ET_DYN, PF_R, PT_LOAD, SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.plt.scan_stubs import scan_stubs
@@ -67,12 +67,12 @@ def _entries(ranges: Mapping[str, range], shapes: Mapping[str, Shape]) -> list[i
 
 def _rows(conversion: Conversion) -> Callable[[int], int | None]:
     """Return a function that gives the CFA's distance from SP at an address, as a stack tracer finds it."""
-    lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
+    lookup = decode(conversion.data, conversion.section_vaddr)
     sp = conversion.target.arch.sp_register
 
     def depth(pc: int) -> int | None:
         found = lookup.find(pc)
-        cfa = None if found is None or found.row is None else found.row.row.state.cfa
+        cfa = None if found is None or found.row is None else found.row.state.cfa
         if cfa is None:
             return None
         assert cfa.register == sp
@@ -188,7 +188,7 @@ def test_rows_of_stubs_equal_those_of_gnu_ld(
     linked = link(gnu._replace(options=(*gnu.options, "-Wa,--gsframe")), tmp_path)
     covered = _ranges(linked)[section_name]
     theirs = [
-        (f.start_vaddr, f.size, f.repeat_size if f.is_pcmask else 0, [r.row for r in f.rows])
+        (f.start_vaddr, f.size, f.body.repeat_size, list(f))
         for f in decode_existing(linked).functions
         if f.start_vaddr in covered
     ]
@@ -213,10 +213,8 @@ def test_readelf_prints_our_pcmask_functions(
     segment = elf_asm.Segment(PT_LOAD, PF_R, (".sframe",))
     carrier.write_bytes(elf_asm.elf_file(EM_X86_64, (stored,), file_type=ET_DYN, segments=(segment,)))
     section = decode(ours.data, ours.section_vaddr)
-    stubs = [f for f in section.functions if f.is_pcmask]
+    stubs = [f for f in section.functions if f.body.is_pcmask]
     assert len(stubs) == sum(body.repeat_size > 0 for body in ours.section.bodies)
-    assert [[row.row for row in f.rows] for f in stubs] == [
-        list(f.body.rows) for f in ours.code_map.stubs.functions if f.body.repeat_size
-    ]
+    assert [list(f) for f in stubs] == [list(f.body.rows) for f in ours.code_map.stubs.functions if f.body.repeat_size]
     is_oldest = known_wrong.find("sframe-fixed-ra", "readelf", tools.version) is not None
     check_printed(printed(tools.tool("readelf"), carrier), section, is_oldest=is_oldest)

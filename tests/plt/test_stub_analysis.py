@@ -194,7 +194,7 @@ def test_whatever_the_bytes_the_answer_is_whole_and_in_order(seed: int) -> None:
         assert start == position
         position += size
     assert position == PLT_VADDR + len(data)
-    assert list(scan.functions) == sorted(scan.functions)
+    assert list(scan.functions) == sorted(scan.functions, key=lambda function: function.start_vaddr)
 
 
 # CFI

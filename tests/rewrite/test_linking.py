@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import Section
     from cfi2sframe.verification import Difference
     from tests.support.oracle.tools import Binutils, BinutilsVersion
     from tests.support.targets import Target
@@ -130,7 +130,7 @@ def _link(objects: Objects, inputs: Sequence[Path], target: Path, *flags: str) -
     return target
 
 
-def _sections(path: Path) -> tuple[ElfImage, DecodedSection]:
+def _sections(path: Path) -> tuple[ElfImage, Section]:
     image = load(str(path))
     assert any(section.name == ".sframe" for section in image.sections), f"{path.name} has no .sframe"
     return image, decode_existing(image)
@@ -140,23 +140,23 @@ def _code(image: ElfImage) -> list[tuple[str, int, int]]:
     return [(code.name, code.start_vaddr, code.end_vaddr) for code in image.code_ranges]
 
 
-def _compare(theirs_path: Path, ours_path: Path) -> tuple[ElfImage, DecodedSection]:
+def _compare(theirs_path: Path, ours_path: Path) -> tuple[ElfImage, Section]:
     """Check that both files have the same rows at every address; return ours."""
     (their_image, theirs), (our_image, ours) = _sections(theirs_path), _sections(ours_path)
     assert _code(their_image) == _code(our_image)
-    assert theirs.header.version == ours.header.version
+    assert theirs.version == ours.version
     assert differences_in_meaning(theirs, ours, our_image) == []
     return our_image, ours
 
 
-def _located(image: ElfImage, section: DecodedSection) -> list[tuple[str, str, Difference]]:
+def _located(image: ElfImage, section: Section) -> list[tuple[str, str, Difference]]:
     """Compare a section with the CFI; return each difference with the section and the function that it is in."""
     found = verify(image, section).differences
     names = image.names_of({difference.vaddr for difference in found})
     return [(image.place(d.vaddr).section_name, names.get(d.vaddr, ""), d) for d in found]
 
 
-def _problems_of_functions(image: ElfImage, section: DecodedSection) -> list[Difference]:
+def _problems_of_functions(image: ElfImage, section: Section) -> list[Difference]:
     """Return how a section differs from the CFI: but for stubs, and for start-up code that has no SFrame."""
     return [
         difference
@@ -165,7 +165,7 @@ def _problems_of_functions(image: ElfImage, section: DecodedSection) -> list[Dif
     ]
 
 
-def _problems_of_stubs(image: ElfImage, section: DecodedSection) -> list[Difference]:
+def _problems_of_stubs(image: ElfImage, section: Section) -> list[Difference]:
     return [difference for code, _, difference in _located(image, section) if code.startswith(".plt")]
 
 
@@ -323,5 +323,5 @@ def test_other_architectures(
     assert _problems_of_functions(image, section) == []
     if is_compiled:
         assert len(section.functions) >= 60
-        signed = [f.uses_b_key for f in section.functions if any(row.row.state.mangled_ra for row in f.rows)]
+        signed = [f.body.uses_b_key for f in section.functions if any(row.state.mangled_ra for row in f.rows)]
         assert set(signed) == ({False, True} if target is AARCH64 else set())

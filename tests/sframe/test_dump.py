@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.dump import dump_data, dump_json, dump_text
+from cfi2sframe.sframe.read import read_section
 from tests.support.raw_sframe import RawFunction, RawSection
 
 
 def dump(raw: RawSection) -> list[str]:
-    return list(dump_text(decode_section(raw.assemble(), raw.vaddr)))
+    return list(dump_text(read_section(raw.assemble(), raw.vaddr)))
 
 
 def rows_of(raw: RawSection) -> list[str]:
@@ -70,7 +70,7 @@ def test_a_whole_section() -> None:
 
 def test_names_and_addresses_can_be_given() -> None:
     raw = RawSection()
-    decoded = decode_section(raw.assemble(), raw.vaddr)
+    decoded = read_section(raw.assemble(), raw.vaddr)
     lines = list(dump_text(decoded, "other", lambda vaddr: vaddr - 0x20000))
     assert lines[0] == "Contents of the SFrame section other:"
     assert "    func idx [0]: pc = 0x0, size = 16 bytes" in lines
@@ -146,7 +146,7 @@ def test_data() -> None:
             RawFunction(0x20010, 0x20, bytes.fromhex("0000 88 19 10 3b f8"), 1, 0xB1, 1, 16),
         )
     )
-    decoded = decode_section(raw.assemble(), raw.vaddr)
+    decoded = read_section(raw.assemble(), raw.vaddr)
     data = json.loads(json.dumps(dump_data(decoded)))
     functions = data.pop("functions")
     assert data == {
@@ -230,5 +230,5 @@ def test_json_in_pieces_is_that_of_the_whole(function_count: int, row_count: int
     rows = b"\x00\x05\x08\xf0" + b"\x01\x03\x08" + b"\x02\x00"
     functions = tuple(RawFunction(0x20000 + 64 * n, 64, rows, row_count) for n in range(function_count))
     raw = RawSection(functions, version)
-    decoded = decode_section(raw.assemble(), raw.vaddr)
+    decoded = read_section(raw.assemble(), raw.vaddr)
     assert "".join(dump_json(decoded)) == json.dumps(dump_data(decoded), indent=2)

@@ -7,50 +7,49 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import given
 
-from cfi2sframe import Lookup, verify
-from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe import verify
+from cfi2sframe.sframe.read import read_section
 from tests.support.sums import convert_checked
 from tests.test_conversion_property import Drawn, files
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Level, Options
-    from cfi2sframe.sframe.decode import DecodedSection
-    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.sframe.model import FrameState, Section
 
 
 LEVELS: Final[tuple[Level, ...]] = (0, 1, 2)
 
 
-def made(drawn: Drawn, options: Options) -> DecodedSection | None:
+def made(drawn: Drawn, options: Options) -> Section | None:
     """Return a section that verifies; None where nothing can be described."""
     conversion = convert_checked(drawn.image, options)
     if not conversion.data:
         return None
-    section = decode_section(conversion.data, conversion.section_vaddr)
+    section = read_section(conversion.data, conversion.section_vaddr)
     assert verify(drawn.image, section, options).differences == ()
     return section
 
 
-def points_of(section: DecodedSection) -> set[int]:
+def points_of(section: Section) -> set[int]:
     """Return every address at which the answer may change, and those beside it."""
     edges = set[int]()
     for function in section.functions:
         edges |= {function.start_vaddr, function.start_vaddr + function.size}
-        edges |= {function.start_vaddr + row.row.start_delta for row in function.rows}
+        edges |= {function.start_vaddr + row.start_delta for row in function.rows}
     return {edge + distance for edge in edges for distance in (-1, 0, 1)}
 
 
-def answers(section: DecodedSection, points: set[int]) -> dict[int, tuple[FrameState | None, bool, bool] | None]:
+def answers(section: Section, points: set[int]) -> dict[int, tuple[FrameState | None, bool, bool] | None]:
     """Return what a section has at each address: the row's state, and the function's attributes; None: nothing."""
-    lookup = Lookup(section)
+    lookup = section
     said: dict[int, tuple[FrameState | None, bool, bool] | None] = {}
     for pc in points:
         found = lookup.find(pc)
         if found is None:
             said[pc] = None
         else:
-            state = None if found.row is None else found.row.row.state
-            said[pc] = state, found.function.is_signal_frame, found.function.uses_b_key
+            state = None if found.row is None else found.row.state
+            said[pc] = state, found.function.body.is_signal_frame, found.function.body.uses_b_key
     return said
 
 

@@ -3,30 +3,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from cfi2sframe.sframe.decode import DecodedSection, decode_section
-from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.read import read_section
 from tests.support.raw_sframe import RawFunction, RawSection
+
+if TYPE_CHECKING:
+    from cfi2sframe.sframe.model import Section
 
 #: Rows at 0, 4 and 9 whose CFA offset tells them apart: SP + 0, 4, 9.
 ROWS = b"\x00\x03\x00\x04\x03\x04\x09\x03\x09"
 
 
-def decoded(*functions: RawFunction, version: int = 3) -> DecodedSection:
+def decoded(*functions: RawFunction, version: int = 3) -> Section:
     raw = RawSection(functions, version)
-    return decode_section(raw.assemble(), raw.vaddr)
+    return read_section(raw.assemble(), raw.vaddr)
 
 
-def found(lookup: Lookup, pc: int) -> tuple[int, int | None] | None:
-    """Return the function's index and the start of the row in force, which the CFA's offset repeats."""
-    result = lookup.find(pc)
+def found(section: Section, pc: int) -> tuple[int, int | None] | None:
+    """Return the function's number and the start of the row in force, which the CFA's offset repeats."""
+    result = section.find(pc)
     if result is None:
         return None
-    if result.row is None:
-        return result.function.index, None
-    cfa = result.row.row.state.cfa
-    return result.function.index, None if cfa is None else cfa.offset
+    number = section.starts.index(result.function.start_vaddr)
+    return number, None if result.row is None or result.row.cfa is None else result.row.cfa.offset
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -51,19 +53,15 @@ def found(lookup: Lookup, pc: int) -> tuple[int, int | None] | None:
 )
 def test_pcinc(version: int, pc: int, expected: tuple[int, int | None] | None) -> None:
     section = decoded(RawFunction(rows=ROWS, row_count=3), RawFunction(0x20020), RawFunction(0x20030), version=version)
-    assert found(Lookup(section), pc) == expected
+    assert found(section, pc) == expected
 
 
 def test_unsorted_sections() -> None:
     """An object's functions stand in the order of its source."""
-    lookup = Lookup(decoded(RawFunction(0x20020), RawFunction(0x20000)))
-    assert found(lookup, 0x20025) == (0, 8)
-    assert found(lookup, 0x20005) == (1, 8)
-    assert lookup.starts == [0x20000, 0x20020]
-    assert [(each.index, each.start_vaddr, each.size) for each in lookup.functions] == [
-        (1, 0x20000, 0x10),
-        (0, 0x20020, 0x10),
-    ]
+    section = decoded(RawFunction(0x20020), RawFunction(0x20000))
+    assert found(section, 0x20025) == (0, 8)
+    assert found(section, 0x20005) == (1, 8)
+    assert [each.start_vaddr for each in section.ascending] == [0x20000, 0x20020]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -84,13 +82,13 @@ def test_unsorted_sections() -> None:
 def test_pcmask(version: int, pc: int, expected: tuple[int, int | None] | None) -> None:
     """The rows repeat with every block of `rep_size` bytes (here 12)."""
     function = RawFunction(0x20008, 0x30, ROWS, 3, info=0x10, repeat_size=12)
-    assert found(Lookup(decoded(function, version=version)), pc) == expected
+    assert found(decoded(function, version=version), pc) == expected
 
 
 def test_pcmask_with_a_block_of_no_size() -> None:
     """A damaged section must not make the reader divide by 0."""
     function = RawFunction(rows=ROWS, row_count=3, info=0x10, repeat_size=0)
-    assert found(Lookup(decoded(function)), 0x20004) == (0, None)
+    assert found(decoded(function), 0x20004) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -108,4 +106,4 @@ def test_pcmask_of_version_1(pc: int, expected: tuple[int, int | None]) -> None:
     """Version 1: the last row for which PC & start >= start."""
     rows = b"\x00\x03\x00\x0b\x03\x0b"
     function = RawFunction(0x20000, 0x20, rows, 2, info=0x10)
-    assert found(Lookup(decoded(function, version=1)), pc) == expected
+    assert found(decoded(function, version=1), pc) == expected

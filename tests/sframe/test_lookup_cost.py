@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe import convert
-from cfi2sframe.sframe.decode import decode_section
-from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.lookup_cost import LookupCost, add_costs, lookup_cost
 from cfi2sframe.sframe.model import FrameState, FunctionBody, Rule
+from cfi2sframe.sframe.read import read_section
 from tests.test_conversion_property import Drawn, files
 
 if TYPE_CHECKING:
@@ -72,9 +71,9 @@ def test_a_conversion_costs_what_its_readers_walk(drawn: Drawn, level: Level) ->
     conversion = convert(drawn.image, drawn.options._replace(level=level))
     cost = conversion.lookup_cost
     walked = []
-    lookup = Lookup(decode_section(conversion.data, conversion.section_vaddr)) if conversion.data else None
-    for start, size, _ in conversion.section.functions:
-        for pc in range(start, start + size):
+    lookup = read_section(conversion.data, conversion.section_vaddr) if conversion.data else None
+    for function in conversion.section:
+        for pc in range(function.start_vaddr, function.end_vaddr):
             found = lookup.find(pc) if lookup else None
             assert found is not None
             assert found.row is not None

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, ARCHES, S390X, Arch
-from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
-from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.sframe.model import Attributes, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.ranges import MAX_ROWS, make_ranges
+from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sframe.segments import make_text
 from tests.support.bodies import body_of_rows, with_functions
 
@@ -231,23 +230,22 @@ def random_functions(draw: st.DrawFn, arch: Arch = AMD64, max_runs: int = 4) -> 
 def edges(section: Section) -> set[int]:
     """Return the addresses at which an answer may change, and those beside them."""
     found = {start + size for start, size in zip(section.starts, section.sizes, strict=True)}
-    for start, size, each in section.functions:
-        blocks = range(start, start + size, each.repeat_size or size)
-        found |= {block + delta for block in blocks for delta in each.starts}
+    for each in section:
+        blocks = range(each.start_vaddr, each.end_vaddr, each.body.repeat_size or each.size)
+        found |= {block + delta for block in blocks for delta in each.body.starts}
     return {address + distance for address in found for distance in (-1, 0, 1)}
 
 
 def answers(section: Section, arch: Arch, addresses: set[int]) -> list[tuple[FrameState, Attributes] | None]:
     """Return what a stack tracer finds at each address: the row in force, and what the function says of all rows."""
-    lookup = Lookup(decode_section(encode(section, arch), SECTION_VADDR))
+    lookup = read_section(encode(section, arch), SECTION_VADDR)
     found: list[tuple[FrameState, Attributes] | None] = []
     for pc in sorted(addresses):
         hit = lookup.find(pc)
         if hit is None or hit.row is None:
             found.append(None)
         else:
-            said = hit.function
-            found.append((hit.row.row.state, Attributes(said.is_flexible, said.is_signal_frame, said.uses_b_key)))
+            found.append((hit.row.state, hit.function.body.attributes))
     return found
 
 
@@ -268,11 +266,11 @@ def test_every_address_keeps_its_row_and_its_attributes(arch: Arch, version: int
 def covered(functions: list[Function]) -> list[tuple[int, int]]:
     """Return the addresses of functions as maximal ranges."""
     found: list[tuple[int, int]] = []
-    for start, size, _ in functions:
-        if found and found[-1][1] == start:
-            found[-1] = found[-1][0], start + size
+    for each in functions:
+        if found and found[-1][1] == each.start_vaddr:
+            found[-1] = found[-1][0], each.end_vaddr
         else:
-            found.append((start, start + size))
+            found.append((each.start_vaddr, each.end_vaddr))
     return found
 
 
@@ -310,9 +308,10 @@ def fresh(functions: list[Function]) -> list[Function]:
         return None if rule is None else Rule(*rule)
 
     made: list[Function] = []
-    for start, size, each in functions:
-        states = [FrameState(copy(one.cfa), copy(one.ra), copy(one.fp), one.mangled_ra) for one in each.states]
-        made.append(Function(start, size, each._replace(starts=(*each.starts,), states=tuple(states))))
+    for each in functions:
+        body = each.body
+        states = [FrameState(copy(one.cfa), copy(one.ra), copy(one.fp), one.mangled_ra) for one in body.states]
+        made.append(each._replace(body=body._replace(starts=(*body.starts,), states=tuple(states))))
     return made
 
 

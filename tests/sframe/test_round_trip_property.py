@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Literal
 
 from hypothesis import given
@@ -11,11 +10,19 @@ from hypothesis import strategies as st
 
 from cfi2sframe.arch import ARCHES, S390X, Arch
 from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER
-from cfi2sframe.sframe.decode import DecodedFunction, decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
-from cfi2sframe.sframe.lookup import Lookup
-from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.model import (
+    NO_BLOCK_SIZE,
+    OUTERMOST,
+    FrameRow,
+    FrameState,
+    Function,
+    FunctionBody,
+    Rule,
+    Section,
+)
+from cfi2sframe.sframe.read import read_section, stored_of
 from cfi2sframe.verification import check_invariants
 from tests.support.bodies import body_of_rows, with_functions
 
@@ -116,28 +123,20 @@ def encode(section: Section, arch: Arch, vaddr: int, *, share: bool = False) -> 
     return encode_section(plan_section(section, arch, vaddr, share=share))
 
 
-def said(function: DecodedFunction) -> Function:
-    """Return a decoded function as the logical section has it."""
-    rows = tuple(decoded.row for decoded in function.rows)
-    body = body_of_rows(rows, function.is_flexible, function.is_signal_frame, function.uses_b_key, function.repeat_size)
-    return Function(function.start_vaddr, function.size, body)
-
-
 @given(sections(), st.sampled_from(ORDERS))
 def test_decoding_returns_the_encoded_section(drawn: tuple[Section, Arch, int], order: Literal["<", ">"]) -> None:
     """Every field of every version is stored "in the endianness of the target system", and can be read back."""
     section, arch, vaddr = drawn
-    decoded = decode_section(encode(section, arch._replace(byte_order=order), vaddr), vaddr)
-    functions = [said(function) for function in decoded.functions]
-    wanted = list(section.functions)
+    decoded = read_section(encode(section, arch._replace(byte_order=order), vaddr), vaddr)
+    wanted = list(section)
     if section.version == 1:
         # Version 1 stores no block size; the PC type is all there is.
-        assert [f.is_pcmask for f in decoded.functions] == [bool(f.body.repeat_size) for f in wanted]
-        wanted = [f._replace(body=f.body._replace(repeat_size=0)) for f in wanted]
-    assert functions == wanted
-    header = decoded.header
+        wanted = [
+            f._replace(body=f.body._replace(repeat_size=NO_BLOCK_SIZE)) if f.body.is_pcmask else f for f in wanted
+        ]
+    assert decoded == with_functions(section, wanted)
+    header = stored_of(decoded).header
     assert (header.version, header.abi_id, header.byte_order) == (section.version, arch.abi_id, order)
-    assert header.is_sorted == section.is_sorted
     assert header.start_is_pcrel == section.start_is_pcrel
     assert not header.flags & SFRAME_F_FRAME_POINTER
     assert header.fixed_ra_offset == arch.fixed_ra_offset
@@ -158,16 +157,17 @@ def fits(number: int, size: int, *, signed: bool) -> bool:
 def test_widths_are_minimal(drawn: tuple[Section, Arch, int]) -> None:
     """The FRE type holds the function's last row start, a row's data words hold its widest number: no byte more."""
     section, arch, vaddr = drawn
-    for function in decode_section(encode(section, arch, vaddr), vaddr).functions:
-        last = function.rows[-1].row.start_delta
-        assert (1, 2, 4)[function.fre_type] == smallest(last, signed=False)
-        for row in function.rows:
-            if not function.is_flexible:
-                needed = max((smallest(word, signed=True) for word in row.words), default=1)
+    decoded = read_section(encode(section, arch, vaddr), vaddr)
+    stored = stored_of(decoded)
+    for function, record in zip(decoded, stored.records, strict=True):
+        assert (1, 2, 4)[record.fre_type] == smallest(function.body.starts[-1], signed=False)
+        for row, (_, word_size, words) in zip(function, stored.words_of(record), strict=True):
+            if not function.body.is_flexible:
+                needed = max((smallest(word, signed=True) for word in words), default=1)
             else:
-                needed = flexible_width(row.words, row.word_size)
-                assert not row.words or len(row.words) == 2 or row.words[-2:] != (0, 0) or row.row.state.fp
-            assert row.word_size == needed
+                needed = flexible_width(words, word_size)
+                assert not words or len(words) == 2 or words[-2:] != (0, 0) or row.fp
+            assert word_size == needed
 
 
 def flexible_width(stored: tuple[int, ...], size: int) -> int:
@@ -186,15 +186,16 @@ def test_sizes_add_up(drawn: tuple[Section, Arch, int]) -> None:
     """The section is a header, the function table and the rows, and nothing else."""
     section, arch, vaddr = drawn
     data = encode(section, arch, vaddr)
-    decoded = decode_section(data, vaddr)
+    stored = stored_of(read_section(data, vaddr))
     attribute = 5 if section.version == 3 else 0
     position = 0
-    for function in decoded.functions:
-        assert function.fre_offset == position
-        position += attribute + function.rows_size
-    assert decoded.header.fre_size == position
-    assert len(data) == 28 + (17, 20, 16)[section.version - 1] * len(section.functions) + position
-    assert decoded.header.fre_count == sum(len(function.body.rows) for function in section.functions)
+    for record in stored.records:
+        assert record.fre_offset == position
+        words = sum(word_size * len(words) for _, word_size, words in stored.words_of(record))
+        position += attribute + record.row_count * ((1, 2, 4)[record.fre_type] + 1) + words
+    assert stored.header.fre_size == position
+    assert len(data) == 28 + (17, 20, 16)[section.version - 1] * len(section) + position
+    assert stored.header.fre_count == sum(map(len, section))
 
 
 @given(sections(), st.sampled_from(ORDERS))
@@ -204,19 +205,18 @@ def test_sharing_changes_no_meaning(drawn: tuple[Section, Arch, int], order: Lit
     arch = arch._replace(byte_order=order)
     apart, shared = encode(section, arch, vaddr), encode(section, arch, vaddr, share=True)
     assert len(shared) <= len(apart)
-    expected, found = decode_section(apart, vaddr), decode_section(shared, vaddr)
-    assert [said(function) for function in found.functions] == [said(function) for function in expected.functions]
-    assert found.header._replace(fre_size=0) == expected.header._replace(fre_size=0)
+    expected, found = read_section(apart, vaddr), read_section(shared, vaddr)
+    assert found == expected
+    assert stored_of(found).header._replace(fre_size=0) == stored_of(expected).header._replace(fre_size=0)
     assert not [d for d in check_invariants(found) if "byte order" not in d.message]
     # Equal functions take their rows' bytes once.
-    bodies = {pickle.dumps(said(f).body) for f in expected.functions}
-    assert len({f.fre_offset for f in found.functions}) <= len(bodies)
+    assert len({record.fre_offset for record in stored_of(found).records}) <= len({*expected.bodies})
 
 
 @given(sections())
 def test_readers_accept_what_is_written(drawn: tuple[Section, Arch, int]) -> None:
     section, arch, vaddr = drawn
-    assert check_invariants(decode_section(encode(section, arch, vaddr), vaddr)) == []
+    assert check_invariants(read_section(encode(section, arch, vaddr), vaddr)) == []
 
 
 def naive_row(function: Function, pc: int, version: int) -> FrameRow | None:
@@ -235,7 +235,7 @@ def naive_row(function: Function, pc: int, version: int) -> FrameRow | None:
 def test_lookup_finds_the_row_in_force(drawn: tuple[Section, Arch, int], data: st.DataObject) -> None:
     """PCINC: "PC >= FRE start"; PCMASK: "PC % rep_size >= FRE start", counted from the function's start."""
     section, arch, vaddr = drawn
-    lookup = Lookup(decode_section(encode(section, arch, vaddr), vaddr))
+    lookup = read_section(encode(section, arch, vaddr), vaddr)
     function = data.draw(st.sampled_from(section.functions))
     edges = [0, function.size - 1, function.size, *(row.start_delta for row in function.body.rows)]
     delta = data.draw(st.sampled_from(edges) | st.integers(-2, function.size + 1)) + data.draw(st.integers(-1, 1))
@@ -247,4 +247,4 @@ def test_lookup_finds_the_row_in_force(drawn: tuple[Section, Arch, int], data: s
         return
     assert found is not None
     assert found.function.start_vaddr == holders[0].start_vaddr
-    assert (found.row.row if found.row else None) == naive_row(holders[0], pc, section.version)
+    assert found.row == naive_row(holders[0], pc, section.version)

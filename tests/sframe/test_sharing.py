@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe import constants
-from cfi2sframe.sframe.decode import DecodedSection, decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
+from cfi2sframe.sframe.read import read_section, stored_of
 from tests.fuzz.harness import timed
 from tests.support.bodies import body_of_rows, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -32,11 +32,11 @@ def body(*rows: tuple[int, int], is_signal_frame: bool = False) -> FunctionBody:
     )
 
 
-def make(version: int, *bodies: FunctionBody, share: bool) -> tuple[bytes, DecodedSection]:
+def make(version: int, *bodies: FunctionBody, share: bool) -> tuple[bytes, Section]:
     functions = tuple(Function(0x1000 * (n + 1), 0x800, each) for n, each in enumerate(bodies))
     section = with_functions(Section(version, AMD64.abi_id, start_is_pcrel=version > 1), functions)
     data = encode_section(plan_section(section, AMD64, VADDR, share=share))
-    return data, decode_section(data, VADDR)
+    return data, read_section(data, VADDR)
 
 
 PUSH = ((0, 8), (1, 16), (9, 8))
@@ -45,9 +45,9 @@ PUSH = ((0, 8), (1, 16), (9, 8))
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_equal_rows_are_stored_once(version: int) -> None:
     _, decoded = make(version, body(*PUSH), body((0, 8)), body(*PUSH), share=True)
-    first, _, last = decoded.functions
+    first, _, last = stored_of(decoded).records
     assert last.fre_offset == first.fre_offset
-    assert decoded.header.fre_count == sum(len(f.rows) for f in decoded.functions)
+    assert stored_of(decoded).header.fre_count == sum(len(f.rows) for f in decoded.functions)
 
 
 @pytest.mark.parametrize(("version", "shares"), [(1, True), (2, True), (3, False)])
@@ -55,15 +55,15 @@ def test_a_list_may_be_the_beginning_of_a_longer_one_where_no_attribute_counts_r
     version: int, *, shares: bool
 ) -> None:
     _, decoded = make(version, body((0, 8)), body((0, 8), (1, 16)), body(*PUSH), share=True)
-    offsets = {function.fre_offset for function in decoded.functions}
+    offsets = {record.fre_offset for record in stored_of(decoded).records}
     assert len(offsets) == (1 if shares else 3)
 
 
 def test_functions_that_differ_in_their_attribute_share_nothing() -> None:
     _, decoded = make(3, body(*PUSH), body(*PUSH, is_signal_frame=True), share=True)
-    first, second = decoded.functions
+    first, second = stored_of(decoded).records
     assert first.fre_offset != second.fre_offset
-    assert (first.is_signal_frame, second.is_signal_frame) == (False, True)
+    assert [body.is_signal_frame for body in decoded.bodies] == [False, True]
 
 
 rows = st.lists(st.tuples(st.sampled_from((0, 1, 4, 0x100, 0x700)), st.sampled_from((8, 16, 300))), min_size=1)
@@ -78,9 +78,9 @@ def test_sharing_changes_no_function(version: int, bodies: list[FunctionBody]) -
     apart, plain = make(version, *bodies, share=False)
     together, shared = make(version, *bodies, share=True)
     assert len(together) <= len(apart)
-    assert [f._replace(fre_offset=0) for f in shared.functions] == [f._replace(fre_offset=0) for f in plain.functions]
-    assert shared.header.fre_count == plain.header.fre_count
-    last_rows = [f.rows[-1].row.start_delta for f in shared.functions]
+    assert shared == plain
+    assert stored_of(shared).header.fre_count == stored_of(plain).header.fre_count
+    last_rows = [f.rows[-1].start_delta for f in shared.functions]
     assert all(last < f.size for last, f in zip(last_rows, shared.functions, strict=True))
 
 
@@ -102,7 +102,7 @@ def assert_nothing_is_lost(version: int, bodies: list[FunctionBody]) -> bytes:
     together, shared = make(version, *bodies, share=True)
     apart, plain = make(version, *bodies, share=False)
     assert len(together) <= len(apart)
-    assert [f._replace(fre_offset=0) for f in shared.functions] == [f._replace(fre_offset=0) for f in plain.functions]
+    assert shared == plain
     return together
 
 
@@ -119,8 +119,8 @@ def test_the_writer_keeps_the_readers_bound(version: int, counts: list[int], fre
     distinct = {count: pushes(count) for count in counts}
     if version < 3 and sum(len(each.starts) for each in distinct.values()) <= free_count:
         _, decoded = make(version, *distinct.values(), share=True)
-        assert len({function.fre_offset for function in decoded.functions}) == 1
-        assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + decoded.header.fre_size
+        assert len({record.fre_offset for record in stored_of(decoded).records}) == 1
+        assert len(data) == 28 + constants.FDE_SIZE[version] * len(counts) + stored_of(decoded).header.fre_size
 
 
 def test_lists_that_overlap_over_and_over_are_refused() -> None:
@@ -132,13 +132,13 @@ def test_lists_that_overlap_over_and_over_are_refused() -> None:
         record = 28 + 20 * (number + 1)
         data[record + 8 : record + 16] = (3 * number).to_bytes(4, "little") + (8000).to_bytes(4, "little")
     with pytest.raises(SFrameError, match="the functions' row lists overlap one another over and over"):
-        decode_section(bytes(data), 0x30000)
+        read_section(bytes(data), 0x30000)
 
 
 def test_functions_with_rows_of_their_own_are_read_in_linear_time() -> None:
     """The rows of one function are found without going through those of all others."""
     data, _ = make(3, *[body((0, 8))] * 40_000, share=False)
-    decoded: list[DecodedSection] = []
+    decoded: list[Section] = []
     # Ten times what it takes; the square of their number would take ten seconds.
-    assert timed(lambda data: decoded.append(decode_section(data, VADDR)), data) < 3
+    assert timed(lambda data: decoded.append(read_section(data, VADDR)), data) < 3
     assert decoded[0].row_count == 40_000

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cfi2sframe.sframe.decode import decode_section
-from cfi2sframe.sframe.lookup import Lookup
+from cfi2sframe.sframe.read import read_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +71,7 @@ def test_rows_are_right(script: Any, reader: Path, workload: Path, tmp_path: Pat
     prepared = script.prepare(workload, tmp_path, 500)
     output = subprocess.run(prepared.command(reader, 0), check=True, capture_output=True, text=True).stdout
     vaddrs = dict(zip(prepared.sections[::3], prepared.sections[1::3], strict=True))
-    views = {way: Lookup(decode_section((tmp_path / way).read_bytes(), int(vaddrs[way], 0))) for way in script.LAYOUTS}
+    views = {way: read_section((tmp_path / way).read_bytes(), int(vaddrs[way], 0)) for way in script.LAYOUTS}
     found = dict.fromkeys(script.LAYOUTS, 0)
     row_counts = dict.fromkeys(script.LAYOUTS, 0)
     for line in output.splitlines():
@@ -82,7 +81,7 @@ def test_rows_are_right(script: Any, reader: Path, workload: Path, tmp_path: Pat
         way = views[words[1]].find(int(words[0], 0))
         assert way is not None
         assert way.row is not None
-        state = way.row.row.state
+        state = way.row.state
         rules = [_spelled(state.cfa), _spelled(state.ra), _spelled(state.fp)]
         if state.cfa is None:
             assert words[2:] == ["1", "0:0:0", "0:0:0", "0:0:0"]

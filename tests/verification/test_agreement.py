@@ -15,10 +15,10 @@ from cfi2sframe.api import truth_of
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.padding import Padding
-from cfi2sframe.sframe.decode import decode_section
 from cfi2sframe.sframe.encode import encode_section
 from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
+from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import agreement, verify_section
 from cfi2sframe.verification.agreement import Agreement
 from cfi2sframe.verification.whole_functions import WholeFunctions
@@ -29,7 +29,7 @@ from tests.support.samples import TEXT_VADDR, cie_of, linked_file
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Level
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import Section
     from cfi2sframe.verification import Truth, Verification
 
 pytestmark = [
@@ -53,7 +53,7 @@ _CIES: Final = (cie_of(AMD64), cie_of(AMD64, augmentation="zRS"))
 class Case(NamedTuple):
     image: ElfImage
     truth: Truth
-    decoded: DecodedSection
+    decoded: Section
 
 
 @st.composite
@@ -78,7 +78,7 @@ def cases(draw: st.DrawFn) -> Case:
     # As if ranges had been cut anywhere, with gaps between their parts.
     parts: list[Function] = []
     for function in conversion.section.functions:
-        start, size, body = function
+        start, size, body = function.start_vaddr, function.size, function.body
         cut = draw(st.integers(0, size - 1))
         if cut:
             end = draw(st.sampled_from((cut, cut, max(cut - 1, 1))))
@@ -89,7 +89,7 @@ def cases(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         data[draw(st.integers(28, len(data) - 1))] ^= draw(st.integers(1, 255))
     try:
-        decoded = decode_section(bytes(data), conversion.section_vaddr)
+        decoded = read_section(bytes(data), conversion.section_vaddr)
     except SFrameError:
         assume(condition=False)
     # As if functions had been joined over gaps, or cut short.
@@ -132,7 +132,7 @@ def test_what_is_right_is_compared_by_columns(gap_size: int, level: Level) -> No
     fdes = [asm.Fde(_CIES[0], TEXT_VADDR + (16 + gap_size) * n, 16, _PROGRAMS[n % 4]) for n in range(40)]
     image = load(linked_file(AMD64, fdes))
     conversion = convert(image, Options(level=level))
-    decoded = decode_section(conversion.data, conversion.section_vaddr)
+    decoded = read_section(conversion.data, conversion.section_vaddr)
     found = by_columns(Case(image, truth_of(conversion), decoded))
     assert found.is_clean
     assert found.function_count == 40
@@ -157,7 +157,7 @@ def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | Non
     image = load(linked_file(AMD64, fdes))
     conversion = convert(image, Options(level=0))
     parts: list[Function] = []
-    for start, _, body in conversion.section.functions:
+    for start, body in zip(conversion.section.starts, conversion.section.bodies, strict=True):
         for begin, end in ((0, 7), *places):
             parts.append(Function(start + begin, end - begin, body.cut(begin, end)))
         if other_body is not None:
@@ -165,7 +165,7 @@ def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | Non
     data = encode_section(plan_section(with_functions(conversion.section, parts), AMD64, conversion.section_vaddr))
     ends = tuple([fde.pc_begin + 16 for fde in fdes])
     truth = truth_of(conversion)._replace(padding=Padding(ends, tuple([end + 8 for end in ends])))
-    return Case(image, truth, decode_section(data, conversion.section_vaddr))
+    return Case(image, truth, read_section(data, conversion.section_vaddr))
 
 
 @pytest.mark.parametrize("name", _IN_PADDING)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import Section
     from tests.support.oracle.tools import Binutils, BinutilsVersion, CorpusArch, Target, Tool
 
 pytestmark = [pytest.mark.oracle, pytest.mark.corpus, pytest.mark.sampled]
@@ -94,7 +94,7 @@ def readers(
     return Readers(binutils, s390x_binutils.tool("readelf"), str(dwarfdump.with_name("llvm-readelf")), str(dwarfdump))
 
 
-def check_strictly(image: ElfImage, conversion: Conversion, section: DecodedSection, options: Options) -> None:
+def check_strictly(image: ElfImage, conversion: Conversion, section: Section, options: Options) -> None:
     """Verify a section, and hold it against what the strict reader wants."""
     assert verify(image, section, options).is_clean
     code, vaddr = code_of(image), conversion.section_vaddr

@@ -40,7 +40,7 @@ def readers_of(image: ElfImage, options: Options) -> set[str]:
     found = set[str]()
     for name in ("kernel", "glibc", "libsframe", "gnu-ld"):
         found |= {f"{name} {v.releases}" for v in judge(image, section, name) if v.reads_it}
-    version, is_tracked = section.header.version, section.arch != S390X
+    version, is_tracked = section.version, section.arch != S390X
     expected = {
         1: {"libsframe 2.40"},
         2: {"libsframe 2.47", *(["libsframe 2.44"] if options.errata == 0 and is_tracked else [])},

@@ -14,7 +14,7 @@ from cfi2sframe import load
 from cfi2sframe.api import convert, truth_of, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.conversion import Options, convert_image
-from cfi2sframe.sframe.decode import decode_section
+from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import Difference, check_invariants, verify_section
 from tests.support import cfi_asm as asm
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -38,7 +38,7 @@ def image() -> ElfImage:
 
 
 def check(image: ElfImage, raw: RawSection) -> Verification:
-    return verify(image, decode_section(raw.assemble(), raw.vaddr))
+    return verify(image, read_section(raw.assemble(), raw.vaddr))
 
 
 def said(image: ElfImage, raw: RawSection) -> list[str]:
@@ -343,11 +343,11 @@ def test_this_package_describes_the_parts() -> None:
     image = in_parts(asm.advance(8), asm.def_cfa_offset(16))
     for options in (Options(2), Options(3)):
         conversion = convert_image(image, options)
-        made = decode_section(conversion.data, conversion.section_vaddr)
+        made = read_section(conversion.data, conversion.section_vaddr)
         assert verify_section(image, truth_of(conversion), made).is_clean
     # Nothing but another function: right for another producer, wrong for this package.
     truth = truth_of(convert_image(image, Options(2)))
-    others = decode_section(RawSection((LEAF,), version=2).assemble(), 0x30000)
+    others = read_section(RawSection((LEAF,), version=2).assemble(), 0x30000)
     assert "missing" in {difference.kind for difference in verify_section(image, truth, others).differences}
 
 
@@ -574,7 +574,7 @@ def test_the_fixed_ra_offset() -> None:
 
 def test_invariants_without_an_image() -> None:
     def found(raw: RawSection) -> list[Difference]:
-        return check_invariants(decode_section(raw.assemble(), raw.vaddr))
+        return check_invariants(read_section(raw.assemble(), raw.vaddr))
 
     assert found(GOOD) == []
     assert found(GOOD._replace(fre_count=1)) == [
@@ -644,7 +644,7 @@ def test_a_linked_file_is_sorted(image: ElfImage) -> None:
 
 def test_unsorted_functions_may_overlap_in_objects() -> None:
     raw = RawSection((LEAF, LEAF), flags=4)
-    assert check_invariants(decode_section(raw.assemble(), raw.vaddr)) == []
+    assert check_invariants(read_section(raw.assemble(), raw.vaddr)) == []
 
 
 def test_the_abi() -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from cfi2sframe.sframe.read import stored_of
 from cfi2sframe.verification.readers.binutils import GNU_LD, LIBSFRAME
 from cfi2sframe.verification.readers.glibc import GLIBC
 from cfi2sframe.verification.readers.kernel import KERNEL
 from cfi2sframe.verification.readers.records import Broken, Edition, Habit, Reader, Verdict
-from cfi2sframe.verification.readers.subject import Subject
+from cfi2sframe.verification.readers.subject import Subject, stored_functions
 
 if TYPE_CHECKING:
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedSection
+    from cfi2sframe.sframe.model import Section
 
 __all__ = ["READERS", "Broken", "Habit", "Verdict", "judge"]
 
@@ -24,13 +25,14 @@ __all__ = ["READERS", "Broken", "Habit", "Verdict", "judge"]
 READERS: Final[dict[str, Reader]] = {reader.name: reader for reader in (KERNEL, GLIBC, LIBSFRAME, GNU_LD)}
 
 
-def judge(name: str, decoded: DecodedSection, image: ElfImage, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
+def judge(name: str, section: Section, image: ElfImage, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what the reader called `name` would do with a section for `image`, by edition, the oldest first.
 
     `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. Raises
     `KeyError` for a name that `READERS` does not have.
     """
-    reader, subject = READERS[name], Subject(decoded, image, is_in_file, decoded.functions)
+    reader, stored = READERS[name], stored_of(section)
+    subject = Subject(section, stored, image, is_in_file, tuple(stored_functions(section, stored)))
     return tuple(_verdict(reader.name, edition, subject) for edition in reader.editions)
 
 

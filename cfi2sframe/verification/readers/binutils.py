@@ -26,19 +26,19 @@ _OLD_FLAGS: Final = (0, _SORTED, _FRAME_POINTER, _SORTED | _FRAME_POINTER)
 
 
 def _own_flags(subject: Subject) -> str | None:
-    header = subject.decoded.header
+    header = subject.stored.header
     unknown = header.flags & ~s.FLAGS_BY_VERSION[header.version]
     return f"flags 0x{header.flags:x}" if unknown else None
 
 
 def _old_abi(subject: Subject) -> str | None:
-    decoded = subject.decoded
-    is_known = decoded.header.abi_id != s.SFRAME_ABI_S390X_ENDIAN_BIG
-    return None if is_known else f"it does not know how {decoded.arch.name} stores the CFA's offset"
+    section = subject.section
+    is_known = section.abi_id != s.SFRAME_ABI_S390X_ENDIAN_BIG
+    return None if is_known else f"it does not know how {section.arch.name} stores the CFA's offset"
 
 
 def _offsets(subject: Subject) -> str | None:
-    header = subject.decoded.header
+    header = subject.stored.header
     return "sfh_fdeoff is past sfh_freoff" if header.fde_offset > header.fre_offset else None
 
 
@@ -53,11 +53,11 @@ def _shared(subject: Subject) -> int:
 
 def _foreign_sum(subject: Subject) -> int:
     """Return the rows that the header does not count, or counts too many."""
-    return abs(subject.decoded.header.fre_count - subject.decoded.row_count)
+    return abs(subject.stored.header.fre_count - subject.section.row_count)
 
 
 def _misread(subject: Subject) -> int:
-    header = subject.decoded.header
+    header = subject.stored.header
     is_concerned = header.version == s.SFRAME_VERSION_2 and not header.start_is_pcrel
     return len(subject.functions) if is_concerned else 0
 
@@ -109,7 +109,7 @@ def _relocated(subject: Subject) -> str | None:
     section = subject.image.sframe_section
     if not subject.is_in_file or section is None or not subject.image.is_relocatable:
         return None
-    header = subject.decoded.header
+    header = subject.stored.header
     record_size = s.FDE_SIZE[header.version]
     first = s.HEADER_SIZE + header.auxhdr_size + header.fde_offset
     expected = [first + record_size * number for number in range(header.fde_count)]

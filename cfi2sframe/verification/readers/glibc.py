@@ -15,34 +15,33 @@ from cfi2sframe.verification.readers.records import Demand, Edition, Reader, Rem
 from cfi2sframe.verification.readers.subject import uncovered_ends
 
 if TYPE_CHECKING:
-    from cfi2sframe.sframe.decode import DecodedFunction, RowList
-    from cfi2sframe.verification.readers.subject import Subject
+    from cfi2sframe.verification.readers.subject import StoredFunction, StoredRows, Subject
 
 _ABIS: Final = (s.SFRAME_ABI_AMD64_ENDIAN_LITTLE, s.SFRAME_ABI_AARCH64_ENDIAN_LITTLE, s.SFRAME_ABI_AARCH64_ENDIAN_BIG)
 
 
 def _flags(subject: Subject) -> str | None:
-    flags = subject.decoded.header.flags
+    flags = subject.stored.header.flags
     unknown = flags & ~s.FLAGS_BY_VERSION[s.SFRAME_VERSION_2]
     return f"flags 0x{flags:x}" if unknown else None
 
 
 def _sorted(subject: Subject) -> str | None:
-    return None if subject.decoded.header.is_sorted else "SFRAME_F_FDE_SORTED is not set: nothing is looked up"
+    return None if subject.section.is_sorted else "SFRAME_F_FDE_SORTED is not set: nothing is looked up"
 
 
 def _abi(subject: Subject) -> str | None:
-    decoded = subject.decoded
-    return None if decoded.header.abi_id in _ABIS else f"it is not written for {decoded.arch.name}"
+    section = subject.section
+    return None if section.abi_id in _ABIS else f"it is not written for {section.arch.name}"
 
 
 def _offsets(subject: Subject) -> str | None:
-    header = subject.decoded.header
+    header = subject.stored.header
     return "sfh_fdeoff is past sfh_freoff" if header.fde_offset > header.fre_offset else None
 
 
 def _layout(subject: Subject) -> str | None:
-    header = subject.decoded.header
+    header = subject.stored.header
     if header.fde_offset:
         return f"sfh_fdeoff is {header.fde_offset}, and the functions are read right after the header"
     if header.fre_offset != subject.table_size:
@@ -50,19 +49,19 @@ def _layout(subject: Subject) -> str | None:
     return None
 
 
-def _outermost(rows: RowList) -> str | None:
+def _outermost(rows: StoredRows) -> str | None:
     found = any(not tail.words for tail in rows.tails)
     return "a row without data words (errata 2) is an error to it" if found else None
 
 
-def _no_block(function: DecodedFunction) -> str | None:
+def _no_block(function: StoredFunction) -> str | None:
     is_zero = function.is_pcmask and not function.repeat_size
     return "it divides by the block size, which is 0" if is_zero else None
 
 
 def _leaf_rows(subject: Subject) -> int:
     """Return how many rows say that RA is in its register, where the ABI tracks RA."""
-    if subject.decoded.header.fixed_ra_offset:
+    if subject.stored.header.fixed_ra_offset:
         return 0
     return r.count_rows(subject, lambda tail: len(tail.words) == 1)
 

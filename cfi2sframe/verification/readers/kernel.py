@@ -17,8 +17,7 @@ from cfi2sframe.verification.readers.records import Demand, Edition, Reader, Rem
 from cfi2sframe.verification.readers.subject import controls_of, uncovered_ends
 
 if TYPE_CHECKING:
-    from cfi2sframe.sframe.decode import DecodedFunction, RowList
-    from cfi2sframe.verification.readers.subject import Control, Subject
+    from cfi2sframe.verification.readers.subject import Control, StoredFunction, StoredRows, Subject
 
 #: Bits of a control word: the one that must be 0, and how many a register number has.
 _RESERVED: Final = 0x4
@@ -26,25 +25,25 @@ _REGISTER_COUNT: Final = 32
 
 
 def _auxiliary(subject: Subject) -> str | None:
-    size = subject.decoded.header.auxhdr_size
+    size = subject.stored.header.auxhdr_size
     return f"an auxiliary header of {size} bytes" if size else None
 
 
 def _empty(subject: Subject) -> str | None:
-    header = subject.decoded.header
+    header = subject.stored.header
     if not header.fde_count:
         return "sfh_num_fdes is 0"
     return None if header.fre_count else "sfh_num_fres is 0"
 
 
 def _layout(subject: Subject) -> str | None:
-    header = subject.decoded.header
+    header = subject.stored.header
     if header.fre_offset < header.fde_offset + subject.table_size:
         return "the rows begin before the function table ends"
     return None
 
 
-def _row_count(function: DecodedFunction) -> str | None:
+def _row_count(function: StoredFunction) -> str | None:
     if not function.row_count:
         return "no rows"
     if function.row_count > function.size:
@@ -52,7 +51,7 @@ def _row_count(function: DecodedFunction) -> str | None:
     return None
 
 
-def _reserved_bit(rows: RowList) -> str | None:
+def _reserved_bit(rows: StoredRows) -> str | None:
     for tail in rows.tails:
         for control in controls_of(tail):
             if control.word & _RESERVED:
@@ -60,7 +59,7 @@ def _reserved_bit(rows: RowList) -> str | None:
     return None
 
 
-def _left_over(rows: RowList) -> str | None:
+def _left_over(rows: StoredRows) -> str | None:
     for tail in rows.tails:
         controls = list(controls_of(tail))
         # A padding word is read only where a rule with its two words follows.
@@ -69,7 +68,7 @@ def _left_over(rows: RowList) -> str | None:
     return None
 
 
-def _large_register(rows: RowList) -> str | None:
+def _large_register(rows: StoredRows) -> str | None:
     for tail in rows.tails:
         for control in controls_of(tail):
             if (control.register or 0) >= _REGISTER_COUNT:
@@ -78,7 +77,7 @@ def _large_register(rows: RowList) -> str | None:
 
 
 def _segments(subject: Subject) -> str | None:
-    spread = spread_of(subject.image.segments, subject.decoded.starts, subject.decoded.sizes)
+    spread = spread_of(subject.image.segments, subject.section.starts, subject.section.sizes)
     if spread.is_in_one or not subject.image.segments:
         return None
     if spread.holder_count > 1:
@@ -92,7 +91,7 @@ def _segments(subject: Subject) -> str | None:
 def _other_header(subject: Subject) -> str | None:
     if subject.image.is_relocatable:
         return None
-    found = before_the_code(subject.image.segments, subject.decoded.starts)
+    found = before_the_code(subject.image.segments, subject.section.starts)
     # Putting the section into the file clears PF_X of PT_PHDR.
     if found is None or (found.type == PT_PHDR and not subject.is_in_file):
         return None
@@ -100,13 +99,13 @@ def _other_header(subject: Subject) -> str | None:
     return f"{name} has PF_X: the section is registered for it, and then not for the code's segment, which overlaps it"
 
 
-def _is_flexible(function: DecodedFunction) -> bool:
+def _is_flexible(function: StoredFunction) -> bool:
     return function.is_flexible
 
 
 def _topmost_only(subject: Subject) -> int:
     """Return how many rows have a rule that holds in the topmost frame only."""
-    own = (subject.decoded.arch.sp_register, subject.decoded.arch.fp_register)
+    own = (subject.section.arch.sp_register, subject.section.arch.fp_register)
 
     def is_concerned(control: Control) -> bool:
         return control.register is not None and (control.entity > 0 or control.register not in own)

@@ -12,10 +12,9 @@ from cfi2sframe.verification.readers.records import Breach, Demand, Remark
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from cfi2sframe.sframe.decode import DecodedFunction, RowList
-    from cfi2sframe.sframe.row_tails import RowTail
+    from cfi2sframe.sframe.read import Words
     from cfi2sframe.verification.readers.records import Consequence
-    from cfi2sframe.verification.readers.subject import Subject
+    from cfi2sframe.verification.readers.subject import StoredFunction, StoredRows, Subject
 
 
 def whole(message: Callable[[Subject], str | None]) -> Callable[[Subject], Iterator[Breach]]:
@@ -29,7 +28,7 @@ def whole(message: Callable[[Subject], str | None]) -> Callable[[Subject], Itera
     return breaches
 
 
-def each(message: Callable[[DecodedFunction], str | None]) -> Callable[[Subject], Iterator[Breach]]:
+def each(message: Callable[[StoredFunction], str | None]) -> Callable[[Subject], Iterator[Breach]]:
     """Return a check of each function, from a function that says what is wrong with one, or None."""
 
     def breaches(subject: Subject) -> Iterator[Breach]:
@@ -42,8 +41,8 @@ def each(message: Callable[[DecodedFunction], str | None]) -> Callable[[Subject]
 
 
 def each_row_list(
-    message: Callable[[RowList], str | None],
-    is_concerned: Callable[[DecodedFunction], bool] = lambda _function: True,
+    message: Callable[[StoredRows], str | None],
+    is_concerned: Callable[[StoredFunction], bool] = lambda _function: True,
 ) -> Callable[[Subject], Iterator[Breach]]:
     """Return a check of the rows of the functions that are concerned; lists that are shared are checked once."""
 
@@ -59,11 +58,11 @@ def each_row_list(
 
 def count_rows(
     subject: Subject,
-    is_counted: Callable[[RowTail], bool],
-    is_concerned: Callable[[DecodedFunction], bool] = lambda _function: True,
+    is_counted: Callable[[Words], bool],
+    is_concerned: Callable[[StoredFunction], bool] = lambda _function: True,
 ) -> int:
     """Return how many rows of the functions that are concerned are counted; lists that are shared are read once."""
-    known = IdentityMap["RowList", int](lambda row_list: sum(map(is_counted, row_list.tails)))
+    known = IdentityMap["StoredRows", int](lambda row_list: sum(map(is_counted, row_list.tails)))
     return sum(known[function.row_list] for function in subject.functions if is_concerned(function))
 
 
@@ -72,7 +71,7 @@ def versions(*numbers: int) -> Demand:
     known = " and ".join(map(str, numbers))
 
     def message(subject: Subject) -> str | None:
-        version = subject.decoded.header.version
+        version = subject.stored.header.version
         return None if version in numbers else f"version {version}; it reads version {known}"
 
     return Demand("version", whole(message), is_decisive=True)
@@ -82,7 +81,7 @@ def flags(allowed: Collection[int]) -> Demand:
     """Return the rule that the header's flags are one of these values."""
 
     def message(subject: Subject) -> str | None:
-        found = subject.decoded.header.flags
+        found = subject.stored.header.flags
         return None if found in allowed else f"flags 0x{found:x}"
 
     return Demand("flags", whole(message), is_decisive=True)
@@ -100,20 +99,22 @@ def found_by_segment(subject: Subject) -> str | None:
         return None
     if segment is None:
         return "the file has no PT_GNU_SFRAME segment"
-    if segment.vaddr != subject.decoded.section_vaddr or segment.memory_size < subject.decoded.section_size:
+    if segment.vaddr != subject.stored.vaddr or segment.memory_size < len(subject.stored.data):
         return "PT_GNU_SFRAME does not lead to the section"
-    if subject.image.bytes_at(segment.vaddr, subject.decoded.section_size) is None:
+    if subject.image.bytes_at(segment.vaddr, len(subject.stored.data)) is None:
         return "PT_GNU_SFRAME is in no PT_LOAD segment, so nothing maps it"
     return None
 
 
 def own_byte_order(subject: Subject) -> str | None:
     """Say that a section is not in the byte order of its ABI, or is of another ABI than its file."""
-    decoded = subject.decoded
-    if decoded.arch != subject.image.arch:
-        return f"it is for {decoded.arch.name}, the file for {subject.image.arch.name}"
+    section = subject.section
+    if section.arch != subject.image.arch:
+        return f"it is for {section.arch.name}, the file for {subject.image.arch.name}"
     return (
-        None if decoded.header.byte_order == decoded.arch.byte_order else f"not the byte order of {decoded.arch.name}"
+        None
+        if subject.stored.header.byte_order == section.arch.byte_order
+        else f"not the byte order of {section.arch.name}"
     )
 
 
@@ -134,7 +135,7 @@ def _overlapping(subject: Subject) -> Iterable[Breach]:
             yield Breach(after.start_vaddr, "it starts before the end of the one before it")
 
 
-def row_starts_ascend(rows: RowList) -> str | None:
+def row_starts_ascend(rows: StoredRows) -> str | None:
     """Say that row starts do not ascend."""
     for before, after in pairwise(rows.starts):
         if after <= before:
@@ -142,7 +143,7 @@ def row_starts_ascend(rows: RowList) -> str | None:
     return None
 
 
-def row_outside(function: DecodedFunction) -> str | None:
+def row_outside(function: StoredFunction) -> str | None:
     """Say that the last row starts past the function's end, or past the end of its block."""
     limit = function.repeat_size if function.is_pcmask else function.size
     last = function.row_list.starts[-1] if function.row_count else -1

@@ -13,28 +13,64 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
-    from cfi2sframe.sframe.row_tails import RowTail
+    from cfi2sframe.sframe.model import Section
+    from cfi2sframe.sframe.read import Stored, Words
 
 #: The bytes before a return address that are looked at: no call is longer.
 _CALL_SIZE: Final = 7
 
 
+class StoredRows(NamedTuple):
+    """Rows as columns: their starts, and how the rest is stored."""
+
+    starts: tuple[int, ...]
+    tails: tuple[Words, ...]
+
+
+class StoredFunction(NamedTuple):
+    """A function with what is stored of it."""
+
+    start_vaddr: int
+    size: int
+    fre_offset: int
+    is_pcmask: bool
+    repeat_size: int
+    is_flexible: bool
+    row_list: StoredRows
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows."""
+        return len(self.row_list.starts)
+
+
+def stored_functions(section: Section, stored: Stored) -> Iterator[StoredFunction]:
+    """Yield the functions of a section; equal row lists are one object."""
+    lists = {
+        record: StoredRows(body.starts, tuple(stored.words_of(record)))
+        for body, record in dict.fromkeys(zip(section.bodies, stored.records, strict=True))
+    }
+    for start, size, record in zip(section.starts, section.sizes, stored.records, strict=True):
+        is_pcmask, block = record.is_pcmask, record.repeat_size
+        yield StoredFunction(start, size, record.fre_offset, is_pcmask, block, record.is_flexible, lists[record])
+
+
 class Subject(NamedTuple):
-    """A decoded section with its `functions` as records, and the file it describes.
+    """A section that was read, with its `functions` as records, and the file it describes.
 
     `is_in_file`: the section is the one that the file has.
     """
 
-    decoded: DecodedSection
+    section: Section
+    stored: Stored
     image: ElfImage
     is_in_file: bool
-    functions: tuple[DecodedFunction, ...]
+    functions: tuple[StoredFunction, ...]
 
     @property
     def table_size(self) -> int:
         """Bytes of the function table."""
-        header = self.decoded.header
+        header = self.stored.header
         return header.fde_count * s.FDE_SIZE[header.version]
 
 
@@ -50,7 +86,7 @@ class Control(NamedTuple):
         return self.word >> s.FLEX_REG_SHIFT if self.word & s.FLEX_REG_P else None
 
 
-def controls_of(tail: RowTail) -> Iterator[Control]:
+def controls_of(tail: Words) -> Iterator[Control]:
     """Yield the control words of a flexible row's tail; none for a padding word."""
     mask = (1 << 8 * tail.word_size) - 1
     position = entity = 0

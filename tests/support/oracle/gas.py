@@ -7,7 +7,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe import Lookup, Options, convert, decode_existing, decode_raw, load
+from cfi2sframe import Options, convert, decode_existing, decode_raw, load
 from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import InputError
 from cfi2sframe.padding import Padding
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.sframe.decode import DecodedFunction, DecodedSection
-    from cfi2sframe.sframe.model import FrameState
+    from cfi2sframe.sframe.model import FrameState, Function, Section
 
 # A fatal error of these assemblers, with a message of their own and no object.
 FATAL = ("SFrame unsupported offset value", "Internal error in sframe_xlate_do_restore")
@@ -32,8 +31,8 @@ class Pair(NamedTuple):
 
     image: ElfImage
     path: Path
-    theirs: DecodedSection | None
-    ours: DecodedSection | None
+    theirs: Section | None
+    ours: Section | None
     #: Counts the padding that our functions reach over and theirs do not.
     padding: SpanCount
 
@@ -61,41 +60,41 @@ def pair_of(path: Path, options: Options) -> Pair:
     return Pair(image, path, theirs, ours, SpanCount(padding.ranges))
 
 
-def functions_of(section: DecodedSection | None) -> list[DecodedFunction]:
+def functions_of(section: Section | None) -> list[Function]:
     """Return the functions that cover anything."""
     return [function for function in section.functions if function.size] if section else []
 
 
-def _points(function: DecodedFunction, other: Lookup | None) -> Iterator[int]:
+def _points(function: Function, other: Section | None) -> Iterator[int]:
     """Every address of a function at which one of two sections may change."""
-    starts = {function.start_vaddr + row.row.start_delta for row in function.rows} | {function.start_vaddr}
+    starts = {function.start_vaddr + row.start_delta for row in function.rows} | {function.start_vaddr}
     end = function.start_vaddr + function.size
     for peer in other.functions if other else ():
         if peer.start_vaddr < end:
-            starts |= {peer.start_vaddr + row.row.start_delta for row in peer.rows}
+            starts |= {peer.start_vaddr + row.start_delta for row in peer.rows}
     yield from sorted(start for start in starts if function.start_vaddr <= start < end)
 
 
-def _state_at(lookup: Lookup, pc: int) -> FrameState | None:
+def _state_at(lookup: Section, pc: int) -> FrameState | None:
     found = lookup.find(pc)
     if found is None:
         return None
-    if not found.function.row_count:
+    if not len(found.function):
         # Version 3: a function without rows is an outermost frame from end to end.
         return OUTERMOST
-    return found.row.row.state if found.row else None
+    return found.row.state if found.row else None
 
 
 def problems_of(pair: Pair) -> list[str]:
     """Return where the assembler's section and ours differ in meaning, and where ours has more rows."""
     problems = []
-    ours = Lookup(pair.ours) if pair.ours else None
+    ours = pair.ours or None
     for function in functions_of(pair.theirs):
         assert pair.theirs is not None
-        theirs = Lookup(pair.theirs)
+        theirs = pair.theirs
         where = pair.image.place(function.start_vaddr)
         # Where the CFA has no rule at first, the assembler's rows begin late.
-        late = function.rows[0].row.start_delta if function.row_count else 0
+        late = function.rows[0].start_delta if len(function) else 0
         if ours is None or ours.find(function.start_vaddr + late) is None:
             problems.append(f"{where}: gas has it, we have not")
             continue
@@ -107,24 +106,24 @@ def problems_of(pair: Pair) -> list[str]:
         padding = sum(pair.padding.between(f.start_vaddr, f.start_vaddr + f.size) for f in peers)
         if sum(f.size for f in peers) - padding != function.size - late:
             problems.append(f"{where}: not as many bytes")
-        if sum(f.row_count for f in peers) > max(1, function.row_count):
+        if sum(len(f) for f in peers) > max(1, len(function)):
             problems.append(f"{where}: we have more rows")
         marks = (
-            function.is_signal_frame,
-            function.uses_b_key and any(row.row.state.mangled_ra for row in function.rows),
+            function.body.is_signal_frame,
+            function.body.uses_b_key and any(row.state.mangled_ra for row in function.rows),
         )
-        if any((peer.is_signal_frame, peer.uses_b_key) != marks for peer in peers):
+        if any((peer.body.is_signal_frame, peer.body.uses_b_key) != marks for peer in peers):
             problems.append(f"{where}: gas has signal frame and B key {marks}, we have {peers}")
     return problems
 
 
-def contradictions(pair: Pair, section: DecodedSection | None, dwarfdump: str) -> list[str]:
+def contradictions(pair: Pair, section: Section | None, dwarfdump: str) -> list[str]:
     """Return where a section differs from what other readers make of the CFI, in an object with one FDE."""
     (fde,) = fdes_of(pair.path, dwarfdump)
     assert fde.rows
     # The start that a reader shows depends on the relocations that it knows; rows count from it.
     first = fde.rows[0].pc_vaddr
-    lookup = Lookup(section) if section else None
+    lookup = section or None
     found = []
     for function in functions_of(section):
         assert lookup is not None

@@ -8,7 +8,8 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe import Lookup, Options, account, decode, load
+from cfi2sframe import Options, account, decode, load
+from cfi2sframe.sframe.model import Function
 from tests.support.oracle.compare import difference, is_hard_to_say, is_plain, row_at
 from tests.support.oracle.elftools_rows import fdes_of
 from tests.support.variants import convert_without_stubs
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
     from cfi2sframe.conversion import Level
     from cfi2sframe.lower import Skip
-    from cfi2sframe.sframe.decode import DecodedFunction
+    from cfi2sframe.sframe.model import Section
 from tests.support.oracle.elftools_rows import Fde, Row
 
 
@@ -49,7 +50,7 @@ class _Converted(NamedTuple):
     """
 
     arch: Arch
-    lookup: Lookup
+    lookup: Section
     left_out: dict[int, Skip]
     in_parts: frozenset[int]
     hole_size: int
@@ -62,24 +63,26 @@ def _converted(path: Path, version: int, level: Level | None) -> _Converted:
     conversion = convert_without_stubs(load(path), Options(version=version, errata=2, level=level))
     left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.left_out}
     in_parts = frozenset(entry.fde.pc_begin_vaddr for entry, _ in conversion.in_parts)
-    lookup = Lookup(decode(conversion.data, conversion.section_vaddr))
+    lookup = decode(conversion.data, conversion.section_vaddr)
     coverage = account(conversion)
     hole_size = sum(counts.bytes for counts in coverage.holes.values())
     return _Converted(conversion.target.arch, lookup, left_out, in_parts, hole_size, coverage.bytes.padding)
 
 
-def _points(fde: Fde, lookup: Lookup) -> Iterator[int]:
+def _points(fde: Fde, lookup: Section) -> Iterator[int]:
     """Every address at which either side may change, within the FDE."""
     points = {fde.pc_begin_vaddr, *(row.pc_vaddr for row in fde.rows)}
     for function in _functions_in(fde, lookup):
-        points.update(function.start_vaddr + row.row.start_delta for row in function.rows)
+        points.update(function.start_vaddr + row.start_delta for row in function.rows)
         points.add(function.start_vaddr + function.size)
     yield from sorted(p for p in points if fde.pc_begin_vaddr <= p < fde.pc_end_vaddr)
 
 
-def _functions_in(fde: Fde, lookup: Lookup) -> list[DecodedFunction]:
-    first = max(0, bisect_right(lookup.starts, fde.pc_begin_vaddr) - 1)
-    return [lookup.function_at(place) for place in range(first, bisect_left(lookup.starts, fde.pc_end_vaddr))]
+def _functions_in(fde: Fde, lookup: Section) -> list[Function]:
+    section = lookup.ascending
+    first = max(0, bisect_right(section.starts, fde.pc_begin_vaddr) - 1)
+    places = slice(first, bisect_left(section.starts, fde.pc_end_vaddr))
+    return list(map(Function, section.starts[places], section.sizes[places], section.bodies[places]))
 
 
 def compare_rows(path: Path, version: int, level: Level | None = None, dwarfdump: str | None = None) -> Comparison:
@@ -112,7 +115,7 @@ def compare_rows(path: Path, version: int, level: Level | None = None, dwarfdump
                 problems.append(f"0x{pc:x}: {row} against {found}")
                 continue
             count["points"] += 1
-            problem = difference(row, found.row.row.state, arch, fde.ra_column)
+            problem = difference(row, found.row.state, arch, fde.ra_column)
             if problem is not None:
                 problems.append(f"0x{pc:x}: {problem}")
     # Nothing beyond what the tool shows: as many bytes described as there are in its FDEs, and padding.

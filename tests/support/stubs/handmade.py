@@ -101,10 +101,12 @@ def sp_plus(offset: int) -> RowState:
 
 def depth_at(functions: Sequence[Function], pc: int) -> int | None:
     """Return CFA - SP at an address, by the meaning of PCINC and PCMASK; None where no function holds it."""
-    for start, size, body in functions:
-        if start <= pc < start + size:
-            distance = (pc - start) % body.repeat_size if body.repeat_size else pc - start
-            last = [row for row in body.rows if row.start_delta <= distance][-1]
+    for function in functions:
+        if function.start_vaddr <= pc < function.end_vaddr:
+            distance, block_size = pc - function.start_vaddr, function.body.repeat_size
+            last = [row for row in function if row.start_delta <= (distance % block_size if block_size else distance)][
+                -1
+            ]
             assert last.state.cfa is not None
             return last.state.cfa.offset
     return None
@@ -114,10 +116,10 @@ def summary(functions: Sequence[Function]) -> list[tuple[int, int, int, list[tup
     """Functions as (start, size, block size, [(row start, CFA - SP)])."""
     return [
         (
-            start,
-            size,
-            body.repeat_size,
-            [(row.start_delta, row.state.cfa.offset) for row in body.rows if row.state.cfa is not None],
+            function.start_vaddr,
+            function.size,
+            function.body.repeat_size,
+            [(row.start_delta, row.cfa.offset) for row in function if row.cfa is not None],
         )
-        for start, size, body in functions
+        for function in functions
     ]

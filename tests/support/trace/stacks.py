@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from cfi2sframe.api import decode
 from cfi2sframe.arch import AMD64, S390X, Arch
-from cfi2sframe.sframe.lookup import Lookup
 from cfi2sframe.trace.frame import Ending, Frame, Located
 from cfi2sframe.trace.modules import RowTable
 from tests.support.raw_sframe import RawFunction, RawSection
@@ -59,7 +58,7 @@ class Stack(NamedTuple):
 
 def find_row(section: bytes, address: int) -> Located:
     """Return the row of a raw section for an address."""
-    row = RowTable(Lookup(decode(section, SECTION_VADDR)), "file").find(address)
+    row = RowTable(decode(section, SECTION_VADDR), "file").find(address)
     return Located("program", address, row, None if row else Ending("no-row", "none"))
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.errors import SFrameError
-from cfi2sframe.sframe.decode import DecodedFunction, Header, decode_header, decode_section
-from cfi2sframe.sframe.model import OUTERMOST, FrameRow, FrameState, Rule
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, OUTERMOST, FrameRow, FrameState, Function, FunctionBody, Rule
+from cfi2sframe.sframe.read import Header, read_header, read_section, stored_of
 from tests.support.raw_sframe import RawFunction, RawSection
 
 RA8 = Rule(None, -8, deref=True)
@@ -28,8 +28,8 @@ def saved(offset: int) -> Rule:
     return Rule(None, offset, deref=True)
 
 
-def function_of(raw: RawSection) -> DecodedFunction:
-    (function,) = decode_section(raw.assemble(), raw.vaddr).functions
+def function_of(raw: RawSection) -> Function:
+    (function,) = read_section(raw.assemble(), raw.vaddr).functions
     return function
 
 
@@ -38,8 +38,8 @@ def state_of(row: str, **changes: int) -> FrameState:
     info2 = changes.pop("info2", 0)
     raw = RawSection((RawFunction(rows=bytes.fromhex(row), info2=info2),))._replace(**changes)  # type: ignore[arg-type]
     (decoded,) = function_of(raw).rows
-    assert decoded.row.start_delta == 0
-    return decoded.row.state
+    assert decoded.start_delta == 0
+    return decoded.state
 
 
 AARCH64 = {"abi": 2, "fixed_ra": 0}
@@ -63,11 +63,11 @@ def test_header(version: int, order: str) -> None:
     expected = Header(
         raw.order, version, 2, 3, -16, -8, 3, 1, 0x01020304, 3 + (5 if version == 3 else 0), 8, 8 + record
     )
-    assert decode_header(raw.assemble()) == expected
-    decoded = decode_section(raw.assemble(), raw.vaddr)
-    assert decoded.header == expected
-    assert decoded.section_size == len(raw.assemble())
-    assert decoded.section_vaddr == 0x30000
+    assert read_header(raw.assemble()) == expected
+    decoded = read_section(raw.assemble(), raw.vaddr)
+    assert stored_of(decoded).header == expected
+    assert stored_of(decoded).data == raw.assemble()
+    assert stored_of(decoded).vaddr == 0x30000
     assert decoded.functions[0].start_vaddr == 0x20000
 
 
@@ -88,19 +88,21 @@ def test_functions(version: int, order: str, auxiliary: bytes, is_pcrel: bool) -
         auxiliary=auxiliary,
         fde_offset=4,
     )
-    first, second = decode_section(raw.assemble(), raw.vaddr).functions
+    section = read_section(raw.assemble(), raw.vaddr)
+    assert (section.starts, section.sizes) == ((0x40000, 0x20000), (0x20, 0x123))
+    first, second = section.bodies
+    assert first == FunctionBody((0, 1), (SP8, SP8._replace(cfa=at(7, 16))))
+    block = 16 if version > 1 else NO_BLOCK_SIZE
+    assert second == FunctionBody((0,), (SP8,), uses_b_key=True, repeat_size=block)
     attribute = 5 if version == 3 else 0
-    block = 16 if version > 1 else 0
-    assert first[:-1] == (0, 0x40000, 0x20, 0, 0, False, 0, False, False, False)
-    assert first.rows_size == 6
-    assert [row.row.start_delta for row in first.rows] == [0, 1]
-    assert second[:-1] == (1, 0x20000, 0x123, 6 + attribute, 1, True, block, True, False, False)
-    assert second.rows_size == 4
+    rows = len(raw.assemble()) - 2 * attribute - 10 + attribute
+    places = [(record.fre_offset, record.rows_offset) for record in stored_of(section).records]
+    assert places == [(0, rows), (6 + attribute, rows + 6 + attribute)]
 
 
 def test_starts_wrap_at_64_bits() -> None:
     raw = RawSection((RawFunction(-0x1000),), vaddr=0)
-    assert decode_section(raw.assemble(), 0).functions[0].start_vaddr == 0xFFFFFFFFFFFFF000
+    assert read_section(raw.assemble(), 0).functions[0].start_vaddr == 0xFFFFFFFFFFFFF000
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_function_flags(version: int, info: int, info2: int, expected: tuple[boo
     rows = bytes.fromhex("00 04 39 08") if info2 & 1 else b"\x00\x03\x08"
     raw = RawSection((RawFunction(rows=rows, info=info, info2=info2),), version)
     function = function_of(raw)
-    assert (function.uses_b_key, function.is_signal_frame, function.is_flexible) == expected
+    assert (function.body.uses_b_key, function.body.is_signal_frame, function.body.is_flexible) == expected
 
 
 @pytest.mark.parametrize("fre_type", [0, 1, 2])
@@ -127,7 +129,7 @@ def test_row_starts(fre_type: int, order: str) -> None:
     starts = (0, 1, (1 << 8 * size) - 1)
     rows = b"".join(s.to_bytes(size, "little" if order == "little" else "big") + b"\x03\x08" for s in starts)
     raw = RawSection((RawFunction(rows=rows, row_count=3, info=fre_type),), order="<" if order == "little" else ">")
-    assert [row.row for row in function_of(raw).rows] == [FrameRow(s, SP8) for s in starts]
+    assert list(function_of(raw)) == [FrameRow(s, SP8) for s in starts]
 
 
 # What rows mean
@@ -186,9 +188,10 @@ def test_row_meanings(row: str, changes: dict[str, int], state: FrameState) -> N
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_functions_may_share_rows(version: int) -> None:
     raw = RawSection((RawFunction(), RawFunction(0x20010, 0x10, fre_offset=0)), version)
-    first, second = decode_section(raw.assemble(), raw.vaddr).functions
-    assert first.row_list is second.row_list
-    assert (second.start_vaddr, second.fre_offset) == (0x20010, 0)
+    section = read_section(raw.assemble(), raw.vaddr)
+    assert section.bodies[0] is section.bodies[1]
+    assert section.starts[1] == 0x20010
+    assert [record.fre_offset for record in stored_of(section).records] == [0, 0]
 
 
 # Damage
@@ -266,7 +269,7 @@ DAMAGED = {
 def test_damage(name: str) -> None:
     data, message = DAMAGED[name]
     with pytest.raises(SFrameError) as caught:
-        decode_section(data, 0x30000)
+        read_section(data, 0x30000)
     assert str(caught.value) == message
 
 
@@ -277,13 +280,13 @@ def test_every_truncation_is_an_error(version: int, order: str) -> None:
     data = raw.assemble()
     for size in range(len(data)):
         with pytest.raises(SFrameError):
-            decode_section(data[:size], 0)
+            read_section(data[:size], 0)
 
 
 def outcome(data: bytes) -> SFrameError | None:
     """Return the error that decoding raises, if any."""
     try:
-        decode_section(data, 0)
+        read_section(data, 0)
     except SFrameError as error:
         return error
     return None

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes to a section: an independent reader of versions 1 to 3 in both byte orders, which checks all that it reads.
+
+Shares only constants and the model with the writer.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from cfi2sframe.arch import arch_of_abi
+from cfi2sframe.errors import SFrameError
+from cfi2sframe.sframe import constants as s
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, FrameState, FunctionBody, Rule, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.headers import Buffer
+
+#: The `where` of errors.
+_WHERE: Final = ".sframe"
+#: `struct` codes of a row's start by FRE type and of its data words by their size, and the function's record by
+#: version: start, size, and what functions may share.
+_START_CODES: Final = "BHI"
+_WORD_CODES: Final = "bhi"
+_RECORD_CODES: Final = {s.SFRAME_VERSION_1: "iIIIB", s.SFRAME_VERSION_2: "iIIIBBxx", s.SFRAME_VERSION_3: "qII"}
+#: By FRE type: the bytes of a row by its info byte.
+_ROW_SIZES: Final = tuple(
+    bytes([start_size + 1 + words_size for words_size in s.FRE_WORDS_SIZES]) for start_size in s.FRE_START_SIZE
+)
+_ADDRESS_MASK: Final = (1 << 64) - 1
+
+
+class Header(NamedTuple):
+    """The header's fields as stored. `byte_order` follows from the magic; offsets count from the end of the header."""
+
+    byte_order: Literal["<", ">"]
+    version: int
+    flags: int
+    abi_id: int
+    fixed_fp_offset: int
+    fixed_ra_offset: int
+    auxhdr_size: int
+    fde_count: int
+    fre_count: int
+    fre_size: int
+    fde_offset: int
+    fre_offset: int
+
+    @property
+    def start_is_pcrel(self) -> bool:
+        """SFRAME_F_FDE_FUNC_START_PCREL, which version 1 does not have."""
+        return self.version >= s.SFRAME_VERSION_2 and bool(self.flags & s.SFRAME_F_FDE_FUNC_START_PCREL)
+
+
+class Record(NamedTuple):
+    """What is stored of a function besides its start and size, and where.
+
+    `fre_offset` is an offset in the FRE sub-section: of the rows, in version 3 of the attribute before them.
+    `rows_offset` is that of the first row in the section. `repeat_size` is the stored block size.
+    """
+
+    fre_offset: int
+    rows_offset: int
+    row_count: int
+    info: int
+    info2: int
+    repeat_size: int
+
+    @property
+    def fre_type(self) -> int:
+        """The index of the size of row starts."""
+        return self.info & s.FDE_INFO_FRE_TYPE_MASK
+
+    @property
+    def is_pcmask(self) -> bool:
+        """The PC type."""
+        return bool(self.info >> s.FDE_INFO_PCTYPE_SHIFT & 1)
+
+    @property
+    def is_flexible(self) -> bool:
+        """The FDE type."""
+        return self.info2 & s.FDE_INFO2_TYPE_MASK == s.SFRAME_FDE_TYPE_FLEX
+
+
+class Words(NamedTuple):
+    """A row's info byte and data words as stored (words signed)."""
+
+    info: int
+    word_size: int
+    words: tuple[int, ...]
+
+
+class Stored(NamedTuple):
+    """How a section is stored: its bytes, their virtual address, the header, and the record of each function."""
+
+    data: bytes
+    vaddr: int
+    header: Header
+    records: tuple[Record, ...]
+
+    def words_of(self, record: Record) -> Iterator[Words]:
+        """Yield what is stored of a function's rows besides their starts."""
+        position, start_size = record.rows_offset, s.FRE_START_SIZE[record.fre_type]
+        for _ in range(record.row_count):
+            tail, position = _split(self.data, position + start_size)
+            yield _words(tail, self.header.byte_order)
+
+
+def stored_of(section: Section) -> Stored:
+    """Return how a section is stored. Raises `ValueError` when it was not read."""
+    if section.stored is None:
+        raise ValueError("the section was not read from bytes")
+    return section.stored
+
+
+def _split(data: bytes, offset: int) -> tuple[bytes, int]:
+    """Return the info byte and data words at an offset, and the offset of their end."""
+    end = offset + 1 + s.FRE_WORDS_SIZES[data[offset]]
+    return data[offset:end], end
+
+
+def _words(tail: bytes, byte_order: str) -> Words:
+    info = tail[0]
+    size_code = info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK
+    count = info >> s.FRE_INFO_COUNT_SHIFT & s.FRE_INFO_COUNT_MASK
+    return Words(info, 1 << size_code, struct.unpack_from(f"{byte_order}{count}{_WORD_CODES[size_code]}", tail, 1))
+
+
+def read_header(data: bytes) -> Header:
+    """Read the header alone. Raises `SFrameError` when it is truncated, not SFrame's, or of an unknown version."""
+    if len(data) < 4:
+        raise SFrameError("truncated: no room for the preamble", _WHERE, 0)
+    order: Literal["<", ">"]
+    if data[:2] == b"\xe2\xde":
+        order = "<"
+    elif data[:2] == b"\xde\xe2":
+        order = ">"
+    else:
+        raise SFrameError(f"not an SFrame section: the magic is {data[:2].hex()}", _WHERE, 0)
+    if data[2] not in s.VERSIONS:
+        raise SFrameError(f"SFrame version {data[2]} is unknown", _WHERE, 2)
+    if len(data) < s.HEADER_SIZE:
+        raise SFrameError("truncated: no room for the header", _WHERE, 0)
+    return Header(order, *struct.unpack_from(order + "BBBbbBIIIII", data, 2))
+
+
+def read_section(data: Buffer, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
+    """Read a section at the virtual address `section_vaddr`.
+
+    `is_object`: it comes from a relocatable object, with relocations applied. There, starts count from their own field
+    in every version, whatever the flags are: assemblers write and linkers read them so.
+
+    Raises `SFrameError`, its offset that of the first field or row that exceeds its bounds or has no meaning.
+    """
+    data = bytes(data)
+    header = read_header(data)
+    arch = arch_of_abi(header.abi_id)
+    if arch is None:
+        raise SFrameError(f"ABI {header.abi_id} is unknown", _WHERE, 4)
+    header_end, record_size = s.HEADER_SIZE + header.auxhdr_size, s.FDE_SIZE[header.version]
+    table, rows_offset = header_end + header.fde_offset, header_end + header.fre_offset
+    table_end = table + record_size * header.fde_count
+    if table_end > len(data):
+        raise SFrameError(f"{header.fde_count} functions leave the section", _WHERE, table)
+    if rows_offset + header.fre_size > len(data):
+        raise SFrameError(f"the rows' {header.fre_size} bytes leave the section", _WHERE, rows_offset)
+    reader = _BodyReader(data, header, arch, rows_offset)
+    fdes = list(struct.iter_unpack(header.byte_order + _RECORD_CODES[header.version], data[table:table_end]))
+    known: dict[tuple[int, ...], tuple[Record, FunctionBody]] = {}
+    for index, fde in enumerate(fdes):
+        if fde[2:] not in known:
+            known[fde[2:]] = reader.read(fde[2:], table + index * record_size)
+    found = [known[fde[2:]] for fde in fdes]
+    base, step = (section_vaddr + table, record_size) if header.start_is_pcrel or is_object else (section_vaddr, 0)
+    return Section(
+        header.version,
+        header.abi_id,
+        tuple([(base + step * index + fde[0]) & _ADDRESS_MASK for index, fde in enumerate(fdes)]),
+        tuple([fde[1] for fde in fdes]),
+        tuple([body for _, body in found]),
+        bool(header.flags & s.SFRAME_F_FDE_SORTED),
+        header.start_is_pcrel,
+        Stored(data, section_vaddr, header, tuple([record for record, _ in found])),
+    )
+
+
+class _RowList(NamedTuple):
+    """Rows as columns. `number` tells lists of other bytes apart."""
+
+    number: int
+    starts: tuple[int, ...]
+    states: tuple[FrameState, ...]
+
+
+class _BodyReader:
+    """Reads the functions of one section. Equal rows become equal objects, which later stages compare once.
+
+    All methods raise `SFrameError` when what they read is damaged.
+    """
+
+    def __init__(self, data: bytes, header: Header, arch: Arch, rows_offset: int) -> None:
+        self.data, self.header, self.arch = data, header, arch
+        self.order = header.byte_order
+        self.begin, self.end = rows_offset, rows_offset + header.fre_size
+        self.rows_left = s.max_decoded_rows(header.fre_size)
+        # A fixed offset (from the CFA) of 0 means that there is none.
+        self.fixed_ra, self.fixed_fp = (
+            Rule(None, offset, deref=True) if offset else None
+            for offset in (header.fixed_ra_offset, header.fixed_fp_offset)
+        )
+        #: By FRE type, for each offset in `data`: the bytes of the row that starts there, if one does. A row's size
+        #: follows from its info byte, which has to lie before the rows' end.
+        self.row_sizes = [
+            data[size : self.end].translate(sizes) for size, sizes in zip(s.FRE_START_SIZE, _ROW_SIZES, strict=True)
+        ]
+        #: By (offset, number of rows, FRE type, FDE type), and by (FRE type, FDE type, bytes).
+        self.lists: dict[tuple[int, int, int, int], _RowList] = {}
+        self.known_lists: dict[tuple[int, int, bytes], _RowList] = {}
+        #: By FDE type and the bytes of info byte and data words: of all rows of a list (each says where the
+        #: next one begins), and of one row.
+        self.state_lists: dict[tuple[int, bytes], tuple[FrameState, ...]] = {}
+        self.states: dict[tuple[int, bytes], FrameState] = {}
+        #: By the list's number and the attributes.
+        self.bodies: dict[tuple[int, ...], FunctionBody] = {}
+
+    def read(self, fields: tuple[int, ...], offset: int) -> tuple[Record, FunctionBody]:
+        """Read the function whose record is at an offset; `fields` are those after start and size."""
+        version, rows_offset = self.header.version, self.begin + fields[0]
+        info2 = repeat_size = 0
+        if version == s.SFRAME_VERSION_1:
+            count, info = fields[1:]
+        elif version == s.SFRAME_VERSION_2:
+            count, info, repeat_size = fields[1:]
+        else:
+            attribute, rows_offset = rows_offset, rows_offset + s.FDE_ATTRIBUTE_SIZE
+            if rows_offset > self.end:
+                raise SFrameError("the function's attribute leaves the rows", _WHERE, offset)
+            count, info, info2, repeat_size = struct.unpack_from(self.order + "HBBB", self.data, attribute)
+        record = Record(fields[0], rows_offset, count, info, info2, repeat_size)
+        fde_type = info2 & s.FDE_INFO2_TYPE_MASK
+        if fde_type > s.SFRAME_FDE_TYPE_FLEX:
+            raise SFrameError(f"FDE type {fde_type} is unknown", _WHERE, offset)
+        if record.fre_type >= len(s.FRE_START_SIZE):
+            raise SFrameError(f"FRE type {record.fre_type} is unknown", _WHERE, offset)
+        number, starts, states = self.list_at(rows_offset, count, record.fre_type, fde_type)
+        is_signal_frame = version >= s.SFRAME_VERSION_3 and bool(info & s.FDE_INFO_SIGNAL)
+        uses_b_key = bool(info & s.FDE_INFO_PAUTH_KEY_B)
+        block_size = (repeat_size or NO_BLOCK_SIZE) if record.is_pcmask else 0
+        body = FunctionBody(starts, states, record.is_flexible, is_signal_frame, uses_b_key, block_size)
+        return record, self.bodies.setdefault((number, is_signal_frame, uses_b_key, block_size), body)
+
+    def list_at(self, offset: int, count: int, fre_type: int, fde_type: int) -> _RowList:
+        """Return the `count` rows at an offset; functions that share row bytes share the result."""
+        key = (offset, count, fre_type, fde_type)
+        found = self.lists.get(key)
+        if found is None:
+            found = self.lists[key] = self.new_list(offset, count, fre_type, fde_type)
+            self.rows_left -= count
+            if self.rows_left < 0:
+                # Writers share whole lists or their beginnings; other overlaps would only cost time.
+                raise SFrameError("the functions' row lists overlap one another over and over", _WHERE, offset)
+        return found
+
+    def new_list(self, offset: int, count: int, fre_type: int, fde_type: int) -> _RowList:
+        """Read the `count` rows at an offset."""
+        sizes = self.row_sizes[fre_type]
+        # The offset of each row, and of the end of the last one.
+        offsets = [offset]
+        position = offset
+        try:
+            for _ in range(count):
+                position += sizes[position]
+                offsets.append(position)
+        except IndexError:
+            pass
+        has_cut_row = len(offsets) > 1 and position > self.end
+        # A damaged row before the one that leaves is found first.
+        rows = self.rows_at(offsets[:-1] if has_cut_row else offsets, fre_type, fde_type)
+        if has_cut_row:
+            raise SFrameError("a row's data words leave the rows' bytes", _WHERE, offsets[-2])
+        if len(offsets) <= count:
+            raise SFrameError("a row leaves the rows' bytes", _WHERE, position)
+        return rows
+
+    def rows_at(self, offsets: list[int], fre_type: int, fde_type: int) -> _RowList:
+        """Read the rows that start at all of some offsets but the last, where they end."""
+        data, start_size = self.data, s.FRE_START_SIZE[fre_type]
+        key = (fre_type, fde_type, data[offsets[0] : offsets[-1]])
+        found = self.known_lists.get(key)
+        if found is None:
+            starts = b"".join([data[offset : offset + start_size] for offset in offsets[:-1]])
+            tails = [data[offset + start_size : end] for offset, end in pairwise(offsets)]
+            states = self.state_lists.get((fde_type, b"".join(tails)))
+            if states is None:
+                states = tuple(
+                    [self.state(tail, offset, fde_type) for tail, offset in zip(tails, offsets, strict=False)]
+                )
+                self.state_lists[fde_type, b"".join(tails)] = states
+            codes = f"{self.order}{len(tails)}{_START_CODES[fre_type]}"
+            found = self.known_lists[key] = _RowList(len(self.known_lists), struct.unpack(codes, starts), states)
+        return found
+
+    def state(self, tail: bytes, offset: int, fde_type: int) -> FrameState:
+        """Return what the info byte and the data words of the row at an offset mean (version 3, 3)."""
+        found = self.states.get((fde_type, tail))
+        if found is not None:
+            return found
+        if tail[0] >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK == len(_WORD_CODES):
+            raise SFrameError("data word size 3 is unknown", _WHERE, offset)
+        info, word_size, words = _words(tail, self.order)
+        cfa: Rule | None = None
+        ra: Rule | None = None
+        fp: Rule | None = None
+        if words:
+            rules = (
+                self.flexible_rules(words, word_size)
+                if fde_type == s.SFRAME_FDE_TYPE_FLEX
+                else self.default_rules(words, info)
+            )
+            cfa, ra, fp = (*rules, None, None)[:3]
+            if len(rules) > 3 or cfa is None or cfa.register is None:
+                raise SFrameError(f"a row's {len(words)} data words have no meaning", _WHERE, offset)
+            cfa = cfa._replace(offset=cfa.offset * self.arch.cfa_offset_scale + self.arch.cfa_offset_bias)
+            ra, fp = ra or self.fixed_ra, fp or self.fixed_fp
+        state = FrameState(cfa, ra, fp, bool(info & s.FRE_INFO_MANGLED_RA))
+        return self.states.setdefault((fde_type, tail), state)
+
+    def default_rules(self, words: tuple[int, ...], info: int) -> list[Rule | None]:
+        """Interpret the words of a default row (version 3, 3.1): CFA, RA unless it is fixed, FP unless it is fixed.
+
+        There are more than three rules when there are more words.
+        """
+        base = self.arch.sp_register if info & s.FRE_INFO_CFA_BASE_SP else self.arch.fp_register
+        rest = list(words[1:])
+        fixed_rules = (self.fixed_ra, self.fixed_fp)
+        saved = [self.saved(rest.pop(0)) if rest and fixed is None else fixed for fixed in fixed_rules]
+        return [Rule(base, words[0], deref=False), *saved, *map(self.saved, rest)]
+
+    def saved(self, word: int) -> Rule | None:
+        """Interpret the word of a saved RA or FP; on s390x, 0 is padding and an odd word has a register's number."""
+        if self.arch.pads_ra and word & 1:
+            return Rule((word & 0xFFFFFFFF) >> 1, 0, deref=False)
+        if self.arch.pads_ra and word == 0:
+            return None
+        return Rule(None, word, deref=True)
+
+    def flexible_rules(self, words: tuple[int, ...], word_size: int) -> list[Rule | None]:
+        """Interpret the words of a flexible row (version 3, 3.2): a control word and an offset for each of CFA, RA, FP.
+
+        A single 0 is padding. There are no rules, not even a CFA, when the words are no such sequence.
+        """
+        mask = (1 << 8 * word_size) - 1
+        rules: list[Rule | None] = []
+        rest = list(words)
+        while rest:
+            control = rest.pop(0) & mask
+            if control == 0:
+                rules.append(None)
+                continue
+            if not rest:
+                return [None]
+            register = control >> s.FLEX_REG_SHIFT if control & s.FLEX_REG_P else None
+            rules.append(Rule(register, rest.pop(0), bool(control & s.FLEX_DEREF_P)))
+        return rules
