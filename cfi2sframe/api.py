@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe.assemble import outcomes_of
 from cfi2sframe.code_map import map_code
 from cfi2sframe.conversion import (
     Conversion,
@@ -25,6 +24,7 @@ from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load
 from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import ChangedError, InputError, RequestError, UnfitError, naming
+from cfi2sframe.functions import outcomes_of
 from cfi2sframe.intern import distinct
 from cfi2sframe.lower import Target, check_target, lower_programs
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3
@@ -35,9 +35,9 @@ from cfi2sframe.verification import Truth, Verification, verify_section
 if TYPE_CHECKING:
     from os import PathLike
 
-    from cfi2sframe.assemble import Outcomes
     from cfi2sframe.code_map import CodeMap
     from cfi2sframe.dwarf.programs import Cfi, CfiEntries
+    from cfi2sframe.functions import Outcomes
     from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.sframe.model import Section
     from cfi2sframe.verification.readers import Verdict

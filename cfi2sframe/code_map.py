@@ -6,15 +6,15 @@ For stubs, instructions override the CFI.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cfi2sframe.overlaps import Pieces, Ranges, resolve_overlaps, without
+from cfi2sframe.overlaps import Pieces, Ranges, resolve_overlaps
 from cfi2sframe.padding import Padding, find_padding
 from cfi2sframe.plt.scan_records import CfiSpan, StubScan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
@@ -52,31 +52,19 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
         from cfi2sframe.plt.scan_stubs import scan_stubs
 
         stubs = scan_stubs(image, version, _CfiAt(pieces, entries).span)
-        pieces, replaced = _without_stubs(pieces, sorted(_stub_ranges(stubs)))
+        pieces = resolved.pieces.without(sorted(_stub_ranges(stubs)))
+        # A stub may leave an FDE a piece elsewhere.
+        replaced = frozenset(resolved.pieces.numbers).difference(pieces.numbers)
     padding = _padding_after(image, pieces, stubs)
     return CodeMap(pieces, stubs, resolved.dropped, resolved.overlapped, replaced, padding)
 
 
 def _padding_after(image: ElfImage, pieces: Pieces, stubs: StubScan) -> Padding:
     """Return the padding after pieces, which ends where a piece or a stub starts."""
-    if not stubs.functions:
-        return find_padding(image, pieces.starts, pieces.ends)
+    stub_starts = [stub.start_vaddr for stub in stubs.functions]
     stub_ends = [stub.start_vaddr + stub.size for stub in stubs.functions]
-    starts = sorted([*pieces.starts, *(stub.start_vaddr for stub in stubs.functions)])
-    return find_padding(image, starts, sorted([*pieces.ends, *stub_ends])).without(stub_ends)
-
-
-def _without_stubs(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> tuple[Pieces, frozenset[int]]:
-    """Return pieces without the ascending ranges `taken`, and the numbers of the FDEs that have none left."""
-    if not taken:
-        return pieces, frozenset()
-    # Stubs are close together, and most pieces are far from them.
-    first = bisect_right(pieces.ends, taken[0][0])
-    last = bisect_left(pieces.starts, max(end for _, end in taken))
-    near = Pieces(pieces.numbers[first:last], pieces.starts[first:last], pieces.ends[first:last])
-    left = pieces.replaced([(first, last, Pieces.of(list(without(near, taken))))])
-    # An FDE with a piece near the stubs may have another one elsewhere.
-    return left, frozenset(near.numbers).difference(left.numbers)
+    padding = find_padding(image, sorted([*pieces.starts, *stub_starts]), sorted([*pieces.ends, *stub_ends]))
+    return padding.without(frozenset(stub_ends))
 
 
 def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from cfi2sframe.assemble import Functions, Outcomes, assemble, outcomes_of
 from cfi2sframe.code_map import CodeMap, map_code
 from cfi2sframe.dwarf.programs import read_programs
 from cfi2sframe.elf.cfi import CFI_KINDS
 from cfi2sframe.errors import InputError, RequestError
+from cfi2sframe.functions import Outcomes, Placed, outcomes_of, place_functions
 from cfi2sframe.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.printable import counted
 from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
-from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import SectionPlan, move_plan, plan_section
 from cfi2sframe.sframe.model import Section
+from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.sources import find_cfi
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cfi2sframe.dwarf.programs import Cfi, CfiEntry
     from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.elf.image import ElfImage
@@ -79,10 +80,11 @@ class Conversion(NamedTuple):
     `target` is the ABI and version of the section, `cfi` the CFI that was read; functions that were derived from
     instructions are its last entries (`Cfi.derived_numbers`), and in no count of FDEs. `code_map` gives each address to
     one FDE or to the stubs, and has the padding that described functions reach over. `outcomes` has the result of each
-    FDE in `cfi.entries`, by its number. `section` is the logical section, `plan` its layout, and `data` its bytes,
-    empty when it would have no function. `function_entries` has the number of the FDE of each function of `section`,
-    None for stubs; at level 2, where a function may reach over several FDEs and stubs, that of the one it
-    begins in. `section_vaddr` is the section's virtual address, which function starts are relative to.
+    FDE in `cfi.entries`, by its number. `section` is the logical section, `rows` has the rows of its functions as
+    bytes, and `data` is the section's bytes, empty when it would have no function. `function_entries` has the number of
+    the FDE of each function of `section`, None for stubs; at level 2, where a function may reach over several FDEs and
+    stubs, that of the one it begins in. `section_vaddr` is the section's virtual address, which function starts are
+    relative to.
     """
 
     image: ElfImage
@@ -92,7 +94,7 @@ class Conversion(NamedTuple):
     outcomes: Outcomes
     section: Section
     function_entries: tuple[int | None, ...]
-    plan: SectionPlan
+    rows: RowStore
     section_vaddr: int
     data: bytes
 
@@ -108,7 +110,7 @@ class Conversion(NamedTuple):
     @property
     def shares(self) -> bool:
         """Whether some functions refer to the same stored rows."""
-        return len(self.plan.bodies) < len(self.plan.sizes)
+        return len(self.rows.stored) < len(self.rows.lists)
 
     @property
     def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
@@ -173,18 +175,18 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
     results = lower_programs(cfi.programs, target)
     outcomes = outcomes_of(cfi.entries, results)
     code_map = map_code(image, cfi.entries, target.version)
-    functions = assemble(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
+    functions = place_functions(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
     section = _section_of(functions, image, target)
-    entries = tuple(functions.entries)
+    entries = tuple([function.entry for function in functions])
     if level == 2:
         from cfi2sframe.sframe.ranges import make_ranges
 
         section, numbers = make_ranges(section, image.arch)
         entries = tuple(map(entries.__getitem__, numbers))
-    plan = plan_section(_as_placed(section, image), image.arch, section_vaddr, share=level != 0)
-    data = encode_section(plan) if section.starts else b""
+    rows = store_rows(section, image.arch, share=level != 0)
+    data = write(_as_placed(section, image), image.arch, rows, section_vaddr) if section.starts else b""
 
-    return Conversion(image, target, cfi, code_map, outcomes, section, entries, plan, section_vaddr, data)
+    return Conversion(image, target, cfi, code_map, outcomes, section, entries, rows, section_vaddr, data)
 
 
 def read_cfi(image: ElfImage, kind: CfiKind | None) -> Cfi:
@@ -206,8 +208,8 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
     An object's functions then have their addresses in the image's layout, where sections do not overlap; as
     `convert_image` returns them, they have offsets in their sections. Raises `RequestError` when a start does not fit.
     """
-    plan = move_plan(conversion.plan, conversion.section, section_vaddr)
-    return conversion._replace(plan=plan, section_vaddr=section_vaddr, data=encode_section(plan))
+    data = write(conversion.section, conversion.image.arch, conversion.rows, section_vaddr)
+    return conversion._replace(section_vaddr=section_vaddr, data=data)
 
 
 def _target_of(image: ElfImage, options: Options) -> Target:
@@ -231,14 +233,14 @@ def _check_usable(cfi: Cfi) -> None:
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
 
 
-def _section_of(functions: Functions, image: ElfImage, target: Target) -> Section:
+def _section_of(functions: Sequence[Placed], image: ElfImage, target: Target) -> Section:
     """Return the logical section, with the image's addresses."""
     return Section(
         target.version,
         target.arch.abi_id,
-        tuple(functions.starts),
-        tuple(functions.sizes),
-        tuple(functions.bodies),
+        tuple([function.start_vaddr for function in functions]),
+        tuple([function.size for function in functions]),
+        tuple([function.body for function in functions]),
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
     )

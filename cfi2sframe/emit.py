@@ -11,7 +11,7 @@ from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_SYMTAB
 from cfi2sframe.elf.headers import SYMBOL_SIZE
 from cfi2sframe.errors import EmbedError, VerificationError, naming
 from cfi2sframe.sframe.constants import FDE_SIZE, HEADER_SIZE, SFRAME_VERSION_3
-from cfi2sframe.sframe.encode import encode_section
+from cfi2sframe.sframe.write import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,8 +74,7 @@ def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) ->
     if conversion.image.has_sframe and not replace:
         raise EmbedError("the object already has an .sframe section (use --replace)")
     # With RELA relocations the addends hold the whole value; assemblers leave the fields 0.
-    blank = conversion.plan._replace(start_fields=(0,) * len(conversion.plan.sizes))
-    section = encode_section(blank)
+    section = write(conversion.section, conversion.image.arch, conversion.rows, None)
     chunks = add_to_object(conversion.image.data, section, _relocations(conversion), section_type)
     return Emitted(chunks, conversion, "as a section with relocations")
 
@@ -133,9 +132,8 @@ def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, ma
     from cfi2sframe.rewrite.linked import plan_embedding, write_embedding
 
     data = conversion.image.data
-    plan = plan_embedding(
-        data, conversion.plan.size, replace=replace, section_type=section_type, may_move_table=may_move_table
-    )
+    size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
+    plan = plan_embedding(data, size, replace=replace, section_type=section_type, may_move_table=may_move_table)
     placed = place_again(conversion, plan.section_vaddr)
     chunks = write_embedding(data, plan, placed.data)
     warnings = (*plan.warnings, *reader_warnings(placed))

@@ -8,18 +8,15 @@ section's order.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
-from itertools import accumulate, compress, count, pairwise
-from operator import add, gt
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from operator import add, attrgetter, gt, sub
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.reasons import DropReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import TypeVar
-
-    _T = TypeVar("_T")
 
 
 class Ranges(NamedTuple):
@@ -53,36 +50,23 @@ class Pieces(NamedTuple):
     @property
     def records(self) -> tuple[Piece, ...]:
         """The pieces as records."""
-        return tuple(map(Piece, self.numbers, self.starts, self.ends))
+        return tuple(map(Piece, *self))
 
     @classmethod
-    def of(cls, records: Sequence[Piece]) -> Pieces:
+    def of(cls, records: Iterable[Piece]) -> Pieces:
         """Return the columns of records."""
-        return cls(
-            tuple([piece.number for piece in records]),
-            tuple([piece.start_vaddr for piece in records]),
-            tuple([piece.end_vaddr for piece in records]),
-        )
+        return cls(*zip(*records, strict=True))
 
-    def replaced(self, changes: Sequence[tuple[int, int, Pieces]]) -> Pieces:
-        """Replace the pieces with the indices `[first, last)`, for ascending (first, last, others)."""
-        return Pieces(
-            spliced(self.numbers, [(first, last, others.numbers) for first, last, others in changes]),
-            spliced(self.starts, [(first, last, others.starts) for first, last, others in changes]),
-            spliced(self.ends, [(first, last, others.ends) for first, last, others in changes]),
-        )
-
-
-def spliced(column: Sequence[_T], changes: Iterable[tuple[int, int, Sequence[_T]]]) -> tuple[_T, ...]:
-    """Return a column with the items `[first, last)` replaced by others, for ascending (first, last, others)."""
-    parts: list[_T] = []
-    position = 0
-    for first, last, others in changes:
-        parts += column[position:first]
-        parts += others
-        position = last
-    parts += column[position:]
-    return tuple(parts)
+    def without(self, taken: Sequence[tuple[int, int]]) -> Pieces:
+        """Return what is left outside of some ascending ranges."""
+        if not taken:
+            return self
+        # Stubs are close together, and most pieces are far from them.
+        first = bisect_right(self.ends, taken[0][0])
+        last = bisect_left(self.starts, max(end for _, end in taken))
+        near = Pieces(*(column[first:last] for column in self))
+        left = Pieces.of(_cut(near.records, taken))
+        return Pieces(*((*all_[:first], *cut, *all_[last:]) for all_, cut in zip(self, left, strict=True)))
 
 
 class Resolved(NamedTuple):
@@ -98,48 +82,95 @@ def resolve_overlaps(ranges: Ranges, not_code: Callable[[Sequence[int], Sequence
 
     `not_code(starts, ends)` returns the indices of the ranges that are not executable; `starts` ascend.
     """
-    first, *others = ranges.groups
-    resolved = _resolve_source(ranges, first, not_code)
-    for numbers in others:
-        if numbers:
-            resolved = _with_source(resolved, _resolve_source(ranges, numbers, not_code))
-    return resolved
+    pieces = Pieces()
+    dropped: dict[int, DropReason] = {}
+    for numbers in ranges.groups:
+        found = _resolve_source(ranges, numbers, not_code, dropped)
+        if pieces.numbers:
+            left = found.without(list(zip(pieces.starts, pieces.ends, strict=True)))
+            dropped.update(dict.fromkeys(set(found.numbers).difference(left.numbers), DropReason.BETTER_SOURCE))
+            found = Pieces.of(sorted((*pieces.records, *left.records), key=attrgetter("start_vaddr")))
+        pieces = found
+    held = map(sub, pieces.ends, pieces.starts)
+    whole = map(ranges.sizes.__getitem__, pieces.numbers)
+    overlapped = {number for number, size, full in zip(pieces.numbers, held, whole, strict=True) if size != full}
+    return Resolved(pieces, dropped, frozenset(overlapped))
 
 
-def _with_source(better: Resolved, other: Resolved) -> Resolved:
-    """Return the addresses of FDEs with those that a lesser source adds to them."""
-    taken = list(zip(better.pieces.starts, better.pieces.ends, strict=True))
-    left = list(without(other.pieces, taken))
-    kept = {piece.number for piece in left}
-    lost = dict.fromkeys(frozenset(other.pieces.numbers) - kept, DropReason.BETTER_SOURCE)
-    sizes: dict[int, int] = {}
-    for pieces, sign in ((other.pieces.records, 1), (left, -1)):
-        for number, start, end in pieces:
-            sizes[number] = sizes.get(number, 0) + sign * (end - start)
-    cut = {number for number in kept if sizes[number]}
-    return Resolved(
-        merged(better.pieces, Pieces.of(left)),
-        {**better.dropped, **other.dropped, **lost},
-        better.overlapped | (other.overlapped & kept) | cut,
-    )
+def _resolve_source(
+    ranges: Ranges,
+    numbers: Sequence[int],
+    not_code: Callable[[Sequence[int], Sequence[int]], list[int]],
+    dropped: dict[int, DropReason],
+) -> Pieces:
+    """Give each address to one FDE of a source at most; FDEs without any go to `dropped`."""
+    order = sorted(numbers, key=ranges.starts.__getitem__)
+    starts, sizes = tuple(map(ranges.starts.__getitem__, order)), tuple(map(ranges.sizes.__getitem__, order))
+    pieces = Pieces(tuple(order), starts, tuple(map(add, starts, sizes)))
+    unusable = {order[index]: DropReason.DISCARDED for index in not_code(starts, pieces.ends)}
+    if 0 in sizes:
+        unusable.update((number, DropReason.EMPTY) for number, size in zip(order, sizes, strict=True) if size == 0)
+    if unusable:
+        dropped.update(unusable)
+        pieces = Pieces.of(piece for piece in pieces.records if piece.number not in unusable)
+    if not any(map(gt, pieces.ends, pieces.starts[1:])):
+        return pieces
+    settled: list[Piece] = []
+    for cluster in _clusters(pieces.records):
+        settled += _settle(cluster, ranges, dropped) if len(cluster) > 1 else cluster
+    return Pieces.of(settled)
 
 
-def merged(first: Pieces, second: Pieces) -> Pieces:
-    """Return the pieces of two, which have no address in common."""
-    starts = (*first.starts, *second.starts)
-    order = sorted(range(len(starts)), key=starts.__getitem__)
-    numbers, ends = (*first.numbers, *second.numbers), (*first.ends, *second.ends)
-    return Pieces(
-        tuple(map(numbers.__getitem__, order)),
-        tuple(map(starts.__getitem__, order)),
-        tuple(map(ends.__getitem__, order)),
-    )
+def _clusters(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield the runs of pieces, in ascending order of their starts, that overlap; most pieces are one by themselves."""
+    cluster: list[Piece] = []
+    end_vaddr = 0
+    for piece in pieces:
+        if cluster and piece.start_vaddr >= end_vaddr:
+            yield cluster
+            cluster = []
+        cluster.append(piece)
+        end_vaddr = max(end_vaddr, piece.end_vaddr)
+    yield cluster
 
 
-def without(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
+def _settle(cluster: list[Piece], ranges: Ranges, dropped: dict[int, DropReason]) -> list[Piece]:
+    """Return the pieces of a run of overlapping ranges; FDEs that have none go to `dropped`."""
+    different: dict[tuple[int, int, int], Piece] = {}
+    for piece in cluster:
+        number, start_vaddr, end_vaddr = piece
+        if different.setdefault((start_vaddr, end_vaddr, ranges.contents[number]), piece) is not piece:
+            dropped[number] = DropReason.DUPLICATE
+    pieces = _sweep(different.values())
+    winners = {piece.number for piece in pieces}
+    dropped.update((each.number, DropReason.SHADOWED) for each in different.values() if each.number not in winners)
+    return pieces
+
+
+def _sweep(ranges: Iterable[Piece]) -> list[Piece]:
+    """Return the pieces of a run of overlapping ranges, in ascending order."""
+    # On the stack, the range that starts last is on top, and of equal starts the first in the section.
+    waiting = sorted(ranges, key=lambda each: (-each.start_vaddr, each.number))
+    edges = sorted({vaddr for _, start_vaddr, end_vaddr in waiting for vaddr in (start_vaddr, end_vaddr)})
+    stack: list[Piece] = []
+    pieces: list[Piece] = []
+    for edge, next_edge in pairwise(edges):
+        while waiting and waiting[-1].start_vaddr == edge:
+            stack.append(waiting.pop())
+        while stack[-1].end_vaddr <= edge:
+            stack.pop()
+        number = stack[-1].number
+        if pieces and pieces[-1].number == number:
+            pieces[-1] = pieces[-1]._replace(end_vaddr=next_edge)
+        else:
+            pieces.append(Piece(number, edge, next_edge))
+    return pieces
+
+
+def _cut(pieces: Iterable[Piece], taken: Sequence[tuple[int, int]]) -> Iterator[Piece]:
     """Yield what is left of ascending pieces without the ascending ranges `taken`."""
     position = 0
-    for number, start, end in zip(*pieces, strict=True):
+    for number, start, end in pieces:
         begin = start
         while position < len(taken) and taken[position][1] <= begin:
             position += 1
@@ -152,94 +183,3 @@ def without(pieces: Pieces, taken: Sequence[tuple[int, int]]) -> Iterator[Piece]
             at += 1
         if begin < end:
             yield Piece(number, begin, end)
-
-
-def _resolve_source(
-    ranges: Ranges, numbers: Sequence[int], not_code: Callable[[Sequence[int], Sequence[int]], list[int]]
-) -> Resolved:
-    """Give each address to one FDE of a source at most."""
-    order = sorted(numbers, key=ranges.starts.__getitem__)
-    starts, sizes = tuple(map(ranges.starts.__getitem__, order)), tuple(map(ranges.sizes.__getitem__, order))
-    ends = tuple(map(add, starts, sizes))
-    dropped = {order[index]: DropReason.DISCARDED for index in not_code(starts, ends)}
-    if 0 in sizes:
-        dropped.update((number, DropReason.EMPTY) for number, size in zip(order, sizes, strict=True) if size == 0)
-    pieces = Pieces(tuple(order), starts, ends)
-    if dropped:
-        pieces = Pieces.of([piece for piece in pieces.records if piece.number not in dropped])
-    overlapped: set[int] = set()
-    settled: list[tuple[int, int, Pieces]] = []
-    for first, last in _clusters(pieces.starts, pieces.ends):
-        cluster = _without_duplicates(pieces.numbers[first:last], ranges, dropped)
-        settled.append((first, last, Pieces.of(_settle(cluster, ranges, dropped, overlapped))))
-    return Resolved(pieces.replaced(settled) if settled else pieces, dropped, frozenset(overlapped))
-
-
-def _clusters(starts: Sequence[int], ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the indices [first, last) of the runs of sorted ranges that overlap; nearly always there is none."""
-    if not any(map(gt, ends, starts[1:])):
-        return
-    # The indices of ranges that reach, themselves or with those before them, into the next one.
-    touching = compress(count(), map(gt, accumulate(ends, max), starts[1:]))
-    first = last = -1
-    for index in touching:
-        if index >= last:
-            if last >= 0:
-                yield first, last
-            first = index
-        last = index + 2
-    if last >= 0:
-        yield first, last
-
-
-def _without_duplicates(cluster: Sequence[int], ranges: Ranges, dropped: dict[int, DropReason]) -> list[int]:
-    """Return a run without FDEs that repeat an earlier one; these are added to `dropped`."""
-    seen: set[tuple[int, int, int]] = set()
-    kept = []
-    for number in cluster:
-        key = (ranges.starts[number], ranges.sizes[number], ranges.contents[number])
-        if key in seen:
-            dropped[number] = DropReason.DUPLICATE
-        else:
-            seen.add(key)
-            kept.append(number)
-    return kept
-
-
-def _settle(cluster: list[int], ranges: Ranges, dropped: dict[int, DropReason], overlapped: set[int]) -> list[Piece]:
-    """Return the pieces of a run of overlapping ranges; FDEs that lose go to `dropped` or `overlapped`."""
-    pieces = _sweep(cluster, ranges)
-    won: dict[int, int] = {}
-    for piece in pieces:
-        won[piece.number] = won.get(piece.number, 0) + piece.end_vaddr - piece.start_vaddr
-    for number in cluster:
-        if number not in won:
-            dropped[number] = DropReason.SHADOWED
-        elif won[number] != ranges.sizes[number]:
-            overlapped.add(number)
-    return pieces
-
-
-def _sweep(cluster: list[int], ranges: Ranges) -> list[Piece]:
-    """Return the pieces of a run in ascending order; `cluster` is sorted by start."""
-    starts, ends = ranges.starts, {number: ranges.starts[number] + ranges.sizes[number] for number in cluster}
-    edges = sorted({starts[number] for number in cluster}.union(ends.values()))
-    # A heap: the range that starts last comes first, and of equal starts the first in the section. A range that has
-    # ended is removed when it comes first.
-    candidates: list[tuple[int, int]] = []
-    pieces: list[Piece] = []
-    waiting = 0
-    for edge, next_edge in pairwise(edges):
-        while waiting < len(cluster) and starts[cluster[waiting]] <= edge:
-            heappush(candidates, (-starts[cluster[waiting]], cluster[waiting]))
-            waiting += 1
-        while candidates and ends[candidates[0][1]] <= edge:
-            heappop(candidates)
-        if not candidates:
-            continue
-        number = candidates[0][1]
-        if pieces and pieces[-1].number == number and pieces[-1].end_vaddr == edge:
-            pieces[-1] = pieces[-1]._replace(end_vaddr=next_edge)
-        else:
-            pieces.append(Piece(number, edge, next_edge))
-    return pieces

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from itertools import chain, compress
-from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
@@ -20,7 +18,8 @@ from cfi2sframe.elf.references import referred_addresses
 from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
@@ -61,6 +60,11 @@ class Padding(NamedTuple):
     starts: Sequence[int] = ()
     ends: Sequence[int] = ()
 
+    @classmethod
+    def of(cls, ranges: Iterable[tuple[int, int]]) -> Padding:
+        """Return the columns of ranges."""
+        return cls(*zip(*ranges, strict=True))
+
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
         """The ranges as pairs."""
@@ -69,12 +73,11 @@ class Padding(NamedTuple):
     @property
     def sizes(self) -> dict[int, int]:
         """The sizes in bytes, by start."""
-        return dict(zip(self.starts, map(sub, self.ends, self.starts), strict=True))
+        return {start: end - start for start, end in self.ranges}
 
-    def without(self, starts: Container[int]) -> Padding:
+    def without(self, starts: AbstractSet[int]) -> Padding:
         """Return the ranges that do not start at certain addresses."""
-        kept = [start not in starts for start in self.starts]
-        return Padding(tuple(compress(self.starts, kept)), tuple(compress(self.ends, kept)))
+        return Padding.of(gap for gap in self.ranges if gap[0] not in starts) if starts else self
 
 
 def is_fill(image: ElfImage, data: bytes) -> bool:
@@ -120,47 +123,40 @@ def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) ->
     where there are no sections): after a section of an object, the linker may place anything. It consists of
     instructions that do nothing, has fewer than 64 bytes, and no symbol, entry point or relocation refers to it.
     """
-    found: list[Padding] = []
+    found: list[tuple[int, int]] = []
     try:
         for code in image.code_ranges:
             first, last = bisect_left(starts, code.start_vaddr), bisect_left(starts, code.end_vaddr)
-            end_vaddr = 0 if image.is_relocatable else code.end_vaddr
-            limits = [*starts[first + 1 : last], end_vaddr][: last - first]
-            has_size = [0 < size < MAX_ALIGNMENT for size in map(sub, limits, ends[first:last])]
-            gaps = Padding(tuple(compress(ends[first:last], has_size)), tuple(compress(limits, has_size)))
-            found += _filled(image, code, gaps)
-        gaps = Padding(*(tuple(chain.from_iterable(column)) for column in zip(*found, strict=True)))
-        return _without_referred(gaps, referred_addresses(image).difference(starts)) if gaps.starts else gaps
+            limits = [*starts[first + 1 : last], 0 if image.is_relocatable else code.end_vaddr]
+            gaps = zip(ends[first:last], limits, strict=False)
+            found += _filled(image, code, [gap for gap in gaps if 0 < gap[1] - gap[0] < MAX_ALIGNMENT])
+        return _without_referred(found, referred_addresses(image).difference(starts)) if found else Padding()
     except ElfError:
         # Where a table is damaged, no one can say what refers to padding.
         return Padding()
 
 
-def _filled(image: ElfImage, code: CodeRange, gaps: Padding) -> Iterator[Padding]:
+def _filled(image: ElfImage, code: CodeRange, gaps: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the gaps of a code range that are filled. Most have the bytes of another one, so each text is read once."""
     first = 0
-    while first < len(gaps.starts):
-        base = gaps.starts[first]
-        last = bisect_right(gaps.starts, base + _WINDOW_SIZE)
-        starts, ends = gaps.starts[first:last], gaps.ends[first:last]
-        first = last
-        window = image.code_bytes(code, base, ends[-1])
-        if len(window) == ends[-1] - base:
-            texts = [window[start - base : end - base] for start, end in zip(starts, ends, strict=True)]
+    while first < len(gaps):
+        base = gaps[first][0]
+        last = bisect_right(gaps, (base + _WINDOW_SIZE, 0))
+        near, first = gaps[first:last], last
+        end = near[-1][1]
+        window = image.code_bytes(code, base, end)
+        if len(window) == end - base:
+            texts = [window[start - base : end - base] for start, end in near]
             fills = {text for text in set(texts) if is_fill(image, text)}
-            is_filled = [text in fills for text in texts]
-            yield Padding(tuple(compress(starts, is_filled)), tuple(compress(ends, is_filled)))
+            yield from (gap for gap, text in zip(near, texts, strict=True) if text in fills)
 
 
-def _without_referred(gaps: Padding, vaddrs: Iterable[int]) -> Padding:
+def _without_referred(gaps: Sequence[tuple[int, int]], vaddrs: Iterable[int]) -> Padding:
     """Return the gaps that hold none of some addresses."""
-    begin, end = gaps.starts[0], gaps.ends[-1]
+    starts = [start for start, _ in gaps]
     referred = set[int]()
-    for vaddr in [vaddr for vaddr in vaddrs if begin <= vaddr < end]:
-        index = bisect_right(gaps.starts, vaddr) - 1
-        if vaddr < gaps.ends[index]:
-            referred.add(index)
-    if not referred:
-        return gaps
-    kept = [index not in referred for index in range(len(gaps.starts))]
-    return Padding(tuple(compress(gaps.starts, kept)), tuple(compress(gaps.ends, kept)))
+    for vaddr in vaddrs:
+        index = bisect_right(starts, vaddr) - 1
+        if index >= 0 and vaddr < gaps[index][1]:
+            referred.add(starts[index])
+    return Padding.of(gaps).without(referred)

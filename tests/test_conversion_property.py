@@ -237,14 +237,14 @@ def unused_bits(conversion: Conversion, version: int, arch: Arch) -> set[tuple[i
     unused = set()
     if version < 3:
         unused.add((3, 1))  # SFRAME_F_FRAME_POINTER: no row depends on it
-    for index, function in enumerate(conversion.plan.functions):
+    for index, (offset, rows) in enumerate(zip(conversion.rows.offsets, conversion.rows.lists, strict=True)):
         if version == 3:
-            info = 28 + 2 * 16 + function.fre_offset + 2
+            info = 28 + 2 * 16 + offset + 2
             unused |= {(info, bit) for bit in (5, 6)} | {(info + 1, bit) for bit in (5, 6, 7)}
         else:
             info = 28 + index * (20 if version == 2 else 17) + 16
             unused |= {(info, bit) for bit in (5, 6, 7)}
-            if version == 1 and function.body.row_count == 1:
+            if version == 1 and rows.row_count == 1:
                 unused.add((info, 4))  # the PC type, where the one row holds everywhere
             if version == 2:
                 unused |= {(info + byte, bit) for byte in (2, 3) for bit in range(8)}

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import struct
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -16,12 +18,14 @@ from cfi2sframe.dwarf.rules import NoRule, RaSigning, RowState, UnwindTable
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.lower import Lowering, Skip, Target
 from cfi2sframe.reasons import SkipReason
-from cfi2sframe.sframe.layout import SectionPlan, plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule, Section
-from cfi2sframe.sframe.rows import BodyPlanner, encode_state, plan_state, words_size
-from tests.support.bodies import with_functions
+from cfi2sframe.sframe.write import RowStore, store_rows
+from tests.support.bodies import section_bytes, with_functions
 from tests.support.rules import at_cfa, register_offset
 from tests.support.samples import parsed_cie
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROW = RowState(register_offset(7, 8), at_cfa(-8), NoRule.UNSPECIFIED, NoRule.UNSPECIFIED, RaSigning.NONE)
 
@@ -202,7 +206,7 @@ def test_rows_are_refused_from_the_cache_too(state: RowState, reason: SkipReason
         assert (skip.reason, skip.start_delta) == (reason, 0)
 
 
-# Layout
+# Bytes
 
 
 def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
@@ -211,33 +215,31 @@ def test_the_rows_of_all_functions_have_32_bits_of_offset() -> None:
     state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
     body = FunctionBody(tuple(range(count)), (state,) * count)
 
-    def plan(times: int) -> SectionPlan:
+    def rows(times: int) -> RowStore:
         functions = tuple(Function(count * number, count, body) for number in range(times))
-        return plan_section(with_functions(Section(2, AMD64.abi_id, start_is_pcrel=True), functions), AMD64, 0)
+        return store_rows(with_functions(Section(2, AMD64.abi_id), functions), AMD64, share=False)
 
     # Two bytes of start, one of information, one word.
-    assert len(plan(1).bodies[0].data) == 1 << 16
-    assert plan((1 << 16) - 1).fre_offsets[-1] == ((1 << 16) - 2) << 16
+    assert len(rows(1).stored[0].data) == 1 << 16
+    assert rows((1 << 16) - 1).offsets[-1] == ((1 << 16) - 2) << 16
     with pytest.raises(RequestError, match="more than 4 GiB"):
-        plan(1 << 16)
+        rows(1 << 16)
 
 
-@pytest.mark.parametrize("is_flexible", [False, True])
-@pytest.mark.parametrize("offset", [8, 1 << 10, 1 << 20])
-@pytest.mark.parametrize("fp", [None, Rule(None, -16, deref=True)])
-def test_the_size_of_words_is_that_of_their_bytes(offset: int, fp: Rule | None, *, is_flexible: bool) -> None:
-    """The choice of where to split relies on it, and sees no bytes."""
-    state = FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), fp)
-    tail = encode_state(plan_state(state, AMD64, is_flexible=is_flexible), AMD64)
-    assert words_size(state, AMD64, is_flexible=is_flexible) == len(tail) - 1
+def test_rows_belong_to_a_state_not_to_its_id() -> None:
+    """They are looked up by the identity of bodies and states, which later ones could reuse."""
 
+    def functions() -> Iterator[Function]:
+        for offset in range(8, 808, 8):
+            state = FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), None)
+            yield Function(offset, 8, FunctionBody((0,), (state,)))
 
-def test_cached_bytes_belong_to_a_state_not_to_its_id() -> None:
-    """They are cached by the identity of the state, which a later state could reuse."""
-    planner = BodyPlanner(AMD64, 3)
-    for offset in range(8, 808, 8):
-        body = FunctionBody((0,), (FrameState(Rule(7, offset, deref=False), Rule(None, -8, deref=True), None),))
-        assert planner.plan(body) == BodyPlanner(AMD64, 3).plan(body)
+    stored = store_rows(with_functions(Section(3, AMD64.abi_id), functions()), AMD64, share=False)
+    alone = [
+        store_rows(with_functions(Section(3, AMD64.abi_id), [function]), AMD64, share=False).stored[0]
+        for function in functions()
+    ]
+    assert list(stored.stored) == alone
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_starts_of_version_3_reach_as_far_as_addresses_go(start_vaddr: int, fiel
     state = FrameState(Rule(7, 8, deref=False), Rule(None, -8, deref=True), None)
     functions = (Function(start_vaddr, 1, FunctionBody((0,), (state,))),)
     section = with_functions(Section(3, AMD64.abi_id, start_is_pcrel=False), functions)
-    assert plan_section(section, AMD64, 0).start_fields == (field,)
+    assert struct.unpack_from("<q", section_bytes(section, AMD64, 0), 28) == (field,)
 
 
 def test_architectures_scale_offsets_by_what_divides_their_bias() -> None:

@@ -16,11 +16,9 @@ from cfi2sframe import Options, convert, decode, decode_raw, load, verify
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.padding import Padding, find_padding, is_fill
 from cfi2sframe.report.coverage import account
-from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
 from tests.support import cfi_asm as asm
-from tests.support.bodies import body_of_rows, with_functions
+from tests.support.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.cli import run_process
 from tests.support.samples import CODE, FRAME_VADDR, TEXT_VADDR, push_fp
 from tests.support.sums import check_sums
@@ -422,8 +420,7 @@ def findings(image: ElfImage, *functions: tuple[int, int, tuple[FrameRow, ...]])
     """Verify a section of functions given as (offset in .text, size, rows)."""
     records = [Function(TEXT_VADDR + at, size, body_of_rows(rows)) for at, size, rows in functions]
     section = with_functions(Section(3, AMD64.abi_id, start_is_pcrel=True), records)
-    plan = plan_section(section, AMD64, 0x100000)
-    result = verify(image, decode(encode_section(plan), 0x100000))
+    result = verify(image, decode(section_bytes(section, AMD64, 0x100000), 0x100000))
     return [(difference.kind, difference.vaddr - TEXT_VADDR) for difference in result.differences]
 
 
@@ -467,7 +464,7 @@ def test_raw_sections_of_objects() -> None:
     places = tuple(image.place(start).offset for start in conversion.section.starts)
     for sizes in ((SIZE + 16, SIZE), (SIZE, SIZE)):
         raw = conversion.section._replace(starts=places, sizes=sizes)
-        section = decode_raw(image, encode_section(plan_section(raw, image.arch, 0)), None)
+        section = decode_raw(image, section_bytes(raw, image.arch, 0), None)
         assert section.starts == conversion.section.starts
         assert section.sizes == sizes
         assert verify(image, section).is_clean

@@ -13,13 +13,11 @@ from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
 from cfi2sframe.dwarf.expression import Expression, Shapes
 from cfi2sframe.dwarf.rules import NoRule, RaSigning, RegisterRule, RowState, UnwindTable
 from cfi2sframe.lower import InParts, Lowering, Skip, Target
-from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameState, Function, Rule, Section
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification.row_difference import row_difference
 from tests.support import cfi_asm as asm
-from tests.support.bodies import with_functions
+from tests.support.bodies import section_bytes, with_functions
 from tests.support.evaluation import WORD, Values, address_of, dwarf_values, register_value, sframe_values
 from tests.support.rules import at_cfa, at_expression, in_register, is_expression, register_offset, value_at_cfa
 from tests.support.samples import parsed_cie
@@ -103,7 +101,7 @@ def lowered(drawn: Drawn) -> FrameState | Skip:
     if isinstance(body, Skip):
         return body
     section = with_functions(Section(target.version, target.arch.abi_id), (Function(0x1000, 16, body),))
-    (row,) = read_section(encode_section(plan_section(section, target.arch, 0x2000)), 0x2000).functions[0].rows
+    (row,) = read_section(section_bytes(section, target.arch, 0x2000), 0x2000).functions[0].rows
     return row.state
 
 

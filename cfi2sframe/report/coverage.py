@@ -196,7 +196,7 @@ def account(conversion: Conversion) -> Coverage:
             sum(section.size for section in image.sections_named(".eh_frame_hdr")),
             len(conversion.data),
         ),
-        row_count=conversion.plan.fre_count,
+        row_count=conversion.rows.row_count,
         lookup_cost=conversion.lookup_cost,
         reasons=dict(sorted(Counter(item.reason.value for item in left_out).items())),
         holes=count_holes(conversion),

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SFrame format, versions 1 to 3: model, layout, encoder, and an independent reader with dump."""
+"""The SFrame format, versions 1 to 3: model, writer, and an independent reader with dump."""

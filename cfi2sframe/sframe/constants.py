@@ -86,7 +86,7 @@ _LEAST_ROW_SIZE: Final = 2
 def max_decoded_rows(rows_size: int) -> int:
     """Return how many rows all distinct row lists of a section may have together; `rows_size` is the bytes of its rows.
 
-    The decoder refuses more, so that its time and memory are bounded by the section's size. The layout shares fewer
+    The decoder refuses more, so that its time and memory are bounded by the section's size. The writer shares fewer
     rows where a section would have more. Lists that do not overlap never exceed the bound.
     """
     return _ROWS_DECODED_AGAIN + rows_size // _LEAST_ROW_SIZE

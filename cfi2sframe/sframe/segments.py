@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.intern import IdentityMap, distinct
 from cfi2sframe.sframe.model import Attributes, FrameState, FunctionBody
-from cfi2sframe.sframe.rows import words_size
+from cfi2sframe.sframe.write import row_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -220,8 +220,8 @@ def _rows_of(bodies: Sequence[FunctionBody], arch: Arch) -> _RowColumns:
     distances = list(map(sub, [*starts[1:], 0], starts))
     for end in filter(None, bounds):
         distances[end - 1] = _LAST_ROW
-    # Of each row, the start and the info byte have one byte.
-    sizes = [2 + words_size(kind.state, arch, is_flexible=kind.attributes.is_flexible) for kind in kinds]
+    # A start has one byte.
+    sizes = [1 + len(row_tail(kind.state, arch, is_flexible=kind.attributes.is_flexible)) for kind in kinds]
     size_sums = list(accumulate(map(sizes.__getitem__, numbers), initial=0))
     return _RowColumns(kinds, bounds, numbers, starts, distances, size_sums, _pack(numbers, distances))
 

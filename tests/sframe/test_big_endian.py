@@ -55,7 +55,7 @@ def _check(path: Path, options: Options, tools: Binutils, target: Target, folder
     copy = wrapped(tools.tool("objcopy", target.name), path, conversion.data, conversion.section_vaddr, folder)
     lines = printed(readelf or tools.tool("readelf", target.name), copy)
     check_printed(lines, decode(conversion.data, conversion.section_vaddr))
-    return conversion.plan.fre_count
+    return conversion.rows.row_count
 
 
 def _library(arch: Arch, folder: Path) -> Path:
@@ -172,6 +172,6 @@ def test_rows_are_shared_unless_each_function_shall_have_its_own(arch: Arch, tmp
     apart, shared = convert(image, Options(level=0)), convert(image, Options(level=1))
     assert len(shared.data) < len(apart.data)
     assert (apart.shares, shared.shares) == (False, True)
-    assert len({f.fre_offset for f in apart.plan.functions}) == 20
-    assert len({f.fre_offset for f in shared.plan.functions}) == 1
+    assert len(set(apart.rows.offsets)) == 20
+    assert len(set(shared.rows.offsets)) == 1
     assert len(convert(image).data) <= len(shared.data)

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, ARCHES, S390X, Arch
-from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import Attributes, FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.ranges import MAX_ROWS, make_ranges
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.sframe.segments import make_text
-from tests.support.bodies import body_of_rows, with_functions
+from tests.support.bodies import body_of_rows, section_bytes, with_functions
 
 CFA_OFFSETS = (8, 16, 24, 32, 304)
 #: For -O1 and -O2; the section is far from its functions.
@@ -55,7 +53,7 @@ def ranges_of(functions: list[Function], version: int = 3) -> list[Function]:
 
 
 def encode(section: Section, arch: Arch = AMD64) -> bytes:
-    return encode_section(plan_section(section, arch, SECTION_VADDR, share=True))
+    return section_bytes(section, arch, SECTION_VADDR, share=True)
 
 
 def prologue_and_epilogue(middle: int) -> FunctionBody:

@@ -62,7 +62,7 @@ def check_file(path: Path, reader: tuple[Binutils, Options], directory: Path) ->
     copy = wrapped(tools.tool("objcopy"), path, conversion.data, vaddr, directory)
     is_oldest = known_wrong.find("sframe-fixed-ra", "readelf", tools.version) is not None
     check_printed(printed(tools.tool("readelf"), copy), decode(conversion.data, vaddr), is_oldest=is_oldest)
-    return conversion.plan.fre_count
+    return conversion.rows.row_count
 
 
 @pytest.mark.sampled

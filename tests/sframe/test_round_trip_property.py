@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from cfi2sframe.arch import ARCHES, S390X, Arch
 from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER
-from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import (
     NO_BLOCK_SIZE,
     OUTERMOST,
@@ -24,7 +22,7 @@ from cfi2sframe.sframe.model import (
 )
 from cfi2sframe.sframe.read import read_section, stored_of
 from cfi2sframe.verification import check_invariants
-from tests.support.bodies import body_of_rows, with_functions
+from tests.support.bodies import body_of_rows, section_bytes, with_functions
 
 WORD_EDGES = tuple(sign * (1 << bits) + near for bits in (7, 8, 15, 16) for sign in (1, -1) for near in (-1, 0, 1))
 START_EDGES = (0xFE, 0xFF, 0x100, 0xFFFE, 0xFFFF, 0x10000, 0xFFFFFF)
@@ -120,7 +118,7 @@ def sections(draw: st.DrawFn) -> tuple[Section, Arch, int]:
 
 
 def encode(section: Section, arch: Arch, vaddr: int, *, share: bool = False) -> bytes:
-    return encode_section(plan_section(section, arch, vaddr, share=share))
+    return section_bytes(section, arch, vaddr, share=share)
 
 
 @given(sections(), st.sampled_from(ORDERS))

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.sframe import constants
-from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, FunctionBody, Rule, Section
 from cfi2sframe.sframe.read import read_section, stored_of
 from tests.fuzz.harness import timed
-from tests.support.bodies import body_of_rows, with_functions
+from tests.support.bodies import body_of_rows, section_bytes, with_functions
 from tests.support.raw_sframe import RawFunction, RawSection
 
 VADDR = 0x100000
@@ -35,7 +33,7 @@ def body(*rows: tuple[int, int], is_signal_frame: bool = False) -> FunctionBody:
 def make(version: int, *bodies: FunctionBody, share: bool) -> tuple[bytes, Section]:
     functions = tuple(Function(0x1000 * (n + 1), 0x800, each) for n, each in enumerate(bodies))
     section = with_functions(Section(version, AMD64.abi_id, start_is_pcrel=version > 1), functions)
-    data = encode_section(plan_section(section, AMD64, VADDR, share=share))
+    data = section_bytes(section, AMD64, VADDR, share=share)
     return data, read_section(data, VADDR)
 
 
@@ -82,6 +80,17 @@ def test_sharing_changes_no_function(version: int, bodies: list[FunctionBody]) -
     assert stored_of(shared).header.fre_count == stored_of(plain).header.fre_count
     last_rows = [f.rows[-1].start_delta for f in shared.functions]
     assert all(last < f.size for last, f in zip(last_rows, shared.functions, strict=True))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("share", [False, True])
+def test_bytes_do_not_depend_on_which_equal_rows_are_one_object(version: int, *, share: bool) -> None:
+    one, states = body(*PUSH), body(*PUSH).states
+    same_states = [FunctionBody(starts, states) for starts in ((0, 1, 9), (0, 2, 9))]
+    interned = [one, body((0, 8)), one, *same_states]
+    fresh = [body(*PUSH), body((0, 8)), body(*PUSH), body(*PUSH), body((0, 8), (2, 16), (9, 8))]
+    assert interned == fresh
+    assert make(version, *interned, share=share)[0] == make(version, *fresh, share=share)[0]
 
 
 # The bound of what readers decode

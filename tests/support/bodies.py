@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function bodies written row by row, and sections of functions that are given as records."""
+"""Function bodies written row by row, and sections of functions that are given as records; their bytes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from cfi2sframe.sframe.model import FrameRow, FunctionBody
+from cfi2sframe.sframe.write import store_rows, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import Function, Section
 
 
@@ -34,3 +36,8 @@ def with_functions(section: Section, functions: Iterable[Function]) -> Section:
         sizes=tuple([function.size for function in records]),
         bodies=tuple([function.body for function in records]),
     )
+
+
+def section_bytes(section: Section, arch: Arch, section_vaddr: int, *, share: bool = False) -> bytes:
+    """Return the bytes of a section at an address."""
+    return write(section, arch, store_rows(section, arch, share=share), section_vaddr)

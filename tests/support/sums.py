@@ -153,17 +153,17 @@ def _bytes_in_code(image: ElfImage, start: int, end: int) -> int:
 
 
 def _check_section(coverage: Coverage, conversion: Conversion) -> None:
-    plan, data = conversion.plan, conversion.data
+    rows, data = conversion.rows, conversion.data
     assert coverage.sizes.sframe == len(data)
     assert coverage.row_count == sum(len(function.body.rows) for function in conversion.section.functions)
-    assert plan.fre_count == coverage.row_count
+    assert rows.row_count == coverage.row_count
     _check_lookup_cost(coverage.lookup_cost, conversion)
-    assert plan.fre_size == sum(len(body.data) for body in plan.bodies)
+    assert rows.size == sum(len(each.data) for each in rows.stored)
     if not conversion.section.functions:
         assert data == b""
         return
-    table_size = FDE_SIZE[plan.version] * len(plan.functions)
-    assert len(data) == plan.size == HEADER_SIZE + table_size + plan.fre_size
+    table_size = FDE_SIZE[conversion.section.version] * len(conversion.section.functions)
+    assert len(data) == HEADER_SIZE + table_size + rows.size
 
 
 def _check_lookup_cost(cost: LookupCost, conversion: Conversion) -> None:

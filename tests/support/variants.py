@@ -9,8 +9,7 @@ from unittest.mock import patch
 from cfi2sframe import convert
 from cfi2sframe.plt import scan_stubs
 from cfi2sframe.plt.scan_records import StubScan
-from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import plan_section
+from cfi2sframe.sframe.write import write
 
 if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion, Options
@@ -25,8 +24,8 @@ def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
     ends = [start + size for start, size in zip(section.starts, section.sizes, strict=True)]
     sizes = [start_of_padding.get(end, end) - start for start, end in zip(section.starts, ends, strict=True)]
     section = section._replace(sizes=tuple(sizes))
-    plan = plan_section(section, image.arch, conversion.section_vaddr, share=True)
-    return conversion._replace(section=section, plan=plan, data=encode_section(plan))
+    data = write(section, image.arch, conversion.rows, conversion.section_vaddr)
+    return conversion._replace(section=section, data=data)
 
 
 def convert_without_stubs(image: ElfImage, options: Options) -> Conversion:

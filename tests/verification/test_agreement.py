@@ -15,15 +15,13 @@ from cfi2sframe.api import truth_of
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import SFrameError
 from cfi2sframe.padding import Padding
-from cfi2sframe.sframe.encode import encode_section
-from cfi2sframe.sframe.layout import plan_section
 from cfi2sframe.sframe.model import FrameState, Function, FunctionBody, Rule
 from cfi2sframe.sframe.read import read_section
 from cfi2sframe.verification import agreement, verify_section
 from cfi2sframe.verification.agreement import Agreement
 from cfi2sframe.verification.whole_functions import WholeFunctions
 from tests.support import cfi_asm as asm
-from tests.support.bodies import with_functions
+from tests.support.bodies import section_bytes, with_functions
 from tests.support.samples import TEXT_VADDR, cie_of, linked_file
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ def cases(draw: st.DrawFn) -> Case:
             parts.append(Function(start, end, body.cut(0, end)))
         parts.append(Function(start + cut, size - cut, body.cut(cut, size)))
     section = with_functions(conversion.section, parts)
-    data = bytearray(encode_section(plan_section(section, AMD64, conversion.section_vaddr, share=True)))
+    data = bytearray(section_bytes(section, AMD64, conversion.section_vaddr, share=True))
     if draw(st.booleans()):
         data[draw(st.integers(28, len(data) - 1))] ^= draw(st.integers(1, 255))
     try:
@@ -162,7 +160,7 @@ def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | Non
             parts.append(Function(start + begin, end - begin, body.cut(begin, end)))
         if other_body is not None:
             parts[-1] = parts[-1]._replace(body=other_body)
-    data = encode_section(plan_section(with_functions(conversion.section, parts), AMD64, conversion.section_vaddr))
+    data = section_bytes(with_functions(conversion.section, parts), AMD64, conversion.section_vaddr)
     ends = tuple([fde.pc_begin + 16 for fde in fdes])
     truth = truth_of(conversion)._replace(padding=Padding(ends, tuple([end + 8 for end in ends])))
     return Case(image, truth, read_section(data, conversion.section_vaddr))

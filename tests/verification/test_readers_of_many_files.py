@@ -122,7 +122,7 @@ def check_file(path: Path, readers: Readers, folder: Path) -> int:
         # LLVM does not know the ABI of s390x, and prints its words as they are stored.
         if version == 2 and errata == 1 and arch != "s390x":
             shown = subprocess.run([readers.llvm_readelf, "--sframe", copy], capture_output=True, check=True).stdout
-            assert shown.count(b"Frame Row Entry {") == conversion.plan.fre_count
+            assert shown.count(b"Frame Row Entry {") == conversion.rows.row_count
         count += 1
     return count
 

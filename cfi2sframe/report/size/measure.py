@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cfi2sframe.elf.sections import ElfSection
     from cfi2sframe.gnu.layout import GnuSection
     from cfi2sframe.sframe.lookup_cost import LookupCost
-    from cfi2sframe.sframe.rows import PlannedBody
+    from cfi2sframe.sframe.write import EncodedRows
 
 NO_FUNCTIONS: Final = NamedFunctions(0, 0, (), ())
 
@@ -136,16 +136,16 @@ def _version_of(image: ElfImage, section: ElfSection) -> int | None:
 
 def written_sizes(conversion: Conversion) -> SectionSizes:
     """Return the sizes of a conversion's section."""
-    plan = conversion.plan
+    rows = conversion.rows
     kinds: Counter[str] = Counter()
     for body in conversion.section.bodies:
         kinds["pcmask" if body.repeat_size else "flexible" if body.is_flexible else "default"] += 1
     sizes = _section_sizes(
-        plan.version,
+        conversion.target.version,
         kinds,
-        row_counts=Counter(body.row_count for body in plan.function_bodies),
-        row_sizes=_stored_row_sizes(plan.bodies, plan.version),
-        attribute_count=len(plan.bodies),
+        row_counts=Counter(each.row_count for each in rows.lists),
+        row_sizes=_stored_row_sizes(rows.stored, conversion.target.version),
+        attribute_count=len(rows.stored),
         left_out_count=len(conversion.left_out),
         cost=conversion.lookup_cost,
     )
@@ -155,17 +155,16 @@ def written_sizes(conversion: Conversion) -> SectionSizes:
     return sizes if conversion.data else sizes._replace(parts=Parts())
 
 
-def _stored_row_sizes(bodies: tuple[PlannedBody, ...], version: int) -> Counter[int]:
-    """Count the rows of all bodies by their size in bytes."""
+def _stored_row_sizes(stored: tuple[EncodedRows, ...], version: int) -> Counter[int]:
+    """Count the rows of all lists by their size in bytes."""
     result: Counter[int] = Counter()
     attribute_size = s.FDE_ATTRIBUTE_SIZE if version >= s.SFRAME_VERSION_3 else 0
-    different, numbers = distinct(bodies)
+    different, numbers = distinct(stored)
     repeats = Counter(numbers)
-    for number, body in enumerate(different):
-        start_size = s.FRE_START_SIZE[body.fre_type]
+    for number, rows in enumerate(different):
         position = attribute_size
-        while position < len(body.data):
-            size = start_size + 1 + s.FRE_WORDS_SIZES[body.data[position + start_size]]
+        while position < len(rows.data):
+            size = rows.start_size + 1 + s.FRE_WORDS_SIZES[rows.data[position + rows.start_size]]
             result[size] += repeats[number]
             position += size
     return result
@@ -238,11 +237,11 @@ def function_sizes(conversion: Conversion, count: int) -> NamedFunctions:
     Functions from instructions have no FDE.
     """
     sizes: Counter[int] = Counter()
-    record_size = s.FDE_SIZE[conversion.plan.version]
+    record_size = s.FDE_SIZE[conversion.target.version]
     derived = conversion.cfi.derived_numbers
-    for body, number in zip(conversion.plan.function_bodies, conversion.function_entries, strict=True):
+    for rows, number in zip(conversion.rows.lists, conversion.function_entries, strict=True):
         if number is not None and number not in derived:
-            sizes[number] += record_size + len(body.data)
+            sizes[number] += record_size + len(rows.data)
     byte_order = conversion.image.byte_order
     excesses = {
         number: excess
