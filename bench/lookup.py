@@ -28,7 +28,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import capstone
 
-from cfi2sframe import Options, convert, decode, load
+from cfi2sframe import convert, load
+from cfi2sframe.api import decode
+from cfi2sframe.conversion import Options
 from cfi2sframe.errors import Cfi2SFrameError
 
 if TYPE_CHECKING:
@@ -149,7 +151,7 @@ def prepare(path: Path, folder: Path, address_count: int) -> Prepared:
     chosen: list[int] = []
     prices = {}
     for name, (_, options) in LAYOUTS.items():
-        conversion = convert(load(str(path)), options)
+        conversion = convert(load(str(path)), **options._asdict())
         section = decode(conversion.data, conversion.section_vaddr)
         chosen = chosen or return_addresses(conversion, section, address_count)
         if not chosen:

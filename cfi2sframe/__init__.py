@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING
 from cfi2sframe.lazy import importer
 
 if TYPE_CHECKING:
-    from cfi2sframe import errors, jobs, trace
-    from cfi2sframe.api import convert, decode, decode_existing, decode_raw, verify
-    from cfi2sframe.conversion import Conversion, Options
-    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe import errors, trace
+    from cfi2sframe.api import convert, verify
+    from cfi2sframe.api import decode as decode
+    from cfi2sframe.api import decode_existing as decode_existing
+    from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.load import load
     from cfi2sframe.errors import Cfi2SFrameError
     from cfi2sframe.jobs.single import convert_file
     from cfi2sframe.report.coverage import account
-    from cfi2sframe.sframe.model import Found, Section
+    from cfi2sframe.sframe.model import Section
     from cfi2sframe.verification import Verification
 
 __version__ = "0.1.0"
@@ -34,20 +35,13 @@ __version__ = "0.1.0"
 __all__ = [
     "Cfi2SFrameError",
     "Conversion",
-    "ElfImage",
-    "Found",
-    "Options",
     "Section",
     "Verification",
     "__version__",
     "account",
     "convert",
     "convert_file",
-    "decode",
-    "decode_existing",
-    "decode_raw",
     "errors",
-    "jobs",
     "load",
     "trace",
     "verify",
@@ -56,19 +50,15 @@ __all__ = [
 _HOMES = {
     "Cfi2SFrameError": "errors",
     "Conversion": "conversion",
-    "ElfImage": "elf.image",
-    "Found": "sframe.model",
-    "Options": "conversion",
     "Section": "sframe.model",
     "Verification": "verification",
     "account": "report.coverage",
     "convert": "api",
-    "convert_file": "jobs.single",
+    # By way of `Section.from_bytes` and `Section.from_file`: the model does not know its reader.
     "decode": "api",
     "decode_existing": "api",
-    "decode_raw": "api",
+    "convert_file": "jobs.single",
     "errors": "",
-    "jobs": "",
     "load": "elf.load",
     "trace": "",
     "verify": "api",

@@ -36,28 +36,39 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from cfi2sframe.code_map import CodeMap
+    from cfi2sframe.conversion import Level
     from cfi2sframe.dwarf.programs import Cfi, CfiEntries
+    from cfi2sframe.elf.cfi import CfiKind
     from cfi2sframe.functions import Outcomes
     from cfi2sframe.sframe.dump import ByteCounters
     from cfi2sframe.sframe.model import Section
     from cfi2sframe.verification.readers import Verdict
 
 
-def convert(image: ElfImage | str | PathLike[str], options: Options = Options()) -> Conversion:
-    """Convert an image's CFI in memory; a path is loaded first. `Conversion.data` is the section.
+def convert(
+    file: ElfImage | bytes | str | PathLike[str],
+    version: int = SFRAME_VERSION_3,
+    *,
+    errata: int | None = None,
+    source: CfiKind | None = None,
+    section_vaddr: int | None = None,
+    level: Level | None = None,
+) -> Conversion:
+    """Convert the CFI of a file in memory: of a path, of the file's bytes, or of what `load` has returned.
 
-    `report.coverage.account` counts the outcomes, `convert_file` writes a file with the section in it. Raises
-    `InputError` when the CFI cannot be used, `RequestError` when the options ask for what does not exist or does not
-    fit, and what `load` raises.
+    `Conversion.data` is the section; the other parameters are the fields of `conversion.Options`. `account` counts the
+    outcomes, `convert_file` writes a file with the section in it. Raises `InputError` when the CFI cannot be used,
+    `RequestError` when something is asked for that does not exist or does not fit, and what `load` raises.
     """
+    options = Options(version, errata, source, section_vaddr, level)
     check_options(options)
-    image = _image(image)
+    image = _image(file)
     with naming(image.name):
         return convert_image(image, options)
 
 
-def _image(source: ElfImage | str | PathLike[str]) -> ElfImage:
-    return source if isinstance(source, ElfImage) else load(source)
+def _image(file: ElfImage | bytes | str | PathLike[str]) -> ElfImage:
+    return file if isinstance(file, ElfImage) else load(file)
 
 
 def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> Section:
@@ -68,7 +79,7 @@ def decode(data: bytes, section_vaddr: int = 0, *, is_object: bool = False) -> S
     return read_section(data, section_vaddr, is_object=is_object)
 
 
-def decode_existing(image: ElfImage | str | PathLike[str]) -> Section:
+def decode_existing(image: ElfImage | bytes | str | PathLike[str]) -> Section:
     """Decode the SFrame section of a file, which is loaded if it is a path; in an object, with its relocations applied.
 
     An object's function starts are addresses in the image's layout (see `ElfImage.place`). Raises `InputError` when
@@ -95,7 +106,8 @@ def decode_made(image: ElfImage, options: Options = Options()) -> Section:
 
     In an object each function has its address in the image's layout.
     """
-    return _decode_made(convert(image, options))
+    with naming(image.name):
+        return _decode_made(convert_image(image, options))
 
 
 def _decode_made(conversion: Conversion) -> Section:
@@ -111,14 +123,15 @@ def _decode_made(conversion: Conversion) -> Section:
 
 
 def verify(
-    subject: ElfImage | Conversion | str | PathLike[str],
+    subject: ElfImage | Conversion | bytes | str | PathLike[str],
     section: Section | None = None,
-    options: Options = Options(),
+    *,
+    source: CfiKind | None = None,
 ) -> Verification:
     """Compare an SFrame section with the CFI of a file, at every address where rows of either start or end.
 
-    Of a file (an image, or a path, which is loaded), the section is the one that it has, or a given one, for which
-    `source` of the options matters. Functions that it has for code which no CFI covers are compared with what the
+    Of a file (as `convert` takes it), the section is the one that it has, or a given one, and `source` is the CFI to
+    compare it with, as in `convert`. Functions that it has for code which no CFI covers are compared with what the
     instructions say; only where `source` is "code", none of these may be missing. Of a conversion, it is the one that
     was made, encoded and decoded again. Raises `InputError` when there is no section, and what `convert` raises.
     """
@@ -126,19 +139,19 @@ def verify(
         with naming(subject.image.name):
             made = _decode_made(subject) if section is None else section
             return verify_section(subject.image, truth_of(subject), made)
-    check_options(options)
+    check_options(Options(source=source))
     image = _image(subject)
     with naming(image.name):
-        return _verify(image, _decode_existing(image) if section is None else section, options)
+        return _verify(image, _decode_existing(image) if section is None else section, source)
 
 
-def _verify(image: ElfImage, section: Section, options: Options) -> Verification:
+def _verify(image: ElfImage, section: Section, source: CfiKind | None) -> Verification:
     # No field holds the number of the errata: 1 introduced PC-relative starts, 2 rows without data words.
     errata = (2 if _has_outermost_rows(section) else 1) if section.start_is_pcrel else 0
     target = Target(image.arch, section.version, errata)
     check_target(target)
-    if options.source is not None:
-        return _compare(image, read_cfi(image, options.source), section, target)
+    if source is not None:
+        return _compare(image, read_cfi(image, source), section, target)
     cfi = read_programs(image, find_cfi(image, "code"))
     found = _compare(image, cfi, section, target) if cfi.sections else None
     if found is None or any(difference.kind == "extra" for difference in found.differences):
@@ -215,7 +228,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
     options = options._replace(version=read_header(data).version)
     places: dict[tuple[int, int], list[int]] = {}
     # No field holds the number of the errata, and functions are cut where rows without data words may not be used.
-    for errata in (2, 1) if options.version == 2 else (2,):
+    for errata in (2, 1) if options.version == 2 else (None,):
         for place, vaddrs in _places(convert_image(image, options._replace(errata=errata))).items():
             places.setdefault(place, vaddrs)
     starts = []

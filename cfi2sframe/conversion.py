@@ -12,7 +12,7 @@ from cfi2sframe.errors import InputError, RequestError
 from cfi2sframe.functions import Outcomes, Placed, outcomes_of, place_functions
 from cfi2sframe.lower import InParts, Skip, Target, check_target, lower_programs
 from cfi2sframe.printable import counted
-from cfi2sframe.sframe.constants import SFRAME_VERSION_3, VERSIONS
+from cfi2sframe.sframe.constants import SFRAME_VERSION_2, SFRAME_VERSION_3, VERSIONS
 from cfi2sframe.sframe.model import Section
 from cfi2sframe.sframe.write import RowStore, store_rows, write
 from cfi2sframe.sources import find_cfi
@@ -34,18 +34,18 @@ Level = Literal[0, 1, 2]
 class Options(NamedTuple):
     """What the caller may choose.
 
-    `version` is that of SFrame (1 to 3); `errata` is the number of the newest errata of version 2 that the section's
-    readers know (0 to 2): not 2 by default, because glibc's backtrace() takes a row without data words for an error and
-    leaves the whole trace to DWARF. `source` is the CFI to read; None: all that there is, and where several sources
-    describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these and, for code that none of them covers, what
-    follows from its instructions. `section_vaddr` is the section's virtual address; None: the first 64 KiB boundary
-    past the last PT_LOAD (objects: 0). `level`: 0 gives every function rows of its own, 1 shares equal rows, 2 also
-    cuts and joins functions where that saves bytes; None is 2. Objects are always at 0: GNU ld cannot merge shared
-    rows.
+    `version` is that of SFrame (1 to 3). `errata` belongs to version 2: the number of the newest errata that the
+    section's readers know (0 to 2). None is 1, because glibc's backtrace() takes a row without data words, which
+    came with errata 2, for an error and leaves the whole trace to DWARF. `source` is the CFI to read; None: all
+    that there is, and where several sources describe an address, the first of `elf.cfi.CFI_KINDS`; "code": these
+    and, for code that none of them covers, what follows from its instructions. `section_vaddr` is the section's
+    virtual address; None: the first 64 KiB boundary past the last PT_LOAD (objects: 0). `level`: 0 gives every
+    function rows of its own, 1 shares equal rows, 2 also cuts and joins functions where that saves bytes; None is
+    2. Objects are always at 0: GNU ld cannot merge shared rows.
     """
 
     version: int = SFRAME_VERSION_3
-    errata: int = 1
+    errata: int | None = None
     source: CfiKind | None = None
     section_vaddr: int | None = None
     level: Level | None = None
@@ -54,7 +54,7 @@ class Options(NamedTuple):
 #: The values that each field may have, except `section_vaddr`.
 _CHOICES: Final[dict[str, tuple[object, ...]]] = {
     "version": VERSIONS,
-    "errata": (0, 1, 2),
+    "errata": (0, 1, 2, None),
     "source": (*CFI_KINDS, None),
     "level": (0, 1, 2, None),
 }
@@ -69,9 +69,27 @@ def check_options(options: Options) -> None:
         if not any(type(value) is type(choice) and value == choice for choice in choices):
             *first, last = map(repr, choices)
             raise RequestError(f"{name} is {value!r}; it has to be {', '.join(first)} or {last}")
+    if options.errata is not None and options.version != SFRAME_VERSION_2:
+        raise RequestError(f"version {options.version} has no errata; they belong to version 2")
     vaddr = options.section_vaddr
     if vaddr is not None and not (type(vaddr) is int and 0 <= vaddr <= _MAX_VADDR):
         raise RequestError(f"section_vaddr is {vaddr!r}; it has to be an address from 0 to 0x{_MAX_VADDR:x} or None")
+
+
+class LeftOutFunction(NamedTuple):
+    """A function that the version cannot express.
+
+    `name` is empty where no symbol has its address. In an object, `address` is an offset in `section`; in a linked file
+    it is the virtual address. `size` counts bytes; `reason` is that of `reasons.SkipReason`, and `detail` says what in
+    the function it is about.
+    """
+
+    name: str
+    section: str
+    address: int
+    size: int
+    reason: str
+    detail: str
 
 
 class Conversion(NamedTuple):
@@ -102,7 +120,7 @@ class Conversion(NamedTuple):
         made = f"{counted(len(self.section.starts), 'function')}, {counted(len(self.data), 'byte')}"
         left = [
             f"{counted(count, 'FDE')} {what}"
-            for count, what in ((len(self.left_out), "left out"), (len(self.in_parts), "in parts"))
+            for count, what in ((len(self.skips), "left out"), (len(self.in_parts), "in parts"))
             if count
         ]
         return f"<Conversion of {self.image.name}: version {self.target.version}, {', '.join([made, *left])}>"
@@ -113,8 +131,21 @@ class Conversion(NamedTuple):
         return len(self.rows.stored) < len(self.rows.lists)
 
     @property
-    def left_out(self) -> tuple[tuple[CfiEntry, Skip], ...]:
-        """The functions that are left out, with their reasons, in the order of the FDEs."""
+    def left_out(self) -> tuple[LeftOutFunction, ...]:
+        """The functions that are left out, with their reasons, in the order of the FDEs; named whenever it is read."""
+        image, skips = self.image, self.skips
+        names = image.names_of(entry.fde.pc_begin_vaddr for entry, _ in skips)
+        found = []
+        for entry, why in skips:
+            vaddr, size = entry.fde.pc_begin_vaddr, entry.fde.pc_range
+            place = image.place(vaddr)
+            name = names.get(vaddr, "")
+            found.append(LeftOutFunction(name, place.section_name, place.offset, size, why.reason.value, why.detail))
+        return tuple(found)
+
+    @property
+    def skips(self) -> tuple[tuple[CfiEntry, Skip], ...]:
+        """The FDEs of the functions that are left out, with their reasons, in order."""
         results = self.outcomes.results
         skipped = [(number, results[number]) for number in self._with_code(self.outcomes.skipped)]
         return tuple([(self.cfi.entries[number], why) for number, why in skipped if isinstance(why, Skip)])
@@ -214,7 +245,7 @@ def place_again(conversion: Conversion, section_vaddr: int) -> Conversion:
 
 def _target_of(image: ElfImage, options: Options) -> Target:
     check_options(options)
-    target = Target(image.arch, options.version, options.errata)
+    target = Target(image.arch, options.version, 1 if options.errata is None else options.errata)
     check_target(target)
     return target
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 import cfi2sframe
-from cfi2sframe import Conversion, Options, load
+from cfi2sframe import Conversion, load
 from cfi2sframe.api import convert, verify
 from cfi2sframe.arch import AMD64, ARCHES, S390X, Arch
+from cfi2sframe.conversion import Options
 from cfi2sframe.errors import CfiError, RequestError
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.sframe.read import read_section, stored_of
@@ -50,11 +51,11 @@ def leaf(start: int, size: int = 0x10, *instructions: asm.Instruction) -> asm.Fd
 def test_every_version_of_every_abi(arch: Arch) -> None:
     image = linked(arch, push_fp(arch))
     for version in range(arch.first_version, 4):
-        for errata in (0, 1, 2) if version == 2 else (2,):
+        for errata in (0, 1, 2) if version == 2 else (None,):
             conversion = convert_checked(image, Options(version, errata))
             header = stored_of(decoded(conversion)).header
             assert (header.version, header.byte_order, header.abi_id) == (version, arch.byte_order, arch.abi_id)
-            assert header.start_is_pcrel == (version == 3 or (version == 2 and errata > 0))
+            assert header.start_is_pcrel == (version == 3 or (version == 2 and errata != 0))
             assert decoded(conversion).is_sorted
             assert places(conversion) == [(0, 32)]
             assert verify(image, decoded(conversion)).is_clean
@@ -93,11 +94,15 @@ def test_requests_that_cannot_be_met() -> None:
 VADDRS = "an address from 0 to 0xffffffffffffffff or None"
 NO_OPTIONS: dict[str, tuple[tuple[object, ...], str]] = {
     "version": ((0, 4, -1, True, 2.0, "3", None), "1, 2 or 3"),
-    "errata": ((7, -1, True, 1.0, "2", None), "0, 1 or 2"),
+    "errata": ((7, -1, True, 1.0, "2"), "0, 1, 2 or None"),
     "source": (("foo", ".eh_frame", "", 0, b"eh_frame"), "'eh_frame', 'debug_frame', 'gopclntab', 'code' or None"),
     "section_vaddr": ((-5, 1 << 64, 1 << 70, True, 4096.0, "0x1000"), VADDRS),
     "level": ((9, -1, False, 1.0, "1", "s"), "0, 1, 2 or None"),
 }
+
+
+def test_the_errata_that_glibc_reads_are_the_default() -> None:
+    assert convert_checked(linked(AMD64, leaf(0)), Options(version=2)).target.errata == 1
 
 
 def test_each_option_is_checked() -> None:
@@ -113,10 +118,11 @@ def test_options_that_do_not_exist(name: str, value: object) -> None:
     message = f"^{re.escape(f'{name} is {value!r}; it has to be {NO_OPTIONS[name][1]}')}$"
     image = linked(AMD64, leaf(0))
     with pytest.raises(RequestError, match=message):
-        cfi2sframe.convert(image, options)
-    section = decoded(convert_checked(image))
-    with pytest.raises(RequestError, match=message):
-        verify(image, section, options)
+        cfi2sframe.convert(image, **options._asdict())
+    if name == "source":
+        section = decoded(convert_checked(image))
+        with pytest.raises(RequestError, match=message):
+            verify(image, section, source=options.source)
 
 
 # Order, overlaps, duplicates
@@ -219,7 +225,7 @@ def test_the_largest_function() -> None:
     image = linked(AMD64, *fdes, code_size=3 * limit)
     conversion = convert_checked(image)
     assert places(conversion) == [(0, limit - 1), (2 * limit, 16)]
-    ((entry, skip),) = conversion.left_out
+    ((entry, skip),) = conversion.skips
     assert entry.fde.pc_range == limit
     assert skip == (SkipReason.FUNCTION_TOO_LARGE, "4,294,967,296 bytes", 0)
     assert verify(image, decoded(conversion)).is_clean
@@ -268,7 +274,7 @@ import sys, cfi2sframe
 for path in sys.argv[1:]:
     image = cfi2sframe.load(path)
     for version in (2, 3):
-        conversion = cfi2sframe.convert(image, cfi2sframe.Options(version))
+        conversion = cfi2sframe.convert(image, version)
         print(path, version, conversion.data.hex(), cfi2sframe.account(conversion))
 """
 

@@ -10,7 +10,6 @@ from unittest.mock import patch
 import pytest
 
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
-from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.instructions import Cutter, Instruction, read_chunk, read_instructions
 from cfi2sframe.dwarf.machine import RowMachine
 from cfi2sframe.dwarf.programs import RowMachines
@@ -137,10 +136,6 @@ def test_states_of_equal_rows_are_one_object() -> None:
 
 
 # Lowering
-
-
-def test_the_errata_that_glibc_reads_are_the_default() -> None:
-    assert Target(AMD64, 2).errata == Options(version=2).errata == 1
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -7,13 +7,14 @@ import os
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 import cfi2sframe
-from cfi2sframe import errors, jobs, trace
+from cfi2sframe import errors, trace
 from cfi2sframe.arch import AMD64
 from cfi2sframe.emit import emit, remove
 from cfi2sframe.sframe.model import FrameState, Rule
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.sframe.model import Found
 
-PACKAGES: Final = [cfi2sframe, jobs, trace]
+PACKAGES: Final = [cfi2sframe, trace]
 #: push %rbp; mov %rsp, %rbp; ...; leave; ret.
 PUSH_RBP: Final = (
     asm.advance(1),
@@ -54,7 +55,7 @@ def installed(tmp_path: Path) -> Path:
 
 def lookup_of(program: Path) -> cfi2sframe.Section:
     conversion = cfi2sframe.convert(program)
-    return cfi2sframe.decode(conversion.data, conversion.section_vaddr)
+    return cfi2sframe.Section.from_bytes(conversion.data, conversion.section_vaddr)
 
 
 # Names
@@ -66,7 +67,7 @@ def test_a_package_lists_what_is_public(package: Any) -> None:  # noqa: ANN401 -
     assert all(getattr(package, name) is not None for name in dir(package))
 
 
-@pytest.mark.parametrize("name", ["errors.FileError", "jobs.Settings", "trace.walk", "convert", "Found"])
+@pytest.mark.parametrize("name", ["errors.FileError", "trace.walk", "convert", "Section"])
 def test_a_name_needs_no_import_of_its_module(name: str) -> None:
     """In a new interpreter, where nothing else has imported it."""
     script, home = f"import cfi2sframe; cfi2sframe.{name}", Path(cfi2sframe.__file__).parents[1]
@@ -139,7 +140,7 @@ def test_the_caller_follows_from_the_answer(program: Path) -> None:
 def test_everything_prints_in_a_line() -> None:
     image = cfi2sframe.load("/bin/ls")
     conversion = cfi2sframe.convert(image)
-    section = cfi2sframe.decode(conversion.data, conversion.section_vaddr)
+    section = cfi2sframe.Section.from_bytes(conversion.data, conversion.section_vaddr)
     emitted = emit(conversion)
     printed: list[object] = [
         *(image, image.arch, conversion, conversion.section, conversion.section.functions[0].body),
@@ -155,9 +156,7 @@ def test_everything_prints_in_a_line() -> None:
 def test_a_conversion_says_what_it_leaves_out(program: Path) -> None:
     assert repr(cfi2sframe.convert(program)) == f"<Conversion of {program}: version 3, 1 function, 60 bytes>"
     undefined = asm.Fde(cie_of(AMD64), TEXT_VADDR, 16, (asm.undefined(16),))
-    text = repr(
-        cfi2sframe.convert(cfi2sframe.load(linked_file(AMD64, (undefined,)), "p"), cfi2sframe.Options(version=1))
-    )
+    text = repr(cfi2sframe.convert(cfi2sframe.load(linked_file(AMD64, (undefined,)), "p"), version=1))
     assert text == "<Conversion of p: version 1, 0 functions, 0 bytes, 1 FDE left out>"
 
 
@@ -182,18 +181,52 @@ def test_a_copy_with_the_section(installed: Path, tmp_path: Path) -> None:
     assert b"".join(remove(cfi2sframe.load(tmp_path / "new"))) == before
 
 
+def test_what_is_left_out_has_a_name_and_a_reason() -> None:
+    """Version 1 has no row for a CFA that is loaded from memory."""
+    loaded = asm.def_cfa_expression(b"\x77\x08\x06")
+    fdes = (
+        asm.Fde(cie_of(AMD64), TEXT_VADDR, 16),
+        asm.Fde(cie_of(AMD64), TEXT_VADDR + 16, 8, (loaded,)),
+    )
+    data = linked_file(AMD64, fdes, symbols=(asm.Symbol("handler", TEXT_VADDR + 16, 8, 0x12),))
+    (left_out,) = cfi2sframe.convert(data, version=1).left_out
+    assert left_out[:4] == ("handler", ".text", TEXT_VADDR + 16, 8)
+    assert (left_out.reason, left_out.detail) == ("CFA is an expression", "*(rsp+8)")
+    assert cfi2sframe.convert(data).left_out == ()
+
+
+def test_a_section_is_of_functions_and_these_of_rows(program: Path) -> None:
+    section = cfi2sframe.convert(program).section
+    (function,) = section
+    assert (len(section), len(function)) == (1, 3)
+    assert [(row.start_delta, row.cfa, row.ra, row.fp) for row in function][1] == (
+        1,
+        Rule(7, 16, deref=False),
+        Rule(None, -8, deref=True),
+        Rule(None, -16, deref=True),
+    )
+
+
+@pytest.mark.parametrize("call", [cfi2sframe.convert, partial(cfi2sframe.convert_file, in_place=True, replace=True)])
+@pytest.mark.parametrize("version", [1, 3])
+def test_errata_belong_to_version_2(call: Callable[..., object], version: int, installed: Path) -> None:
+    for errata in (0, 1, 2):
+        with pytest.raises(errors.RequestError, match=rf"version {version} has no errata; they belong to version 2$"):
+            call(installed, version=version, errata=errata)
+        call(installed, version=2, errata=errata)
+
+
 def test_a_file_in_place(installed: Path) -> None:
     assert cfi2sframe.convert_file(installed, in_place=True).status == "converted"
     assert cfi2sframe.verify(installed).is_clean
     written = installed.stat()
     assert cfi2sframe.convert_file(installed, in_place=True).status == "unchanged"
     assert installed.stat().st_mtime_ns == written.st_mtime_ns
-    version_2 = cfi2sframe.Options(version=2)
     with pytest.raises(errors.EmbedError, match=r"already has a different \.sframe section"):
-        cfi2sframe.convert_file(installed, in_place=True, options=version_2)
+        cfi2sframe.convert_file(installed, in_place=True, version=2)
     assert installed.stat().st_mtime_ns == written.st_mtime_ns
-    assert cfi2sframe.convert_file(installed, in_place=True, options=version_2, replace=True).status == "converted"
-    assert cfi2sframe.decode_existing(installed).version == 2
+    assert cfi2sframe.convert_file(installed, in_place=True, version=2, replace=True).status == "converted"
+    assert cfi2sframe.Section.from_file(installed).version == 2
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -229,7 +262,7 @@ def test_a_file_without_a_section_is_not_verified(installed: Path) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.decode_existing, trace.trace_core),
+        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.Section.from_file, trace.trace_core),
         lambda path: cfi2sframe.convert_file(path, f"{path}.new"),
         lambda path: cfi2sframe.convert_file(path, in_place=True),
     ],
@@ -259,7 +292,7 @@ def test_the_operating_systems_errors_keep_their_kinds() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.decode_existing, trace.trace_core),
+        *(cfi2sframe.load, cfi2sframe.convert, cfi2sframe.verify, cfi2sframe.Section.from_file, trace.trace_core),
         lambda path: cfi2sframe.convert_file(path, f"{path}.new"),
         lambda path: cfi2sframe.convert_file(path, in_place=True),
     ],

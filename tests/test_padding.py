@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe import Options, convert, decode, decode_raw, load, verify
+from cfi2sframe import convert, load, verify
+from cfi2sframe.api import decode, decode_raw
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
 from cfi2sframe.padding import Padding, find_padding, is_fill
 from cfi2sframe.report.coverage import account
@@ -106,11 +107,11 @@ def two_functions(gap: bytes, arch: Arch = AMD64, **more: object) -> ElfImage:
 def padding_of(image: ElfImage) -> list[tuple[int, int]]:
     """Return the offsets in .text of the padding that a conversion finds; check what it makes of them."""
     # At this level, each function ends where its FDE does, or the padding behind it.
-    conversion = convert(image, Options(level=1))
+    conversion = convert(image, level=1)
     check_sums(conversion)
     levels: tuple[Level, ...] = (1, 2)
     for version, level in product((2, 3), levels):
-        assert verify(convert(image, Options(version=version, level=level))).is_clean
+        assert verify(convert(image, version=version, level=level)).is_clean
     ends = {function.start_vaddr + function.size for function in conversion.section.functions}
     ranges = conversion.code_map.padding.ranges
     assert {end for _, end in ranges} <= ends
@@ -122,7 +123,7 @@ def test_a_function_reaches_over_padding(arch: Arch) -> None:
     """The last row stays in force up to the next function; the function's own rows are where they were."""
     image = two_functions(fill_of(arch, 16), arch)
     assert padding_of(image) == [(SIZE, SIZE + 16)]
-    conversion = convert(image, Options(level=1))
+    conversion = convert(image, level=1)
     assert [f.size for f in conversion.section.functions] == [SIZE + 16, SIZE]
     assert [f.body for f in conversion.section.functions] == list(conversion.outcomes.results)
     lookup = decode(conversion.data, conversion.section_vaddr)
@@ -413,7 +414,7 @@ def test_tables_that_cannot_be_read() -> None:
 
 
 def rows_of(image: ElfImage) -> tuple[FrameRow, ...]:
-    return convert(image, Options(level=1)).section.functions[0].body.rows
+    return convert(image, level=1).section.functions[0].body.rows
 
 
 def findings(image: ElfImage, *functions: tuple[int, int, tuple[FrameRow, ...]]) -> list[tuple[str, int]]:

@@ -12,7 +12,7 @@ import capstone
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.errors import UnfitError
 from cfi2sframe.padding import is_fill
@@ -152,7 +152,7 @@ def test_what_linkers_fill_with(variant: Variant, tmp_path: Path) -> None:
     source = tmp_path / "aligned.c"
     source.write_text(ALIGNED)
     image = link(variant._replace(options=(*variant.options, str(source))), tmp_path)
-    conversion = convert(image, Options(level=1))
+    conversion = convert(image, level=1)
     padding = dict(conversion.code_map.padding.ranges)
     names = {name: vaddr for vaddr, name in image.names_of(conversion.section.starts).items()}
     sizes = dict(zip(conversion.section.starts, conversion.section.sizes, strict=True))

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi2sframe import Options, account, load
+from cfi2sframe import account, load
 from cfi2sframe.api import convert, decode_made, truth_of, verify
 from cfi2sframe.arch import AMD64
-from cfi2sframe.conversion import convert_image
+from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.elf.constants import EM_X86_64
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import CfiError

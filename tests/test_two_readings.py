@@ -9,7 +9,6 @@ import pytest
 
 from cfi2sframe.api import convert, decode, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64
-from cfi2sframe.conversion import Conversion, Options
 from cfi2sframe.reasons import SkipReason
 from cfi2sframe.report.holes import functions_in_parts
 from tests.support import cfi_asm as asm
@@ -17,6 +16,7 @@ from tests.support.samples import TEXT_VADDR, cie_of, linked
 
 if TYPE_CHECKING:
     from cfi2sframe.arch import Arch
+    from cfi2sframe.conversion import Conversion
     from cfi2sframe.lower import Skip
 
 RA_SIGN_STATE = 34
@@ -25,7 +25,7 @@ RA_SIGN_STATE = 34
 def conversion_of(arch: Arch, *instructions: asm.Instruction, cie: asm.Cie | None = None, size: int = 32) -> Conversion:
     """Convert a file of one function, and see that the section agrees with the CFI."""
     image = linked(arch, asm.Fde(cie or cie_of(arch), TEXT_VADDR, size, instructions))
-    conversion = convert(image, Options(version=3))
+    conversion = convert(image, version=3)
     if conversion.data:
         assert verify(image, decode(conversion.data, conversion.section_vaddr)).is_clean
     return conversion
@@ -37,7 +37,7 @@ def rows_of(conversion: Conversion) -> list[tuple[int, str]]:
 
 def why_not(conversion: Conversion) -> list[Skip]:
     """Return why functions and parts of them are left out: the reason, the detail, and where."""
-    left_out = [why for _, why in conversion.left_out]
+    left_out = [why for _, why in conversion.skips]
     holes = [hole.why for _, parts in conversion.in_parts for hole in parts.holes]
     return [*left_out, *holes]
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Options, account, load
+from cfi2sframe import account, load
 from cfi2sframe.api import convert, decode_made, verify
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X, Arch
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import STT_FUNC
 from cfi2sframe.emit import check as check_emitted
 from cfi2sframe.emit import emit
@@ -122,7 +123,7 @@ def test_a_file_without_cfi(arch: Arch, monkeypatch: pytest.MonkeyPatch) -> None
     conversion = convert_checked(image, FROM_CODE)
     assert [(source.name, source.fdes) for source in account(conversion).sources] == [("code", 1)]
     assert account(conversion).source == "code"
-    assert verify(image, decode_made(image, FROM_CODE), FROM_CODE).is_clean
+    assert verify(image, decode_made(image, FROM_CODE), source=FROM_CODE.source).is_clean
     assert verify(conversion).is_clean
 
 
@@ -165,7 +166,7 @@ def accounted(monkeypatch: pytest.MonkeyPatch, version: int = 3) -> tuple[ElfIma
 
 def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     image, options = accounted(monkeypatch)
-    coverage = check_sums(convert(image, options), may_join=True)
+    coverage = check_sums(convert(image, **options._asdict()), may_join=True)
     assert coverage.from_code == FromCode(
         functions=3,
         described=1,
@@ -183,9 +184,9 @@ def test_each_byte_has_one_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (coverage.left_out, coverage.in_parts, coverage.holes, coverage.reasons) == ((), (), {}, {})
     found = {(item.name, item.size, item.reason and item.reason.name) for item in coverage.without_cfi}
     assert found == {("g", 32, None), ("f", 16, "NOT_REACHED"), ("", 32, "CFA_EXPRESSION"), ("", 16, "CFA_EXPRESSION")}
-    conversion = convert(image, options)
+    conversion = convert(image, **options._asdict())
     assert conversion.is_whole
-    assert (conversion.left_out, conversion.in_parts, conversion.described_count) == ((), (), 1)
+    assert (conversion.skips, conversion.in_parts, conversion.described_count) == ((), (), 1)
     assert refusal_of(conversion, account(conversion), is_strict=True, min_coverage=100.0, min_bytes=None) is None
 
 
@@ -193,7 +194,7 @@ def test_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((ROOT / "cfi2sframe/schemas/coverage.schema.json").read_text())
     image, options = accounted(monkeypatch)
-    coverage = account(convert(image, options))
+    coverage = account(convert(image, **options._asdict()))
     data = coverage_data(coverage)
     jsonschema.validate(data, schema)
     assert data["bytes"]["from_code"] == 64
@@ -216,12 +217,12 @@ def test_verify_compares_with_instructions(monkeypatch: pytest.MonkeyPatch) -> N
         return file_of(AMD64, "ccccpc", (0, 2), (5, 1))
 
     def differences(options: Options) -> list[tuple[str, int]]:
-        return [(d.kind, d.vaddr) for d in verify(image(), made, options).differences]
+        return [(d.kind, d.vaddr) for d in verify(image(), made, source=options.source).differences]
 
     give(monkeypatch, derived(AMD64, at(2), at(4), (0, 0), (16, 16)))
     made = decode_made(image(), FROM_CODE._replace(level=1))
     for options in (FROM_CODE, Options()):
-        found = verify(image(), made, options)
+        found = verify(image(), made, source=options.source)
         assert (found.is_clean, found.function_count) == (True, 3)
     # What somebody limits to one source has no other functions.
     assert differences(Options(source="eh_frame")) == [("extra", at(2))]
@@ -260,13 +261,13 @@ def test_objects(arch: Arch, has_local: bool, monkeypatch: pytest.MonkeyPatch) -
     give(monkeypatch, derived(arch, vaddr + 16, vaddr + 48), left_out=[(vaddr, vaddr + 16)])
     if not has_local:
         with pytest.raises(UnfitError, match="no local symbol gives a linker its place"):
-            convert(image, FROM_CODE)
+            convert(image, **FROM_CODE._asdict())
         return
     conversion = convert_checked(image, FROM_CODE)
     emitted = emit(conversion)
     rewritten = load(b"".join(map(bytes, emitted.chunks)), "out.o")
     check_emitted(emitted, rewritten)
-    assert verify(rewritten, options=FROM_CODE).is_clean
+    assert verify(rewritten, source=FROM_CODE.source).is_clean
     assert verify(rewritten).is_clean
 
 

@@ -113,7 +113,7 @@ def conversion_options(arguments: argparse.Namespace) -> Options:
         raise RequestError(f"version {arguments.sframe_version} has no errata; --errata belongs to version 2")
     return Options(
         version=arguments.sframe_version,
-        errata=Options().errata if arguments.errata is None else arguments.errata,
+        errata=arguments.errata,
         source=arguments.source,
         section_vaddr=arguments.section_address,
         level=arguments.level,

@@ -66,6 +66,7 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
     Raises `UnfitError` when the file has none, and otherwise what `decode_existing`, `convert` and `verify` raise.
     """
     from cfi2sframe import api
+    from cfi2sframe.conversion import convert_image
 
     if not (request.section or request.is_conversion or image.sframe_section or image.sframe_segment):
         raise UnfitError("no .sframe section; --would-be checks the one that convert would write")
@@ -79,9 +80,9 @@ def check(image: ElfImage, request: CheckRequest) -> Checked:
             is_read &= any(verdict.reads_it for verdict in verdicts)
         return Checked(image.name, sentences=tuple(sentences), is_read=is_read)
     if request.is_conversion:
-        result = api.verify(api.convert(image, request.options))
+        result = api.verify(convert_image(image, request.options))
     else:
-        result = api.verify(image, _section(image, request), request.options)
+        result = api.verify(image, _section(image, request), source=request.options.source)
     return Checked(
         image.name,
         result.function_count,

@@ -211,7 +211,7 @@ def _with_account(
         warnings=(*warnings_of(coverage), *outcome.warnings),
         section_size=len(conversion.data),
         function_count=conversion.described_count,
-        left_out_count=0 if conversion.is_whole else len(conversion.left_out) + len(conversion.cfi.damaged),
+        left_out_count=0 if conversion.is_whole else len(conversion.skips) + len(conversion.cfi.damaged),
         in_parts_count=0 if conversion.is_whole else len(conversion.in_parts),
         summary=summary,
         account=account,

@@ -252,7 +252,7 @@ def _count_functions(conversion: Conversion) -> FunctionCounts:
 
 def _left_out(conversion: Conversion) -> tuple[LeftOut, ...]:
     image = conversion.image
-    skipped = conversion.left_out
+    skipped = conversion.skips
     with_names = [section for section in conversion.cfi.sections if isinstance(section, RowSection)]
     names = {vaddr: name for section in with_names for vaddr, name in section.names}
     names |= image.names_of(entry.fde.pc_begin_vaddr for entry, _ in skipped)

@@ -10,8 +10,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.api import convert, decode, decode_existing
-from cfi2sframe.conversion import Options
+from cfi2sframe.api import decode, decode_existing
+from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.elf.load import load, stored_size
 from cfi2sframe.elf.notes import build_id
@@ -114,7 +114,7 @@ def _read_rows(image: ElfImage, version: int, kind: CfiKind | None) -> RowTable 
 
 def _converted(image: ElfImage, version: int, source: CfiKind | None) -> Section:
     # These rows are for our own look-up, which knows all errata, and nobody stores them: their bytes need not be few.
-    conversion = convert(image, Options(version=version, errata=2, level=0, source=source))
+    conversion = convert_image(image, Options(version, 2 if version == 2 else None, source, level=0))
     if not conversion.data:
         raise InputError(f"SFrame version {version} can describe none of the functions")
     return decode(conversion.data, conversion.section_vaddr)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe import convert, decode, load
+from cfi2sframe import convert, load
+from cfi2sframe.api import decode
 from cfi2sframe.cli.exit_status import EXIT_DIFFERENCE, EXIT_INCOMPLETE, EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE, KEPT
 from cfi2sframe.elf.constants import SHT_SYMTAB
 from cfi2sframe.sframe.read import stored_of

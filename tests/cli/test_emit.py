@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import decode_raw, load
+from cfi2sframe import load
+from cfi2sframe.api import decode_raw
 from cfi2sframe.cli import main
 from cfi2sframe.cli.exit_status import EXIT_SUCCESS, EXIT_UNUSABLE, EXIT_USAGE
 from cfi2sframe.errors import VerificationError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
 from cfi2sframe.arch import AMD64
 from tests.fuzz import seeds
 from tests.support.cli import run
@@ -69,7 +69,7 @@ def test_there_is_nothing_to_warn_of(two_segments: Path, tmp_path: Path) -> None
     image = load(program)
     assert sum(s.type == 1 and s.flags & 1 for s in image.segments) == 2
     assert run("convert", program, "-o", tmp_path / "out2").err == ()
-    conversion = convert(image, Options())
+    conversion = convert(image)
     assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Options, load
+from cfi2sframe import load
 from cfi2sframe.api import decode_made
+from cfi2sframe.conversion import Options
 from tests.support.needs import need
 
 if TYPE_CHECKING:

@@ -92,7 +92,8 @@ def copy_recipe(name: str, target: Path, *, with_project: bool = True) -> Path:
 
 def check_section(path: Path, *, more_functions_than: int = 2) -> None:
     """Check that a file's section agrees with its CFI, and that a segment leads to it."""
-    from cfi2sframe import decode_existing, load, verify
+    from cfi2sframe import load, verify
+    from cfi2sframe.api import decode_existing
     from cfi2sframe.elf.constants import PT_GNU_SFRAME
 
     image = load(str(path))

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Options, decode_existing, load
+from cfi2sframe import load
+from cfi2sframe.api import decode_existing
 from cfi2sframe.cli.wrapper.assembler import AssemblyRequest, options_for, request_of
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from tests.contrib.support import PROJECT, attempt, check_section, environment, run
 from tests.support.needs import need

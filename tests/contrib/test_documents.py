@@ -101,7 +101,8 @@ def sampled(pid: int) -> dict[str, Any]:
 def test_the_library_page(tmp_path: Path) -> None:
     """Run the examples of the document on a small program."""
     need("cc")
-    from cfi2sframe import convert, decode, load
+    from cfi2sframe import convert, load
+    from cfi2sframe.api import decode
     from cfi2sframe.arch import AMD64
 
     program = tmp_path / "program"

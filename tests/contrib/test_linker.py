@@ -193,7 +193,8 @@ ASSEMBLY = ".globl through\n.type through, @function\nthrough: push %rbx\ncall *
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is that of AMD64")
 def test_rows_from_code(tmp_path: Path, programs: Path) -> None:
     """The wrappers take them as convert does."""
-    from cfi2sframe import Options, decode_existing, load, verify
+    from cfi2sframe import load, verify
+    from cfi2sframe.api import decode_existing
 
     need("gcc", "ld")
     (tmp_path / "main.c").write_text("void through(int (*)(void)); int puts(const char *); int main(void) {return 0;}")
@@ -208,7 +209,7 @@ def test_rows_from_code(tmp_path: Path, programs: Path) -> None:
         (vaddr,) = (s.vaddr for s in image.symbols(table) if s.name == "through")
         assert vaddr is not None
         assert (section.find(vaddr + 1) is not None) is has_rows
-        assert verify(image, options=Options(source="code" if has_rows else None)).is_clean
+        assert verify(image, source="code" if has_rows else None).is_clean
 
 
 def test_a_wrapper_is_not_its_own_linker(tmp_path: Path, programs: Path) -> None:

@@ -58,7 +58,7 @@ def test_the_command_line_has_every_option(script: Any, verb: str) -> None:
     assert names == wanted - {"-h", "--help"}
 
 
-@pytest.mark.parametrize("module", ["cfi2sframe", "cfi2sframe.jobs", "cfi2sframe.trace"])
+@pytest.mark.parametrize("module", ["cfi2sframe", "cfi2sframe.trace"])
 def test_the_python_page_has_every_public_name(script: Any, module: str) -> None:
     text = filled(script, "docs/reference/python")
     imported = importlib.import_module(module)

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi2sframe.jobs import Settings, run_job, work_list
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.listing import work_list
+from cfi2sframe.jobs.records import Settings
 from tests.support import cli
 from tests.support.jobs import object_of
 from tests.support.needs import need

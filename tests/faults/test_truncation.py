@@ -18,7 +18,7 @@ from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.constants import ET_DYN, PT_LOAD
 from cfi2sframe.emit import emit
 from cfi2sframe.files import Source
-from cfi2sframe.jobs import Settings
+from cfi2sframe.jobs.records import Settings
 from cfi2sframe.report.size.measure import Request
 from cfi2sframe.report.size.sources import measure_source
 from tests.faults.support import OLD, TIMEOUT_SECONDS, Done, contents
@@ -58,7 +58,7 @@ def library(code_size: int) -> bytes:
 
 
 def converted(data: bytes, version: int = 3) -> bytes:
-    return b"".join(emit(cfi2sframe.convert(cfi2sframe.load(data), cfi2sframe.Options(version=version))).chunks)
+    return b"".join(emit(cfi2sframe.convert(cfi2sframe.load(data), version=version)).chunks)
 
 
 @cache

@@ -10,7 +10,7 @@ import pytest
 
 from cfi2sframe.files import find_relative, find_sources
 from cfi2sframe.files.walk import elf_files_under
-from cfi2sframe.jobs import work_list
+from cfi2sframe.jobs.listing import work_list
 from tests.support.jobs import OBJECT
 from tests.support.mounts import mounting
 

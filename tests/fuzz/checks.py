@@ -6,8 +6,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe import Conversion, Options, account, convert, decode, verify
-from cfi2sframe.api import decode_existing
+from cfi2sframe import Conversion, account, convert, verify
+from cfi2sframe.api import decode, decode_existing
+from cfi2sframe.conversion import Options
 from cfi2sframe.emit import reader_warnings
 from cfi2sframe.errors import Cfi2SFrameError, RequestError
 from cfi2sframe.render.text import describe_left_out, describe_stub, summary
@@ -39,7 +40,7 @@ def check_conversions(
     for version in versions:
         options = Options(version=version, level=level, source=source)
         try:
-            conversion = convert(image, options)
+            conversion = convert(image, **options._asdict())
         except Cfi2SFrameError:
             continue
         check_conversion(conversion, options)
@@ -57,7 +58,7 @@ def check_conversion(conversion: Conversion, options: Options) -> None:
     if not conversion.data:
         return
     try:
-        found = verify(convert(image, options))
+        found = verify(convert(image, **options._asdict()))
     except RequestError as error:
         # An object's sections are compared at addresses of their own, which may be too far apart for 32 bits.
         expect(image.is_relocatable and options.version < 3, f"converted, but not to be verified: {error}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe import Options, decode, load
+from cfi2sframe import load
+from cfi2sframe.api import decode
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.cfi import CfiSection
 from tests.support.oracle.compare import difference, row_at
 from tests.support.oracle.elftools_rows import ReaderError, fdes_in
@@ -43,7 +45,7 @@ def read_independently(path: Path, section: tuple[bytes, int] | None = None) -> 
         return Verdict(0, (), "nothing but stubs is described")
     lookup = decode(data, vaddr)
     known = {(e.fde.pc_begin_vaddr, e.fde.pc_begin_vaddr + e.fde.pc_range) for e in conversion.cfi.entries}
-    absent: set[int] = {entry.fde.pc_begin_vaddr for entry, _ in conversion.left_out}
+    absent: set[int] = {entry.fde.pc_begin_vaddr for entry, _ in conversion.skips}
     absent |= {conversion.cfi.entries[n].fde.pc_begin_vaddr for n in conversion.code_map.dropped}
     absent |= {failure.start_vaddr for failure in conversion.cfi.damaged if failure.start_vaddr is not None}
     holes = list(conversion.outcomes.holes(conversion.cfi.entries, conversion.code_map.pieces))

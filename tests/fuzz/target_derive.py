@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.code.derive import derive
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.ranges import Span, united
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds as make
@@ -79,7 +80,7 @@ def _convert(data: bytes, choice: int) -> None:
     """Convert a file with rows from instructions: what is written agrees with them when it is read."""
     options = Options(version=2 + (choice >> 2 & 1), source="code", level=LEVELS[choice & 3])
     try:
-        conversion = convert(load(data), options)
+        conversion = convert(load(data), **options._asdict())
     except Cfi2SFrameError:
         return
     check_conversion(conversion, options)

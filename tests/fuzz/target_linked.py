@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cfi2sframe import Conversion, Options, convert, load
+from cfi2sframe import Conversion, convert, load
 from cfi2sframe.emit import check, emit, remove
 from cfi2sframe.errors import Cfi2SFrameError, InputError, RequestError, VerificationError
 from tests.fuzz import seeds as make
@@ -29,7 +29,7 @@ def rewrite(data: bytes, *, are_objects: bool) -> None:
         image = load(data)
         if image.is_relocatable is not are_objects:
             return
-        conversion = convert(image, Options(version=3))
+        conversion = convert(image, version=3)
         if not conversion.data:
             return
     except Cfi2SFrameError:
@@ -40,7 +40,7 @@ def rewrite(data: bytes, *, are_objects: bool) -> None:
     rewritten = load(once)
     again = None
     try:
-        again = _put_in(convert(rewritten, Options(version=2)))
+        again = _put_in(convert(rewritten, version=2))
     except RequestError:
         # Sections may be too far apart for 32 bits.
         pass

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe import Options, convert, decode_raw, load, verify
+from cfi2sframe import convert, load, verify
+from cfi2sframe.api import decode_raw
 from cfi2sframe.arch import AARCH64_LE, AMD64, S390X
 from cfi2sframe.conversion import default_section_vaddr
 from cfi2sframe.errors import Cfi2SFrameError
@@ -44,7 +45,7 @@ def seeds() -> Iterator[tuple[str, bytes]]:
         for version in (1, 2, 3):
             for level in LEVELS:
                 try:
-                    made = convert(image, Options(version=version, level=level)).data
+                    made = convert(image, version=version, level=level).data
                 except Cfi2SFrameError:
                     continue
                 yield f"{arch.name.lower()}-v{version}-O{level}", made

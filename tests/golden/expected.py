@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cfi2sframe import Options, load
+from cfi2sframe import load
+from cfi2sframe.conversion import Options
 from cfi2sframe.errors import RequestError
 from cfi2sframe.render.text import describe_in_part, describe_left_out
 from cfi2sframe.sframe.dump import dump_text

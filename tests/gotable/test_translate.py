@@ -135,7 +135,7 @@ def test_functions_without_true_depths(arch: Arch, function: GoFunction) -> None
     other = GoFunction(64, DEPTHS)
     image = load(go_file(arch, GoTable((function, other), 0x60)), "go")
     conversion = convert_checked(image)
-    ((entry, skip),) = conversion.left_out
+    ((entry, skip),) = conversion.skips
     assert (entry.fde.pc_begin_vaddr, entry.fde.pc_range) == (TEXT_VADDR, 32)
     assert skip.reason is SkipReason.CFA_UNDEFINED
     assert account(conversion).left_out[0].name == function.name
@@ -153,7 +153,7 @@ def test_a_switch_of_stacks_has_no_rule_in_debug_frame_either(arch: Arch) -> Non
     frame = asm.Section(".debug_frame", asm.EhFrame(tuple(fdes), little_endian=order, debug_frame=True).assemble())
     image = load(go_file(arch, GoTable((switch, other), 0x60), frame), "go")
     conversion = convert_checked(image)
-    ((entry, skip),) = conversion.left_out
+    ((entry, skip),) = conversion.skips
     assert (entry.section.name, entry.fde.pc_begin_vaddr) == (".gopclntab", TEXT_VADDR)
     assert skip.reason is SkipReason.CFA_UNDEFINED
     assert account(conversion).left_out[0].name == switch.name

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Options, load
+from cfi2sframe import load
 from cfi2sframe.api import decode_existing, verify
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_PROGBITS
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.jobs import Settings, run_job, work_list
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.listing import work_list
+from cfi2sframe.jobs.records import Settings
 from tests.support.jobs import (
     BIG_ENDIAN_OBJECT,
     OBJECT,
@@ -64,7 +67,7 @@ def test_the_second_run_touches_nothing(tmp_path: Path, data: bytes, settings: S
     first = convert_one(path, settings)
     assert (first.status, first.kind, first.section_size > 0) == ("converted", None, True)
     before = snapshot(path)
-    assert verify(load(str(path)), decode_existing(load(str(path))), settings.options).is_clean
+    assert verify(load(str(path)), decode_existing(load(str(path))), source=settings.options.source).is_clean
     second = convert_one(path, settings)
     assert snapshot(path) == before
     assert second == first._replace(status="unchanged", placement="")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cfi2sframe.errors import ErrorKind
-from cfi2sframe.jobs import Settings, run_job, work_list
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.listing import work_list
+from cfi2sframe.jobs.records import Settings
 from tests.support.jobs import OBJECT
 
 if TYPE_CHECKING:

@@ -11,7 +11,9 @@ import pytest
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import ErrorKind
 from cfi2sframe.files.kinds import SkipKind
-from cfi2sframe.jobs import Outcome, Settings, run_job, work_list
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.listing import work_list
+from cfi2sframe.jobs.records import Outcome, Settings
 from tests.support import cfi_asm as asm
 from tests.support.jobs import OBJECT, OF_32_BITS, TRUNCATED, WITHOUT_CFI, convert_one
 from tests.support.samples import TEXT_VADDR, linked_file, object_file, push_fp

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe import Options, convert, decode, decode_existing, load, verify
+from cfi2sframe import convert, load, verify
+from cfi2sframe.api import decode, decode_existing
 from cfi2sframe.arch import AMD64
 from cfi2sframe.elf.constants import EM_X86_64, ET_DYN, PF_R, PT_LOAD, SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.plt.scan_stubs import scan_stubs
@@ -206,7 +207,7 @@ def test_readelf_prints_our_pcmask_functions(
 ) -> None:
     tools = binutils({1: "2.40", 2: "2.44", 3: "newest"}[version])
     # At -O2, stubs of a few blocks are joined with their neighbour.
-    ours = convert(image, Options(version=version, errata=0 if version == 2 else 1, level=1))
+    ours = convert(image, version=version, errata=0 if version == 2 else None, level=1)
     carrier = tmp_path / "carrier"
     kind = SHT_GNU_SFRAME if version == 3 else SHT_PROGBITS
     stored = elf_asm.Section(".sframe", ours.data, kind, elf_asm.SHF_ALLOC, ours.section_vaddr, align=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import ElfError
 from cfi2sframe.report.size.measure import Request, measure
@@ -24,7 +24,7 @@ def test_written_size_is_that_of_the_conversion() -> None:
     for version in (1, 2, 3):
         section = sizes.section(version)
         assert section is not None
-        assert section.size == len(convert(image, Options(version=version, level=1)).data)
+        assert section.size == len(convert(image, version=version, level=1).data)
         assert (section.function_count, section.default_count, section.row_count) == (5, 5, 15)
 
 

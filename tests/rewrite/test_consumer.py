@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
+from cfi2sframe.conversion import Options
 from cfi2sframe.dwarf.expression import Expression
 from cfi2sframe.emit import check, emit
 from cfi2sframe.rules import Rule
@@ -72,7 +73,7 @@ class Report(NamedTuple):
 
 def _convert(source: Path, target: Path, options: Options) -> None:
     """Write a converted copy, which is read back and verified."""
-    emitted = emit(convert(load(str(source)), options))
+    emitted = emit(convert(load(str(source)), **options._asdict()))
     target.write_bytes(b"".join(emitted.chunks))
     target.chmod(0o755)
     check(emitted, load(str(target)))
@@ -182,7 +183,7 @@ def _entry_and_state(module: Path, vaddr: int) -> tuple[str, RowState] | None:
     if not module.is_file():
         return None
     image = load(str(module))
-    for entry in convert(image, Options(version=3)).cfi.entries:
+    for entry in convert(image, version=3).cfi.entries:
         start = entry.fde.pc_begin_vaddr
         if start <= vaddr < start + entry.fde.pc_range:
             state = state_at(entry.program.table, vaddr - start)
@@ -245,7 +246,7 @@ def _address_of_restore_rt(library: Path) -> tuple[int, int]:
     """Return the start and the end of the code that handlers return to: the signal frame with the smallest size."""
     frames = [
         (entry.fde.pc_begin_vaddr, entry.fde.pc_begin_vaddr + entry.fde.pc_range)
-        for entry in convert(load(str(library)), Options(version=3)).cfi.entries
+        for entry in convert(load(str(library)), version=3).cfi.entries
         if entry.fde.cie.is_signal_frame and entry.fde.pc_range < 32
     ]
     assert len(frames) == 1

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import load
+from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.emit import check, emit
 from tests.support.emitted import run
 from tests.support.known_wrong import expect_failure
@@ -172,7 +173,7 @@ def converted(built: World, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
     @cache
     def make(options: Options, left: str = "") -> World:
-        return convert_all(built, tmp_path_factory.mktemp("converted"), partial(convert, options=options), left)
+        return convert_all(built, tmp_path_factory.mktemp("converted"), partial(convert_image, options=options), left)
 
     return make
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi2sframe import Options, convert, decode_existing, load
-from cfi2sframe.api import verify
+from cfi2sframe import convert, load
+from cfi2sframe.api import decode_existing, verify
+from cfi2sframe.conversion import Options
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME, SHT_PROGBITS
 from cfi2sframe.emit import check, emit
 from tests.support import known_wrong
@@ -114,7 +115,7 @@ def _assemble(assembler: str, source: Path, folder: Path, twins: Twins, generati
 
 
 def _convert_object(source: Path, target: Path, generation: Generation) -> None:
-    conversion = convert(load(str(source)), generation.options)
+    conversion = convert(load(str(source)), **generation.options._asdict())
     if not conversion.data:
         shutil.copy(source, target)
         return
@@ -208,7 +209,7 @@ def test_discarded_functions_leave_nothing(objects: Objects, tmp_path: Path) -> 
     assert brought - len(of_objects) > 20
     starts = [f.start_vaddr for f in of_objects]
     assert len(set(starts)) == len(starts)
-    fdes = {entry.fde.pc_begin_vaddr for entry in convert(image, objects.generation.options).cfi.entries}
+    fdes = {entry.fde.pc_begin_vaddr for entry in convert(image, **objects.generation.options._asdict()).cfi.entries}
     assert set(starts) <= fdes
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
 from cfi2sframe.elf.constants import SHT_SYMTAB
 from cfi2sframe.elf.headers import FileHeader, SectionHeader, parse_file_header, parse_section_headers
@@ -64,7 +64,7 @@ RELOCATIONS = (ObjectRelocation(28, R_X86_64_PC64, 1, 0x10), ObjectRelocation(44
 
 def emitted(data: bytes, version: int = 3, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME) -> bytes:
     """Convert an object, put the section into a copy, and let the program check its own work."""
-    result = emit(convert(load(data), Options(version=version)), replace=replace, section_type=section_type)
+    result = emit(convert(load(data), version=version), replace=replace, section_type=section_type)
     rewritten = b"".join(result.chunks)
     check(result, load(rewritten))
     return rewritten

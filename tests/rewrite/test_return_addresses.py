@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
+from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.emit import emit
 from tests.support.emitted import run
 from tests.support.needs import need
@@ -74,7 +75,7 @@ def _variables(sampler: Path, report: Path, lookup: str) -> dict[str, str]:
 
 
 def _convert(source: Path, target: Path, options: Options, *, is_padded: bool = True) -> None:
-    make = convert if is_padded else convert_unpadded
+    make = convert_image if is_padded else convert_unpadded
     target.write_bytes(b"".join(emit(make(load(str(source)), options)).chunks))
     target.chmod(0o755)
 
@@ -163,7 +164,7 @@ def walk(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
 @pytest.mark.parametrize(("name", "case", "version"), CASES)
 def test_calls_that_do_not_return(walk: Callable[..., Walk], name: str, case: str, version: int) -> None:
     # Errata 2 has rows for the ends of stacks.
-    options = Options(version=version, errata=2)
+    options = Options(version=version, errata=2 if version == 2 else None)
     # What DWARF unwinders look up is right either way.
     assert walk(name, case, options, "call", is_padded=False)[:2] == ("equal", "outermost")
     ended = walk(name, case, options, "ra", is_padded=False)

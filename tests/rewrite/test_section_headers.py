@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cfi2sframe import convert, decode_existing, load, verify
+from cfi2sframe import convert, load, verify
+from cfi2sframe.api import decode_existing
 from cfi2sframe.emit import check, emit, remove
 from tests.support.embedded import run, write
 from tests.support.needs import need

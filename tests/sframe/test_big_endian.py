@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe import Options, convert, decode, load
+from cfi2sframe import convert, load
+from cfi2sframe.api import decode
 from cfi2sframe.arch import AARCH64_BE, S390X
+from cfi2sframe.conversion import Options
 from tests.support.known_wrong import expect_failure
 from tests.support.oracle.readelf_sframe import check_printed, printed, wrapped
 from tests.support.samples import TEXT_VADDR, linked_file, push_fp
@@ -48,7 +50,7 @@ def _check(path: Path, options: Options, tools: Binutils, target: Target, folder
 
     `tools` put the section into the file; it is read by their readelf, or by the one of this path.
     """
-    conversion = convert(load(str(path)), options)
+    conversion = convert(load(str(path)), **options._asdict())
     if not conversion.data:
         return 0
     assert conversion.data[:2] == struct.pack(">H", 0xDEE2)
@@ -169,7 +171,7 @@ def test_a_native_readelf_takes_small_files(
 @pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
 def test_rows_are_shared_unless_each_function_shall_have_its_own(arch: Arch, tmp_path: Path) -> None:
     image = load(str(_library(arch, tmp_path)))
-    apart, shared = convert(image, Options(level=0)), convert(image, Options(level=1))
+    apart, shared = convert(image, level=0), convert(image, level=1)
     assert len(shared.data) < len(apart.data)
     assert (apart.shares, shared.shares) == (False, True)
     assert len(set(apart.rows.offsets)) == 20

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from cfi2sframe import Options, convert, decode, load, verify
+from cfi2sframe import convert, load, verify
+from cfi2sframe.api import decode
+from cfi2sframe.conversion import Options
 from tests.sframe.test_readelf_accepts import READERS, check_file
 from tests.support.kernel_reader import code_of, complaints
 from tests.support.oracle.rows import compare_rows
@@ -62,11 +64,11 @@ def test_strict_readers_are_content(
 ) -> None:
     image = load(str(path_of(name, arch, corpus)))
     options = Options(version, level=2)
-    conversion = convert(image, options)
+    conversion = convert(image, **options._asdict())
     assert complaints(conversion.data, conversion.section_vaddr, code_of(image)) == []
-    assert verify(image, decode(conversion.data, conversion.section_vaddr), options).is_clean
+    assert verify(image, decode(conversion.data, conversion.section_vaddr), source=options.source).is_clean
     check_sums(conversion, may_join=True)
-    assert len(conversion.data) < len(convert(image, options._replace(level=1)).data)
+    assert len(conversion.data) < len(convert(image, **options._replace(level=1)._asdict()).data)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,7 +26,7 @@ def made(drawn: Drawn, options: Options) -> Section | None:
     if not conversion.data:
         return None
     section = read_section(conversion.data, conversion.section_vaddr)
-    assert verify(drawn.image, section, options).differences == ()
+    assert verify(drawn.image, section, source=options.source).differences == ()
     return section
 
 

@@ -68,7 +68,7 @@ LEVELS: tuple[Level, ...] = (0, 1, 2)
 @pytest.mark.slow
 @given(files(max_steps=6), st.sampled_from(LEVELS))
 def test_a_conversion_costs_what_its_readers_walk(drawn: Drawn, level: Level) -> None:
-    conversion = convert(drawn.image, drawn.options._replace(level=level))
+    conversion = convert(drawn.image, **drawn.options._replace(level=level)._asdict())
     cost = conversion.lookup_cost
     walked = []
     lookup = read_section(conversion.data, conversion.section_vaddr) if conversion.data else None

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from cfi2sframe import Options, convert, decode, load
+from cfi2sframe import convert, load
+from cfi2sframe.api import decode
+from cfi2sframe.conversion import Options
 from cfi2sframe.errors import InputError
 from tests.support import known_wrong
 from tests.support.oracle.readelf_sframe import check_printed, printed, wrapped
@@ -55,7 +57,7 @@ def reader(request: pytest.FixtureRequest, binutils: Callable[[BinutilsVersion],
 def check_file(path: Path, reader: tuple[Binutils, Options], directory: Path) -> int:
     """Convert a file, have readelf read the result, and compare with the dump; return the number of rows."""
     tools, options = reader
-    conversion = convert(load(path), options)
+    conversion = convert(load(path), **options._asdict())
     if not conversion.data:
         return 0
     vaddr = conversion.section_vaddr

@@ -6,14 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.arch import AMD64, S390X
-from cfi2sframe.jobs import run_job, work_list
+from cfi2sframe.jobs.job import run_job
+from cfi2sframe.jobs.listing import work_list
 from tests.support import cfi_asm as asm
 from tests.support.samples import cie_of, object_file, push_fp
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cfi2sframe.jobs import Outcome, Settings
+    from cfi2sframe.jobs.records import Outcome, Settings
 
 #: An object with one function, and what it becomes is not the same for each size.
 OBJECT = object_file(AMD64, {".text": (push_fp(AMD64, 0),)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe import Options, convert
+from cfi2sframe import convert
 from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.sframe.model import OUTERMOST
 
@@ -22,7 +22,7 @@ def differences_in_meaning(theirs: Section, ours: Section, image: ElfImage) -> l
 
     An assembler says nothing of padding, nor of functions that can be described in part only.
     """
-    fdes = [entry.fde for entry, _ in convert(image, Options(ours.version)).in_parts]
+    fdes = [entry.fde for entry, _ in convert(image, ours.version).in_parts]
     in_parts = [(fde.pc_begin_vaddr, fde.pc_begin_vaddr + fde.pc_range) for fde in fdes]
     padding = SpanCount(convert(image).code_map.padding.ranges)
     their_lookup, our_lookup = theirs, ours

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from cfi2sframe import Conversion, Options, account, convert
+from cfi2sframe import Conversion, account, convert
+from cfi2sframe.conversion import Options
 from cfi2sframe.lower import InParts, Skip
 from cfi2sframe.plt.stub_reasons import StubReason
 from cfi2sframe.report.code_bytes import ByteCounts
@@ -23,7 +24,7 @@ DEFAULTS = Options()
 
 def convert_checked(image: ElfImage, options: Options = DEFAULTS) -> Conversion:
     """Convert an image, and check the sums of its account."""
-    conversion = convert(image, options)
+    conversion = convert(image, **options._asdict())
     check_sums(conversion, may_join=may_join(options))
     return conversion
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
     """Convert a linked file with sharing only, because at level 2 padding joins functions; end each at its padding."""
-    conversion = convert(image, options._replace(level=1))
+    conversion = convert(image, **options._replace(level=1)._asdict())
     padding, section = conversion.code_map.padding, conversion.section
     start_of_padding = dict(zip(padding.ends, padding.starts, strict=True))
     ends = [start + size for start, size in zip(section.starts, section.sizes, strict=True)]
@@ -31,4 +31,4 @@ def convert_unpadded(image: ElfImage, options: Options) -> Conversion:
 def convert_without_stubs(image: ElfImage, options: Options) -> Conversion:
     """Convert a file, with rows of PLT stubs by their CFI, as a reader of CFI has them."""
     with patch.object(scan_stubs, "scan_stubs", lambda *_: StubScan()):
-        return convert(image, options)
+        return convert(image, **options._asdict())

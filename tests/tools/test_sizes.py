@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
 from tests.support.sizes import library
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "sizes.py"
@@ -21,6 +21,6 @@ def test_ratios(tmp_path: Path) -> None:
     cells = lines[-1].strip("| ").split(" | ")
     assert cells[:2] == [str(path), "1"]
     cfi_size = int(cells[3].replace(",", ""))
-    made = [len(convert(load(path), Options(level=level)).data) for level in (1, 2)]
+    made = [len(convert(load(path), level=level).data) for level in (1, 2)]
     assert cells[5:] == [f"{size / cfi_size:.3f}" for size in made]
     assert float(cells[4]) >= float(cells[5])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cfi2sframe import Options, convert, load
+from cfi2sframe import convert, load
 from cfi2sframe.api import truth_of
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import SFrameError
@@ -71,7 +71,7 @@ def cases(draw: st.DrawFn) -> Case:
         position += gap
     image = load(linked_file(AMD64, fdes))
     version, level = draw(st.sampled_from((2, 3, 3))), draw(st.sampled_from(_LEVELS))
-    conversion = convert(image, Options(version, level=level))
+    conversion = convert(image, version, level=level)
     assume(conversion.data)
     # As if ranges had been cut anywhere, with gaps between their parts.
     parts: list[Function] = []
@@ -129,7 +129,7 @@ def test_what_is_right_is_compared_by_columns(gap_size: int, level: Level) -> No
     """Nothing is left to the comparison address by address, at any level, with and without gaps between functions."""
     fdes = [asm.Fde(_CIES[0], TEXT_VADDR + (16 + gap_size) * n, 16, _PROGRAMS[n % 4]) for n in range(40)]
     image = load(linked_file(AMD64, fdes))
-    conversion = convert(image, Options(level=level))
+    conversion = convert(image, level=level)
     decoded = read_section(conversion.data, conversion.section_vaddr)
     found = by_columns(Case(image, truth_of(conversion), decoded))
     assert found.is_clean
@@ -153,7 +153,7 @@ def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | Non
     """
     fdes = [asm.Fde(_CIES[0], TEXT_VADDR + 24 * n, 16, _PROGRAMS[n % 4]) for n in range(12)]
     image = load(linked_file(AMD64, fdes))
-    conversion = convert(image, Options(level=0))
+    conversion = convert(image, level=0)
     parts: list[Function] = []
     for start, body in zip(conversion.section.starts, conversion.section.bodies, strict=True):
         for begin, end in ((0, 7), *places):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from cfi2sframe import decode, load
-from cfi2sframe.api import decode_existing, judge
+from cfi2sframe import load
+from cfi2sframe.api import decode, decode_existing, judge
 from cfi2sframe.cli.verify import READER_NAMES
 from cfi2sframe.errors import RequestError
 from cfi2sframe.verification.readers import READERS

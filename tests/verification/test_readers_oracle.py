@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from cfi2sframe import Options, convert, decode, load, verify
-from cfi2sframe.api import decode_existing, judge
+from cfi2sframe import convert, load, verify
+from cfi2sframe.api import decode, decode_existing, judge
+from cfi2sframe.conversion import Options, convert_image
 from cfi2sframe.elf.constants import SHT_PROGBITS
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import InputError
@@ -131,9 +132,9 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("section_type", [0x6FFFFFF4, SHT_PROGBITS], ids=["gnu", "progbits"])
-@pytest.mark.parametrize("options", [(1, 0), (2, 0), (2, 1), (2, 2), (3, 0)])
+@pytest.mark.parametrize("options", [(1, None), (2, 0), (2, 1), (2, 2), (3, None)])
 def test_ld(
-    options: tuple[int, int],
+    options: tuple[int, int | None],
     section_type: int,
     release: str,
     objects: Path,
@@ -144,7 +145,7 @@ def test_ld(
     tools, expected, reads = binutils(RELEASES[release]), 0, set[bool]()
     for name in ("a.o", "b.o"):
         image = load(objects / name)
-        emitted = emit(convert(image, Options(*options)), section_type=section_type)
+        emitted = emit(convert_image(image, Options(*options)), section_type=section_type)
         (tmp_path / name).write_bytes(b"".join(bytes(chunk) for chunk in emitted.chunks))
         decoded = decode_existing(load(tmp_path / name))
         expected += len(decoded.functions)
@@ -164,7 +165,7 @@ def test_ld(
 
 def changed_object(objects: Path, change: Callable[[bytearray, int, int], None]) -> bytes:
     """Return a converted a.o; `change` gets it, and the file offsets of its function table and its relocations."""
-    emitted = emit(convert(load(objects / "a.o"), Options(3)))
+    emitted = emit(convert(load(objects / "a.o"), 3))
     data = bytearray(b"".join(bytes(chunk) for chunk in emitted.chunks))
     places = {section.name: section.file_offset for section in load(bytes(data)).sections}
     change(data, places[".sframe"] + 28, places[".rela.sframe"])
@@ -187,7 +188,7 @@ def test_ld_and_the_order_of_relocations(
             [] if is_right else [("relocations", "reads it wrongly")]
         )
         (tmp_path / "a.o").write_bytes(data)
-        emitted = emit(convert(load(objects / "b.o"), Options(3)))
+        emitted = emit(convert(load(objects / "b.o"), 3))
         (tmp_path / "b.o").write_bytes(b"".join(bytes(chunk) for chunk in emitted.chunks))
         command = [binutils("newest").tool("ld"), "-o", "program", "a.o", "b.o"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)

@@ -466,7 +466,7 @@ def test_objects_are_compared_where_the_image_puts_them() -> None:
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_its_own_conversion_is_clean(image: ElfImage, version: int) -> None:
-    assert verify(convert(image, Options(version=version))).is_clean
+    assert verify(convert(image, version=version)).is_clean
 
 
 # Invariants

@@ -91,7 +91,7 @@ def measure(image: ElfImage, request: Request = ALL_VERSIONS) -> FileSizes:
                 version,
                 written_sizes(conversion),
                 predicted_sizes(gnu[version], version),
-                by_count(Counter(skip.reason.value for _, skip in conversion.left_out)),
+                by_count(Counter(skip.reason.value for _, skip in conversion.skips)),
                 len(conversion.in_parts),
             )
         )
@@ -146,7 +146,7 @@ def written_sizes(conversion: Conversion) -> SectionSizes:
         row_counts=Counter(each.row_count for each in rows.lists),
         row_sizes=_stored_row_sizes(rows.stored, conversion.target.version),
         attribute_count=len(rows.stored),
-        left_out_count=len(conversion.left_out),
+        left_out_count=len(conversion.skips),
         cost=conversion.lookup_cost,
     )
     lost = conversion.outcomes.skipped | conversion.code_map.dropped.keys()

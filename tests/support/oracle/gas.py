@@ -7,7 +7,8 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe import Options, convert, decode_existing, decode_raw, load
+from cfi2sframe import convert, load
+from cfi2sframe.api import decode_existing, decode_raw
 from cfi2sframe.elf.ranges import SpanCount
 from cfi2sframe.errors import InputError
 from cfi2sframe.padding import Padding
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from cfi2sframe.conversion import Options
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.sframe.model import FrameState, Function, Section
 
@@ -54,7 +56,7 @@ def pair_of(path: Path, options: Options) -> Pair:
     theirs = decode_existing(image) if any(s.name == ".sframe" for s in image.sections) else None
     data, padding = b"", Padding()
     with suppress(InputError):
-        conversion = convert(image, options)
+        conversion = convert(image, **options._asdict())
         data, padding = conversion.data, conversion.code_map.padding
     ours = decode_raw(image, data, 0, options) if data else None
     return Pair(image, path, theirs, ours, SpanCount(padding.ranges))

@@ -8,7 +8,9 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe import Options, account, decode, load
+from cfi2sframe import account, load
+from cfi2sframe.api import decode
+from cfi2sframe.conversion import Options
 from cfi2sframe.sframe.model import Function
 from tests.support.oracle.compare import difference, is_hard_to_say, is_plain, row_at
 from tests.support.oracle.elftools_rows import fdes_of
@@ -60,8 +62,10 @@ class _Converted(NamedTuple):
 @lru_cache(maxsize=1)
 def _converted(path: Path, version: int, level: Level | None) -> _Converted:
     """Return the decoded conversion, and what it leaves out."""
-    conversion = convert_without_stubs(load(path), Options(version=version, errata=2, level=level))
-    left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.left_out}
+    conversion = convert_without_stubs(
+        load(path), Options(version=version, errata=2 if version == 2 else None, level=level)
+    )
+    left_out = {entry.fde.pc_begin_vaddr: skip for entry, skip in conversion.skips}
     in_parts = frozenset(entry.fde.pc_begin_vaddr for entry, _ in conversion.in_parts)
     lookup = decode(conversion.data, conversion.section_vaddr)
     coverage = account(conversion)
