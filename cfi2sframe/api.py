@@ -240,8 +240,7 @@ def decode_raw(image: ElfImage, data: bytes, section_vaddr: int | None, options:
 
 def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
     """Return the addresses of an object's functions by (offset, size), with the padding after them and without."""
-    padding = conversion.code_map.padding
-    padding_starts = dict(zip(padding.ends, padding.starts, strict=True))
+    padding_starts = {end: start for start, end in conversion.code_map.padding.ranges}
     places: dict[tuple[int, int], list[int]] = {}
     for function in conversion.section:
         start, end = function.start_vaddr, function.end_vaddr

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from cfi2sframe.dwarf.programs import CfiEntries
     from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.plt.scan_records import CfiAt
     from cfi2sframe.reasons import DropReason
 
 _ADDRESS_END: Final = 1 << 64
@@ -51,7 +52,7 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
     if not image.is_relocatable:
         from cfi2sframe.plt.scan_stubs import scan_stubs
 
-        stubs = scan_stubs(image, version, _CfiAt(pieces, entries).span)
+        stubs = scan_stubs(image, version, _cfi_at(pieces, entries))
         pieces = resolved.pieces.without(sorted(_stub_ranges(stubs)))
         # A stub may leave an FDE a piece elsewhere.
         replaced = frozenset(resolved.pieces.numbers).difference(pieces.numbers)
@@ -62,9 +63,9 @@ def map_code(image: ElfImage, entries: CfiEntries, version: int) -> CodeMap:
 def _padding_after(image: ElfImage, pieces: Pieces, stubs: StubScan) -> Padding:
     """Return the padding after pieces, which ends where a piece or a stub starts."""
     stub_starts = [stub.start_vaddr for stub in stubs.functions]
-    stub_ends = [stub.start_vaddr + stub.size for stub in stubs.functions]
+    stub_ends = {stub.start_vaddr + stub.size for stub in stubs.functions}
     padding = find_padding(image, sorted([*pieces.starts, *stub_starts]), sorted([*pieces.ends, *stub_ends]))
-    return padding.without(frozenset(stub_ends))
+    return Padding(tuple([gap for gap in padding.ranges if gap[0] not in stub_ends]))
 
 
 def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:
@@ -76,23 +77,18 @@ def _stub_ranges(stubs: StubScan) -> Iterator[tuple[int, int]]:
             yield skip.start_vaddr, skip.start_vaddr + skip.size
 
 
-class _CfiAt:
-    """The CFI in force at an address, for the analysis of stubs."""
+def _cfi_at(pieces: Pieces, entries: CfiEntries) -> CfiAt:
+    """Return a function that finds the CFI in force at an address, for the analysis of stubs."""
 
-    def __init__(self, pieces: Pieces, entries: CfiEntries) -> None:
-        self.pieces = pieces
-        self.entries = entries
-
-    def span(self, vaddr: int) -> CfiSpan:
-        """Return the row state in force at an address, and where it ends; between FDEs there is none."""
-        numbers, piece_starts, piece_ends = self.pieces
+    def span(vaddr: int) -> CfiSpan:
+        numbers, piece_starts, piece_ends = pieces
         index = bisect_right(piece_starts, vaddr) - 1
         if index < 0 or vaddr >= piece_ends[index]:
-            following = piece_starts[index + 1 : index + 2]
-            return CfiSpan(following[0] if following else _ADDRESS_END, None)
+            return CfiSpan(piece_starts[index + 1] if index + 1 < len(piece_starts) else _ADDRESS_END, None)
         entry = numbers[index]
-        table = self.entries.programs[self.entries.program_numbers[entry]].table
-        start_vaddr = self.entries.starts[entry]
-        row = bisect_right(table.starts, vaddr - start_vaddr)
-        end = start_vaddr + table.starts[row] if row < len(table.starts) else piece_ends[index]
+        table = entries.programs[entries.program_numbers[entry]].table
+        row = bisect_right(table.starts, vaddr - entries.starts[entry])
+        end = entries.starts[entry] + table.starts[row] if row < len(table.starts) else piece_ends[index]
         return CfiSpan(min(end, piece_ends[index]), table.states[row - 1])
+
+    return span

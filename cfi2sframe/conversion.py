@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion, one line for each stage: from an image to a section and the outcome of every FDE."""
+"""Conversion, one line for each stage: from an image to a section and the outcome of every FDE.
+
+bytes -> CIEs and FDEs -> rows                                      read_cfi
+      -> frame rows, or the reason why not                          lower_programs, outcomes_of
+      -> who holds an address: an FDE, a stub or padding            map_code
+      -> functions at their addresses -> ranges (-O2)               place_functions, make_ranges
+      -> bytes                                                      store_rows, write
+"""
 
 from __future__ import annotations
 
@@ -203,19 +210,12 @@ def convert_image(image: ElfImage, options: Options = Options()) -> Conversion:
 
     cfi = read_cfi(image, options.source)
     _check_usable(cfi)
-    results = lower_programs(cfi.programs, target)
-    outcomes = outcomes_of(cfi.entries, results)
+    outcomes = outcomes_of(cfi.entries, lower_programs(cfi.programs, target))
     code_map = map_code(image, cfi.entries, target.version)
     functions = place_functions(cfi.entries, outcomes, code_map, target.version, in_section_order=image.is_relocatable)
-    section = _section_of(functions, image, target)
-    entries = tuple([function.entry for function in functions])
-    if level == 2:
-        from cfi2sframe.sframe.ranges import make_ranges
-
-        section, numbers = make_ranges(section, image.arch)
-        entries = tuple(map(entries.__getitem__, numbers))
-    rows = store_rows(section, image.arch, share=level != 0)
-    data = write(_as_placed(section, image), image.arch, rows, section_vaddr) if section.starts else b""
+    section, entries = _section_of(functions, image, target, level)
+    rows = store_rows(section, image.arch, share=level > 0)
+    data = write(_as_placed(section, image), image.arch, rows, section_vaddr) if functions else b""
 
     return Conversion(image, target, cfi, code_map, outcomes, section, entries, rows, section_vaddr, data)
 
@@ -264,9 +264,12 @@ def _check_usable(cfi: Cfi) -> None:
         raise InputError(f"no usable FDE; the first is damaged: {first.reason}", first.where, first.offset)
 
 
-def _section_of(functions: Sequence[Placed], image: ElfImage, target: Target) -> Section:
-    """Return the logical section, with the image's addresses."""
-    return Section(
+def _section_of(
+    functions: Sequence[Placed], image: ElfImage, target: Target, level: Level
+) -> tuple[Section, tuple[int | None, ...]]:
+    """Return the logical section, with the image's addresses, and the number of the FDE of each of its functions."""
+    entries = tuple([function.entry for function in functions])
+    section = Section(
         target.version,
         target.arch.abi_id,
         tuple([function.start_vaddr for function in functions]),
@@ -275,6 +278,12 @@ def _section_of(functions: Sequence[Placed], image: ElfImage, target: Target) ->
         is_sorted=not image.is_relocatable,
         start_is_pcrel=target.start_is_pcrel,
     )
+    if level < 2:
+        return section, entries
+    from cfi2sframe.sframe.ranges import make_ranges
+
+    section, numbers = make_ranges(section, image.arch)
+    return section, tuple(map(entries.__getitem__, numbers))
 
 
 def _as_placed(section: Section, image: ElfImage) -> Section:

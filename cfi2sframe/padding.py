@@ -19,14 +19,13 @@ from cfi2sframe.errors import ElfError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
 
     from cfi2sframe.elf.image import ElfImage
     from cfi2sframe.elf.ranges import Span
     from cfi2sframe.elf.sections import CodeRange
 
 #: Padding has fewer bytes than this, the largest alignment that compilers ask for by default.
-MAX_ALIGNMENT: Final = 64
+_MAX_ALIGNMENT: Final = 64
 _JMP_REL32: Final = b"\xe9"
 _JMP_SIZE: Final = 5
 _NOP: Final = b"\x90"
@@ -55,29 +54,14 @@ _FILL: Final = {
 
 
 class Padding(NamedTuple):
-    """Ranges of padding `[start, end)` as columns of virtual addresses, ascending. A function ends at each start."""
+    """Ranges of padding `[start, end)`, ascending virtual addresses. A function ends at each start."""
 
-    starts: Sequence[int] = ()
-    ends: Sequence[int] = ()
-
-    @classmethod
-    def of(cls, ranges: Iterable[tuple[int, int]]) -> Padding:
-        """Return the columns of ranges."""
-        return cls(*zip(*ranges, strict=True))
-
-    @property
-    def ranges(self) -> tuple[tuple[int, int], ...]:
-        """The ranges as pairs."""
-        return tuple(zip(self.starts, self.ends, strict=True))
+    ranges: tuple[tuple[int, int], ...] = ()
 
     @property
     def sizes(self) -> dict[int, int]:
         """The sizes in bytes, by start."""
         return {start: end - start for start, end in self.ranges}
-
-    def without(self, starts: AbstractSet[int]) -> Padding:
-        """Return the ranges that do not start at certain addresses."""
-        return Padding.of(gap for gap in self.ranges if gap[0] not in starts) if starts else self
 
 
 def is_fill(image: ElfImage, data: bytes) -> bool:
@@ -129,7 +113,7 @@ def find_padding(image: ElfImage, starts: Sequence[int], ends: Sequence[int]) ->
             first, last = bisect_left(starts, code.start_vaddr), bisect_left(starts, code.end_vaddr)
             limits = [*starts[first + 1 : last], 0 if image.is_relocatable else code.end_vaddr]
             gaps = zip(ends[first:last], limits, strict=False)
-            found += _filled(image, code, [gap for gap in gaps if 0 < gap[1] - gap[0] < MAX_ALIGNMENT])
+            found += _filled(image, code, [(start, end) for start, end in gaps if 0 < end - start < _MAX_ALIGNMENT])
         return _without_referred(found, referred_addresses(image).difference(starts)) if found else Padding()
     except ElfError:
         # Where a table is damaged, no one can say what refers to padding.
@@ -148,7 +132,7 @@ def _filled(image: ElfImage, code: CodeRange, gaps: Sequence[tuple[int, int]]) -
         if len(window) == end - base:
             texts = [window[start - base : end - base] for start, end in near]
             fills = {text for text in set(texts) if is_fill(image, text)}
-            yield from (gap for gap, text in zip(near, texts, strict=True) if text in fills)
+            yield from [gap for gap, text in zip(near, texts, strict=True) if text in fills]
 
 
 def _without_referred(gaps: Sequence[tuple[int, int]], vaddrs: Iterable[int]) -> Padding:
@@ -159,4 +143,4 @@ def _without_referred(gaps: Sequence[tuple[int, int]], vaddrs: Iterable[int]) ->
         index = bisect_right(starts, vaddr) - 1
         if index >= 0 and vaddr < gaps[index][1]:
             referred.add(starts[index])
-    return Padding.of(gaps).without(referred)
+    return Padding(tuple([gap for gap in gaps if gap[0] not in referred]))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cfi2sframe import convert, load, verify
 from cfi2sframe.api import decode, decode_raw
 from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, ARCHES, S390X
-from cfi2sframe.padding import Padding, find_padding, is_fill
+from cfi2sframe.padding import find_padding, is_fill
 from cfi2sframe.report.coverage import account
 from cfi2sframe.sframe.model import FrameRow, FrameState, Function, Rule, Section
 from tests.support import cfi_asm as asm
@@ -218,9 +218,8 @@ def test_padding_at_the_end_of_a_section() -> None:
     fdes = (push_fp(AMD64, TEXT_VADDR, SIZE),)
     assert padding_of(load(file_of(text, fdes), "in")) == [(SIZE, SIZE + 8)]
     image = load(file_of(text, fdes, section_headers=False), "in")
-    assert find_padding(image, [TEXT_VADDR], [TEXT_VADDR + SIZE]).ranges == (
-        (TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 8),
-    )
+    found = find_padding(image, [TEXT_VADDR], [TEXT_VADDR + SIZE]).ranges
+    assert found == ((TEXT_VADDR + SIZE, TEXT_VADDR + SIZE + 8),)
 
 
 # What refers to padding
@@ -283,7 +282,7 @@ def test_without_section_headers(entries: Mapping[int, int], is_padding: bool) -
     )
     starts = (TEXT_VADDR, TEXT_VADDR + SIZE + 16)
     found = find_padding(load(data, "in"), starts, [start + SIZE for start in starts])
-    assert found == (Padding((TEXT_VADDR + SIZE,), starts[1:]) if is_padding else Padding())
+    assert found.ranges == (((TEXT_VADDR + SIZE, starts[1]),) if is_padding else ())
 
 
 def test_patchable_entries() -> None:

@@ -8,19 +8,15 @@ one after the other: the row number N, counted from 0, costs N + 1 rows.
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import accumulate, compress
-from operator import gt, mul, not_
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.intern import IdentityMap, distinct
+from cfi2sframe.intern import IdentityMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from cfi2sframe.sframe.model import FunctionBody
-
-#: More bytes than any function has.
-_NEVER: Final = 1 << 64
 
 
 class LookupCost(NamedTuple):
@@ -44,34 +40,14 @@ class LookupCost(NamedTuple):
 
 
 def lookup_cost(sizes: Sequence[int], bodies: Sequence[FunctionBody]) -> LookupCost:
-    """Return the cost of a section from two columns of its functions (see `model.Section`); sizes are in bytes.
-
-    Functions of equal rows should have one body object, since the rows of each object are looked at once.
-    """
+    """Return the cost of a section from two columns of its functions (see `model.Section`); sizes are in bytes."""
     code_size = walked_count = max_rows = 0
-    kinds, numbers = distinct(bodies)
-    # Nearly every function is PCINC, and has all rows of its body inside, from its first byte on. A row then costs one
-    # for each byte from its start to the function's end.
-    rows = [(body.starts, body.repeat_size) for body in kinds]
-    least_sizes = [
-        1 + starts[-1] if starts and starts[0] == 0 and not repeat_size else _NEVER for starts, repeat_size in rows
-    ]
-    is_other = list(map(gt, map(least_sizes.__getitem__, numbers), sizes))
-    if any(is_other):
-        profiles: IdentityMap[FunctionBody, _Profile] = IdentityMap(_Profile)
-        for size, body in compress(zip(sizes, bodies, strict=True), is_other):
-            covered, walked, most = profiles[body].walk(size)
-            code_size += covered
-            walked_count += walked
-            max_rows = max(max_rows, most)
-        is_usual = list(map(not_, is_other))
-        sizes, numbers = list(compress(sizes, is_usual)), list(compress(numbers, is_usual))
-    row_counts = [len(starts) for starts, _ in rows]
-    start_sums = [sum(starts) for starts, _ in rows]
-    rows_of = list(map(row_counts.__getitem__, numbers))
-    code_size += sum(sizes)
-    walked_count += sum(map(mul, rows_of, sizes)) - sum(map(start_sums.__getitem__, numbers))
-    max_rows = max(max_rows, max(rows_of, default=0))
+    profiles: IdentityMap[FunctionBody, _Profile] = IdentityMap(_Profile)
+    for size, body in zip(sizes, bodies, strict=True):
+        covered, walked, most = profiles[body].walk(size)
+        code_size += covered
+        walked_count += walked
+        max_rows = max(max_rows, most)
     return LookupCost(code_size, walked_count, max_rows, len(bodies), len(bodies).bit_length())
 
 
@@ -109,4 +85,5 @@ class _Profile:
         count = bisect_left(self.starts, size)
         if not count:
             return 0, 0, 0
+        # A row costs one for each byte from its start to the end.
         return size - self.starts[0], count * size - self.start_sums[count], count

@@ -10,6 +10,7 @@ that moves keeps the rows that it has (`RowStore`), and only its function table 
 from __future__ import annotations
 
 import struct
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cfi2sframe.errors import RequestError
@@ -18,7 +19,7 @@ from cfi2sframe.sframe import constants as s
 from cfi2sframe.sframe.model import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cfi2sframe.arch import Arch
     from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
@@ -76,22 +77,19 @@ def store_rows(section: Section, arch: Arch, *, share: bool) -> RowStore:
     # By identity: hashing all rows would cost as much as encoding them.
     encoded = IdentityMap(_RowEncoder(arch, section.version).encode)
     lists = tuple([encoded[body] for body in section.bodies])
-    holders = _find_holders(lists, section.version) if share else {}
-    offset_of: dict[bytes, int] = {}
-    offsets: list[int] = []
-    stored: list[EncodedRows] = []
-    size = 0
-    for rows in lists:
-        holder = holders.get(rows.data, rows)
-        offset = offset_of.get(holder.data) if share else None
-        if offset is None:
-            offset = offset_of[holder.data] = size
-            stored.append(holder)
-            size += len(holder.data)
-        offsets.append(offset)
+    holders, stored = lists, lists
+    if share:
+        holder_of = _find_holders(lists, section.version)
+        holders = tuple([holder_of[rows.data] for rows in lists])
+        # In the order in which functions first refer to them.
+        stored = tuple(dict.fromkeys(holders))
+    *offsets, size = accumulate([len(rows.data) for rows in stored], initial=0)
     if size >= 1 << 32:
         raise RequestError("the rows have more than 4 GiB, which no SFrame version can address")
-    return RowStore(lists, tuple(offsets), tuple(stored), size)
+    if share:
+        offset_of = dict(zip(stored, offsets, strict=True))
+        offsets = [offset_of[holder] for holder in holders]
+    return RowStore(lists, tuple(offsets), stored, size)
 
 
 def write(section: Section, arch: Arch, rows: RowStore, section_vaddr: int | None) -> bytes:
@@ -101,16 +99,12 @@ def write(section: Section, arch: Arch, rows: RowStore, section_vaddr: int | Non
     """
     version = section.version
     record = struct.Struct(arch.byte_order + _RECORDS[version])
-    starts = [0] * len(section.starts) if section_vaddr is None else _start_fields(section, section_vaddr)
-    table: list[bytes] = []
-    for start, size, offset, of_function in zip(starts, section.sizes, rows.offsets, rows.lists, strict=True):
-        row_count, info, repeat_size, _ = of_function
-        if version == s.SFRAME_VERSION_1:
-            table.append(record.pack(start, size, offset, row_count, info))
-        elif version == s.SFRAME_VERSION_2:
-            table.append(record.pack(start, size, offset, row_count, info, repeat_size))
-        else:
-            table.append(record.pack(start, size, offset))
+    columns: list[Iterable[int]] = [_start_fields(section, section_vaddr), section.sizes, rows.offsets]
+    if version < s.SFRAME_VERSION_3:
+        columns += [[each.row_count for each in rows.lists], [each.info for each in rows.lists]]
+    if version == s.SFRAME_VERSION_2:
+        columns.append([each.repeat_size for each in rows.lists])
+    table = list(map(record.pack, *columns))
     header = struct.pack(
         arch.byte_order + _HEADER,
         s.SFRAME_MAGIC,
@@ -152,8 +146,11 @@ def row_tail(state: FrameState, arch: Arch, *, is_flexible: bool) -> bytes:
     )
 
 
-def _start_fields(section: Section, section_vaddr: int) -> Iterator[int]:
+def _start_fields(section: Section, section_vaddr: int | None) -> Iterator[int]:
     """Yield the start field of each function, relative to the section or to the field itself."""
+    if section_vaddr is None:
+        yield from [0] * len(section.starts)
+        return
     limit = 1 << (63 if section.version >= s.SFRAME_VERSION_3 else 31)
     base = section_vaddr + (s.HEADER_SIZE if section.start_is_pcrel else 0)
     step = s.FDE_SIZE[section.version] if section.start_is_pcrel else 0

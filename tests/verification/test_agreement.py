@@ -94,8 +94,7 @@ def cases(draw: st.DrawFn) -> Case:
     size_changes = draw(st.lists(st.sampled_from((0, 0, 0, 1, 5, -1)), min_size=12, max_size=12))
     sizes = tuple(size + change for size, change in zip(decoded.sizes, size_changes, strict=False))
     decoded = decoded._replace(sizes=sizes)
-    starts, ends = zip(*padding, strict=True) if padding else ((), ())
-    return Case(image, truth_of(conversion)._replace(padding=Padding(starts, ends)), decoded)
+    return Case(image, truth_of(conversion)._replace(padding=Padding(tuple(padding))), decoded)
 
 
 def by_address(case: Case) -> Verification:
@@ -162,7 +161,7 @@ def in_parts(places: tuple[tuple[int, int], ...], other_body: FunctionBody | Non
             parts[-1] = parts[-1]._replace(body=other_body)
     data = section_bytes(with_functions(conversion.section, parts), AMD64, conversion.section_vaddr)
     ends = tuple([fde.pc_begin + 16 for fde in fdes])
-    truth = truth_of(conversion)._replace(padding=Padding(ends, tuple([end + 8 for end in ends])))
+    truth = truth_of(conversion)._replace(padding=Padding(tuple([(end, end + 8) for end in ends])))
     return Case(image, truth, read_section(data, conversion.section_vaddr))
 
 
