@@ -252,8 +252,8 @@ def _places(conversion: Conversion) -> dict[tuple[int, int], list[int]]:
 def judge(image: ElfImage, section: Section, reader: str, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
     """Return what a reader would do with a section for an image: a verdict for each of its editions, the oldest first.
 
-    `reader` is kernel, glibc, libsframe or gnu-ld. `is_in_file`: the section is the one that the file has, so that the
-    headers which lead to it count too. Raises `RequestError` for any other reader.
+    `reader` is kernel, kernel-arm64, glibc, libsframe or gnu-ld. `is_in_file`: the section is the one that the file
+    has, so that the headers which lead to it count too. Raises `RequestError` for any other reader.
     """
     from cfi2sframe.verification.readers import READERS
     from cfi2sframe.verification.readers import judge as judge_section

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cfi2sframe.files import Source
 
 #: The readers that `api.judge` knows; not asked for here, so that `--help` loads no more than it needs.
-READER_NAMES: Final = ("kernel", "glibc", "libsframe", "gnu-ld")
+READER_NAMES: Final = ("kernel", "kernel-arm64", "glibc", "libsframe", "gnu-ld")
 #: Incremented when a field of the report changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
 
@@ -63,7 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=READER_NAMES,
         action="append",
         default=[],
-        help="what would this reader do with the section? kernel: Linux, in no release yet; glibc: backtrace() of "
+        help="what would this reader do with the section? kernel: Linux, in no release yet, for programs; "
+        "kernel-arm64: for its own stacks; glibc: backtrace() of "
         "2.42 to 2.44; libsframe: readelf, gdb; gnu-ld (objects); may be repeated",
     )
     group.add_argument("-v", "--verbose", action="store_true", help="print how much was compared")

@@ -126,6 +126,37 @@ def is_unscaled(code: bytes, byte_order: str) -> bool:
     return len(registers) <= 1 and {*registers, *constants, *_SUMS}.issuperset(opcodes)
 
 
+class RulesByPc(NamedTuple):
+    """The rules of an expression by PC: in each aligned block of `size` bytes, `rules[N]` from `deltas[N]` on."""
+
+    size: int
+    deltas: tuple[int, ...]
+    rules: tuple[Rule, ...]
+
+
+def rules_by_pc(rule: object, arch: Arch) -> RulesByPc | None:
+    """Return the values of the CFA that linkers give the PLT of AMD64; None for any other rule.
+
+    It is a register + offset + (((rip & mask) >= distance) << shift): past `distance`, a stub has pushed a word.
+    """
+    if not isinstance(rule, Expression) or rule.deref or "rip" not in arch.registers:
+        return None
+    try:
+        operations = parse_expression(rule.code, arch.byte_order)
+    except CfiError:
+        return None
+    opcodes = [operation.opcode for operation in operations]
+    pc = Operation(d.DW_OP_breg0 + arch.registers.index("rip"), (0,))
+    if len(opcodes) != 9 or operations[1] != pc or opcodes[3::2] != [d.DW_OP_and, d.DW_OP_ge, d.DW_OP_shl]:
+        return None
+    base, (mask, distance, shift) = opcodes[0] - d.DW_OP_breg0, [opcode - d.DW_OP_lit0 for opcode in opcodes[2:8:2]]
+    is_literal = all(0 <= number < 32 for number in (base, mask, distance, shift))
+    if not is_literal or mask & (mask + 1) or not 0 < distance <= mask or opcodes[8] != d.DW_OP_plus:
+        return None
+    before = Rule(base, operations[0].operands[0], deref=False)
+    return RulesByPc(mask + 1, (0, distance), (before, before._replace(offset=before.offset + (1 << shift))))
+
+
 class Shapes(dict[tuple[bytes, bool], Rule | None]):
     """The rules that have the values of a file's expressions, or None: thousands of rows may have one expression.
 

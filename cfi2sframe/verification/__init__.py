@@ -7,6 +7,7 @@ Nothing here knows how the section was encoded.
 
 from cfi2sframe.verification.findings import Difference, Verification
 from cfi2sframe.verification.invariants import check_invariants
-from cfi2sframe.verification.verify import Truth, verify_section
+from cfi2sframe.verification.truth import Truth
+from cfi2sframe.verification.verify import verify_section
 
 __all__ = ["Difference", "Truth", "Verification", "check_invariants", "verify_section"]

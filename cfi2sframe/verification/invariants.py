@@ -71,27 +71,28 @@ def _check_stored(section: Section, stored: Stored, image: ElfImage | None) -> I
 
 
 def _check_functions(section: Section, image: ElfImage | None) -> Iterator[Difference]:
-    least_sizes = IdentityMap(_least_size)
-    block_sizes = [max(body.repeat_size, 0) for body in section.bodies]
-    if section.stored is not None:
-        block_sizes = [record.repeat_size for record in section.stored.records]
-    last_start, last_end = -1, 0
-    for start, size, body, block_size in zip(section.starts, section.sizes, section.bodies, block_sizes, strict=True):
-        if section.is_sorted:
-            if start <= last_start:
-                yield Difference("invariant", start, "starts do not ascend")
-            elif start < last_end:
-                yield Difference("invariant", start, "overlaps the function before it")
-            last_start, last_end = start, start + size
+    starts, sizes, bodies = section.starts, section.sizes, section.bodies
+    if section.is_sorted:
+        for start, size, following in zip(starts, sizes, starts[1:], strict=False):
+            if following <= start:
+                yield Difference("invariant", following, "starts do not ascend")
+            elif following < start + size:
+                yield Difference("invariant", following, "overlaps the function before it")
+    if image is not None:
         # An FDE may reach past its section into the segment, and a piece of it may start there.
-        if image is not None and not image.may_execute(start):
-            yield Difference("invariant", start, "starts outside the executable sections and segments")
+        outside = [start for start in starts if not image.may_execute(start)]
+        yield from [
+            Difference("invariant", start, "starts outside the executable sections and segments") for start in outside
+        ]
+    least_sizes = IdentityMap(_least_size)
+    for start, size, body in zip(starts, sizes, bodies, strict=True):
         if size < least_sizes[body]:
-            for message in _check_rows(body, size):
-                yield Difference("invariant", start, message)
-        if section.version >= s.SFRAME_VERSION_2 and body.starts and body.is_pcmask != bool(block_size):
-            kind = "PCMASK" if body.is_pcmask else "PCINC"
-            yield Difference("invariant", start, f"block size {block_size} of a {kind} function")
+            yield from [Difference("invariant", start, message) for message in _check_rows(body, size)]
+    if section.stored is not None and section.version >= s.SFRAME_VERSION_2:
+        for start, body, record in zip(starts, bodies, section.stored.records, strict=True):
+            if body.starts and bool(body.repeat_size) != bool(record.repeat_size):
+                kind = "PCMASK" if body.is_pcmask else "PCINC"
+                yield Difference("invariant", start, f"block size {record.repeat_size} of a {kind} function")
 
 
 def _least_size(body: FunctionBody) -> int:

@@ -1,177 +1,212 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare a decoded section with the CFI and the stubs of its file."""
+"""Compare a section with the CFI and the stubs of its file: two columns of addresses, walked together.
+
+At each address where either column changes, the section's answer has to be what the other column claims. Pairs of a
+claim and an answer are compared once.
+"""
 
 from __future__ import annotations
 
-from itertools import compress, count
-from operator import eq
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from cfi2sframe.verification.address_set import AddressSet
-from cfi2sframe.verification.agreement import Agreement
-from cfi2sframe.verification.comparison import Absence, Comparison
-from cfi2sframe.verification.findings import Verification
+from cfi2sframe.dwarf.expression import Shapes
+from cfi2sframe.elf.ranges import Span, touches, united
+from cfi2sframe.verification.answers import SectionFunctions, section_column, with_rows_by_pc, with_stubs
+from cfi2sframe.verification.findings import Difference, Verification
 from cfi2sframe.verification.invariants import check_invariants
-from cfi2sframe.verification.point_by_point import compare_padding, compare_points
-from cfi2sframe.verification.stub_rows import compare_stubs
-from cfi2sframe.verification.whole_functions import WholeFunctions
+from cfi2sframe.verification.row_difference import attribute_difference, row_difference
+from cfi2sframe.verification.truth import ADDRESS_END, ANYTHING, NOTHING, fdes_with_code, truth_column
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from cfi2sframe.dwarf.programs import CfiEntries
+    from cfi2sframe.arch import Arch
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.padding import Padding
-    from cfi2sframe.plt.scan_records import StubScan
-    from cfi2sframe.sframe.model import Section
+    from cfi2sframe.sframe.model import FrameState, Section
+    from cfi2sframe.verification.answers import FoundState
+    from cfi2sframe.verification.truth import AddressColumn, Claim, Fdes, Truth
 
 
-class Truth(NamedTuple):
-    """What a section is compared with: FDEs, and stubs.
-
-    `skipped` are the numbers of the FDEs that the section's version cannot express. `holes` are the virtual addresses
-    `[start, end)` that it cannot express of others; FDEs in `may_lack_parts` may be absent altogether for that. A
-    function may reach over the `padding` that follows its FDE, with its last row in force; it need not.
-    """
-
-    entries: CfiEntries
-    skipped: Container[int]
-    holes: Sequence[tuple[int, int]]
-    may_lack_parts: Container[int]
-    stubs: StubScan
-    padding: Padding
-
-
-def verify_section(image: ElfImage, truth: Truth, decoded: Section) -> Verification:
-    """Compare a decoded section with the image's CFI and stubs, and check invariants.
+def verify_section(image: ElfImage, truth: Truth, section: Section) -> Verification:
+    """Compare a section with the image's CFI and stubs, and check invariants.
 
     `truth` is for the section's version. At the addresses of PLT stubs their instructions are the truth, everywhere
     else the CFI of the best source that has an FDE there.
     """
-    absence = Absence(truth.skipped, AddressSet(truth.holes), truth.may_lack_parts)
-    comparison = Comparison(image, decoded, absence, truth.padding, truth.entries.rank_of)
-    fdes = _fdes_with_code(truth.entries, image)
-    _compare_fdes(comparison, truth.entries, fdes, _stub_analysis_overrides(truth.stubs))
-    for stubs in truth.stubs.functions:
-        compare_stubs(comparison, stubs)
-    _find_extra(comparison, fdes, truth.stubs)
-    differences = {*comparison.differences, *check_invariants(decoded, image)}
+    functions, fdes = SectionFunctions.of(section), fdes_with_code(truth.entries, image)
+    of_fdes = truth_column(truth, fdes, functions.own_ends)
+    claims, missed = with_stubs(with_rows_by_pc(of_fdes, image.arch, functions), truth.stubs, functions)
+    answers = section_column(functions, claims.addresses)
+    compare = _Comparer(image, section.version, claims, answers)
+    point_count, points = _walk(claims, answers, compare)
+
+    differences = set(check_invariants(section, image))
+    differences.update([Difference("missing", vaddr, "no SFrame FDE for a PLT stub") for vaddr in missed])
+    for vaddr, claim, answer in points:
+        if claim > ANYTHING and answer:
+            of_row, of_function = compare(claim, answer)
+            differences.update([Difference("wrong", vaddr, problem) for problem in of_row])
+            start = max(_begin_of(claims.answers[claim], vaddr, fdes), functions.start_before(vaddr))
+            differences.update([Difference("wrong", start, problem) for problem in of_function])
+    if any(claim == NOTHING for _, claim, _ in points):
+        differences.update(_extra(claims, functions))
+    gaps = [(vaddr, claims.answers[claim]) for vaddr, claim, answer in points if claim > ANYTHING and not answer]
+    absences = _absences(gaps, fdes, truth, functions)
+    differences.update(absences.missing)
     ordered = sorted(differences, key=lambda d: (d.vaddr, d.kind, d.message))
-    return Verification(len(fdes.numbers), comparison.point_count, comparison.left_out_count, tuple(ordered))
+    return Verification(len(fdes.numbers), len(missed) + point_count, absences.left_out_count, tuple(ordered))
 
 
-class _Fdes(NamedTuple):
-    """The FDEs that describe code, sorted by start, as columns: numbers, and the addresses `[starts[N], ends[N])`."""
+def _walk(
+    claims: AddressColumn[Claim], answers: AddressColumn[FoundState | None], compare: _Comparer
+) -> tuple[int, list[tuple[int, int, int]]]:
+    """Return at how many addresses something is claimed and either column changes, and where the two disagree.
 
-    numbers: list[int]
-    starts: list[int]
-    ends: list[int]
-
-
-def _fdes_with_code(entries: CfiEntries, image: ElfImage) -> _Fdes:
-    """Return the FDEs that describe code, without those whose code is all described by better sources."""
-    fdes, *others = (_fdes_of(group, entries, image) for group in entries.precedence)
-    for other in others:
-        if other.numbers:
-            fdes = _with_others(fdes, other)
-    return fdes
-
-
-def _with_others(better: _Fdes, other: _Fdes) -> _Fdes:
-    """Return FDEs with those of a lesser source that hold an address which none of them holds."""
-    held = AddressSet(zip(better.starts, better.ends, strict=True))
-    added = [fde for fde in zip(other.starts, other.numbers, other.ends, strict=True) if any(held.gaps(fde[0], fde[2]))]
-    both = sorted([*zip(better.starts, better.numbers, better.ends, strict=True), *added])
-    return _Fdes([fde[1] for fde in both], [fde[0] for fde in both], [fde[2] for fde in both])
-
-
-def _fdes_of(source: Sequence[int], entries: CfiEntries, image: ElfImage) -> _Fdes:
-    """Return the FDEs of a source that describe code."""
-    numbers = sorted(source, key=entries.starts.__getitem__)
-    starts = [entries.starts[number] for number in numbers]
-    ends = [start + entries.sizes[number] for start, number in zip(starts, numbers, strict=True)]
-    denied = {*image.not_code(starts, ends), *compress(count(), map(eq, starts, ends))}
-    if denied:
-        kept = [place for place in range(len(numbers)) if place not in denied]
-        numbers, starts, ends = ([column[place] for place in kept] for column in (numbers, starts, ends))
-    return _Fdes(numbers, starts, ends)
-
-
-def _compare_fdes(comparison: Comparison, entries: CfiEntries, fdes: _Fdes, ignored: AddressSet) -> None:
-    """Compare FDEs; those that overlap are compared together."""
-    clusters = list(_clusters(fdes))
-    alone = _alone(comparison, fdes, clusters, ignored)
-    agreement = Agreement(comparison, entries, [fdes.numbers[first] for first in alone])
-    places = set(alone) if agreement.is_possible else set()
-    whole_functions = WholeFunctions(comparison)
-    for first, last, end in clusters:
-        if first in places and agreement.count(fdes.numbers[first]):
-            continue
-        cluster = [entries[number] for number in fdes.numbers[first:last]]
-        # Joined, the stubs of a PLT may fill the range of its FDE, which does not hold for them.
-        may_be_whole = len(cluster) == 1 and not ignored.meets(fdes.starts[first], end)
-        function = whole_functions.function_of(cluster[0]) if may_be_whole else None
-        compared_end = end
-        if function is None:
-            compare_points(comparison, cluster, fdes.starts[first], end, ignored)
-        else:
-            whole_functions.compare(cluster[0], function)
-            compared_end = function.start_vaddr + function.size
-        if compared_end < comparison.end_of_padding(end):
-            compare_padding(comparison, cluster, compared_end, end, ignored)
-
-
-def _clusters(fdes: _Fdes) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of overlapping FDEs: the places `[first, last)`, and the end of the addresses that they hold."""
-    starts, ends = fdes.starts, fdes.ends
-    first = 0
-    while first < len(starts):
-        end, last = ends[first], first + 1
-        while last < len(starts) and starts[last] < end:
-            end = max(end, ends[last])
-            last += 1
-        yield first, last, end
-        first = last
-
-
-def _alone(
-    comparison: Comparison, fdes: _Fdes, clusters: Sequence[tuple[int, int, int]], ignored: AddressSet
-) -> list[int]:
-    """Return the places of FDEs that overlap no other and, with the padding after them, none of `ignored`.
-
-    One that ends with the last address is not among them: what follows it has no address in a `TruthColumn`.
+    Those are addresses with the numbers of claim and answer.
     """
-    next_starts = [*fdes.starts[1:], (1 << 64) - 1]
-    ends = list(map(comparison.end_of_padding, fdes.ends))
-    return [
-        first
-        for first, last, _ in clusters
-        if last == first + 1
-        and ends[first] <= next_starts[first]
-        and not ignored.meets(fdes.starts[first], ends[first])
-    ]
+    here, there = [*claims.addresses, ADDRESS_END], [*answers.addresses, ADDRESS_END]
+    claimed, answered = claims.numbers, answers.numbers
+    fine: set[tuple[int, int]] = set()
+    found: list[tuple[int, int, int]] = []
+    count = ours = theirs = vaddr = 0
+    while vaddr < ADDRESS_END:
+        pair = claimed[ours], answered[theirs]
+        if pair not in fine:
+            if any(compare(*pair)):
+                found.append((vaddr, *pair))
+            else:
+                fine.add(pair)
+        if pair[0] > ANYTHING:
+            count += 1
+        our_next, their_next = here[ours + 1], there[theirs + 1]
+        if our_next <= their_next:
+            ours += 1
+            vaddr = our_next
+        if their_next <= our_next:
+            theirs += 1
+            vaddr = their_next
+    return count, found
 
 
-def _find_extra(comparison: Comparison, fdes: _Fdes, stubs: StubScan) -> None:
+class _Problems(NamedTuple):
+    """How an answer differs from a claim: in the row, and in what holds for all rows of its function."""
+
+    of_row: tuple[str, ...] = ()
+    of_function: tuple[str, ...] = ()
+
+
+class _Comparer:
+    """Compares answers with claims, by their numbers in two columns. Each pair is compared once."""
+
+    def __init__(
+        self, image: ElfImage, version: int, claims: AddressColumn[Claim], answers: AddressColumn[FoundState | None]
+    ) -> None:
+        self._arch, self._version = image.arch, version
+        self._claims, self._answers = claims.answers, answers.answers
+        self._shapes = Shapes(image.byte_order)
+        self._known: dict[tuple[int, int], _Problems] = {}
+
+    def __call__(self, claim: int, answer: int) -> _Problems:
+        """Return how they differ."""
+        found = self._known.get((claim, answer))
+        if found is None:
+            found = self._known[claim, answer] = self._compare(claim, self._answers[answer])
+        return found
+
+    def _compare(self, number: int, answer: FoundState | None) -> _Problems:
+        claim = self._claims[number]
+        if number == ANYTHING or (answer is None and (number == NOTHING or claim.is_padding)):
+            return _Problems()
+        if number == NOTHING:
+            return _Problems(("no CFI",))
+        if answer is None:
+            return _Problems(("no function",))
+        body, state = answer
+        if claim.state is not None:
+            if state == claim.state:
+                return _Problems()
+            texts = (_state_text(one, self._arch) for one in (claim.state, state))
+            return _Problems(("the stub has {}, the row has {}".format(*texts),))
+        # A key has an effect only where the RA is signed, and assemblers differ in it elsewhere.
+        signs_ra = state is not None and state.mangled_ra
+        rows = [row_difference(row, state, self._arch, self._shapes) for _, row in claim.rows]
+        functions = [attribute_difference(cie, body, self._version, signs_ra=signs_ra) for cie, _ in claim.rows]
+        return _Problems(_unless_one_agrees(rows), _unless_one_agrees(functions))
+
+
+def _unless_one_agrees(problems: Sequence[str | None]) -> tuple[str, ...]:
+    return () if None in problems else tuple([problem for problem in problems if problem is not None])
+
+
+def _state_text(state: FrameState | None, arch: Arch) -> str:
+    if state is None:
+        return "nothing"
+    if state.cfa is None:
+        return "RA undefined"
+    rules = (("CFA", state.cfa), ("RA", state.ra), ("FP", state.fp))
+    return " ".join(f"{name}={rule.equation(arch)}" for name, rule in rules if rule)
+
+
+def _begin_of(claim: Claim, vaddr: int, fdes: Fdes) -> int:
+    """Return the start of the FDE that unwinders find at an address."""
+    return claim.overlap.begin_vaddr if claim.overlap else fdes.starts[bisect_right(fdes.starts, vaddr) - 1]
+
+
+def _extra(claims: AddressColumn[Claim], functions: SectionFunctions) -> Iterator[Difference]:
     """Report functions at addresses that neither CFI nor stubs describe."""
-    ranges = list(zip(fdes.starts, map(comparison.end_of_padding, fdes.ends), strict=True))
-    described = AddressSet(ranges + _ranges(stubs))
-    lookup = comparison.lookup
-    # From the start of the next function on, a look-up finds that one.
-    next_starts = (*lookup.starts[1:], 1 << 64)
-    held = list(zip(lookup.starts, map(min, lookup.ends, next_starts), strict=True))
-    if all(next(described.gaps(start, end), None) is None for start, end in AddressSet(held).ranges):
-        return
-    for start, end in held:
-        for gap_start, gap_end in described.gaps(start, end):
-            comparison.report("extra", gap_start, f"no CFI for {gap_end - gap_start} bytes of a function")
+    edges = pairwise([*claims.addresses, ADDRESS_END])
+    unknown = united([edge for edge, number in zip(edges, claims.numbers, strict=True) if number == NOTHING])
+    ends = [span.end for span in unknown]
+    for start, end in zip(functions.starts, functions.ends, strict=True):
+        for span in unknown[bisect_right(ends, start) :]:
+            if span.start >= end:
+                break
+            first, last = max(start, span.start), min(end, span.end)
+            if first < last:
+                yield Difference("extra", first, f"no CFI for {last - first} bytes of a function")
 
 
-def _stub_analysis_overrides(stubs: StubScan) -> AddressSet:
-    """Return the addresses where the stub analysis overrides the CFI: described stubs, and those that contradict it."""
-    contradicted = [(skip.start_vaddr, skip.start_vaddr + skip.size) for skip in stubs.left_out if skip.overrides_cfi]
-    return AddressSet(_ranges(stubs) + contradicted)
+class _Absences(NamedTuple):
+    """Which FDEs lack a function: those that should have one, and how many rightly lack it, or parts of it."""
+
+    missing: list[Difference]
+    left_out_count: int
 
 
-def _ranges(stubs: StubScan) -> list[tuple[int, int]]:
-    return [(function.start_vaddr, function.start_vaddr + function.size) for function in stubs.functions]
+def _absences(gaps: Sequence[tuple[int, Claim]], fdes: Fdes, truth: Truth, functions: SectionFunctions) -> _Absences:
+    """Judge the addresses of FDEs that no function holds, with what is claimed there."""
+    holes = united(truth.holes)
+    missing: list[Difference] = []
+    left_out_count = 0
+    clusters = list(fdes.clusters()) if gaps else []
+    starts = [fdes.starts[first] for first, _, _ in clusters]
+    for place, group in groupby(gaps, key=lambda gap: bisect_right(starts, gap[0]) - 1):
+        first, last, _ = clusters[place]
+        # Of each source that speaks: where no function is, and where one should be.
+        absent: dict[int, list[int]] = defaultdict(list)
+        wanted: dict[int, list[int]] = defaultdict(list)
+        for vaddr, claim in group:
+            overlap = claim.overlap
+            rank = overlap.rank if overlap else 0
+            absent[rank].append(vaddr)
+            is_skipped = overlap.may_be_absent if overlap else fdes.numbers[first] in truth.skipped
+            if not is_skipped and not touches(holes, Span(vaddr, vaddr + 1)):
+                wanted[rank].append(vaddr)
+        for number, begin, end in zip(*(column[first:last] for column in fdes), strict=True):
+            rank = truth.entries.rank_of(number) if last > first + 1 else 0
+            may_be_absent = number in truth.may_lack_parts and functions.lack(begin, end)
+            is_skipped = number in truth.skipped or touches(holes, Span(begin, end))
+            if not may_be_absent and _has_any(wanted[rank], begin, end):
+                missing.append(Difference("missing", begin, "no SFrame FDE, though this version can express it"))
+            elif is_skipped and _has_any(absent[rank], begin, end):
+                left_out_count += 1
+    return _Absences(missing, left_out_count)
+
+
+def _has_any(points: Sequence[int], begin: int, end: int) -> bool:
+    """Whether one of ascending points lies in `[begin, end)`."""
+    index = bisect_left(points, begin)
+    return index < len(points) and points[index] < end

@@ -12,8 +12,8 @@ from cfi2sframe.api import convert, decode, judge, verify
 from cfi2sframe.arch import AMD64
 from cfi2sframe.errors import CostError
 from cfi2sframe.guard import limited
-from cfi2sframe.verification.overlapping_fdes import MAX_CANDIDATES
 from cfi2sframe.verification.readers import READERS
+from cfi2sframe.verification.truth import MAX_CANDIDATES
 from tests.fuzz import target_elf
 from tests.fuzz.harness import measured, timed
 from tests.support import cfi_asm as asm
@@ -129,6 +129,8 @@ def test_blocks_compare_like_the_first_of_them(version: int) -> None:
     assert result.point_count < 10
 
 
+# An exception of the timer is lost in a callback of the collector, as Hypothesis has one; the timer fires again.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("is_one_program", [False, True])
 def test_rows_that_many_functions_share(version: int, *, is_one_program: bool) -> None:

@@ -68,7 +68,7 @@ def function(**fields: Any) -> RawSection:  # noqa: ANN401 - whatever fields a f
 
 def test_the_readers_have_the_names_of_the_command_line() -> None:
     assert tuple(READERS) == READER_NAMES
-    with pytest.raises(RequestError, match="reader 'perf' is none of kernel, glibc"):
+    with pytest.raises(RequestError, match="reader 'perf' is none of kernel, kernel-arm64, glibc"):
         verdicts("perf", SECTION)
 
 
@@ -158,6 +158,51 @@ def test_each_rule_of_glibc(section: RawSection, rule: str, consequence: str) ->
     (verdict,) = verdicts("glibc", section)
     found = {broken.rule: broken.consequence for broken in verdict.broken}
     assert found.get(rule) == consequence, verdict
+
+
+ARM64: Final = RawSection((RawFunction(rows=b"\x00\x05\x10\xf0"),), abi=2, fixed_ra=0)
+#: CFA = x19 + 16.
+OTHER_BASE: Final = RawFunction(rows=b"\x00\x44\x99\x00\x00\x00\x10\x00\x00\x00", info2=1)
+
+
+@pytest.mark.parametrize(
+    ("section", "rules"),
+    [
+        (ARM64, []),
+        (ARM64._replace(flags=4), []),
+        (ARM64._replace(functions=(RawFunction(rows=b"\x00\x02\x10"),)), []),
+        (ARM64._replace(version=2), ["version"]),
+        (ARM64._replace(flags=1), ["flags"]),
+        (SECTION, ["byte order"]),
+        (ARM64._replace(auxiliary=b"12345678"), ["auxiliary header"]),
+        (ARM64._replace(functions=(RawFunction(rows=FLEXIBLE, info2=1),)), ["flexible rows", "CFA's register"]),
+        (ARM64._replace(functions=(OTHER_BASE,)), ["flexible rows", "CFA's register"]),
+        (ARM64._replace(functions=(RawFunction(rows=b"\x00\x00"),)), ["rows without data words"]),
+        (ARM64._replace(functions=(RawFunction(0x20FF8, rows=b"\x00\x03\x10"),)), ["text"]),
+        (ARM64._replace(functions=(RawFunction(0x40000, rows=b"\x00\x03\x10"),)), ["text"]),
+    ],
+)
+def test_each_rule_of_linux_on_arm64(section: RawSection, rules: list[str]) -> None:
+    """Sections of programs of AMD64 are of another ABI than the file, here."""
+    (verdict,) = verdicts("kernel-arm64", section, linked_image(abi=2))
+    assert [broken.rule for broken in verdict.broken] == rules
+    assert verdict.reads_it is (not rules)
+
+
+def test_linux_on_arm64_reads_no_other_abi() -> None:
+    (verdict,) = verdicts("kernel-arm64", SECTION, linked_image())
+    assert [(broken.rule, broken.message) for broken in verdict.broken] == [("ABI", "it is not written for AMD64")]
+
+
+def test_linux_on_arm64_wants_functions_of_modules_in_their_text() -> None:
+    """What is freed after a module is loaded is no part of its text."""
+    code = asm.Section(".init.text", bytes(0x40), 1, CODE)
+    image = load(asm.elf_file(EM_AARCH64, (asm.Section(".text", bytes(0x40), 1, CODE), code), file_type=1))
+    starts = [section.vaddr for section in image.sections if section.name in (".text", ".init.text")]
+    for start, rules in zip(starts, ([], ["text"]), strict=True):
+        function = RawFunction(start, 0x10, b"\x00\x03\x10")
+        (verdict,) = verdicts("kernel-arm64", ARM64._replace(functions=(function,)), image)
+        assert [broken.rule for broken in verdict.broken] == rules
 
 
 @pytest.mark.parametrize(

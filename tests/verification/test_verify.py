@@ -436,6 +436,34 @@ def test_repeating_blocks() -> None:
     ]
 
 
+#: rsp + 8 + (((rip & 15) >= 11) << 3): what linkers say of the stubs of a PLT.
+PLT_CFA = asm.def_cfa_expression(bytes.fromhex("77 08 80 00 3f 1a 3b 2a 33 24 22"))
+
+
+def test_a_cfa_that_depends_on_the_pc() -> None:
+    """It is evaluated at each address, and a difference is reported once for the addresses of a block that have it."""
+    image = linked(AMD64, asm.Fde(cie_of(AMD64), TEXT_VADDR, 0x40, (asm.advance(0x10), PLT_CFA)))
+    first, blocks = (
+        RawFunction(TEXT_VADDR),
+        RawFunction(TEXT_VADDR + 16, 0x30, bytes.fromhex("00 03 08 0b 03 10"), 2, 0x10),
+    )
+    for version in (2, 3):
+        right = blocks._replace(repeat_size=16)
+        assert said(image, RawSection((first, right), version)) == []
+        early = right._replace(rows=bytes.fromhex("00 03 08 09 03 10"))
+        assert said(image, RawSection((first, early), version)) == ["wrong +0x19 CFA is rsp+8, the row has rsp+16"]
+        # At another phase, each block has the same two differences.
+        late = right._replace(start=TEXT_VADDR + 20, size=0x2C)
+        assert said(image, RawSection((first._replace(size=20), late), version)) == [
+            "wrong +0x1b CFA is rsp+16, the row has rsp+8",
+            "wrong +0x20 CFA is rsp+8, the row has rsp+16",
+        ]
+    # Version 1's mask test: a row holds where the PC has all bits of its start, so not at 12 to 14.
+    assert said(image, RawSection((first, blocks), 1)) == ["wrong +0x1c CFA is rsp+16, the row has rsp+8"]
+    whole = RawFunction(TEXT_VADDR, 0x40)
+    assert said(image, RawSection((whole,))) == ["wrong +0x1b CFA is rsp+16, the row has rsp+8"]
+
+
 def with_stubs(fdes: list[asm.Fde], *stubs: asm.Section) -> ElfImage:
     """Return a linked file with FDEs, code for a first one at `TEXT_VADDR`, and executable sections."""
     frame = asm.EhFrame((*fdes, asm.Terminator()), FRAME_VADDR).assemble()

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a section says at each address, as a column, and the claims of stubs, which repeat as PCMASK functions do.
+
+Both sides may claim billions of blocks. Between two addresses at which neither of them changes, rows repeat, so one
+block of each is compared, or as many as it takes until both begin one at the same address.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from functools import reduce
+from itertools import compress, count, pairwise
+from math import lcm
+from operator import lt, or_
+from typing import TYPE_CHECKING, NamedTuple
+
+from cfi2sframe.dwarf.expression import rules_by_pc
+from cfi2sframe.intern import IdentityMap
+from cfi2sframe.sframe.constants import SFRAME_VERSION_1
+from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function
+from cfi2sframe.verification.truth import ADDRESS_END, ANYTHING, NOTHING, AddressColumn, Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.plt.scan_records import StubScan
+    from cfi2sframe.sframe.model import FrameState, FunctionBody, Section
+
+
+class FoundState(NamedTuple):
+    """What a section says: the state in force (None: no row is), and a body with the function's attributes."""
+
+    body: FunctionBody
+    state: FrameState | None
+
+
+class SectionFunctions(NamedTuple):
+    """The functions of a section in the order of their starts, as columns. Each ends where the next one starts."""
+
+    version: int
+    starts: tuple[int, ...]
+    ends: list[int]
+    bodies: tuple[FunctionBody, ...]
+
+    @classmethod
+    def of(cls, section: Section) -> SectionFunctions:
+        """Return those of a section."""
+        ordered = section.ascending
+        limits = (*ordered.starts[1:], ADDRESS_END)
+        sizes = zip(ordered.starts, ordered.sizes, limits, strict=False)
+        ends = [min(start + size, limit) for start, size, limit in sizes]
+        return cls(section.version, ordered.starts, ends, ordered.bodies)
+
+    @property
+    def own_ends(self) -> dict[int, int]:
+        """The ends of the PCINC functions by their starts."""
+        columns = zip(self.starts, self.ends, self.bodies, strict=True)
+        return {start: end for start, end, body in columns if not body.repeat_size}
+
+    def place_at(self, vaddr: int) -> int | None:
+        """Return the place of the function that holds an address."""
+        place = bisect_right(self.starts, vaddr) - 1
+        return place if place >= 0 and vaddr < self.ends[place] else None
+
+    def start_before(self, vaddr: int) -> int:
+        """Return the start of the last function that starts at an address or before it."""
+        return self.starts[bisect_right(self.starts, vaddr) - 1]
+
+    def lack(self, start: int, end: int) -> bool:
+        """Whether no function holds any address of a range."""
+        place = bisect_left(self.starts, end) - 1
+        return place < 0 or self.ends[place] <= start
+
+    def period(self, place: int) -> int:
+        """Return the bytes after which the rows of a function repeat; 1 where they do not."""
+        body = self.bodies[place]
+        if body.repeat_size != NO_BLOCK_SIZE:
+            return body.repeat_size or 1
+        # Version 1 tests the bits of the rows' starts in a PC. Later ones divide by 0, and find no row.
+        return 1 << max(body.starts, default=0).bit_length() if self.version == SFRAME_VERSION_1 else 1
+
+    def edges(self, start: int, end: int) -> list[int]:
+        """Return where functions and rows start and end in a range, with its own start; without rows that repeat."""
+        found = {start}
+        for place in range(max(0, bisect_right(self.starts, start) - 1), bisect_left(self.starts, end)):
+            found |= {self.starts[place], self.ends[place]}
+            if not self.bodies[place].repeat_size:
+                found.update([self.starts[place] + delta for delta in self.bodies[place].starts])
+        return sorted(edge for edge in found if start <= edge < end)
+
+    def changes(self, place: int, others: Sequence[int]) -> list[int]:
+        """Return where another row of a function may come into force; `others` are ascending addresses.
+
+        Between two of these, the rows of a PCMASK function are listed only until they repeat.
+        """
+        start, end, body = self.starts[place], self.ends[place], self.bodies[place]
+        if not body.repeat_size:
+            return sorted({start, *[start + delta for delta in body.starts if delta < end - start]})
+        points = [start, *others[bisect_right(others, start) : bisect_left(others, end)]]
+        found = set(points)
+        period = self.period(place)
+        for begin, next_point in pairwise([*points, end]):
+            limit = min(next_point, begin + period)
+            if body.repeat_size != NO_BLOCK_SIZE:
+                block = begin - (begin - start) % period
+                deltas = [delta for delta in body.starts if delta < period]
+                rows = [first + delta for first in (block, block + period) for delta in deltas]
+                found.update([row for row in rows if begin < row < limit])
+            elif self.version == SFRAME_VERSION_1 and period > 1:
+                # A row is in force where the PC has all bits of its start: only multiples of the lowest one are edges.
+                bits = reduce(or_, body.starts)
+                step = bits & -bits
+                found.update(range(-(-(begin + 1) // step) * step, limit, step))
+        return sorted(found)
+
+
+def section_column(functions: SectionFunctions, others: Sequence[int]) -> AddressColumn[FoundState | None]:
+    """Return what a section says, None where it has no function; the other column changes at the addresses `others`."""
+    column: AddressColumn[FoundState | None] = AddressColumn(None)
+    kinds: dict[tuple[bool, bool], IdentityMap[tuple[FrameState, ...], list[int]]] = {}
+
+    def new_kind(body: FunctionBody) -> IdentityMap[tuple[FrameState, ...], list[int]]:
+        numbers = IdentityMap["FrameState", int](lambda state: column.number(FoundState(body, state)))
+        return IdentityMap(lambda states: [numbers[state] for state in states])
+
+    def numbers_of(body: FunctionBody) -> list[int]:
+        kind = body.is_signal_frame, body.uses_b_key
+        if kind not in kinds:
+            kinds[kind] = new_kind(body)
+        return kinds[kind][body.states]
+
+    def is_plain(body: FunctionBody) -> bool:
+        starts = body.starts
+        return not body.repeat_size and starts[:1] == (0,) and all(map(lt, starts, starts[1:]))
+
+    plain_numbers = IdentityMap["FunctionBody", "list[int] | None"](
+        lambda body: numbers_of(body) if is_plain(body) else None
+    )
+    without_row = IdentityMap["FunctionBody", int](lambda body: column.number(FoundState(body, None)))
+    for place, (start, end, body) in enumerate(zip(functions.starts, functions.ends, functions.bodies, strict=True)):
+        if end <= start:
+            continue
+        numbers, row_starts = plain_numbers[body], body.starts
+        if numbers is None:
+            function, known = Function(start, end - start, body), numbers_of(body)
+            points: list[int] = []
+            held: list[int] = []
+            for vaddr in functions.changes(place, others):
+                row = function.number_at(vaddr, functions.version)
+                number = without_row[body] if row is None else known[row]
+                if held[-1:] != [number]:
+                    points.append(vaddr)
+                    held.append(number)
+            column.put(points, held, end)
+            continue
+        if row_starts[-1] >= end - start:
+            row_count = bisect_left(row_starts, end - start)
+            row_starts, numbers = row_starts[:row_count], numbers[:row_count]
+        column.put([start + delta for delta in row_starts], numbers, end)
+    return column.closed()
+
+
+class _Blocks(NamedTuple):
+    """Claims that repeat in [start, end): block N starts at `origin` + N * `size`, with claims from its `deltas` on."""
+
+    start: int
+    end: int
+    origin: int
+    size: int
+    deltas: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+
+def with_stubs(
+    column: AddressColumn[Claim], stubs: StubScan, functions: SectionFunctions
+) -> tuple[AddressColumn[Claim], list[int]]:
+    """Return the claims with those of stubs in place of the CFI's, and the starts of stubs that lack a function.
+
+    Where stubs are left out because their CFI contradicts them, anything is right, also no function.
+    """
+    number_of = IdentityMap["FrameState", int](lambda state: column.number(Claim(state=state)))
+    ranges: list[tuple[int, int, list[tuple[int, int]]]] = []
+    missed: list[int] = []
+    for stub in stubs.functions:
+        start, end, body = stub.start_vaddr, stub.end_vaddr, stub.body
+        numbers = tuple([number_of[state] for state in body.states])
+        points = _points_of(_Blocks(start, end, start, body.repeat_size or stub.size, body.starts, numbers), functions)
+        gap = next((place for place, (vaddr, _) in enumerate(points) if functions.place_at(vaddr) is None), None)
+        if gap is not None:
+            missed.append(start)
+            points[gap:] = [(points[gap][0], ANYTHING)]
+        ranges.append((start, end, points))
+    for skip in stubs.left_out:
+        if skip.overrides_cfi:
+            start, end = skip.start_vaddr, skip.start_vaddr + skip.size
+            between = column.addresses[bisect_right(column.addresses, start) : bisect_left(column.addresses, end)]
+            points = [(edge, ANYTHING if column.number_at(edge) else NOTHING) for edge in [start, *between]]
+            ranges.append((start, end, points))
+    return column.replaced(sorted(ranges)), missed
+
+
+def with_rows_by_pc(column: AddressColumn[Claim], arch: Arch, functions: SectionFunctions) -> AddressColumn[Claim]:
+    """Return the claims with the value, at each address, of a CFA that depends on the PC: that of a linker's PLT."""
+    ranges: list[tuple[int, int, list[tuple[int, int]]]] = []
+    for number, claim in enumerate(list(column.answers)):
+        found = rules_by_pc(claim.rows[0][1].cfa, arch) if len(claim.rows) == 1 else None
+        if found is None:
+            continue
+        size, deltas, rules = found
+        ((cie, row),) = claim.rows
+        numbers = tuple([column.number(claim._replace(rows=((cie, row._replace(cfa=rule)),))) for rule in rules])
+        for place in compress(count(), map(number.__eq__, column.numbers)):
+            start, end = column.addresses[place : place + 2]
+            ranges.append((start, end, _points_of(_Blocks(start, end, 0, size, deltas, numbers), functions)))
+    return column.replaced(sorted(ranges)) if ranges else column
+
+
+def _points_of(blocks: _Blocks, functions: SectionFunctions) -> list[tuple[int, int]]:
+    """Return the addresses from which on a claim of blocks holds; anything is right once all that follows was seen."""
+    start, end, origin, size, deltas, numbers = blocks
+    points: list[tuple[int, int]] = []
+    for begin, edge in pairwise([*functions.edges(start, end), end]):
+        place = functions.place_at(begin)
+        limit = min(edge, begin + lcm(size, 1 if place is None else functions.period(place)))
+        first = begin - (begin - origin) % size
+        rows = [block + delta for block in range(first, limit, size) for delta in deltas]
+        vaddrs = [begin, *[row for row in rows if begin < row < limit]]
+        points += [(vaddr, numbers[bisect_right(deltas, (vaddr - origin) % size) - 1]) for vaddr in vaddrs]
+        if limit < edge:
+            points.append((limit, ANYTHING))
+    return points

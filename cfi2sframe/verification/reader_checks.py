@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A section as readers meet it, and the checks of the table in `readers` that take more than a line."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64, PT_PHDR, SHT_GNU_SFRAME, SHT_RELA
+from cfi2sframe.elf.executable import before_the_code, spread_of
+from cfi2sframe.sframe import constants as s
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.arch import Arch
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.model import FunctionBody, Section
+    from cfi2sframe.sframe.read import Header, Record, Stored, Words
+
+_SORTED, _PCREL = s.SFRAME_F_FDE_SORTED, s.SFRAME_F_FDE_FUNC_START_PCREL
+_OLD_FLAGS: Final = _SORTED | s.SFRAME_F_FRAME_POINTER
+#: Bits of a control word: the one that must be 0, and how many registers Linux tells apart.
+_RESERVED: Final = 0x4
+_REGISTER_COUNT: Final = 32
+#: The bytes before a return address that are looked at: no call is longer.
+_CALL_SIZE: Final = 7
+
+
+class Edition(NamedTuple):
+    """Releases of a reader that read alike, those that the rules were seen in; the versions and flags that they know.
+
+    `flags` 0: those of the version.
+    """
+
+    reader: str
+    releases: str
+    versions: tuple[int, ...]
+    flags: int = 0
+
+
+class RowFacts(NamedTuple):
+    """What a reader may find wrong with a function's rows, and how many rows are of a kind."""
+
+    descends: str | None
+    other_base: str | None
+    has_outermost: bool
+    reserved_bit: str | None
+    left_over: str | None
+    large_register: str | None
+    topmost_only: int
+    single_words: int
+
+
+class StoredFunction(NamedTuple):
+    """A function with what is stored of it."""
+
+    start: int
+    size: int
+    body: FunctionBody
+    record: Record
+    rows: RowFacts
+
+
+class Subject(NamedTuple):
+    """A section that was read, the file it describes, and who looks. `is_in_file`: it is the one that the file has."""
+
+    edition: Edition
+    section: Section
+    stored: Stored
+    image: ElfImage
+    is_in_file: bool
+    functions: tuple[StoredFunction, ...]
+
+    @property
+    def header(self) -> Header:
+        """The header as stored."""
+        return self.stored.header
+
+    @property
+    def flags(self) -> int:
+        """The header's flags."""
+        return self.stored.header.flags
+
+    @property
+    def machine(self) -> int:
+        """The ELF machine of the section's ABI."""
+        return self.section.arch.elf_machine
+
+    @property
+    def table_size(self) -> int:
+        """Bytes of the function table."""
+        return self.header.fde_count * s.FDE_SIZE[self.section.version]
+
+
+def stored_functions(section: Section, stored: Stored) -> Iterator[StoredFunction]:
+    """Yield the functions of a section. Rows that several of them share are looked at once."""
+    known: dict[tuple[int, int, int, bool], RowFacts] = {}
+    for start, size, body, record in zip(section.starts, section.sizes, section.bodies, stored.records, strict=True):
+        key = (record.rows_offset, record.row_count, record.fre_type, record.is_flexible)
+        if key not in known:
+            known[key] = _facts_of(body, stored.words_of(record), section.arch)
+        yield StoredFunction(start, size, body, record, known[key])
+
+
+def _facts_of(body: FunctionBody, rows: Iterable[Words], arch: Arch) -> RowFacts:
+    own = (arch.sp_register, arch.fp_register)
+    bases = {state.cfa.register for state in body.states if state.cfa is not None}
+    others = [arch.register_name(base) for base in bases.difference(own) if base is not None]
+    descent = next(((first, second) for first, second in pairwise(body.starts) if second <= first), None)
+    reserved = left_over = large = None
+    topmost_only = single = 0
+    for _, word_size, words in rows:
+        single += len(words) == 1
+        is_topmost_only = False
+        position = entity = last_end = 0
+        while body.is_flexible and position < len(words):
+            control = words[position] & ((1 << 8 * word_size) - 1)
+            register = control >> s.FLEX_REG_SHIFT if control & s.FLEX_REG_P else None
+            if control & _RESERVED:
+                reserved = reserved or f"control word 0x{control:x} has the reserved bit"
+            if register is not None:
+                is_topmost_only |= entity > 0 or register not in own
+                if register >= _REGISTER_COUNT:
+                    large = large or f"register {register} is taken for {register % _REGISTER_COUNT}"
+            position += 2 if control else 1
+            entity += 1
+            last_end = position if control else last_end
+        # A padding word is read only where a rule with its two words follows.
+        if 0 < last_end < len(words):
+            left_over = left_over or f"the last of {len(words)} data words is left over"
+        topmost_only += is_topmost_only
+    return RowFacts(
+        None if descent is None else f"a row starts at {descent[1]} after one at {descent[0]}",
+        f"the CFA counts from {min(others)}" if others else None,
+        any(state.cfa is None for state in body.states),
+        *(reserved, left_over, large, topmost_only, single),
+    )
+
+
+# Checks: each yields (the start of a function, or None: the section as a whole; what is wrong)
+
+Breaches = Iterable[tuple[int | None, str]]
+Check = Callable[[Subject], Breaches]
+
+
+def whole(check: Callable[[Subject], object]) -> Check:
+    """Return a check of the section as a whole, from a function that says what is wrong with it."""
+    return lambda it: [(None, message) for message in [check(it)] if isinstance(message, str)]
+
+
+def each(check: Callable[[StoredFunction], object]) -> Check:
+    """Return a check of each function, from a function that says what is wrong with one."""
+    return lambda it: [(f.start, message) for f in it.functions if isinstance(message := check(f), str)]
+
+
+def other_version(it: Subject) -> str | None:
+    """Say that a version is not read."""
+    version, known = it.section.version, " and ".join(map(str, it.edition.versions))
+    return None if version in it.edition.versions else f"version {version}; it reads version {known}"
+
+
+def unknown_flags(it: Subject) -> str | None:
+    """Say that the header has flags that are not known."""
+    flags, known = it.header.flags, it.edition.flags or s.FLAGS_BY_VERSION[it.section.version]
+    return f"flags 0x{flags:x}" if flags & ~known else None
+
+
+def segment(it: Subject) -> str | None:
+    """Say that PT_GNU_SFRAME does not lead to the section of the file."""
+    image, size = it.image, len(it.stored.data)
+    segment = image.sframe_segment
+    if not it.is_in_file or image.is_relocatable:
+        return None
+    if segment is None:
+        return "the file has no PT_GNU_SFRAME segment"
+    if segment.vaddr != it.stored.vaddr or segment.memory_size < size:
+        return "PT_GNU_SFRAME does not lead to the section"
+    is_mapped = image.bytes_at(segment.vaddr, size) is not None
+    return None if is_mapped else "PT_GNU_SFRAME is in no PT_LOAD segment, so nothing maps it"
+
+
+def section_type(it: Subject) -> str | None:
+    """Say that the section has another type than SHT_GNU_SFRAME."""
+    section = it.image.sframe_section
+    if not it.is_in_file or section is None or section.type == SHT_GNU_SFRAME:
+        return None
+    return f"the section's type is 0x{section.type:x}, not SHT_GNU_SFRAME"
+
+
+def byte_order(it: Subject) -> str | None:
+    """Say that a section is not in the byte order of its ABI, or is of another ABI than its file."""
+    arch = it.section.arch
+    if arch != it.image.arch:
+        return f"it is for {arch.name}, the file for {it.image.arch.name}"
+    is_own = it.header.byte_order == arch.byte_order
+    return None if is_own else f"not the byte order of {arch.name}"
+
+
+def gaps(it: Subject) -> str | None:
+    """Say that something lies between header, functions and rows."""
+    header = it.header
+    if header.fde_offset:
+        return f"sfh_fdeoff is {header.fde_offset}, and the functions are read right after the header"
+    if header.fre_offset != it.table_size:
+        return f"sfh_freoff is {header.fre_offset}, and the rows are read right after the functions"
+    return None
+
+
+def segments(it: Subject) -> str | None:
+    """Say that no executable segment holds all functions."""
+    spread = spread_of(it.image.segments, it.section.starts, it.section.sizes)
+    if spread.is_in_one or not it.image.segments:
+        return None
+    if spread.holder_count > 1:
+        return (
+            f"functions are in {spread.holder_count} of {spread.segment_count} executable segments; it registers the "
+            "section for each of them by itself, and wants all functions there"
+        )
+    return "a function is in no executable segment, or reaches past its end"
+
+
+def other_header(it: Subject) -> str | None:
+    """Say that a program header before the code's segment has PF_X."""
+    if it.image.is_relocatable:
+        return None
+    found = before_the_code(it.image.segments, it.section.starts)
+    # Putting the section into the file clears PF_X of PT_PHDR.
+    if found is None or (found.type == PT_PHDR and not it.is_in_file):
+        return None
+    name = "PT_PHDR" if found.type == PT_PHDR else f"a program header of type 0x{found.type:x}"
+    return f"{name} has PF_X: the section is registered for it, and then not for the code's segment, which overlaps it"
+
+
+def outside_the_text(it: Subject) -> Breaches:
+    """Yield functions outside the sections that are the text of a kernel or of a module for good."""
+    for function in it.functions:
+        section = it.image.section_at(function.start)
+        if section is None or not section.is_code or function.start + function.size > section.end_vaddr:
+            yield function.start, "it is in no executable section, or reaches past its end"
+        elif section.name.startswith(".init"):
+            yield function.start, f"it is in {section.name}, which is no part of the text"
+
+
+def descending(it: Subject) -> Breaches:
+    """Yield functions that do not start after the one before them."""
+    for before, after in pairwise(it.functions):
+        if after.start <= before.start:
+            yield after.start, f"it starts at or before 0x{before.start:x}, the one before it"
+
+
+def overlapping(it: Subject) -> Breaches:
+    """Yield functions that start before the end of the one before them."""
+    for before, after in pairwise(it.functions):
+        if after.start < before.start + before.size:
+            yield after.start, "it starts before the end of the one before it"
+
+
+def row_count(function: StoredFunction) -> str | None:
+    """Say that a function has no rows, or more of them than bytes."""
+    count = len(function.body.starts)
+    if count > function.size:
+        return f"{count} rows for {function.size} bytes"
+    return None if count else "no rows"
+
+
+def row_outside(function: StoredFunction) -> str | None:
+    """Say that the last row starts past the function's end, or past the end of its block."""
+    limit = function.record.repeat_size if function.body.is_pcmask else function.size
+    last = function.body.starts[-1] if function.body.starts else -1
+    return f"a row starts at {last} of {limit} bytes" if last >= limit else None
+
+
+def own_rows(it: Subject) -> Breaches:
+    """Yield functions whose rows are another one's, too."""
+    users = row_list_users(it)
+    for function in it.functions:
+        if users[function.record.fre_offset] > 1:
+            yield (
+                function.start,
+                "its rows are another function's too: it copies them for each, past the bytes that it reserves",
+            )
+
+
+def row_list_users(it: Subject) -> Counter[int]:
+    """Return how many functions use the rows at each offset."""
+    return Counter(function.record.fre_offset for function in it.functions if function.body.starts)
+
+
+def relocated(it: Subject) -> str | None:
+    """Say that not every function's start has a relocation of its own, in the order of the functions."""
+    image, section, header = it.image, it.image.sframe_section, it.header
+    if not it.is_in_file or section is None or not image.is_relocatable:
+        return None
+    record_size = s.FDE_SIZE[header.version]
+    first = s.HEADER_SIZE + header.auxhdr_size + header.fde_offset
+    expected = [first + record_size * number for number in range(header.fde_count)]
+    tables = [table for table in image.sections if table.type == SHT_RELA and table.info == section.index]
+    entry = struct.Struct(image.byte_order + "Q16x")
+    contents = (image.section_bytes(table) for table in tables)
+    found = [
+        offset for data in contents for (offset,) in entry.iter_unpack(data[: len(data) // entry.size * entry.size])
+    ]
+    return None if found == expected else "its relocations are not one for each function's start, in order"
+
+
+def uncovered_ends(it: Subject) -> int:
+    """Return how many functions end in what may be a call, at an address that no function holds.
+
+    A reader that looks the return address itself up, and not the byte before it, finds no row there.
+    """
+    found = 0
+    for function in it.functions:
+        end = function.start + function.size
+        if not function.body.is_pcmask and it.section.holder_of(end) is None:
+            found += _may_end_in_call(it.image, end, min(function.size, _CALL_SIZE))
+    return found
+
+
+def _may_end_in_call(image: ElfImage, end_vaddr: int, size: int) -> bool:
+    code = image.bytes_at(end_vaddr - size, size)
+    if code is None:
+        return False
+    tail = bytes(_CALL_SIZE - size) + code
+    machine, order = image.arch.elf_machine, image.arch.byte_order
+    if machine == EM_X86_64:
+        return _is_amd64_call(tail)
+    if machine == EM_AARCH64:
+        # BL, BLR and its forms with authentication; instructions are little-endian always.
+        word = int.from_bytes(tail[-4:], "little")
+        return word >> 26 == 0b100101 or word & 0xFEFFF000 == 0xD63F0000
+    if machine == EM_S390 and order == ">":
+        # BRASL, BRAS, BASR that save the return address in r14.
+        return tail[-6:-4] == b"\xc0\xe5" or tail[-4:-2] == b"\xa7\xe5" or (tail[-2] == 0x0D and tail[-1] >> 4 == 14)
+    return False
+
+
+def _is_amd64_call(tail: bytes) -> bool:
+    """Whether the bytes end in E8 rel32, or FF /2 with any addressing."""
+    if tail[-5] == 0xE8:
+        return True
+    for size in range(2, _CALL_SIZE + 1):
+        if tail[-size] != 0xFF or tail[1 - size] >> 3 & 7 != 2:
+            continue
+        mode, base = tail[1 - size] >> 6, tail[1 - size] & 7
+        with_index = mode != 3 and base == 4
+        displacement = {0: 4 if base == 5 else 0, 1: 1, 2: 4, 3: 0}[mode]
+        if with_index and mode == 0 and size > 2 and tail[2 - size] & 7 == 5:
+            displacement = 4
+        if size == 2 + with_index + displacement:
+            return True
+    return False

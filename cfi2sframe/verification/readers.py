@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each reader of SFrame sections insists on, as one table, and what it would do with a section: `judge`.
+
+Each rule was seen in the releases that its editions name: in the reader's source, or by running it.
+
+- kernel: Linux's unwinder of user-space stacks, a series of patches. With CONFIG_SFRAME_VALIDATION it reads the whole
+  section when it registers it; without, it drops a section at the first look-up that meets an error. Only the rules of
+  validation are here: a section that they accept has no other errors.
+- kernel-arm64: the series for stacks of the kernel itself and of its modules.
+- glibc: `backtrace()`, where glibc was configured with `--enable-sframe`. It trusts what it reads: no bounds of rows
+  are checked. Whatever it cannot do, it leaves the whole trace to DWARF; so it does where one module of a trace has no
+  section.
+- libsframe, by which readelf, objdump and gdb read sections, and gnu-ld, which merges those of objects. SFrame moved
+  from version 1 to 2 with binutils 2.41, and to 3 with 2.46.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable  # noqa: TC003 - part of a NamedTuple's fields
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from cfi2sframe.elf.constants import EM_AARCH64, EM_S390, EM_X86_64
+from cfi2sframe.sframe.constants import SFRAME_F_FDE_FUNC_START_PCREL as _PCREL
+from cfi2sframe.sframe.constants import SFRAME_F_FDE_SORTED as _SORTED
+from cfi2sframe.sframe.constants import SFRAME_F_FRAME_POINTER as _FRAME_POINTER
+from cfi2sframe.sframe.read import stored_of
+from cfi2sframe.verification import reader_checks as c
+from cfi2sframe.verification.reader_checks import Check, Edition, Subject, each, whole
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.image import ElfImage
+    from cfi2sframe.sframe.model import Section
+
+#: What becomes of a section that breaks a rule.
+Consequence = Literal["refuses it", "does not find it", "reads it wrongly", "leaves traces to DWARF", "crashes"]
+
+
+class Broken(NamedTuple):
+    """A rule that a section breaks in `place_count` places, first at `vaddr` (None: the section as a whole)."""
+
+    rule: str
+    consequence: Consequence
+    place_count: int
+    vaddr: int | None
+    message: str
+
+
+class Habit(NamedTuple):
+    """What a reader does with `amount` functions or rows (`message` says which) of a section that it reads."""
+
+    amount: int
+    message: str
+
+
+class Verdict(NamedTuple):
+    """What one edition of a reader would do with a section."""
+
+    reader: str
+    releases: str
+    broken: tuple[Broken, ...]
+    habits: tuple[Habit, ...]
+
+    @property
+    def reads_it(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.broken
+
+
+class _Rule(NamedTuple):
+    """A demand of some editions. Nothing after a broken rule that `is_decisive` is looked at by its reader."""
+
+    name: str
+    editions: str
+    consequence: Consequence
+    is_decisive: bool
+    check: Check
+
+
+class _Remark(NamedTuple):
+    """Functions or rows that some editions treat in their own way: what to say of them, and how to count them."""
+
+    editions: str
+    message: str
+    count: Callable[[Subject], int]
+
+
+#: By the names that the rules give them; of each reader, the oldest first.
+_EDITIONS: Final = {
+    "kernel": Edition("kernel", "patches of 2026, in no release", (3,)),
+    "arm64": Edition("kernel-arm64", "patches of 2026 (v6 to v8), in no release", (3,)),
+    "glibc": Edition("glibc", "2.42 to 2.44", (2,)),
+    "lib40": Edition("libsframe", "2.40", (1,), _SORTED | _FRAME_POINTER),
+    "lib44": Edition("libsframe", "2.44", (2,), _SORTED | _FRAME_POINTER),
+    "lib47": Edition("libsframe", "2.47", (2, 3)),
+    "ld40": Edition("gnu-ld", "2.40", (1,), _SORTED | _FRAME_POINTER),
+    "ld44": Edition("gnu-ld", "2.44", (2,), _SORTED | _FRAME_POINTER),
+    "ld47": Edition("gnu-ld", "2.47", (3,)),
+}
+#: The readers, by the names that users give them.
+READERS: Final = tuple(dict.fromkeys(edition.reader for edition in _EDITIONS.values()))
+_LIB, _LD, _ALL = "lib40 lib44 lib47", "ld40 ld44 ld47", " ".join(_EDITIONS)
+_REFUSES: Final = "refuses it"
+_MISREADS: Final = "reads it wrongly"
+_TO_DWARF: Final = "leaves traces to DWARF"
+_NOT_FOUND: Final = "does not find it"
+
+# fmt: off
+_RULES: Final = (
+    _Rule("linked file", "kernel glibc", _REFUSES, True, whole(
+        lambda it: it.image.is_relocatable and "it reads sections of linked files, and this is an object")),
+    _Rule("object", _LD, _REFUSES, True, whole(
+        lambda it: not it.image.is_relocatable and "it reads sections of objects, and this is a linked file")),
+    _Rule("PT_GNU_SFRAME", "kernel glibc", _NOT_FOUND, False, whole(c.segment)),
+    _Rule("section type", "ld47", _REFUSES, False, whole(c.section_type)),
+    _Rule("version", _ALL, _REFUSES, True, whole(c.other_version)),
+    _Rule("flags", "kernel", _REFUSES, True, whole(
+        lambda it: it.flags != _SORTED | _PCREL and f"flags 0x{it.flags:x}")),
+    _Rule("flags", "arm64", _REFUSES, True, whole(
+        lambda it: not it.flags & _PCREL and f"flags 0x{it.flags:x}, without SFRAME_F_FDE_FUNC_START_PCREL")),
+    _Rule("flags", f"glibc {_LIB} {_LD}", _REFUSES, True, whole(c.unknown_flags)),
+    _Rule("byte order", "kernel arm64 glibc", _REFUSES, True, whole(c.byte_order)),
+    _Rule("ABI", "arm64", _REFUSES, True, whole(
+        lambda it: it.machine != EM_AARCH64 and f"it is not written for {it.section.arch.name}")),
+    _Rule("ABI", "glibc", _REFUSES, True, whole(
+        lambda it: it.machine not in (EM_X86_64, EM_AARCH64) and f"it is not written for {it.section.arch.name}")),
+    _Rule("ABI", "lib44", _MISREADS, True, whole(
+        lambda it: it.machine == EM_S390 and f"it does not know how {it.section.arch.name} stores the CFA's offset")),
+    _Rule("auxiliary header", "kernel arm64", _REFUSES, True, whole(
+        lambda it: it.header.auxhdr_size and f"an auxiliary header of {it.header.auxhdr_size} bytes")),
+    _Rule("functions and rows", "kernel", _REFUSES, True, whole(
+        lambda it: not it.header.fde_count and "sfh_num_fdes is 0")),
+    _Rule("functions and rows", "kernel", _REFUSES, True, whole(
+        lambda it: not it.header.fre_count and "sfh_num_fres is 0")),
+    _Rule("offsets", f"glibc {_LIB} {_LD}", _REFUSES, True, whole(
+        lambda it: it.header.fde_offset > it.header.fre_offset and "sfh_fdeoff is past sfh_freoff")),
+    _Rule("layout", "kernel", _REFUSES, True, whole(
+        lambda it: it.header.fre_offset < it.header.fde_offset + it.table_size
+        and "the rows begin before the function table ends")),
+    _Rule("layout", "glibc", _MISREADS, True, whole(c.gaps)),
+    _Rule("SFRAME_F_FDE_SORTED", "glibc", _TO_DWARF, True, whole(
+        lambda it: not it.section.is_sorted and "SFRAME_F_FDE_SORTED is not set: nothing is looked up")),
+    _Rule("executable segments", "kernel", _REFUSES, False, whole(c.segments)),
+    _Rule("headers with PF_X", "kernel", _NOT_FOUND, False, whole(c.other_header)),
+    _Rule("text", "arm64", _REFUSES, False, c.outside_the_text),
+    _Rule("order of functions", "kernel", _REFUSES, False, c.descending),
+    _Rule("order of functions", "glibc", _MISREADS, False, c.descending),
+    _Rule("overlap", "glibc", _MISREADS, False, c.overlapping),
+    _Rule("block size", "glibc", "crashes", False, each(
+        lambda f: f.record.is_pcmask and not f.record.repeat_size and "it divides by the block size, which is 0")),
+    _Rule("number of rows", "kernel", _REFUSES, False, each(c.row_count)),
+    _Rule("order of rows", "kernel", _REFUSES, False, each(lambda f: f.rows.descends)),
+    _Rule("order of rows", "glibc", _MISREADS, False, each(lambda f: f.rows.descends)),
+    _Rule("rows outside", "kernel", _REFUSES, False, each(c.row_outside)),
+    _Rule("rows outside", "glibc", _MISREADS, False, each(c.row_outside)),
+    _Rule("rows without data words", "glibc", _TO_DWARF, False, each(
+        lambda f: f.rows.has_outermost and "a row without data words (errata 2) is an error to it")),
+    _Rule("rows without data words", "arm64", _REFUSES, False, each(
+        lambda f: f.rows.has_outermost and "a row without data words is an error to it")),
+    _Rule("flexible rows", "arm64", _REFUSES, False, each(lambda f: f.body.is_flexible and "its rows are flexible")),
+    _Rule("CFA's register", "arm64", _REFUSES, False, each(lambda f: f.rows.other_base)),
+    _Rule("control words", "kernel", _REFUSES, False, each(lambda f: f.rows.reserved_bit)),
+    _Rule("data words", "kernel", _REFUSES, False, each(lambda f: f.rows.left_over)),
+    _Rule("register numbers", "kernel", _MISREADS, False, each(lambda f: f.rows.large_register)),
+    _Rule("relocations", _LD, _MISREADS, False, whole(c.relocated)),
+    _Rule("rows of its own", _LD, _MISREADS, False, c.own_rows),
+)
+# fmt: on
+_REMARKS: Final = (
+    _Remark(
+        "kernel",
+        "rows start from a register that it knows in the topmost frame only: elsewhere a walk ends there",
+        lambda it: sum(function.rows.topmost_only for function in it.functions),
+    ),
+    _Remark(
+        "kernel",
+        "functions have flexible rows: an early version of the series refuses the section for them",
+        lambda it: sum(function.body.is_flexible for function in it.functions),
+    ),
+    _Remark(
+        "glibc",
+        "rows have RA in its register: a trace through one is left to DWARF",
+        lambda it: 0 if it.header.fixed_ra_offset else sum(function.rows.single_words for function in it.functions),
+    ),
+    _Remark(
+        "kernel",
+        "functions may end in a call and have no function at their end: the return address, which it looks up, "
+        "finds no row",
+        c.uncovered_ends,
+    ),
+    _Remark(
+        "glibc",
+        "functions may end in a call and have no function at their end: a trace through the return address, which it "
+        "looks up, is left to DWARF",
+        c.uncovered_ends,
+    ),
+    _Remark(
+        "kernel glibc",
+        "functions have code before their first row: no row is found there",
+        lambda it: sum(function.body.starts[:1] > (0,) for function in it.functions),
+    ),
+    _Remark(
+        _LIB,
+        "functions share their rows: a host of the other byte order refuses the section",
+        lambda it: sum(count for count in c.row_list_users(it).values() if count > 1),
+    ),
+    _Remark(
+        _LIB,
+        "rows more or fewer than sfh_num_fres: a host of the other byte order refuses the section",
+        lambda it: abs(it.header.fre_count - it.section.row_count),
+    ),
+    _Remark(
+        "lib47",
+        "functions start relative to the section: sframe_find_fre, a function of the library, looks for them elsewhere",
+        lambda it: len(it.functions) if it.section.version == 2 and not it.section.start_is_pcrel else 0,
+    ),
+)
+
+
+def judge(name: str, section: Section, image: ElfImage, *, is_in_file: bool = False) -> tuple[Verdict, ...]:
+    """Return what the reader called `name` would do with a section for `image`, by edition, the oldest first.
+
+    `is_in_file`: the section is the one that the file has, so that headers which lead to it count too. There is no
+    verdict for a name that `READERS` does not have.
+    """
+    stored = stored_of(section)
+    functions = tuple(c.stored_functions(section, stored))
+    return tuple(
+        _verdict(key, Subject(edition, section, stored, image, is_in_file, functions))
+        for key, edition in _EDITIONS.items()
+        if edition.reader == name
+    )
+
+
+def _verdict(key: str, it: Subject) -> Verdict:
+    broken: list[Broken] = []
+    for rule in _RULES:
+        breaches = list(rule.check(it)) if key in rule.editions.split() else []
+        if breaches:
+            broken.append(Broken(rule.name, rule.consequence, len(breaches), *breaches[0]))
+            if rule.is_decisive:
+                return Verdict(it.edition.reader, it.edition.releases, tuple(broken), ())
+    habits = [Habit(remark.count(it), remark.message) for remark in _REMARKS if key in remark.editions.split()]
+    return Verdict(it.edition.reader, it.edition.releases, tuple(broken), tuple(h for h in habits if h.amount))
