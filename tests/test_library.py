@@ -134,6 +134,55 @@ def test_the_caller_follows_from_the_answer(program: Path) -> None:
     assert repr(caller) == "pc=0x1234 sp=0x8000 fp=0x8010"
 
 
+# Sections
+
+
+def test_a_section_holds_functions_and_a_function_rows(program: Path) -> None:
+    conversion = cfi2sframe.convert(program)
+    section = cfi2sframe.Section.from_bytes(conversion.data, conversion.section_vaddr)
+    assert len(section) == 1
+    (function,) = section
+    assert len(function) == 3
+    sp, fp, saved = Rule(7, 8, deref=False), Rule(6, 16, deref=False), Rule(None, -16, deref=True)
+    assert [(row.start_delta, row.cfa, row.fp) for row in function] == [
+        (0, sp, None),
+        (1, sp._replace(offset=16), saved),
+        (4, fp, saved),
+    ]
+    assert {row.ra for row in function} == {Rule(None, -8, deref=True)}
+
+
+def test_the_section_of_a_file(installed: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    cfi2sframe.convert_file(installed, target)
+    section = cfi2sframe.Section.from_file(target)
+    assert section == cfi2sframe.convert(installed, section_vaddr=section.stored and section.stored.vaddr).section
+    with pytest.raises(errors.UnfitError, match=r"no \.sframe section"):
+        cfi2sframe.Section.from_file(installed)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_what_is_read_is_what_was_written(program: Path, version: int) -> None:
+    conversion = cfi2sframe.convert(program, version)
+    section = cfi2sframe.Section.from_bytes(conversion.data, conversion.section_vaddr)
+    assert section == conversion.section
+    assert hash(section) == hash(conversion.section)
+    assert list(section) == list(conversion.section)
+    assert section.stored is not None
+    assert conversion.section.stored is None
+    assert section != section._replace(sizes=(17,))
+
+
+def test_sections_are_immutable_and_can_be_sent_to_processes(program: Path) -> None:
+    section = cfi2sframe.convert(program).section
+    (function,) = section
+    for changed, name in ((section, "starts"), (function, "size")):
+        with pytest.raises(AttributeError, match="is immutable"):
+            setattr(changed, name, ())
+    assert pickle.loads(pickle.dumps(section)) == section  # noqa: S301 - what this process has written
+    assert pickle.loads(pickle.dumps(function)) == function  # noqa: S301
+
+
 # Answers that fit a line
 
 

@@ -54,9 +54,11 @@ def dump_text(
     yield f"    Num FREs: {header.fre_count}"
     yield ""
     yield "  Function Index :"
+    texts: dict[FrameState, str] = {}
     for index, function in enumerate(section):
         yield ""
-        yield from _function_lines(index, function, section, show_address)
+        texts.update({state: _state_text(state, section) for state in {*function.body.states}.difference(texts)})
+        yield from _function_lines(index, function, texts, show_address)
     yield ""
 
 
@@ -69,7 +71,7 @@ def _flag_names(flags: int) -> list[str]:
 
 
 def _function_lines(
-    index: int, function: Function, section: Section, show_address: Callable[[int], int]
+    index: int, function: Function, texts: dict[FrameState, str], show_address: Callable[[int], int]
 ) -> Iterator[str]:
     start, body = show_address(function.start_vaddr), function.body
     attributes = ("S" if body.is_signal_frame else "") + ("F" if body.is_flexible else "")
@@ -80,22 +82,21 @@ def _function_lines(
         line += ", pauth = B key"
     yield line
     yield f"    {'STARTPC[m]' if body.is_pcmask else 'STARTPC':<16}{'CFA':<10}{'FP':<10}RA           "
-    for row in function:
-        pc = row.start_delta + (0 if body.is_pcmask else start)
-        if row.cfa is None:
-            yield f"    {pc:016x}  RA undefined"
-            continue
-        cfa, fp, ra = row_texts(row.state, section)
-        yield f"    {pc:016x}  {cfa:<9} {fp:<9} {ra:<13}"
+    origin = 0 if body.is_pcmask else start
+    for start_delta, state in zip(body.starts, body.states, strict=True):
+        yield f"    {origin + start_delta:016x}  {texts[state]}"
 
 
-def row_texts(state: FrameState, section: Section) -> tuple[str, str, str]:
+def _state_text(state: FrameState, section: Section) -> str:
     """Return CFA, FP and RA of a row as `readelf` prints them: `u` is unchanged, `f` is at the ABI's fixed offset."""
+    if state.cfa is None:
+        return "RA undefined"
     cfa, fp, ra = _rule_text(state.cfa, section.arch), _saved_text(state.fp, section), _saved_text(state.ra, section)
     fixed = stored_of(section).header.fixed_ra_offset
     if fixed and state.ra == (None, fixed, True):
         ra = "f"
-    return cfa, fp, ra + ("[s]" if state.mangled_ra else "")
+    ra += "[s]" if state.mangled_ra else ""
+    return f"{cfa:<9} {fp:<9} {ra:<13}"
 
 
 def _saved_text(rule: Rule | None, section: Section) -> str:

@@ -7,6 +7,7 @@ Shares only constants and the model with the writer.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -124,6 +125,7 @@ def _split(data: bytes, offset: int) -> tuple[bytes, int]:
     return data[offset:end], end
 
 
+@lru_cache(1 << 12)  # Most rows differ in their starts only.
 def _words(tail: bytes, byte_order: str) -> Words:
     info = tail[0]
     size_code = info >> s.FRE_INFO_SIZE_SHIFT & s.FRE_INFO_SIZE_MASK

@@ -15,7 +15,7 @@ from operator import lt, or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi2sframe.dwarf.expression import rules_by_pc
-from cfi2sframe.intern import IdentityMap
+from cfi2sframe.intern import IdentityMap, distinct
 from cfi2sframe.sframe.constants import SFRAME_VERSION_1
 from cfi2sframe.sframe.model import NO_BLOCK_SIZE, Function
 from cfi2sframe.verification.truth import ADDRESS_END, ANYTHING, NOTHING, AddressColumn, Claim
@@ -120,35 +120,32 @@ def section_column(functions: SectionFunctions, others: Sequence[int]) -> Addres
     column: AddressColumn[FoundState | None] = AddressColumn(None)
     kinds: dict[tuple[bool, bool], IdentityMap[tuple[FrameState, ...], list[int]]] = {}
 
-    def new_kind(body: FunctionBody) -> IdentityMap[tuple[FrameState, ...], list[int]]:
-        numbers = IdentityMap["FrameState", int](lambda state: column.number(FoundState(body, state)))
-        return IdentityMap(lambda states: [numbers[state] for state in states])
-
     def numbers_of(body: FunctionBody) -> list[int]:
         kind = body.is_signal_frame, body.uses_b_key
         if kind not in kinds:
-            kinds[kind] = new_kind(body)
+            kinds[kind] = column.numbering(lambda state: FoundState(body, state))
         return kinds[kind][body.states]
 
     def is_plain(body: FunctionBody) -> bool:
         starts = body.starts
         return not body.repeat_size and starts[:1] == (0,) and all(map(lt, starts, starts[1:]))
 
-    plain_numbers = IdentityMap["FunctionBody", "list[int] | None"](
-        lambda body: numbers_of(body) if is_plain(body) else None
-    )
     without_row = IdentityMap["FunctionBody", int](lambda body: column.number(FoundState(body, None)))
-    for place, (start, end, body) in enumerate(zip(functions.starts, functions.ends, functions.bodies, strict=True)):
+    bodies, body_numbers = distinct(functions.bodies)
+    known = [numbers_of(body) for body in bodies]
+    are_plain = list(map(is_plain, bodies))
+    for place, (start, end, body_number) in enumerate(zip(functions.starts, functions.ends, body_numbers, strict=True)):
         if end <= start:
             continue
-        numbers, row_starts = plain_numbers[body], body.starts
-        if numbers is None:
-            function, known = Function(start, end - start, body), numbers_of(body)
+        body, numbers = bodies[body_number], known[body_number]
+        row_starts = body.starts
+        if not are_plain[body_number]:
+            function = Function(start, end - start, body)
             points: list[int] = []
             held: list[int] = []
             for vaddr in functions.changes(place, others):
                 row = function.number_at(vaddr, functions.version)
-                number = without_row[body] if row is None else known[row]
+                number = without_row[body] if row is None else numbers[row]
                 if held[-1:] != [number]:
                     points.append(vaddr)
                     held.append(number)
@@ -202,18 +199,19 @@ def with_stubs(
 
 def with_rows_by_pc(column: AddressColumn[Claim], arch: Arch, functions: SectionFunctions) -> AddressColumn[Claim]:
     """Return the claims with the value, at each address, of a CFA that depends on the PC: that of a linker's PLT."""
-    ranges: list[tuple[int, int, list[tuple[int, int]]]] = []
+    known: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
     for number, claim in enumerate(list(column.answers)):
         found = rules_by_pc(claim.rows[0][1].cfa, arch) if len(claim.rows) == 1 else None
-        if found is None:
-            continue
-        size, deltas, rules = found
-        ((cie, row),) = claim.rows
-        numbers = tuple([column.number(claim._replace(rows=((cie, row._replace(cfa=rule)),))) for rule in rules])
-        for place in compress(count(), map(number.__eq__, column.numbers)):
-            start, end = column.addresses[place : place + 2]
-            ranges.append((start, end, _points_of(_Blocks(start, end, 0, size, deltas, numbers), functions)))
-    return column.replaced(sorted(ranges)) if ranges else column
+        if found is not None:
+            ((cie, row),) = claim.rows
+            claims = [claim._replace(rows=((cie, row._replace(cfa=rule)),)) for rule in found.rules]
+            known[number] = found.size, found.deltas, tuple(map(column.number, claims))
+    ranges: list[tuple[int, int, list[tuple[int, int]]]] = []
+    for place in compress(count(), map(known.__contains__, column.numbers)) if known else ():
+        start, end = column.addresses[place : place + 2]
+        blocks = _Blocks(start, end, 0, *known[column.numbers[place]])
+        ranges.append((start, end, _points_of(blocks, functions)))
+    return column.replaced(ranges) if ranges else column
 
 
 def _points_of(blocks: _Blocks, functions: SectionFunctions) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from operator import lt
 from typing import TYPE_CHECKING, Final
 
-from cfi2sframe.intern import IdentityMap
+from cfi2sframe.intern import distinct
 from cfi2sframe.sframe import constants as s
 from cfi2sframe.verification.findings import Difference
 
@@ -84,10 +84,11 @@ def _check_functions(section: Section, image: ElfImage | None) -> Iterator[Diffe
         yield from [
             Difference("invariant", start, "starts outside the executable sections and segments") for start in outside
         ]
-    least_sizes = IdentityMap(_least_size)
-    for start, size, body in zip(starts, sizes, bodies, strict=True):
-        if size < least_sizes[body]:
-            yield from [Difference("invariant", start, message) for message in _check_rows(body, size)]
+    kinds, numbers = distinct(bodies)
+    least_sizes = list(map(_least_size, kinds))
+    for start, size, number in zip(starts, sizes, numbers, strict=True):
+        if size < least_sizes[number]:
+            yield from [Difference("invariant", start, message) for message in _check_rows(kinds[number], size)]
     if section.stored is not None and section.version >= s.SFRAME_VERSION_2:
         for start, body, record in zip(starts, bodies, section.stored.records, strict=True):
             if body.starts and bool(body.repeat_size) != bool(record.repeat_size):

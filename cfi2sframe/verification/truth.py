@@ -16,7 +16,7 @@ from cfi2sframe.elf.ranges import without
 from cfi2sframe.intern import IdentityMap
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from cfi2sframe.dwarf.entries import DwarfCie
     from cfi2sframe.dwarf.programs import CfiEntries
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cfi2sframe.plt.scan_records import StubScan
     from cfi2sframe.sframe.model import FrameState
 
+S = TypeVar("S")
 T = TypeVar("T")
 #: Past the last address.
 ADDRESS_END: Final = 1 << 64
@@ -114,6 +115,11 @@ class AddressColumn(Generic[T]):
         self.answers.append(answer)
         return len(self.answers) - 1
 
+    def numbering(self, answer_of: Callable[[S], T]) -> IdentityMap[tuple[S, ...], list[int]]:
+        """Return the numbers of the answers for each tuple of rows. Equal rows have one: they are one object each."""
+        numbers = IdentityMap["S", int](lambda row: self.number(answer_of(row)))
+        return IdentityMap(lambda rows: [numbers[row] for row in rows])
+
     def put(self, addresses: Sequence[int], numbers: Sequence[int], end: int) -> None:
         """Put answers from some addresses on, the last one up to `end`."""
         if self.end != addresses[0]:
@@ -179,12 +185,13 @@ def truth_column(truth: Truth, fdes: Fdes, ends: Mapping[int, int]) -> AddressCo
     """Return what FDEs claim. `ends` has the end of the section's function that starts at an address."""
     padding_sizes = truth.padding.sizes
     column = AddressColumn(Claim(), Claim())
-    rows = _RowClaims(truth.entries, column)
+    programs = _claims_of_programs(truth.entries, column)
+    in_padding: dict[int, int] = {}
     program_numbers, next_starts = truth.entries.program_numbers, [*fdes.starts[1:], ADDRESS_END]
     for first, last, end in fdes.clusters():
         start = fdes.starts[first]
         if last == first + 1:
-            row_starts, numbers = rows.of_program(program_numbers[fdes.numbers[first]])
+            row_starts, numbers = programs[program_numbers[fdes.numbers[first]]]
             if row_starts[-1] >= end - start:
                 row_count = bisect_left(row_starts, end - start)
                 row_starts, numbers = row_starts[:row_count], numbers[:row_count]
@@ -198,40 +205,23 @@ def truth_column(truth: Truth, fdes: Fdes, ends: Mapping[int, int]) -> AddressCo
                 # Where a function of its own reaches over padding, no row begins there.
                 column.end = ends[start]
             if column.end < reach:
-                column.put([column.end], [rows.in_padding(after)], reach)
+                if after not in in_padding:
+                    in_padding[after] = column.number(column.answers[after]._replace(is_padding=True))
+                column.put([column.end], [in_padding[after]], reach)
     return column.closed()
 
 
-class _RowClaims:
-    """Numbers the claims of rows: equal rows have one number, since the rows of a file are one object each."""
+def _claims_of_programs(entries: CfiEntries, column: AddressColumn[Claim]) -> list[tuple[tuple[int, ...], list[int]]]:
+    """Return the starts of each program's rows and the numbers of their claims."""
+    kinds: dict[object, IdentityMap[tuple[RowState, ...], list[int]]] = {}
 
-    def __init__(self, entries: CfiEntries, column: AddressColumn[Claim]) -> None:
-        self._entries, self._column = entries, column
-        #: By what a CIE says of all rows.
-        self._kinds: dict[object, IdentityMap[tuple[RowState, ...], list[int]]] = {}
-        self._programs: list[tuple[tuple[int, ...], list[int]] | None] = [None] * len(entries.programs)
-        self._padding: dict[int, int] = {}
+    def numbers_of(cie: DwarfCie, rows: tuple[RowState, ...]) -> list[int]:
+        kind = (cie.ra_register, cie.is_signal_frame, cie.uses_b_key)
+        if kind not in kinds:
+            kinds[kind] = column.numbering(lambda row: Claim(((cie, row),)))
+        return kinds[kind][rows]
 
-    def of_program(self, number: int) -> tuple[tuple[int, ...], list[int]]:
-        """Return the starts of a program's rows and the numbers of their claims."""
-        found = self._programs[number]
-        if found is None:
-            _, cie, table = self._entries.programs[number]
-            kind = (cie.ra_register, cie.is_signal_frame, cie.uses_b_key)
-            if kind not in self._kinds:
-                self._kinds[kind] = self._new_kind(cie)
-            found = self._programs[number] = table.starts, self._kinds[kind][table.states]
-        return found
-
-    def _new_kind(self, cie: DwarfCie) -> IdentityMap[tuple[RowState, ...], list[int]]:
-        numbers = IdentityMap["RowState", int](lambda row: self._column.number(Claim(((cie, row),))))
-        return IdentityMap(lambda rows: [numbers[row] for row in rows])
-
-    def in_padding(self, last: int) -> int:
-        """Return the number of the claim for padding after an FDE, the claim of whose last row has a number."""
-        if last not in self._padding:
-            self._padding[last] = self._column.number(self._column.answers[last]._replace(is_padding=True))
-        return self._padding[last]
+    return [(table.starts, numbers_of(cie, table.states)) for _, cie, table in entries.programs]
 
 
 def _put_overlapping(column: AddressColumn[Claim], truth: Truth, fdes: Sequence[int]) -> int:

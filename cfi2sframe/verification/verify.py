@@ -73,14 +73,14 @@ def _walk(
     found: list[tuple[int, int, int]] = []
     count = ours = theirs = vaddr = 0
     while vaddr < ADDRESS_END:
-        pair = claimed[ours], answered[theirs]
-        if pair not in fine:
-            if any(compare(*pair)):
-                found.append((vaddr, *pair))
-            else:
-                fine.add(pair)
-        if pair[0] > ANYTHING:
+        claim, answer = claimed[ours], answered[theirs]
+        if claim > ANYTHING:
             count += 1
+        if (claim, answer) not in fine:
+            if any(compare(claim, answer)):
+                found.append((vaddr, claim, answer))
+            else:
+                fine.add((claim, answer))
         our_next, their_next = here[ours + 1], there[theirs + 1]
         if our_next <= their_next:
             ours += 1
