@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from cfi2sframe.conversion import Conversion
     from cfi2sframe.elf.contents import Joined
     from cfi2sframe.elf.image import ElfImage
-    from cfi2sframe.rewrite.linked import EmbeddingPlan
-    from cfi2sframe.rewrite.objects import ObjectRelocation
+    from cfi2sframe.placing.linked import EmbeddingPlan
+    from cfi2sframe.placing.objects import ObjectRelocation
     from cfi2sframe.sframe.model import FunctionBody
 
 #: The largest offset in a section that a 32-bit field of CFI can hold.
@@ -49,27 +49,20 @@ class Emitted(NamedTuple):
         return f"<Emitted: {self.conversion.image.name} with .sframe{where}, {len(self.chunks):,} bytes>"
 
 
-def emit(
-    conversion: Conversion,
-    *,
-    replace: bool = False,
-    section_type: int = SHT_GNU_SFRAME,
-    may_move_table: bool = False,
-) -> Emitted:
+def emit(conversion: Conversion, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME) -> Emitted:
     """Insert the section into a copy of the file, with `replace` in place of one that is there already.
 
-    `section_type` is its sh_type. With `may_move_table` the program headers of a linked file may move to its end when
-    nothing else is possible. Raises `EmbedError` when the file cannot be rewritten safely, `RequestError` when a
+    `section_type` is its sh_type. Raises `EmbedError` when the file cannot be rewritten safely, `RequestError` when a
     function's start does not fit its field.
     """
     with naming(conversion.image.name):
         if conversion.image.is_relocatable:
             return _emit_object(conversion, replace=replace, section_type=section_type)
-        return _emit_linked(conversion, replace=replace, section_type=section_type, may_move_table=may_move_table)
+        return _emit_linked(conversion, replace=replace, section_type=section_type)
 
 
 def _emit_object(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
-    from cfi2sframe.rewrite.objects import add_to_object
+    from cfi2sframe.placing.objects import add_to_object
 
     if conversion.image.has_sframe and not replace:
         raise EmbedError("the object already has an .sframe section (use --replace)")
@@ -84,7 +77,7 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
 
     Raises `EmbedError` when an FDE has none, or when the sum may wrap around.
     """
-    from cfi2sframe.rewrite.objects import ObjectRelocation
+    from cfi2sframe.placing.objects import ObjectRelocation
 
     target = conversion.target
     is_wide = target.version >= SFRAME_VERSION_3
@@ -116,7 +109,7 @@ def _relocations(conversion: Conversion) -> list[ObjectRelocation]:
 
 def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
     """Return a function that maps the index of an object's symbol to its value and its address in the image."""
-    # With no symbol table, or several, `rewrite.objects` refuses the object.
+    # With no symbol table, or several, `placing.objects` refuses the object.
     tables = [section for section in image.sections if section.type == SHT_SYMTAB]
     data = image.section_bytes(tables[0]) if tables else b""
     vaddrs = image.symbol_vaddrs(tables[0]) if tables else ()
@@ -128,12 +121,12 @@ def _symbols_of(image: ElfImage) -> Callable[[int], tuple[int, int | None]]:
     return symbol_at
 
 
-def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int, may_move_table: bool) -> Emitted:
-    from cfi2sframe.rewrite.linked import plan_embedding, write_embedding
+def _emit_linked(conversion: Conversion, *, replace: bool, section_type: int) -> Emitted:
+    from cfi2sframe.placing.linked import plan_embedding, write_embedding
 
     data = conversion.image.data
     size = HEADER_SIZE + FDE_SIZE[conversion.target.version] * len(conversion.section.starts) + conversion.rows.size
-    plan = plan_embedding(data, size, replace=replace, section_type=section_type, may_move_table=may_move_table)
+    plan = plan_embedding(data, size, replace=replace, section_type=section_type)
     placed = place_again(conversion, plan.section_vaddr)
     chunks = write_embedding(data, plan, placed.data)
     warnings = (*plan.warnings, *reader_warnings(placed))
@@ -189,11 +182,11 @@ def _check(emitted: Emitted, rewritten: ElfImage) -> None:
 
     conversion = emitted.conversion
     if emitted.plan is not None:
-        from cfi2sframe.rewrite.linked import self_check
+        from cfi2sframe.placing.linked import self_check
 
         self_check(conversion.image.data, rewritten.data, emitted.plan, conversion.data)
     else:
-        from cfi2sframe.rewrite.objects import check_object_with
+        from cfi2sframe.placing.objects import check_object_with
 
         check_object_with(conversion.image, rewritten)
     # Everything else has just been found unchanged, so the CFI need not be read again.
@@ -213,10 +206,10 @@ def remove(image: ElfImage) -> Joined:
     """
     with naming(image.name):
         if image.is_relocatable:
-            from cfi2sframe.rewrite.objects import remove_from_object
+            from cfi2sframe.placing.objects import remove_from_object
 
             return remove_from_object(image.data)
-        from cfi2sframe.rewrite.linked import remove_section
+        from cfi2sframe.placing.linked import remove_section
 
         return remove_section(image.data)
 
@@ -229,10 +222,10 @@ def check_removal(original: ElfImage, rewritten: ElfImage) -> None:
     """
     with naming(rewritten.name):
         if original.is_relocatable:
-            from cfi2sframe.rewrite.objects import check_object_without
+            from cfi2sframe.placing.objects import check_object_without
 
             check_object_without(original, rewritten)
         else:
-            from cfi2sframe.rewrite import linked
+            from cfi2sframe.placing import linked
 
             linked.check_removal(original.data, rewritten.data)

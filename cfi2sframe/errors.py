@@ -201,10 +201,6 @@ class EmbedError(Cfi2SFrameError):
     kind = ErrorKind.REFUSED
 
 
-class InterpreterError(EmbedError):
-    """A program interpreter (ld.so) without room: a new segment would keep older kernels from starting programs."""
-
-
 class VerificationError(Cfi2SFrameError):
     """The output contradicts the CFI; nothing is written."""
 

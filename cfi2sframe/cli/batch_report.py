@@ -31,7 +31,6 @@ _KIND_TEXTS: Final = {
     SkipKind.MODULE: ("1 kernel module", "{:,} kernel modules"),
     SkipKind.NO_CFI: ("1 without CFI", "{:,} without CFI"),
     SkipKind.FOREIGN: ("1 of another machine", "{:,} of other machines"),
-    SkipKind.INTERPRETER: ("1 program interpreter", "{:,} program interpreters"),
     SkipKind.DEBUG_FILE: ("1 separate debug file", "{:,} separate debug files"),
     SkipKind.KERNEL: ("1 kernel image", "{:,} kernel images"),
     SkipKind.NOT_ELF: ("1 no ELF file", "{:,} no ELF files"),

@@ -85,13 +85,6 @@ def _add_form(parser: argparse.ArgumentParser) -> None:
         help="SHT_GNU_SFRAME, or SHT_PROGBITS for linkers before binutils 2.45 (default gnu)",
     )
     group.add_argument(
-        "--header-table",
-        choices=("start", "end"),
-        default="start",
-        help="end: if a linked file has no room for more program headers, move them to its end; strip must have "
-        "run before (default start: refuse such a file)",
-    )
-    group.add_argument(
         "--no-verify", action="store_true", help="do not read the written file back and check it before renaming it"
     )
 
@@ -149,7 +142,6 @@ def settings_of(arguments: argparse.Namespace, *, wants_account: bool) -> Settin
     return Settings(
         options=conversion_options(arguments),
         section_type=SHT_GNU_SFRAME if arguments.section_type == "gnu" else SHT_PROGBITS,
-        may_move_table=arguments.header_table == "end",
         replaces=arguments.replace,
         verifies=not arguments.no_verify,
         is_strict=arguments.strict,

@@ -27,7 +27,7 @@ def add_inputs(parser: argparse.ArgumentParser, text: str, *, is_writing: bool, 
         "--recursive",
         action="store_true",
         help="take the ELF files in folders; what is not for this program is skipped: files of other machines and "
-        "without CFI, separate debug files, kernels, program interpreters (ld.so) without room"
+        "without CFI, separate debug files, kernels"
         if is_writing
         else "no difference: folders are entered without it",
     )

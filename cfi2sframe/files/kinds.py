@@ -25,7 +25,6 @@ class SkipKind(Enum):
     NO_CFI = "no CFI"
     OBJECT = "relocatable object"
     MODULE = "kernel module"
-    INTERPRETER = "program interpreter"
     DEBUG_FILE = "separate debug file"
     KERNEL = "kernel image"
 

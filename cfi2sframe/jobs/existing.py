@@ -21,7 +21,7 @@ def is_same(image: ElfImage, emitted: Emitted) -> bool:
     so its section headers may differ in their file offsets; `.sframe` and `.rela.sframe` must have the same bytes.
     """
     if emitted.plan is not None:
-        return emitted.plan.strategy == "existing-section" and is_equal(image.data, emitted.chunks)
+        return is_equal(image.data, emitted.chunks)
     rewritten = ElfImage(emitted.chunks, image.name)
     return len(image.sections) == len(rewritten.sections) and all(
         old._replace(file_offset=0) == new._replace(file_offset=0)

@@ -20,7 +20,6 @@ from cfi2sframe.errors import (
     ErrorKind,
     ForeignError,
     InputError,
-    InterpreterError,
     OutputError,
     kind_of,
     reason_of,
@@ -84,13 +83,10 @@ def _skip_by(job: Job, error: Exception) -> LeftAlone | None:
     """Return why a file is skipped instead of failing, None if it is not."""
     settings = job.settings
     kind = kind_of(error)
-    is_interpreter = isinstance(error, InterpreterError) and settings.is_in_tree
-    if not is_interpreter and (kind not in _UNFIT or not settings.skips_unfit):
+    if kind not in _UNFIT or not settings.skips_unfit:
         return None
     from cfi2sframe.files.kinds import LeftAlone, SkipKind
 
-    if is_interpreter:
-        return LeftAlone(SkipKind.INTERPRETER, reason_of(error))
     if kind is ErrorKind.NOT_ELF:
         return LeftAlone(SkipKind.NOT_ELF, reason_of(error))
     return LeftAlone(SkipKind.FOREIGN if isinstance(error, ForeignError) else SkipKind.NO_CFI, reason_of(error))
@@ -166,9 +162,7 @@ def _write(job: Job, conversion: Conversion, file: InputFile | None) -> Written:
         return leave(job, conversion.image, file)._replace(warnings=(warning,))
     image, settings = conversion.image, job.settings
     exists = image.has_sframe
-    emitted = emit.emit(
-        conversion, replace=exists, section_type=settings.section_type, may_move_table=settings.may_move_table
-    )
+    emitted = emit.emit(conversion, replace=exists, section_type=settings.section_type)
     if exists and is_same(image, emitted):
         return leave(job, image, file)
     if exists and not settings.replaces:

@@ -23,14 +23,12 @@ class Settings(NamedTuple):
     `replaces`: a different `.sframe` section is replaced. `verifies`: the written file is read back before the rename.
     `is_strict`, `min_coverage` (percent of the functions) and `min_bytes` (percent of the code) forbid functions that
     are left out. `skips_unfit`: files with nothing to convert are skipped. `only_checks`: nothing is written.
-    `wants_account`: outcomes have the account. `may_move_table`: see `cfi2sframe.emit.emit`. `is_in_tree`: the file was
-    found in a folder, so that what is not for this program (`files.kinds.SkipKind`) is skipped; `takes_objects`: there,
-    too, relocatable objects are not.
+    `wants_account`: outcomes have the account. `is_in_tree`: the file was found in a folder, so that what is not for
+    this program (`files.kinds.SkipKind`) is skipped; `takes_objects`: there, too, relocatable objects are not.
     """
 
     options: Options = Options()
     section_type: int = SHT_GNU_SFRAME
-    may_move_table: bool = False
     replaces: bool = False
     verifies: bool = True
     is_strict: bool = False

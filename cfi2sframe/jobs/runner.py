@@ -50,7 +50,7 @@ def running(
 def _load_what_is_needed() -> None:
     """Load what every conversion loads, so that the copies of this process share it."""
     from cfi2sframe import api, conversion, emit
-    from cfi2sframe.rewrite import linked, objects
+    from cfi2sframe.placing import linked, objects
 
     del api, conversion, emit, linked, objects
 

@@ -100,17 +100,18 @@ class SectionFunctions(NamedTuple):
         points = [start, *others[bisect_right(others, start) : bisect_left(others, end)]]
         found = set(points)
         period = self.period(place)
+        deltas = {delta for delta in body.starts if delta < period}
+        # In version 1, a row is in force where the PC has all bits of its start: only multiples of the lowest one of
+        # all these bits are edges.
+        bits = reduce(or_, body.starts, 0)
+        step = bits & -bits
         for begin, next_point in pairwise([*points, end]):
             limit = min(next_point, begin + period)
             if body.repeat_size != NO_BLOCK_SIZE:
                 block = begin - (begin - start) % period
-                deltas = [delta for delta in body.starts if delta < period]
                 rows = [first + delta for first in (block, block + period) for delta in deltas]
                 found.update([row for row in rows if begin < row < limit])
-            elif self.version == SFRAME_VERSION_1 and period > 1:
-                # A row is in force where the PC has all bits of its start: only multiples of the lowest one are edges.
-                bits = reduce(or_, body.starts)
-                step = bits & -bits
+            elif period > 1:
                 found.update(range(-(-(begin + 1) // step) * step, limit, step))
         return sorted(found)
 

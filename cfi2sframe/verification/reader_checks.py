@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from cfi2sframe.sframe.model import FunctionBody, Section
     from cfi2sframe.sframe.read import Header, Record, Stored, Words
 
-_SORTED, _PCREL = s.SFRAME_F_FDE_SORTED, s.SFRAME_F_FDE_FUNC_START_PCREL
-_OLD_FLAGS: Final = _SORTED | s.SFRAME_F_FRAME_POINTER
 #: Bits of a control word: the one that must be 0, and how many registers Linux tells apart.
 _RESERVED: Final = 0x4
 _REGISTER_COUNT: Final = 32

@@ -33,7 +33,7 @@ WAYS: Final = {
     "raw": ("convert", "--emit", "raw", "-o", "{out}"),
     "strict": ("convert", "--strict", "-v", "-o", "{out}"),
     "in place": ("convert", "--in-place", "-j", "1"),
-    "in place, table at the end": ("convert", "--in-place", "--replace", "--header-table", "end", "-j", "1"),
+    "in place, replacing": ("convert", "--in-place", "--replace", "-j", "1"),
     "check": ("convert", "--check", "-j", "1"),
     "from code": ("convert", "--from", "code", "-o", "{out}"),
     "from code, in place": ("convert", "--from", "code", "--in-place", "-j", "1"),

@@ -33,7 +33,8 @@ def files(tmp_path: Path) -> Path:
     text = asm.Section(".text", COVERED + PUSHING + UNREACHED, 1, CODE, TEXT_VADDR, align=16)
     assert len(COVERED) == 32
     for name, frames in zip(NAMES, ((eh_frame,), ()), strict=True):
-        segments = (*(asm.Segment(1, 4, (".eh_frame",)) for _ in frames), asm.Segment(1, 5, (".text",)))
+        spare = (asm.Segment(0, 0, (".text",)),) * 2
+        segments = (*(asm.Segment(1, 4, (".eh_frame",)) for _ in frames), asm.Segment(1, 5, (".text",)), *spare)
         symbol = asm.Symbol("pushing", TEXT_VADDR + 32, 6, 0x12)
         data = asm.elf_file(AMD64.elf_machine, (*frames, text), file_type=3, segments=segments, symbols=(symbol,))
         (tmp_path / name).write_bytes(data)
@@ -48,14 +49,14 @@ def validated(name: str, data: Any) -> Any:  # noqa: ANN401 - JSON
 
 def test_convert_and_verify(files: Path) -> None:
     path = files / "with"
-    done = run("--in-place", "-v", "--from", "code", path, "--header-table", "end")
+    done = run("--in-place", "-v", "--from", "code", path)
     assert done.status == 0
     assert any("1 of 1 functions and 1 function from instructions, " in line for line in done.err)
     assert run("verify", "--from", "code", path) == (0, b"", ())
     assert run("verify", path) == (0, b"", ())
     # What would be written is there; without the option something else would be.
-    assert run("--check", "--from", "code", path, "--header-table", "end").status == 0
-    assert run("--check", path, "--header-table", "end", "--replace").status == 1
+    assert run("--check", "--from", "code", path).status == 0
+    assert run("--check", path, "--replace").status == 1
     data = validated("dump.schema.json", json.loads(run("dump", "--json", path).out))
     # With the padding before it.
     assert sum(function["without_cfi"] for function in data["functions"]) == 24
@@ -65,7 +66,7 @@ def test_a_file_without_cfi(files: Path) -> None:
     path = files / "without"
     done = run("--in-place", path)
     assert (done.status, done.err[0].endswith("no .eh_frame, .debug_frame or .gopclntab")) == (3, True)
-    assert run("--in-place", "--from", "code", path, "--header-table", "end").status == 0
+    assert run("--in-place", "--from", "code", path).status == 0
     assert run("verify", "--from", "code", path) == (0, b"", ())
     assert run("verify", path) == (0, b"", ())
     data = validated("dump.schema.json", json.loads(run("dump", "--json", path).out))

@@ -14,9 +14,9 @@ from cfi2sframe.elf import constants as c
 from cfi2sframe.elf.image import ElfImage
 from cfi2sframe.emit import emit
 from cfi2sframe.errors import EmbedError, InputError
+from cfi2sframe.placing.linked import remove_section
+from cfi2sframe.placing.objects import remove_from_object
 from cfi2sframe.report.size.measure import measure
-from cfi2sframe.rewrite.linked import remove_section
-from cfi2sframe.rewrite.objects import remove_from_object
 from cfi2sframe.trace.modules import ModuleFile, RowTable
 from tests.support import cfi_asm as asm
 from tests.support.elf_asm import Section, Segment, Symbol, elf_file

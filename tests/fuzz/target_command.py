@@ -28,7 +28,7 @@ WAYS: Final = (
     "{in} -o - --strict -v",
     "{in} -o {out} --report -",
     "--in-place {in} --report {out} -j 1",
-    "--in-place --replace --header-table end -v -j 1 {in}",
+    "--in-place --replace -v -j 1 {in}",
     "--check -j 1 {in}",
     "remove {in} -o {out}",
     "remove --in-place {in}",

@@ -15,7 +15,6 @@ from cfi2sframe.emit import check, check_removal, emit, remove
 from cfi2sframe.errors import Cfi2SFrameError
 from tests.fuzz import seeds as make
 from tests.fuzz.harness import FindingError, expect
-from tests.support.linked_by_hand import static_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,8 +65,7 @@ def _check_the_check(full: ElfImage, out: bytes) -> None:
 
 
 def seeds() -> Iterator[tuple[str, bytes]]:
-    """Yield linked files and objects with a section, and a program with a page in front."""
+    """Yield linked files and objects with a section."""
     for arch in make.ARCHES[:3]:
         for name, data in (("linked", make.linked_file(arch)), ("object", make.small_object(arch))):
             yield f"{name}-{arch.name.lower()}", b"".join(emit(convert(load(data))).chunks)
-    yield "static", b"".join(emit(convert(load(static_file()))).chunks)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from cfi2sframe.elf.constants import SHT_GNU_SFRAME
-from cfi2sframe.rewrite.linked import (
+from cfi2sframe.placing.linked import (
     EmbeddingPlan,
     check_removal,
     plan_embedding,
@@ -61,12 +61,10 @@ def checksum(data: bytes) -> str:
     return f"{value:016x}"
 
 
-def embed(
-    source: Path, target: Path, size: int, section_type: int = SHT_GNU_SFRAME, *, may_move_table: bool = False
-) -> EmbeddingPlan:
+def embed(source: Path, target: Path, size: int, section_type: int = SHT_GNU_SFRAME) -> EmbeddingPlan:
     """Put a section of `size` bytes into a copy, which is checked on the way."""
     data = source.read_bytes()
-    plan = plan_embedding(data, size, section_type=section_type, may_move_table=may_move_table)
+    plan = plan_embedding(data, size, section_type=section_type)
     section = sframe(size)
     rewritten = b"".join(write_embedding(data, plan, section))
     self_check(data, rewritten, plan, section)

@@ -197,7 +197,7 @@ def test_ld_and_the_order_of_relocations(
 
 
 def test_ld_and_shared_rows(objects: Path) -> None:
-    """That GNU ld writes past the section's bytes for them is for `tests/rewrite/test_objects.py` to show."""
+    """That GNU ld writes past the section's bytes for them is for `tests/placing/test_objects.py` to show."""
 
     def share(data: bytearray, table: int, _relocations: int) -> None:
         data[table + 16 + 12 : table + 32] = data[table + 12 : table + 16]

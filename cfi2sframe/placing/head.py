@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Room for more program headers where they are: what follows them, and what of that can move."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE
+from cfi2sframe.elf.ranges import united, without
+from cfi2sframe.placing.gate import round_up
+from cfi2sframe.placing.movable import (
+    BUILD_ID_NAME,
+    ENCLOSING_TYPES,
+    FOLLOWING_TYPES,
+    dynamic_entries,
+    movable_sections,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.headers import ProgramHeader
+    from cfi2sframe.placing.gate import LinkedFile
+
+#: Dynamic entries whose value is an address.
+_ADDRESS_TAGS: Final = frozenset({*range(3, 8), 12, 13, 17, 23, 25, 26, 32, 36}) | frozenset(
+    {c.DT_GNU_HASH, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}
+)
+
+
+class MovableGroup(NamedTuple):
+    """Sections that move together because one segment covers them, with their distances from the group's start."""
+
+    deltas: dict[int, int]
+    file_offset: int
+    size: int
+    alignment: int
+    has_build_id: bool
+
+
+class Rearranged(NamedTuple):
+    """The sections that stay near the program headers, with their new file offsets, and those that leave."""
+
+    staying: dict[int, int]
+    leaving: list[MovableGroup]
+
+
+class Head:
+    """What follows the program headers in their segment, up to the first bytes that cannot move.
+
+    Bytes there that no section, program header or dynamic entry has are free, whatever fills them: patchelf leaves
+    zeros, X or Z where a section was.
+    """
+
+    def __init__(self, file: LinkedFile) -> None:
+        self.file = file
+        self.is_static = file.header.type == c.ET_EXEC and not any(
+            segment.type in (c.PT_INTERP, c.PT_DYNAMIC) for segment in file.segments
+        )
+        # Nothing reads PT_PHDR of a static program, and GNU ld does not write it; without it, all versions of GNU strip
+        # leave a table at the end where it is.
+        spare = {c.PT_NULL, c.PT_PHDR} if self.is_static else {c.PT_NULL}
+        self.kept = [segment for segment in file.segments if segment.type not in spare]
+        start = file.header.program_headers_offset
+        self.load = next((s for s in file.loads if s.file_offset <= start and file.table_end <= s.file_span.end), None)
+        self.limit = file.table_end
+        #: The distance of addresses from file offsets.
+        self.bias = self.load.vaddr - self.load.file_offset if self.load else 0
+        self.groups = self._grouped(self._movable(self.load)) if self.load else []
+
+    def _movable(self, load: ProgramHeader) -> list[int]:
+        """Return the sections that may move, in file order up to the first that may not, and set `limit` to that."""
+        file, end = self.file, load.file_span.end
+        inside = file.indices_within(load.file_span)
+        if not any(file.sections[index].flags & c.SHF_ALLOC for index in inside):
+            # The section table does not tell what is loaded.
+            return []
+        may_move = movable_sections(file, file.table_end, end)
+        found = list[int]()
+        for start, index in sorted(self._contents(load)):
+            if index not in may_move:
+                self.limit = min(start, end)
+                return found
+            found.append(index)
+        self.limit = end
+        return found
+
+    def _contents(self, load: ProgramHeader) -> Iterator[tuple[int, int]]:
+        """Yield file offsets after the table: those of sections with their index, of anything else with -1."""
+        file, end = self.file, self.file.table_end
+        yield from ((section.start, section.number) for section in file.stored if section.start >= end)
+        segments = united(s.file_span for s in self.kept if s.type not in ENCLOSING_TYPES)
+        sections = [(section.start, section.end) for section in file.stored]
+        yield from ((span.start, -1) for span in without(segments, sections) if span.end > end)
+        values = [entry.value for entry in dynamic_entries(file) if entry.tag in _ADDRESS_TAGS]
+        for vaddr in (file.header.entry_vaddr, *values):
+            start = vaddr - load.vaddr + load.file_offset
+            number = bisect_left(file.stored, (start + 1, 0, 0)) - 1
+            if start >= end and not (number >= 0 and start < file.stored[number].end):
+                yield start, -1
+
+    def _grouped(self, movable: list[int]) -> list[MovableGroup]:
+        sections, groups = self.file.sections, list[list[int]]()
+        following = [s for s in self.file.segments if s.type in FOLLOWING_TYPES]
+        for index in movable:
+            end = sections[index].file_span.end
+            first = sections[groups[-1][-1]].file_offset if groups else 0
+            if groups and any(s.file_offset <= first and end <= s.file_span.end for s in following):
+                groups[-1].append(index)
+            else:
+                groups.append([index])
+        result = []
+        for group in groups:
+            start, end = sections[group[0]].file_offset, sections[group[-1]].file_span.end
+            alignments = [sections[index].alignment for index in group]
+            alignments += [s.alignment for s in following if start <= s.file_offset < end]
+            result.append(
+                MovableGroup(
+                    {index: sections[index].file_offset - start for index in group},
+                    start,
+                    end - start,
+                    max(alignments),
+                    any(self.file.names[index] == BUILD_ID_NAME for index in group),
+                )
+            )
+        return result
+
+    def rearranged(self, added: int) -> Rearranged | None:
+        """Return what makes room for `added` more program headers: as few sections as possible, and not the build-id.
+
+        None where it cannot be done.
+        """
+        table_end = self.file.header.program_headers_offset + PROGRAM_HEADER_SIZE * (len(self.kept) + added)
+        first = None
+        for count in range(len(self.groups) + 1):
+            room_end = self.groups[count].file_offset if count < len(self.groups) else self.limit
+            if room_end < table_end:
+                continue
+            result = self._packed(self.groups[:count], table_end, room_end)
+            if not any(group.has_build_id for group in result.leaving):
+                return result
+            first = first or result
+        return first
+
+    def _packed(self, groups: list[MovableGroup], start: int, end: int) -> Rearranged:
+        """Put as many groups as possible between two file offsets, the build-id first."""
+        staying, leaving = dict[int, int](), []
+        for group in sorted(groups, key=lambda group: (not group.has_build_id, group.size)):
+            place = round_up(start + self.bias, group.alignment) - self.bias
+            if place + group.size > end:
+                leaving.append(group)
+                continue
+            staying.update((index, place + delta) for index, delta in group.deltas.items())
+            start = place + group.size
+        return Rearranged(staying, leaving)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn a placement into edits.
+
+What is loaded keeps its file offset, except for the sections that the placement moves. What follows the loaded part
+(debug sections, symbols) moves to make room for a new segment: the loaded part comes first, as linkers have it. New
+section names, the undo record and the new section headers follow at the end of the file; the old ones stay, unused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cfi2sframe.elf.constants import SHF_ALLOC
+from cfi2sframe.elf.headers import SFRAME_NAME, SectionHeader
+from cfi2sframe.placing.edits import Splice, ordered, overwrite
+from cfi2sframe.placing.gate import round_up
+from cfi2sframe.placing.place import SECTION_ALIGNMENT
+from cfi2sframe.placing.section_indices import changed_contents, numbering_with, renumbered_header
+from cfi2sframe.placing.undo import Undo
+
+if TYPE_CHECKING:
+    from cfi2sframe.placing.gate import LinkedFile
+    from cfi2sframe.placing.place import Placement
+
+_NAME: Final = SFRAME_NAME.encode() + b"\0"
+
+
+def insertion_splices(file: LinkedFile, placement: Placement, section_type: int) -> tuple[Splice, ...]:
+    """Return the splices that insert a section of `section_type` as `placement` says.
+
+    Raises `EmbedError` when section indices or symbols cannot be updated.
+    """
+    block = placement.block
+    new_vaddrs = {index: place.vaddr for index, place in placement.moved.items()}
+    numbering = numbering_with(file, new_vaddrs, placement.section_vaddr)
+    changed = changed_contents(file, numbering, new_vaddrs)
+    splices = [
+        overwrite(file.sections[i].file_offset, content) for i, content in changed.items() if i not in new_vaddrs
+    ]
+    moved = {index: changed.get(index) or file.section_bytes(index) for index in placement.moved}
+    table = b"".join(segment.pack(file.order) for segment in placement.segments)
+    header = file.header._replace(program_header_count=len(placement.segments))
+    section_end = block.section_file_offset + placement.section_size
+    tail = bytearray(block.end - section_end)
+    for index, at in block.placed.items():
+        tail[at - section_end : at - section_end + len(moved[index])] = moved[index]
+    growth, saved_head = 0, b""
+    if placement.table_file_offset is None:
+        splice, saved_head = _head(file, placement, table, moved)
+        splices.append(splice)
+    else:
+        header = header._replace(program_headers_offset=placement.table_file_offset)
+    if block.is_inserted:
+        at = file.loaded_end
+        before = bytearray(block.section_file_offset - at)
+        if placement.table_file_offset is not None:
+            before[placement.table_file_offset - at :] = table
+        growth = round_up(block.end - at, file.alignment_from(at))
+        splices.append(Splice(at, 0, bytes(before)))
+        splices.append(Splice(at, 0, None, placement.section_size))
+        splices.append(Splice(at, 0, bytes(tail) + bytes(at + growth - block.end)))
+    else:
+        splices.append(Splice(block.section_file_offset, placement.section_size, None, placement.section_size))
+        splices.append(overwrite(section_end, bytes(tail)))
+    if file.sections:
+        undo = Undo(
+            file.header.pack(),
+            saved_head,
+            tuple(numbering),
+            len(file.data),
+            file.loaded_end if block.is_inserted else block.section_file_offset,
+            growth or block.end - block.section_file_offset,
+            is_inserted=block.is_inserted,
+        )
+        added = SectionHeader(
+            name_offset=0,
+            type=section_type,
+            flags=SHF_ALLOC,
+            vaddr=placement.section_vaddr,
+            file_offset=block.section_file_offset,
+            size=placement.section_size,
+            link=0,
+            info=0,
+            alignment=SECTION_ALIGNMENT,
+            entry_size=0,
+        )
+        end, table_size = _end_of_file(file, placement, added, numbering, growth, undo)
+        splices.append(Splice(len(file.data), 0, end))
+        header = header._replace(
+            section_headers_offset=len(file.data) + growth + len(end) - table_size,
+            section_header_count=len(numbering) + 1,
+            section_names_index=numbering[file.names_index],
+        )
+    return ordered([*splices, overwrite(0, header.pack())])
+
+
+def _head(file: LinkedFile, placement: Placement, table: bytes, moved: dict[int, bytes]) -> tuple[Splice, bytes]:
+    """Return the splice for the program headers and what has moved from there or is near them, and what to keep.
+
+    Zeros are left where sections were. To be kept is what was in the place of anything that is new.
+    """
+    start = file.header.program_headers_offset
+    old_table_size = file.table_end - start
+    staying = {i: placement.moved[i].file_offset for i in moved if i not in placement.block.placed}
+    changed_end = max([start + max(len(table), old_table_size), *(at + len(moved[i]) for i, at in staying.items())])
+    olds = [file.sections[index].file_span for index in moved]
+    head = bytearray(file.data[start : max([changed_end, *(old.end for old in olds)])])
+    saved = bytes(head[: changed_end - start])
+    for old in olds:
+        head[old.start - start : old.end - start] = bytes(old.end - old.start)
+    head[: max(len(table), old_table_size)] = table.ljust(old_table_size, b"\0")
+    for index, at in staying.items():
+        head[at - start : at - start + len(moved[index])] = moved[index]
+    return overwrite(start, bytes(head)), saved
+
+
+def _end_of_file(
+    file: LinkedFile, placement: Placement, added: SectionHeader, numbering: list[int], growth: int, undo: Undo
+) -> tuple[bytes, int]:
+    """Return the new end of the file, and how many bytes of it are section headers.
+
+    `added` is the new section header, without its name. `growth` is how far what is not loaded has moved.
+    """
+    names = file.section_bytes(file.names_index)
+    start = len(file.data) + growth
+    end = bytearray(-start % 8)
+    names_place = start + len(end)
+    name_offset = names.find(_NAME)
+    has_new_names = name_offset < 0
+    if has_new_names:
+        name_offset = len(names)
+        names += _NAME
+        end += names
+    # The new header has the one index that is in no item of `numbering`.
+    headers = [added._replace(name_offset=name_offset)] * (len(file.sections) + 1)
+    for index, old in enumerate(file.sections):
+        entry = renumbered_header(old, numbering)
+        if index in placement.moved:
+            entry = entry._replace(vaddr=placement.moved[index].vaddr, file_offset=placement.moved[index].file_offset)
+        elif not entry.flags & SHF_ALLOC and entry.file_offset >= file.loaded_end:
+            entry = entry._replace(file_offset=entry.file_offset + growth)
+        if index == file.names_index and has_new_names:
+            entry = entry._replace(file_offset=names_place, size=len(names))
+        headers[numbering[index]] = entry
+    record = undo.pack()
+    end += bytes(-(start + len(end) + len(record)) % 8) + record
+    table = b"".join(entry.pack(file.order) for entry in headers)
+    return bytes(end) + table, len(table)

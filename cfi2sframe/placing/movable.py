@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections that may move to another address, because only a program header or a dynamic entry refers to them.
+
+These are the interpreter's name (PT_INTERP), notes (PT_NOTE, PT_GNU_PROPERTY), and tables of the dynamic linker that a
+DT_ entry points to. A section to which a global symbol or a relocation refers may not move, since code may contain its
+address; nor may a note with an address relative to itself.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf.constants import (
+    DT_GNU_HASH,
+    DT_HASH,
+    DT_NULL,
+    DT_STRTAB,
+    DT_SYMTAB,
+    DT_VERDEF,
+    DT_VERNEED,
+    DT_VERSYM,
+    PT_GNU_PROPERTY,
+    PT_GNU_RELRO,
+    PT_INTERP,
+    PT_LOAD,
+    PT_NOTE,
+    PT_PHDR,
+    SHF_ALLOC,
+    SHF_EXECINSTR,
+    SHF_WRITE,
+    SHT_DYNAMIC,
+    SHT_DYNSYM,
+    SHT_NOTE,
+    SHT_SYMTAB,
+    STB_LOCAL,
+)
+from cfi2sframe.elf.headers import DYNAMIC_ENTRY_SIZE, SYMBOL_SIZE
+from cfi2sframe.elf.ranges import Span, touches, united
+from cfi2sframe.placing.note_addresses import MAX_NOTES_SIZE, may_be_elsewhere
+from cfi2sframe.placing.relocated import relocated_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.headers import ProgramHeader, SectionHeader
+    from cfi2sframe.placing.gate import LinkedFile
+
+#: Notes that tools also find by the name of their section: without a PT_NOTE, little is lost.
+NAMED_NOTES: Final = frozenset(
+    {
+        ".note.gnu.property",
+        ".note.gnu.build-id",
+        ".note.ABI-tag",
+        ".note.package",
+        ".note.dlopen",
+        ".note.gnu.gold-version",
+    }
+)
+BUILD_ID_NAME: Final = ".note.gnu.build-id"
+#: Sections that readers find by a dynamic tag only.
+TAG_OF_NAME: Final = {
+    ".gnu.hash": DT_GNU_HASH,
+    ".hash": DT_HASH,
+    ".dynsym": DT_SYMTAB,
+    ".dynstr": DT_STRTAB,
+    ".gnu.version": DT_VERSYM,
+    ".gnu.version_d": DT_VERDEF,
+    ".gnu.version_r": DT_VERNEED,
+}
+_NATIVE_ORDER: Final = "<" if sys.byteorder == "little" else ">"
+#: Segments that describe single sections, and move with them.
+FOLLOWING_TYPES: Final = frozenset({PT_INTERP, PT_NOTE, PT_GNU_PROPERTY})
+ENCLOSING_TYPES: Final = frozenset({PT_LOAD, PT_PHDR, PT_GNU_RELRO})
+
+
+class NewPlace(NamedTuple):
+    """The new virtual address and file offset of a section that moves."""
+
+    vaddr: int
+    file_offset: int
+
+
+class DynamicEntry(NamedTuple):
+    """An Elf64_Dyn, and the file offset of its value."""
+
+    tag: int
+    value: int
+    value_file_offset: int
+
+
+class StoredSymbol(NamedTuple):
+    """A symbol's section, binding and value, and the file offset of the value."""
+
+    section_index: int
+    binding: int
+    value: int
+    value_file_offset: int
+
+
+def dynamic_entries(file: LinkedFile) -> tuple[DynamicEntry, ...]:
+    """Return the entries of `.dynamic` up to DT_NULL; none for a static executable."""
+    for section in file.sections:
+        if section.type == SHT_DYNAMIC and section.is_stored:
+            return tuple(_read_dynamic(file, section.file_offset, section.size))
+    return ()
+
+
+def _read_dynamic(file: LinkedFile, start: int, size: int) -> Iterator[DynamicEntry]:
+    data = file.data[start : start + size - size % DYNAMIC_ENTRY_SIZE]
+    for number, (tag, value) in enumerate(struct.iter_unpack(file.order + "QQ", data)):
+        if tag == DT_NULL:
+            return
+        yield DynamicEntry(tag, value, start + DYNAMIC_ENTRY_SIZE * number + 8)
+
+
+def symbols_in(file: LinkedFile, wanted: frozenset[int]) -> Iterator[StoredSymbol]:
+    """Yield the symbols of every symbol table that are defined in one of the sections `wanted`."""
+    for section in file.sections:
+        if section.type not in (SHT_SYMTAB, SHT_DYNSYM) or not section.is_stored:
+            continue
+        size = section.size - section.size % SYMBOL_SIZE
+        symbols = bytes(file.data[section.file_offset : section.file_offset + size])
+        halves = array("H", symbols)
+        if file.order != _NATIVE_ORDER:
+            halves.byteswap()
+        # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
+        for number, section_index in enumerate(halves[3::12]):
+            if section_index in wanted:
+                offset = number * SYMBOL_SIZE
+                value = struct.unpack_from(file.order + "Q", symbols, offset + 8)[0]
+                yield StoredSymbol(section_index, symbols[offset + 4] >> 4, value, section.file_offset + offset + 8)
+
+
+def movable_sections(file: LinkedFile, start: int, end: int) -> frozenset[int]:
+    """Return the indices of the sections between two file offsets that may move to another address."""
+    tags = Counter((entry.tag, entry.value) for entry in dynamic_entries(file))
+    following = [segment for segment in file.segments if segment.type in FOLLOWING_TYPES]
+    others = united(
+        segment.file_span
+        for segment in file.segments
+        if segment.type not in FOLLOWING_TYPES and segment.type not in ENCLOSING_TYPES
+    )
+    found = {
+        index
+        for index in file.indices_within(Span(start, end))
+        if not touches(others, file.sections[index].file_span) and _is_movable(file, index, tags, following)
+    }
+    if not found:
+        return frozenset()
+    for symbol in symbols_in(file, frozenset(found)):
+        if symbol.binding != STB_LOCAL:
+            found.discard(symbol.section_index)
+    low = min((file.sections[index].vaddr for index in found), default=0)
+    high = max((file.sections[index].vaddr + file.sections[index].size for index in found), default=0)
+    addresses = sorted(relocated_addresses(file, low, high))
+    found = {index for index in found if not _holds_any(file.sections[index], addresses)}
+    for covered in (file.indices_within(segment.file_span) for segment in following):
+        if not found.issuperset(covered):
+            # A segment moves with all of its sections, or with none.
+            found.difference_update(covered)
+    return frozenset(found)
+
+
+def _holds_any(section: SectionHeader, addresses: list[int]) -> bool:
+    """Whether any of some ascending addresses lies in a section."""
+    first = bisect_left(addresses, section.vaddr)
+    return first < len(addresses) and addresses[first] < section.vaddr + section.size
+
+
+def _is_movable(file: LinkedFile, index: int, tags: Counter[tuple[int, int]], following: list[ProgramHeader]) -> bool:
+    section, name = file.sections[index], file.names[index]
+    if not section.flags & SHF_ALLOC or section.flags & (SHF_WRITE | SHF_EXECINSTR):
+        return False
+    start, end = section.file_span
+    touching = [
+        segment.file_span for segment in following if segment.file_offset < end and start < segment.file_span.end
+    ]
+    if any(span.start > start or span.end < end for span in touching):
+        return False
+    if name == ".interp":
+        return len(touching) == 1
+    if section.type == SHT_NOTE:
+        return name in NAMED_NOTES or (bool(touching) and _is_note_of_no_place(file, section))
+    tag = TAG_OF_NAME.get(name)
+    return tag is not None and not touching and tags[tag, section.vaddr] == 1
+
+
+def _is_note_of_no_place(file: LinkedFile, section: SectionHeader) -> bool:
+    """Whether a section is small and has well-formed notes only, none with an address relative to itself."""
+    if section.size > MAX_NOTES_SIZE:
+        return False
+    content = bytes(file.data[section.file_offset : section.file_span.end])
+    image = range(file.loads[0].vaddr, file.loads[-1].end_vaddr)
+    return may_be_elsewhere(content, file.order, section.alignment, section.vaddr, image)

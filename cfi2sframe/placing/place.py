@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the section goes in a linked file, and where its program headers get room.
+
+The section goes over unused zeros after a read-only segment, or after everything that is loaded: there the last segment
+grows, if it is read-only, or a new one follows. The program headers grow where they are: kernels before 5.18, and
+strip, want them near the start of the file. The sections in the way move to the end of the section's segment, except
+for what fits into the room that is left, the build-id first: core dumps have only the first page of each file.
+
+Where nothing can move, a stripped file gets its program headers at the start of the new segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.headers import PROGRAM_HEADER_SIZE, ProgramHeader
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.gate import round_up
+from cfi2sframe.placing.head import Head, MovableGroup, Rearranged
+from cfi2sframe.placing.movable import (
+    FOLLOWING_TYPES,
+    NewPlace,
+    dynamic_entries,
+)
+
+if TYPE_CHECKING:
+    from cfi2sframe.placing.gate import LinkedFile
+
+SECTION_ALIGNMENT: Final = 8
+#: Bytes of the largest page of the supported architectures (AArch64).
+_LARGEST_PAGE_SIZE: Final = 1 << 16
+_BLOCK_ALIGNMENT: Final = 16
+_ADDRESS_END: Final = 1 << 64
+#: Of segments that start at one file offset, llvm-objcopy regards the first as the parent of the others. This must not
+#: be PT_PHDR, hence the gap before a table at the end. Without PT_PHDR, GNU strip before 2.44 wants the table first.
+_GAP_WITH_ENTRY: Final = 16
+#: The most zeros (bytes) that are written to the file in place of .bss.
+_LARGEST_PADDING: Final = 1 << 24
+_RIGHTS: Final = c.PF_R | c.PF_W | c.PF_X
+
+
+class AddedBlock(NamedTuple):
+    """The added bytes `[file_offset, end)`: the section, then sections that move there.
+
+    `load_index` is that of the PT_LOAD that grows, None for a new one. `is_inserted`: what follows in the file moves.
+    """
+
+    file_offset: int
+    vaddr: int
+    section_file_offset: int
+    end: int
+    placed: dict[int, int]
+    load_index: int | None
+    is_inserted: bool
+
+
+class Placement(NamedTuple):
+    """The new program headers, the new places of sections by their indices, and the block with the section.
+
+    `table_file_offset` is the place of the program headers, where they do not stay. `moved_size` counts the bytes of
+    the sections that leave the head of the file.
+    """
+
+    block: AddedBlock
+    section_vaddr: int
+    section_size: int
+    segments: tuple[ProgramHeader, ...]
+    moved: dict[int, NewPlace]
+    moved_size: int
+    warnings: tuple[str, ...]
+    table_file_offset: int | None = None
+
+
+def place_section(file: LinkedFile, section_size: int) -> Placement:
+    """Return the placement of a section, the least intrusive that is possible. Raises `EmbedError` when none is."""
+    head = Head(file)
+    ways = ((_in_slack, 1), (_after_bss, 1)) if _may_be_interpreter(file) else _WAYS
+    for makes_block, added in ways:
+        rearranged = head.rearranged(added)
+        if rearranged and (block := makes_block(file, section_size, rearranged.leaving)):
+            return _placement(file, head, rearranged, block, section_size)
+    if ways is not _WAYS:
+        raise EmbedError("a program interpreter (ld.so) without room for a program header")
+    if any(section.type == c.SHT_SYMTAB for section in file.sections):
+        raise EmbedError(
+            "the program headers cannot grow: what follows them cannot move (strip the file first: those of a stripped "
+            "file may move to its end)"
+        )
+    return _with_table_at_end(file, head, section_size)
+
+
+def _in_slack(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
+    """Return a block over unused zeros after the last read-only segment that has enough; None where none has.
+
+    A segment with code is the last choice, and only if the linker put the unwind tables there (as it does without
+    `-z separate-code`), where it would put its own `.sframe`.
+    """
+    tables = [s.vaddr for name, s in zip(file.names, file.sections, strict=True) if name == ".eh_frame"]
+    candidates = [number for number, load in enumerate(file.loads) if load.flags & _RIGHTS == c.PF_R]
+    for number, load in enumerate(file.loads):
+        if load.flags & _RIGHTS == c.PF_R | c.PF_X and any(load.vaddr <= at < load.end_vaddr for at in tables):
+            candidates.insert(0, number)
+    for number in reversed(candidates):
+        load = file.loads[number]
+        start = load.file_span.end
+        block = _filled(start, start + load.vaddr - load.file_offset, section_size, groups, number)
+        if block.end <= _slack_end(file, load):
+            return block
+    return None
+
+
+def _slack_end(file: LinkedFile, load: ProgramHeader) -> int:
+    """Return the file offset up to which a PT_LOAD can grow over unused zeros, and stay off the next segment's page."""
+    end = load.file_span.end
+    if load.file_size != load.memory_size or load.file_size == 0:
+        return end
+    starts = [segment.file_offset for segment in file.segments if segment.file_size]
+    starts += [section.start for section in file.stored]
+    starts += [file.section_table.start] if file.sections else []
+    limit = min([*(start for start in starts if start >= end), len(file.data)])
+    above = bisect_left(file.loads, load.end_vaddr, key=lambda other: other.vaddr)
+    if above < len(file.loads):
+        page = _alignment(file)
+        limit = min(limit, end + max(file.loads[above].vaddr // page * page - load.end_vaddr, 0))
+    unused = bytes(file.data[end : max(limit, end)])
+    return end + len(unused) - len(unused.lstrip(b"\0"))
+
+
+def _into_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
+    """Return a block that continues the last segment; None unless that is read-only and ends what is loaded."""
+    last, end = file.loads[-1], file.loaded_end
+    if last.flags & _RIGHTS != c.PF_R or last.file_size != last.memory_size or last.file_span.end != end:
+        return None
+    return _inserted(_filled(end, last.end_vaddr, section_size, groups, len(file.loads) - 1))
+
+
+def _after_last(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock:
+    """Return a block in a new segment. Its address is congruent to its file offset, which needs no padding there."""
+    start, page = round_up(file.loaded_end, _BLOCK_ALIGNMENT), max(_LARGEST_PAGE_SIZE, _alignment(file))
+    vaddr = round_up(max(load.end_vaddr for load in file.loads), page) + start % page
+    return _inserted(_filled(start, vaddr, section_size, groups, None))
+
+
+def _may_be_interpreter(file: LinkedFile) -> bool:
+    """Whether a library with .bss may be a program interpreter (ld.so): it has an entry, and needs no other library."""
+    if file.header.type != c.ET_DYN or not file.header.entry_vaddr or any(s.type == c.PT_INTERP for s in file.segments):
+        return False
+    if file.loads[-1].file_size == file.loads[-1].memory_size:
+        return False
+    entries = dynamic_entries(file)
+    is_program = any(entry.tag == c.DT_FLAGS_1 and entry.value & c.DF_1_PIE for entry in entries)
+    return not is_program and not any(entry.tag == c.DT_NEEDED for entry in entries)
+
+
+def _after_bss(file: LinkedFile, section_size: int, groups: list[MovableGroup]) -> AddedBlock | None:
+    """Return a block in the last segment, on the page after its .bss, which becomes zeros of the file.
+
+    Kernels before 6.7 map the .bss of an interpreter only after its last segment, which therefore has to stay the last.
+    The rest of the page of .bss stays free: glibc's first `malloc` takes it. Raises `EmbedError` for too many zeros.
+    """
+    last = file.loads[-1]
+    if last.file_span.end != file.loaded_end or last.flags & c.PF_X:
+        return None
+    vaddr = round_up(last.end_vaddr, _alignment(file))
+    start = vaddr - last.vaddr + last.file_offset
+    _refuse_padding(file, start - file.loaded_end)
+    return _inserted(_filled(start, vaddr, section_size, groups, len(file.loads) - 1))
+
+
+def _refuse_padding(file: LinkedFile, size: int) -> None:
+    if size > max(_LARGEST_PADDING, len(file.data) // 4):
+        raise EmbedError(f"{size} zero bytes would be needed in the file in place of .bss")
+
+
+_WAYS: Final = ((_in_slack, 1), (_into_last, 1), (_after_last, 2))
+
+
+def _alignment(file: LinkedFile) -> int:
+    """Return the alignment of a new segment, the largest of all."""
+    return max(4096, *(load.alignment for load in file.loads))
+
+
+def _inserted(block: AddedBlock) -> AddedBlock:
+    if block.vaddr + block.end - block.file_offset > _ADDRESS_END:
+        raise EmbedError("no addresses are left after the last segment")
+    return block._replace(is_inserted=True)
+
+
+def _filled(
+    start: int, vaddr: int, section_size: int, groups: list[MovableGroup], load_index: int | None
+) -> AddedBlock:
+    """Return a block with its layout: the section, then the groups.
+
+    Of segments that start at one file offset, llvm-objcopy regards the first in the table as the parent of the others.
+    That has to be the PT_LOAD. PT_INTERP precedes it in the table, so `.interp` must not be first in the block.
+    """
+    bias, placed = vaddr - start, dict[int, int]()
+    section = round_up(vaddr, SECTION_ALIGNMENT) - bias
+    position = section + section_size
+    for group in sorted(groups, key=lambda group: group.file_offset):
+        position = round_up(position + bias, group.alignment) - bias
+        placed.update((index, position + delta) for index, delta in group.deltas.items())
+        position += group.size
+    return AddedBlock(start, vaddr, section, position, placed, load_index, is_inserted=False)
+
+
+def _placement(file: LinkedFile, head: Head, rearranged: Rearranged, block: AddedBlock, size: int) -> Placement:
+    places = {i: NewPlace(at + head.bias, at) for i, at in rearranged.staying.items()}
+    bias = block.vaddr - block.file_offset
+    places.update((i, NewPlace(at + bias, at)) for i, at in block.placed.items())
+    moved = {i: place for i, place in places.items() if place.file_offset != file.sections[i].file_offset}
+    segments = _with_section([_followed(file, s, moved) for s in head.kept], file, block, size)
+    has_left = any(group.has_build_id for group in rearranged.leaving)
+    warning = "the build-id note leaves the first page of the file: core dumps no longer name the build-id"
+    moved_size = sum(group.size for group in rearranged.leaving)
+    vaddr = block.section_file_offset + bias
+    return Placement(block, vaddr, size, tuple(segments), moved, moved_size, (warning,) if has_left else ())
+
+
+def _followed(file: LinkedFile, segment: ProgramHeader, moved: dict[int, NewPlace]) -> ProgramHeader:
+    """Return a PT_INTERP, PT_NOTE or PT_GNU_PROPERTY at the new place of its sections; any other as it is."""
+    covered = file.indices_within(segment.file_span) if segment.type in FOLLOWING_TYPES else []
+    if not covered or covered[0] not in moved:
+        return segment
+    first = min(covered, key=lambda index: file.sections[index].file_offset)
+    delta = segment.file_offset - file.sections[first].file_offset
+    vaddr, paddr = moved[first].vaddr + delta, segment.paddr
+    return segment._replace(file_offset=moved[first].file_offset + delta, vaddr=vaddr, paddr=vaddr if paddr else 0)
+
+
+def _with_section(segments: list[ProgramHeader], file: LinkedFile, block: AddedBlock, size: int) -> list[ProgramHeader]:
+    """Return the program headers with a PT_LOAD that holds the block, and PT_GNU_SFRAME."""
+    bias = block.vaddr - block.file_offset
+    if block.load_index is not None:
+        load = file.loads[block.load_index]
+        grown = block.end - load.file_offset
+        segments = [s._replace(file_size=grown, memory_size=grown) if s is load else s for s in segments]
+    else:
+        last = max(index for index, segment in enumerate(segments) if segment.type == c.PT_LOAD)
+        grown = block.end - block.file_offset
+        place = (block.file_offset, block.vaddr, block.vaddr)
+        new = ProgramHeader(c.PT_LOAD, c.PF_R, *place, grown, grown, _alignment(file))
+        segments = [*segments[: last + 1], new, *segments[last + 1 :]]
+    start, vaddr = block.section_file_offset, block.section_file_offset + bias
+    entry = ProgramHeader(c.PT_GNU_SFRAME, c.PF_R, start, vaddr, vaddr, size, size, SECTION_ALIGNMENT)
+    return with_own_entry([*segments, entry])
+
+
+def with_own_entry(segments: list[ProgramHeader]) -> list[ProgramHeader]:
+    """Return the program headers with PT_PHDR set to their size, and without its PF_X.
+
+    Loaders never read its flags; but the SFrame code proposed for Linux takes it with PF_X for a segment with code.
+    """
+    size = PROGRAM_HEADER_SIZE * len(segments)
+    return [
+        s._replace(file_size=size, memory_size=size, flags=s.flags & ~c.PF_X) if s.type == c.PT_PHDR else s
+        for s in segments
+    ]
+
+
+def _with_table_at_end(file: LinkedFile, head: Head, size: int) -> Placement:
+    """Return the placement in a new segment that starts with the program headers. The old ones stay, unused.
+
+    It is as far from the first segment in the file as in memory: kernels before 5.18 compute AT_PHDR so. Raises
+    `EmbedError` when that needs too many zeros in place of .bss.
+    """
+    bias = file.loads[0].vaddr - file.loads[0].file_offset
+    # After GNU strip 2.40, a start on a page of 4 KiB has been seen to crash.
+    page = max(_LARGEST_PAGE_SIZE, _alignment(file))
+    start = round_up(max(*(load.end_vaddr - bias for load in file.loads), file.loaded_end), page)
+    _refuse_padding(file, start - file.loaded_end)
+    table = start + (_GAP_WITH_ENTRY if any(s.type == c.PT_PHDR for s in head.kept) else 0)
+    section = table + PROGRAM_HEADER_SIZE * (len(head.kept) + 2)
+    block = _inserted(AddedBlock(start, start + bias, section, section + size, {}, None, is_inserted=True))
+    place = {"file_offset": table, "vaddr": table + bias, "paddr": table + bias}
+    segments = [s._replace(**place) if s.type == c.PT_PHDR else s for s in _with_section(head.kept, file, block, size)]
+    is_program = head.is_static or any(s.type == c.PT_INTERP for s in head.kept)
+    warning = "the program headers are at the end of what is loaded: strip must have run before (eu-strip would damage "
+    warning += (
+        "the file, GNU strip before 2.44 its .sframe; after any GNU strip, kernels before 5.18 do not start it)"
+        if is_program
+        else "the file)"
+    )
+    return Placement(block, section + bias, size, tuple(segments), {}, 0, (warning,), table)

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read a rewritten file back with pyelftools, and compare it with the original: nothing but the section changed.
+
+1. The file header is equal, except for counts and the places of tables.
+2. Each segment keeps its place and rights; a read-only PT_LOAD may grow, and one may be new, after all others.
+   PT_INTERP, PT_NOTE and PT_GNU_PROPERTY may be elsewhere, with the same bytes.
+3. Each section keeps everything but its index; read-only data may be elsewhere, as a whole and with the same bytes.
+4. The dynamic entries are equal, except for the addresses of tables that are elsewhere.
+5. Symbols are equal, except for section indices, and values in sections that are elsewhere.
+6. Every other loaded byte is equal. What is new in a segment is the section, what moved, or zeros.
+7. Section header, PT_GNU_SFRAME and a read-only PT_LOAD lead to the same bytes, those of the section.
+8. Nothing overlaps, in the file or in memory, and kernels and PT_PHDR find the program headers.
+
+Of the program's own code only readers of bytes, sets of spans, and `note_addresses` (what of a note depends on its
+place) are used.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from itertools import pairwise
+from sys import byteorder
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.contents import differences, first_difference, is_zero
+from cfi2sframe.elf.ranges import Span, common, touches, united, without
+from cfi2sframe.placing.note_addresses import may_be_elsewhere
+from cfi2sframe.placing.view import SFRAME_TYPES, FileView, expect, is_sframe, parsing, span_of
+
+if TYPE_CHECKING:
+    from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.elf.headers import Buffer
+
+_FOLLOWING = {"PT_INTERP", "PT_NOTE", "PT_GNU_PROPERTY"}
+_MOVABLE_TAGS = {c.DT_HASH, c.DT_GNU_HASH, c.DT_STRTAB, c.DT_SYMTAB, c.DT_VERSYM, c.DT_VERDEF, c.DT_VERNEED}
+#: Program headers that are compared by themselves, or mean nothing.
+_OWN = {"PT_PHDR", "PT_NULL"}
+_FREE_FIELDS = {"e_phnum", "e_phoff", "e_shoff", "e_shnum", "e_shstrndx"}
+_SYMBOL_TABLES = {"SHT_SYMTAB", "SHT_DYNSYM"}
+#: The most bytes of address space between the last segment and a new one, which only alignment separates.
+_MAX_DISTANCE = 1 << 31
+
+
+class _Move(NamedTuple):
+    """A section that is elsewhere: its indices, its file offsets, and how far its address has moved."""
+
+    bare_index: int
+    full_index: int
+    old: Span
+    new: Span
+    delta: int
+
+
+def check_inserted(original: FileData, rewritten: FileData, vaddr: int, section: Buffer | None) -> None:
+    """Raise `EmbedError` unless `rewritten` is `original` with an SFrame section at `vaddr`, and nothing else.
+
+    The section has to have the bytes `section`, unless that is None.
+    """
+    with parsing():
+        bare, full = FileView(original), FileView(rewritten)
+        _check_pair(bare, full, section)
+        expect(all(s["p_vaddr"] == vaddr for s in full.segments if is_sframe(s)), "the section is elsewhere")
+        _check_layout(full, bare)
+
+
+def check_replaced(original: FileData, rewritten: FileData, section: Buffer | None) -> None:
+    """Raise `EmbedError` unless the section of `original` became `section` and zeros; None is zeros without headers."""
+    with parsing():
+        _check_replaced(FileView(original), FileView(rewritten), section)
+
+
+def check_removed(original: FileData, rewritten: FileData) -> None:
+    """Raise `EmbedError` unless `rewritten` is `original` without its SFrame section, and nothing else.
+
+    Either `original` is what inserting a section into `rewritten` gives, or the section became zeros.
+    """
+    if len(original) == len(rewritten):
+        check_replaced(original, rewritten, None)
+        return
+    with parsing():
+        bare, full = FileView(rewritten), FileView(original)
+        _check_pair(bare, full, None)
+        _check_layout(bare, full)
+
+
+def _check_pair(bare: FileView, full: FileView, section: Buffer | None) -> None:
+    """Compare a file without an SFrame section with the same file that has one."""
+    expect(not bare.sframe and len(full.sframe) == min(len(full.sections), 1), "not one SFrame section")
+    place = _check_section(full, section)
+    for header in (full.sections[number] for number in full.sframe):
+        fixed = [header[key] for key in ("sh_flags", "sh_link", "sh_info", "sh_addralign", "sh_entsize")]
+        expect(fixed == [c.SHF_ALLOC, 0, 0, 8, 0], "the header of .sframe has other fields")
+    _check_header(bare, full)
+    moves = _check_sections(bare, full)
+    _check_loads(bare, full, place)
+    _check_followers(bare, full, moves, place)
+    _check_dynamic(bare, full, moves)
+    _check_moves(bare, full, moves)
+    _check_bytes(bare, full, place, moves)
+
+
+def _check_replaced(before: FileView, after: FileView, section: Buffer | None) -> None:
+    expect(before.table("ph").start == after.table("ph").start, "the program headers are elsewhere")
+    _check_header(before, after)
+    place = next(span_of(s) for s in [*before.sections, *before.segments] if is_sframe(s))
+    rest = place.start
+    if section is not None:
+        expect(_check_section(after, section).start == place.start, "the section is elsewhere")
+        rest += len(section)
+        expect(len(before.segments) == len(after.segments), "a program header is missing")
+    else:
+        expect(not any(map(is_sframe, [*after.segments, *after.sections])), "the section is still there")
+    expect(is_zero(after.data, Span(rest, place.end)), "something is left of the old section")
+    others = [[s for s in v.segments if s["p_type"] not in _OWN and not is_sframe(s)] for v in (before, after)]
+    expect(others[0] == others[1], "a program header changed")
+    for index, old in enumerate(before.sections):
+        new = after.sections[index] if index < len(after.sections) else None
+        if not is_sframe(old):
+            expect(old == new, f"section {old['name']} changed")
+        elif section is not None:
+            free = {"sh_type": None, "sh_size": None}
+            expect(new is not None and {**old, **free} == {**new, **free}, "the header of .sframe changed")
+        elif new is not None:
+            expect(not any(after.bytes_of(Span(at := after.table("sh").start + 64 * index, at + 64))), "another header")
+    expect(len(before.sections) - len(after.sections) in (0, 1), "a section is missing, or new")
+    expect(before.header.e_shoff == after.header.e_shoff, "the section headers are elsewhere")
+    expect(before.header.e_shstrndx == after.header.e_shstrndx, "the section names are elsewhere")
+    expect(len(before.data) == len(after.data), "the file has another size")
+    known = [Span(0, before.header.e_ehsize), before.table("ph"), before.table("sh"), place]
+    for span in without([Span(0, len(before.data))], known):
+        expect(first_difference(before.data, after.data, span) is None, "something else changed")
+    _check_layout(after, before)
+
+
+def _check_header(before: FileView, after: FileView) -> None:
+    same = before.bytes_of(Span(0, 16)) == after.bytes_of(Span(0, 16))
+    for field in before.header:
+        same = same and (field in _FREE_FIELDS or before.header[field] == after.header[field])
+    expect(same, "the file header changed")
+    olds, news = ([s["p_flags"] for s in v.segments if s["p_type"] == "PT_PHDR"] for v in (before, after))
+    # Loaders never read the rights of PT_PHDR; PF_X is taken from it. Only the kernel, by AT_PHDR, tells a static
+    # program where its program headers are.
+    same = len(olds) == len(news) and all(new in (old, old & ~c.PF_X) for old, new in zip(olds, news, strict=True))
+    expect(same or (before.is_static and not news), "PT_PHDR changed")
+
+
+def _check_section(full: FileView, section: Buffer | None) -> Span:
+    """Check that PT_GNU_SFRAME, the section header and a read-only segment lead to the section; return its place."""
+    entries = [s for s in full.segments if is_sframe(s)]
+    expect(len(entries) == 1, "not one PT_GNU_SFRAME")
+    entry, place = entries[0], span_of(entries[0])
+    for header in (full.sections[number] for number in full.sframe):
+        expect((header["sh_addr"], span_of(header)) == (entry["p_vaddr"], place), "PT_GNU_SFRAME leads elsewhere")
+    size = place.end - place.start
+    expect(entry["p_memsz"] == size, "PT_GNU_SFRAME has another size in memory")
+    expect(entry["p_paddr"] == entry["p_vaddr"] and entry["p_align"] == 8, "PT_GNU_SFRAME has other fields")
+    expect(entry["p_flags"] == c.PF_R and entry["p_vaddr"] % 8 == 0, "PT_GNU_SFRAME has other rights or is misaligned")
+    expect(full.maps(entry["p_vaddr"], place.start, size), "the section is not mapped")
+    holders = [s for s in full.loads if common([place], [span_of(s)])]
+    has_rights = len(holders) == 1 and holders[0]["p_flags"] & 6 == c.PF_R
+    is_last = full.may_be_interpreter and holders == full.loads[-1:]
+    expect(has_rights or is_last, "the section's segment is not read-only")
+    expect(section is None or full.bytes_of(place) == bytes(section), "the bytes of .sframe differ")
+    return place
+
+
+def _check_sections(bare: FileView, full: FileView) -> list[_Move]:
+    """Pair the sections, by what must not change and then by order; return those that moved."""
+    numbering = _paired(bare, full)
+    moves = []
+    for index, number in enumerate(numbering):
+        old, new = bare.sections[index], full.sections[number]
+        name, is_loaded = old["name"], old["sh_flags"] & c.SHF_ALLOC
+        expect(new["sh_link"] == _renumbered(old["sh_link"], numbering), f"sh_link of {name} changed")
+        is_index = old["sh_flags"] & c.SHF_INFO_LINK or old["sh_type"] in ("SHT_REL", "SHT_RELA")
+        info = _renumbered(old["sh_info"], numbering) if is_index else old["sh_info"]
+        expect(new["sh_info"] == info, f"sh_info of {name} changed")
+        if old["sh_addr"] != new["sh_addr"] or (is_loaded and old["sh_offset"] != new["sh_offset"]):
+            expect(is_loaded and not old["sh_flags"] & (c.SHF_WRITE | c.SHF_EXECINSTR), f"{name} may not move")
+            for view, header in ((bare, old), (full, new)):
+                expect(view.maps(header["sh_addr"], header["sh_offset"], header["sh_size"]), f"{name} is not mapped")
+            expect(new["sh_addr"] % max(new["sh_addralign"], 1) == 0, f"{name} is misaligned")
+            moves.append(_Move(index, number, span_of(old), span_of(new), new["sh_addr"] - old["sh_addr"]))
+    moved = {move.bare_index: move.delta for move in moves}
+    for index, number in enumerate(numbering):
+        old, new = bare.sections[index], full.sections[number]
+        if old["sh_type"] in _SYMBOL_TABLES:
+            _check_symbols((bare, index), (full, number), numbering, moved)
+        elif index == bare.header.e_shstrndx:
+            names = full.bytes_of(span_of(new))
+            expect(names in (bare.bytes_of(span_of(old)), bare.bytes_of(span_of(old)) + b".sframe\0"), "other names")
+        elif index in moved or not old["sh_flags"] & c.SHF_ALLOC:
+            same = first_difference(bare.data, full.data, span_of(old), new["sh_offset"]) is None
+            expect(same, f"the bytes of {old['name']} changed")
+    if numbering != list(range(len(numbering))):
+        lists = any(s["sh_type"] in ("SHT_SYMTAB_SHNDX", "SHT_GROUP") for s in bare.sections)
+        expect(not lists, "sections were renumbered, and the file has lists of indices")
+    return moves
+
+
+def _paired(bare: FileView, full: FileView) -> list[int]:
+    """Return the number in the full file of each section of the bare one."""
+    kinds = defaultdict(list)
+    for number in reversed([n for n in range(len(full.sections)) if n not in full.sframe]):
+        kinds[_kind(full, number)].append(number)
+    numbering = []
+    for index in range(len(bare.sections)):
+        numbers = kinds[_kind(bare, index)]
+        expect(bool(numbers), f"section {bare.sections[index]['name']} is missing, or changed")
+        numbering.append(numbers.pop())
+    expect(not any(kinds.values()), "there are other new sections")
+    if numbering:
+        expect(numbering[bare.header.e_shstrndx] == full.header.e_shstrndx, "the section names are elsewhere")
+    return numbering
+
+
+def _kind(view: FileView, index: int) -> tuple[Any, ...]:
+    section = view.sections[index]
+    size = 0 if index == view.header.e_shstrndx else section["sh_size"]
+    # New names follow the old ones, so an offset is a name.
+    return (*(section[key] for key in ("sh_name", "sh_type", "sh_flags", "sh_addralign", "sh_entsize")), size)
+
+
+def _renumbered(index: int, numbering: list[int]) -> int:
+    """Return the new index of a section; one past the table, as a damaged null section may have, is kept."""
+    return numbering[index] if index < len(numbering) else index
+
+
+def _check_symbols(
+    old: tuple[FileView, int], new: tuple[FileView, int], numbering: list[int], moved: dict[int, int]
+) -> None:
+    """Compare symbols as arrays of 16-bit halves, since there may be hundreds of thousands."""
+    bare = old[0]
+    first, second = (_halves(view, view.sections[index]) for view, index in (old, new))
+    expect(len(first) == len(second), "a symbol table leaves the file")
+    # st_shndx is the fourth of the twelve 16-bit halves of a symbol.
+    table = [*numbering, *range(len(numbering), 1 << 16)]
+    sections, found = first[3::12], second[3::12]
+    wanted = array("H", [table[n] & 0xFFFF for n in sections])
+    expect(wanted == found, "a symbol is in another section")
+    first[3::12] = wanted
+    if first == second:
+        return
+    shift = range(4, 8) if bare.order == "little" else range(7, 3, -1)
+    for at, section in enumerate(sections):
+        one, other = first[12 * at : 12 * at + 12], second[12 * at : 12 * at + 12]
+        if one != other:
+            values = [sum(half[n] << 16 * k for k, n in enumerate(shift)) for half in (one, other)]
+            same = values[1] - values[0] == moved.get(section) and one[:4] + one[8:] == other[:4] + other[8:]
+            expect(same, f"symbol {at} changed")
+
+
+def _halves(view: FileView, header: dict[str, Any]) -> array[int]:
+    halves = array("H", view.bytes_of(span_of(header)))
+    if view.order != byteorder:
+        halves.byteswap()
+    return halves
+
+
+def _check_loads(bare: FileView, full: FileView, place: Span) -> None:
+    expect(len(full.loads) - len(bare.loads) in (0, 1), "more or fewer PT_LOAD segments")
+    for old, new in zip(bare.loads, full.loads, strict=False):
+        growth = new["p_filesz"] - old["p_filesz"]
+        has_bss = old["p_filesz"] < old["p_memsz"]
+        if growth and bare.may_be_interpreter and old is bare.loads[-1]:
+            # Its .bss is zeros of the file now, up to the end of its page.
+            in_memory, size = new["p_filesz"], old["p_memsz"]
+            page_end = -(-(old["p_vaddr"] + size) // max(old["p_align"], 4096)) * max(old["p_align"], 4096)
+            starts = new["p_vaddr"] + place.start - new["p_offset"]
+            expect(starts >= page_end, "the section is on a page of .bss")
+            may_grow = True
+        else:
+            in_memory = old["p_memsz"] + growth
+            may_grow = not old["p_flags"] & c.PF_W and not has_bss
+        same = {**old, "p_filesz": new["p_filesz"], "p_memsz": in_memory} == new
+        expect(same, f"the segment at 0x{old['p_vaddr']:x} changed")
+        expect(not growth or (growth > 0 and may_grow), "a segment has another size")
+    for new in full.loads[len(bare.loads) :]:
+        holds = new["p_offset"] <= place.start and place.end <= span_of(new).end
+        plain = new["p_flags"] == c.PF_R and new["p_filesz"] == new["p_memsz"] and new["p_paddr"] == new["p_vaddr"]
+        expect(holds and plain, "the new segment is not .sframe's")
+        last = max(load["p_vaddr"] + load["p_memsz"] for load in bare.loads)
+        expect(last <= new["p_vaddr"] < last + _MAX_DISTANCE, "the new segment is not right after the others")
+        known = {4096, *(load["p_align"] for load in bare.loads)}
+        expect(new["p_align"] in known, "the new segment has an alignment of its own")
+
+
+def _check_followers(bare: FileView, full: FileView, moves: list[_Move], place: Span) -> None:
+    """Compare the other program headers; those that describe single sections may be elsewhere."""
+    special = {"PT_LOAD", *_OWN, *SFRAME_TYPES}
+    olds, news = ([s for s in v.segments if s["p_type"] not in special] for v in (bare, full))
+    expect(len(olds) == len(news), "a program header is missing, or new")
+    touched = united([place, *(span for move in moves for span in (move.old, move.new))])
+    for old, new in zip(olds, news, strict=True):
+        if old == new:
+            expect(not touches(touched, span_of(old)), "a program header leads to what has moved")
+            continue
+        rest = {key: new[key] for key in ("p_offset", "p_vaddr", "p_paddr")}
+        expect(old["p_type"] in _FOLLOWING and {**old, **rest} == new, f"a {old['p_type']} changed")
+        expect(new["p_paddr"] == (old["p_paddr"] and new["p_vaddr"]), f"p_paddr of {old['p_type']} changed")
+        for view, entry in ((bare, old), (full, new)):
+            is_whole = entry["p_filesz"] == entry["p_memsz"]
+            expect(is_whole and view.maps(entry["p_vaddr"], entry["p_offset"], entry["p_filesz"]), "is not mapped")
+        expect(bare.bytes_of(span_of(old)) == full.bytes_of(span_of(new)), f"the contents of {old['p_type']} changed")
+
+
+def _check_dynamic(bare: FileView, full: FileView, moves: list[_Move]) -> None:
+    expect(bare.dynamic_span == full.dynamic_span, "PT_DYNAMIC is elsewhere")
+    expect(len(bare.dynamic) == len(full.dynamic), "PT_DYNAMIC has more or fewer entries")
+    starts = {bare.sections[m.bare_index]["sh_addr"]: m.delta for m in moves}
+    left = united(
+        (view.sections[index]["sh_addr"], view.sections[index]["sh_addr"] + view.sections[index]["sh_size"])
+        for m in moves
+        for view, index in ((bare, m.bare_index), (full, m.full_index))
+    )
+    for (tag, old), (other, new) in zip(bare.dynamic, full.dynamic, strict=True):
+        wanted = old + starts.get(old, 0) if tag in _MOVABLE_TAGS else old
+        expect(tag == other and new == wanted, f"the dynamic entry 0x{tag:x} changed")
+        stays = tag in _MOVABLE_TAGS and old == new
+        expect(not stays or not touches(left, Span(old, old + 1)), f"dynamic entry 0x{tag:x} leads to what moved away")
+    start, end = bare.dynamic_span
+    rest = Span(start + 16 * len(bare.dynamic), end)
+    expect(first_difference(bare.data, full.data, rest) is None, "bytes after the dynamic entries changed")
+
+
+def _check_moves(bare: FileView, full: FileView, moves: list[_Move]) -> None:
+    """Check that what moved is found at its new place, is whole there, and does not depend on its place."""
+    followed = [span_of(s) for s in bare.segments if s["p_type"] in _FOLLOWING]
+    tables = (bare.tables(), full.tables())
+    for move in moves:
+        old, name = bare.sections[move.bare_index], bare.sections[move.bare_index]["name"]
+        tags = [tag for tag, value in bare.dynamic if value == old["sh_addr"] and tag in _MOVABLE_TAGS]
+        is_note = old["sh_type"] == "SHT_NOTE"
+        expect(bool(tags) or is_note or not without([move.old], followed), f"{name} has moved, and nothing leads to it")
+        for tag in tags:
+            needed = max(table.size(tag) for table in tables)
+            expect(needed <= old["sh_size"], f"the table of dynamic entry 0x{tag:x} is larger than {name}, which moved")
+        for view, index in ((bare, move.bare_index), (full, move.full_index)) if is_note else ():
+            section, loads = view.sections[index], view.loads
+            image = range(loads[0]["p_vaddr"], max(load["p_vaddr"] + load["p_memsz"] for load in loads))
+            place = (section["sh_addralign"], section["sh_addr"], image)
+            same = may_be_elsewhere(view.bytes_of(span_of(section)), view.unpacks, *place)
+            expect(same, f"{name} has moved, and has addresses relative to itself")
+
+
+def _check_bytes(bare: FileView, full: FileView, place: Span, moves: list[_Move]) -> None:
+    loaded = [united(map(span_of, view.loads)) for view in (bare, full)]
+    header, tables = Span(0, bare.header.e_ehsize), [full.table("ph"), full.table("sh")]
+    new = [header, place, *tables, *(move.new for move in moves)]
+    for span in without(common(loaded[1], [move.old for move in moves]), new):
+        expect(is_zero(full.data, span), "something is left where a section was")
+    patched = [bare.dynamic_span, *(span_of(s) for s in bare.sections if s["sh_type"] == "SHT_DYNSYM")]
+    for span in without(common(*loaded), [*new, *patched, *(move.old for move in moves)]):
+        for run in differences(bare.data, full.data, span):
+            # Of the program headers that were, some may be no more.
+            is_cleared = not without([run], [bare.table("ph")]) and is_zero(full.data, run)
+            expect(is_cleared, f"loaded bytes at file offset 0x{run.start:x} changed")
+    for span in without(loaded[1], [*loaded[0], *new]):
+        expect(is_zero(full.data, span), "a new part of a segment is not empty")
+
+
+def _check_layout(view: FileView, other: FileView) -> None:
+    """Check that nothing overlaps in the file or in memory, and that the program headers are where they say.
+
+    Kernels before 5.18 have to find these as in the other file.
+    """
+    table = view.table("ph")
+    spans = [Span(0, view.header.e_ehsize), table, view.table("sh")]
+    spans += [span for span in map(span_of, view.sections) if span.start < span.end]
+    spans.sort()
+    for one, following in pairwise(spans):
+        expect(one.end <= following.start, "parts of the file overlap")
+    expect(spans[-1].end <= len(view.data), "a section leaves the file")
+    for before, after in pairwise(view.loads):
+        expect(before["p_vaddr"] + before["p_memsz"] <= after["p_vaddr"], "segments overlap, or are out of order")
+    for load in view.loads:
+        expect(span_of(load).end <= len(view.data) and load["p_filesz"] <= load["p_memsz"], "a segment leaves the file")
+        expect((load["p_vaddr"] - load["p_offset"]) % max(load["p_align"], 1) == 0, "a segment is misaligned")
+    for entry in view.segments:
+        if entry["p_type"] == "PT_PHDR":
+            expect(span_of(entry) == table and entry["p_memsz"] == entry["p_filesz"], "PT_PHDR leads elsewhere")
+            expect(view.maps(entry["p_vaddr"], entry["p_offset"], entry["p_filesz"]), "PT_PHDR is not mapped there")
+    expect(_is_where_at_phdr_says(view) or not _is_where_at_phdr_says(other), "old kernels get another AT_PHDR")
+
+
+def _is_where_at_phdr_says(view: FileView) -> bool:
+    """Whether a program's headers are where kernels before 5.18 say: as far from its first segment as in the file."""
+    table = view.table("ph")
+    is_program = view.header.e_type == "ET_EXEC" or any(s["p_type"] == "PT_INTERP" for s in view.segments)
+    holder = next((s for s in view.loads if s["p_offset"] <= table.start and table.end <= span_of(s).end), None)
+    if holder is None or not is_program:
+        return True
+    return bool(holder["p_vaddr"] - holder["p_offset"] == view.loads[0]["p_vaddr"] - view.loads[0]["p_offset"])

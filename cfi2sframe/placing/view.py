@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A linked file as pyelftools reads it, for the comparison after rewriting.
+
+Headers are read from slices of their size, by pyelftools' structs only: its objects follow whatever damaged files say.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import contextmanager
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from cfi2sframe.elf import constants as c
+from cfi2sframe.elf.ranges import Span
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.table_sizes import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfi2sframe.elf.contents import FileData
+    from cfi2sframe.elf.headers import ByteOrder
+
+# pyelftools has no names of these yet.
+SFRAME_TYPES = {0x6474E554, "PT_GNU_SFRAME", 0x6FFFFFF4, "SHT_GNU_SFRAME"}
+_FILE_HEADER_SIZE = 64
+#: Characters of a name that messages have.
+_MAX_NAME_SIZE = 80
+
+
+class FileView:
+    """A file as pyelftools reads it."""
+
+    def __init__(self, data: FileData) -> None:
+        from elftools.common.utils import struct_parse
+        from elftools.elf.structs import ELFStructs
+
+        ident = bytes(data[:_FILE_HEADER_SIZE])
+        expect(ident[:5] == b"\x7fELF\2" and ident[5] in (1, 2), "it is no ELF64 file")
+        self.data, self.order = data, "little" if ident[5] == 1 else "big"
+        structs = ELFStructs(little_endian=ident[5] == 1, elfclass=64)
+        structs.create_basic_structs()
+        structs.create_advanced_structs()
+        self.header = struct_parse(structs.Elf_Ehdr, BytesIO(ident))
+        self.segments, self.sections = (
+            [dict(struct_parse(kind, BytesIO(item))) for item in self._items(table, kind.sizeof())]
+            for kind, table in ((structs.Elf_Phdr, "ph"), (structs.Elf_Shdr, "sh"))
+        )
+        names = self.bytes_of(span_of(self.sections[self.header.e_shstrndx])) if self.sections else b""
+        for section in self.sections:
+            start = section["sh_name"]
+            expect(start < len(names), "a section name leaves its table")
+            # Many sections may have one long name.
+            section["name"] = names[start : start + _MAX_NAME_SIZE].split(b"\0")[0].decode("latin-1")
+        self.dynamic_span = next((span_of(s) for s in self.segments if s["p_type"] == "PT_DYNAMIC"), Span(0, 0))
+        self.dynamic: list[tuple[int, int]] = []
+        content = self.bytes_of(self.dynamic_span)
+        for entry in struct.iter_unpack(self.unpacks + "QQ", content[: len(content) // 16 * 16]):
+            self.dynamic.append((entry[0], entry[1]))
+            if not entry[0]:
+                break
+        self.sframe = [number for number, section in enumerate(self.sections) if is_sframe(section)]
+        self.loads = [s for s in self.segments if s["p_type"] == "PT_LOAD"]
+        self.is_static = self.header.e_type == "ET_EXEC" and not any(
+            s["p_type"] in ("PT_INTERP", "PT_DYNAMIC") for s in self.segments
+        )
+
+    @property
+    def may_be_interpreter(self) -> bool:
+        """Whether a library has an entry, and needs no other."""
+        tags = {tag for tag, _ in self.dynamic}
+        is_library = self.header.e_type == "ET_DYN" and not any(s["p_type"] == "PT_INTERP" for s in self.segments)
+        return is_library and bool(self.header.e_entry) and c.DT_NEEDED not in tags
+
+    @property
+    def unpacks(self) -> ByteOrder:
+        """The byte order as `struct` spells it."""
+        return "<" if self.order == "little" else ">"
+
+    def _items(self, table: str, size: int) -> list[bytes]:
+        """Return the bytes of each header of a table."""
+        span = self.table(table)
+        expect(span.end <= len(self.data), "a table of headers leaves the file")
+        expect(span.start == span.end or self.header[f"e_{table}entsize"] == size, "headers of another size")
+        content = self.bytes_of(span)
+        return [content[at : at + size] for at in range(0, len(content), size)]
+
+    def table(self, kind: str) -> Span:
+        """Return where the program headers ("ph") or section headers ("sh") are."""
+        start, count, size = (self.header[f"e_{kind}{field}"] for field in ("off", "num", "entsize"))
+        return Span(start, start + count * size) if start else Span(0, 0)
+
+    def bytes_of(self, span: Span) -> bytes:
+        """Return the bytes of a span; fewer where the file ends."""
+        return bytes(self.data[span.start : span.end])
+
+    def file_offset_of(self, vaddr: int, size: int) -> int:
+        """Return where bytes at an address are in the file. Raises `ValueError` when no PT_LOAD has them all."""
+        for load in self.loads:
+            if load["p_vaddr"] <= vaddr and vaddr + size <= load["p_vaddr"] + load["p_filesz"]:
+                return int(vaddr - load["p_vaddr"] + load["p_offset"])
+        raise ValueError(f"no segment holds 0x{vaddr:x}")
+
+    def maps(self, vaddr: int, offset: int, size: int) -> bool:
+        """Whether a PT_LOAD maps these bytes there."""
+        try:
+            return self.file_offset_of(vaddr, size) == offset
+        except ValueError:
+            return False
+
+    def tables(self) -> Tables:
+        """Return the dynamic linker's tables."""
+
+        def read(vaddr: int, size: int) -> bytes:
+            start = self.file_offset_of(vaddr, size)
+            return self.bytes_of(Span(start, start + size))
+
+        unit = 8 if self.header.e_machine == "EM_S390" else 4
+        return Tables(dict(reversed(self.dynamic)), read, self.unpacks, unit)
+
+
+def span_of(header: dict[str, Any]) -> Span:
+    """Return the file offsets of a segment's or section's bytes."""
+    if "p_offset" in header:
+        return Span(header["p_offset"], header["p_offset"] + header["p_filesz"])
+    size = 0 if header["sh_type"] in ("SHT_NOBITS", "SHT_NULL") else header["sh_size"]
+    return Span(header["sh_offset"], header["sh_offset"] + size)
+
+
+def is_sframe(header: dict[str, Any]) -> bool:
+    """Whether a header is that of an SFrame section or of its segment."""
+    kind = header.get("p_type") or header["sh_type"]
+    return kind in SFRAME_TYPES or (kind == "SHT_PROGBITS" and header["name"] == ".sframe")
+
+
+def expect(condition: bool, message: str) -> None:  # noqa: FBT001 - reads as a sentence
+    """Raise `EmbedError` unless a condition holds."""
+    if not condition:
+        raise EmbedError(f"the rewritten file fails its re-read: {message}")
+
+
+@contextmanager
+def parsing() -> Iterator[None]:
+    """Turn what damaged files raise into `EmbedError`."""
+    from elftools.common.exceptions import ELFError
+    from elftools.construct import ConstructError
+
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError, struct.error, ELFError, ConstructError) as error:
+        raise EmbedError(f"the rewritten file fails its re-read: it does not parse: {error!r}") from error

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program interpreters and libraries like them get no new last segment, and work as before."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from cfi2sframe import load
+from cfi2sframe.cli import main
+from cfi2sframe.elf.constants import PF_W, PT_GNU_SFRAME, PT_LOAD
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing import place
+from cfi2sframe.placing.linked import plan_embedding, self_check, write_embedding
+from tests.support.embedded import LARGE, SMALL, embed, run, sframe, take_out
+from tests.support.needs import need
+from tests.support.targets import TARGETS, Target, label
+
+pytestmark = pytest.mark.oracle
+
+E_ENTRY = 24
+NATIVE = Path("/lib64/ld-linux-x86-64.so.2")
+INTERPRETERS = {"aarch64": "ld-linux-aarch64.so.1", "s390x": "ld64.so.1"}
+TOOLS = {
+    "as it is": ("cp", "IN", "OUT"),
+    "strip": ("strip", "-o", "OUT", "IN"),
+    "objcopy": ("objcopy", "IN", "OUT"),
+    "eu-strip": ("eu-strip", "-o", "OUT", "IN"),
+    "llvm-strip": ("llvm-strip", "-o", "OUT", "IN"),
+    "llvm-objcopy": ("llvm-objcopy", "IN", "OUT"),
+}
+PROGRAM = """\
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(void)
+{
+  char *blocks[1000];
+  for (int i = 0; i < 1000; i++)
+    memset(blocks[i] = malloc(37 * i + 1), i, 37 * i + 1);
+  for (int i = 0; i < 1000; i++)
+    free(blocks[i]);
+  return puts(dlopen("libm.so.6", RTLD_NOW) ? "loaded" : dlerror()) < 0;
+}
+"""
+LIBRARY = """\
+static int zeroed[9000];
+int *{name}(void) {{ return zeroed; }}
+"""
+CALLER = """\
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **words)
+{
+  void *library = dlopen(words[count - 1], RTLD_NOW);
+  int *(*function)(void) = library ? (int *(*)(void))dlsym(library, "zeroed_cells") : 0;
+  return function ? puts(function()[8999] ? "damaged" : "zeroed") < 0 : 1;
+}
+"""
+
+
+def _compile(compiler: str, target: Path, *flags: str) -> None:
+    source = target.with_suffix(".c")
+    source.write_text(PROGRAM)
+    result = run(compiler, "-O1", "-o", target, source, "-ldl", *flags)
+    assert result.status == 0, result.errors
+
+
+def _check_place(path: Path, before: Path) -> None:
+    """The section is in the last segment; in a writable one, on a page that has nothing of .bss."""
+    image = load(str(path))
+    loads = [segment for segment in image.segments if segment.type == PT_LOAD]
+    (section,) = (segment for segment in image.segments if segment.type == PT_GNU_SFRAME)
+    (holder,) = (load for load in loads if load.vaddr <= section.vaddr < load.end_vaddr)
+    assert len(loads) == sum(segment.type == PT_LOAD for segment in load(str(before)).segments)
+    if holder.flags & PF_W:
+        page = max(segment.alignment for segment in loads)
+        bss_end = max(s.vaddr + s.size for s in image.sections if s.name == ".bss")
+        assert holder == loads[-1]
+        assert holder.file_size == holder.memory_size
+        assert section.vaddr >= -(-bss_end // page) * page
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_it_starts_programs(tool: str, tmp_path: Path) -> None:
+    words = TOOLS[tool]
+    need("gcc", words[0])
+    if not NATIVE.exists():
+        pytest.skip(f"no {NATIVE}")
+    converted, changed, program = (tmp_path / name for name in ("converted.so", "changed.so", "program"))
+    assert main([str(NATIVE), "-o", str(converted)]) == 0
+    places = {"IN": str(converted), "OUT": str(changed)}
+    assert run(*(places.get(word, word) for word in words)).status == 0
+    changed.chmod(0o755)
+    _compile("gcc", program, f"-Wl,-dynamic-linker,{changed}")
+    result = run(program)
+    assert (result.status, result.output) == (0, "loaded\n"), result.errors
+    assert main(["verify", str(changed)]) == 0
+    _check_place(changed, NATIVE)
+    assert take_out(converted.read_bytes()) == NATIVE.read_bytes()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=label)
+def test_it_starts_programs_of_other_machines(target: Target, tmp_path: Path) -> None:
+    need(target.compiler, target.emulator)
+    original = target.sysroot / "lib" / INTERPRETERS[target.name]
+    converted, program = tmp_path / "lib" / original.name, tmp_path / "program"
+    (tmp_path / "lib").mkdir()
+    for library in ("libc.so.6", "libm.so.6"):
+        shutil.copy(target.sysroot / "lib" / library, tmp_path / "lib")
+    assert main([str(original), "-o", str(converted)]) == 0
+    _compile(target.compiler, program)
+    result = run(target.emulator, "-L", tmp_path, program)
+    assert (result.status, result.output) == (0, "loaded\n"), result.errors
+    _check_place(converted, original)
+
+
+def _library(folder: Path, *flags: str, name: str = "zeroed_cells") -> Path:
+    """A library with .bss that needs no other."""
+    need("gcc")
+    (folder / "library.c").write_text(LIBRARY.format(name=name))
+    result = run("gcc", "-shared", "-fPIC", "-nostdlib", *flags, "-o", folder / "library.so", folder / "library.c")
+    assert result.status == 0, result.errors
+    return folder / "library.so"
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("linker", ["bfd", "gold", "lld", "mold"])
+def test_a_library_that_needs_no_other(linker: str, size: int, tmp_path: Path) -> None:
+    """One of mold's looks like an interpreter, since its e_entry is not 0; all work as before."""
+    need("mold" if linker == "mold" else f"ld.{linker}")
+    library = _library(tmp_path, f"-fuse-ld={linker}")
+    entry = struct.unpack_from("<Q", library.read_bytes(), E_ENTRY)[0]
+    assert bool(entry) == (linker == "mold")
+    plan = embed(library, tmp_path / "converted.so", size)
+    if size == LARGE:
+        where = "into the last segment, on the page after .bss" if entry else "into a new read-only segment"
+        assert plan.description.startswith(where)
+    (tmp_path / "caller.c").write_text(CALLER)
+    assert run("gcc", "-o", tmp_path / "caller", tmp_path / "caller.c").status == 0
+    result = run(tmp_path / "caller", tmp_path / "converted.so")
+    assert (result.status, result.output) == (0, "zeroed\n"), result.errors
+    assert take_out((tmp_path / "converted.so").read_bytes()) == library.read_bytes()
+
+
+def test_the_re_read_knows_the_page_of_bss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section right after .bss, whose page an interpreter's allocator takes."""
+    data = _library(tmp_path, "-fuse-ld=bfd", "-Wl,-e,zeroed_cells").read_bytes()
+    monkeypatch.setattr(place, "_alignment", lambda _file: 16)
+    plan = plan_embedding(data, LARGE)
+    with pytest.raises(EmbedError, match=r"on a page of \.bss"):
+        self_check(data, b"".join(write_embedding(data, plan, sframe(LARGE))), plan)

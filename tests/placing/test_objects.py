@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects with a section and its relocations: all that was there stays in its place, and can come back."""
+
+from __future__ import annotations
+
+import struct
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cfi2sframe import convert, load
+from cfi2sframe.arch import AARCH64_BE, AARCH64_LE, AMD64, S390X
+from cfi2sframe.elf.constants import SHT_SYMTAB
+from cfi2sframe.elf.headers import FileHeader, SectionHeader, parse_file_header, parse_section_headers
+from cfi2sframe.emit import check, check_removal, emit, remove
+from cfi2sframe.errors import EmbedError
+from cfi2sframe.placing.objects import ObjectRelocation, add_to_object, remove_from_object
+from tests.support.elf_asm import Section, Symbol, elf_file
+from tests.support.emitted import (
+    FILE_HEADER_SIZE,
+    GOLDEN,
+    SHT_GNU_SFRAME,
+    SHT_PROGBITS,
+    SHT_RELA,
+    headers_of,
+    named,
+    relas_of,
+)
+from tests.support.samples import object_file, push_fp
+
+if TYPE_CHECKING:
+    from cfi2sframe.arch import Arch
+
+SHN_LORESERVE, SHN_XINDEX = 0xFF00, 0xFFFF
+SHF_ALLOC, SHF_INFO_LINK = 0x2, 0x40
+R_X86_64_PC32, R_X86_64_PC64 = 2, 24
+R_AARCH64_PREL32, R_AARCH64_PREL64 = 261, 260
+R_390_PC32, R_390_PC64 = 5, 23
+# By version; before version 3 a start has 32 bits.
+RELOCATION_TYPES = {
+    AMD64: (R_X86_64_PC32, R_X86_64_PC64),
+    AARCH64_LE: (R_AARCH64_PREL32, R_AARCH64_PREL64),
+    AARCH64_BE: (R_AARCH64_PREL32, R_AARCH64_PREL64),
+    S390X: (R_390_PC32, R_390_PC64),
+}
+ARCHES = [AMD64, AARCH64_LE, S390X]
+NAMES = sorted(path.name for path in GOLDEN.glob("*.o"))
+# Pairs without a section: rows that the version cannot express, or an ABI that it does not define.
+NOTHING = {
+    ("amd64-drap.o", 1),
+    ("amd64-drap.o", 2),
+    ("amd64-ra-undefined.o", 1),
+    ("amd64-ra-undefined.o", 2),
+    ("amd64-signal-frame.o", 1),
+    ("amd64-signal-frame.o", 2),
+    ("s390x-frame-record.o", 1),
+    ("s390x-saves-in-fprs.o", 1),
+}
+RECORD_SIZES = {1: 17, 2: 20, 3: 16}
+SECTION = bytes(range(40))
+RELOCATIONS = (ObjectRelocation(28, R_X86_64_PC64, 1, 0x10), ObjectRelocation(44, R_X86_64_PC64, 1, -8))
+
+
+def emitted(data: bytes, version: int = 3, *, replace: bool = False, section_type: int = SHT_GNU_SFRAME) -> bytes:
+    """Convert an object, put the section into a copy, and let the program check its own work."""
+    result = emit(convert(load(data), version=version), replace=replace, section_type=section_type)
+    rewritten = b"".join(result.chunks)
+    check(result, load(rewritten))
+    return rewritten
+
+
+def assert_kept(old: bytes, new: bytes) -> None:
+    """Every old section keeps its index, header and bytes, and the file its bytes after the header."""
+    assert new[FILE_HEADER_SIZE : len(old)] == old[FILE_HEADER_SIZE:]
+    before, after = headers_of(old), headers_of(new)
+    assert len(after) >= len(before)
+    for was, now in zip(before, after, strict=False):
+        if was.name == ".shstrtab":
+            assert now.content.startswith(was.content)
+            assert now._replace(size=0, file_offset=0, content=b"") == was._replace(size=0, file_offset=0, content=b"")
+        else:
+            assert now == was
+
+
+def two_functions(arch: Arch) -> bytes:
+    return object_file(
+        arch,
+        {
+            ".text": (push_fp(arch, 0), push_fp(arch, 64)),
+            ".text.unlikely": (push_fp(arch, 16),),
+        },
+    )
+
+
+@pytest.mark.parametrize(("name", "version"), [p for p in product(NAMES, (1, 2, 3)) if p not in NOTHING])
+def test_all_that_was_there_stays(name: str, version: int) -> None:
+    old = (GOLDEN / name).read_bytes()
+    new = emitted(old, version)
+    assert_kept(old, new)
+    headers = headers_of(new)
+    section, rela = named(headers, ".sframe"), named(headers, ".rela.sframe")
+    assert (section.type, section.flags, section.vaddr, section.alignment) == (SHT_GNU_SFRAME, SHF_ALLOC, 0, 8)
+    assert (rela.type, rela.flags, rela.entry_size, rela.alignment) == (SHT_RELA, SHF_INFO_LINK, 24, 8)
+    assert headers[rela.info] is section
+    assert headers[rela.link].name == ".symtab"
+    assert section.file_offset % 8 == rela.file_offset % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("arch", "version"),
+    [pair for pair in product(ARCHES, (1, 2, 3)) if pair != (S390X, 1)],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
+def test_one_relocation_for_each_function_in_order(arch: Arch, version: int) -> None:
+    old = two_functions(arch)
+    new = emitted(old, version)
+    frame = [(rela.symbol, rela.addend) for rela in relas_of(old, ".rela.eh_frame")]
+    assert len({symbol for symbol, _ in frame}) == 2
+    relas = relas_of(new, ".rela.sframe")
+    assert [(rela.symbol, rela.addend) for rela in relas] == frame
+    assert [rela.offset for rela in relas] == [28 + RECORD_SIZES[version] * index for index in range(3)]
+    assert {rela.type for rela in relas} == {RELOCATION_TYPES[arch][version == 3]}
+    section = named(headers_of(new), ".sframe").content
+    # The relocation carries the whole value: the field itself is 0, as assemblers leave it.
+    width = 8 if version == 3 else 4
+    assert all(section[rela.offset : rela.offset + width] == bytes(width) for rela in relas)
+
+
+def test_a_wrong_relocation_is_seen_by_the_check() -> None:
+    """The program's own check must notice a wrong relocation."""
+    from cfi2sframe.errors import VerificationError
+
+    old = two_functions(AMD64)
+    result = emit(convert(load(old)))
+    data = bytearray(b"".join(result.chunks))
+    rela = named(headers_of(bytes(data)), ".rela.sframe")
+    struct.pack_into("<q", data, rela.file_offset + 16, 64)
+    with pytest.raises(VerificationError):
+        check(result, load(bytes(data)))
+
+
+@pytest.mark.parametrize("arch", ARCHES, ids=lambda arch: arch.name)
+def test_replacing_keeps_indices(arch: Arch) -> None:
+    old = two_functions(arch)
+    first = emitted(old, 2)
+    with pytest.raises(EmbedError, match="use --replace"):
+        emitted(first, 3)
+    second = emitted(first, 3, replace=True)
+    assert_kept(old, second)
+    direct = emitted(old, 3)
+    assert named(headers_of(second), ".sframe").content == named(headers_of(direct), ".sframe").content
+    assert relas_of(second, ".rela.sframe") == relas_of(direct, ".rela.sframe")
+    assert second == direct
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_removal_restores_the_object(name: str) -> None:
+    old = (GOLDEN / name).read_bytes()
+    converted = load(emitted(old))
+    bare = b"".join(remove(converted))
+    check_removal(converted, load(bare))
+    assert bare == old
+    with pytest.raises(EmbedError, match=r"no \.sframe section"):
+        remove(load(old))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_removal_after_another_tool_restores_the_sections(name: str) -> None:
+    """The file has grown by a byte, which no header describes."""
+    old = (GOLDEN / name).read_bytes()
+    converted = load(emitted(old) + b"\0")
+    new = b"".join(remove(converted))
+    check_removal(converted, load(new))
+    assert_kept(old, new)
+    assert len(headers_of(new)) == len(headers_of(old))
+    assert not load(new).has_sframe
+
+
+def test_removal_is_refused_when_a_symbol_is_in_the_section() -> None:
+    sections = (Section(".text", b"\x90"), Section(".sframe", SECTION))
+    old = elf_file(AMD64.elf_machine, sections, symbols=(Symbol("inside", section=".sframe"),))
+    with pytest.raises(EmbedError, match="a symbol is in"):
+        remove_from_object(old)
+
+
+def test_a_symbol_with_the_index_of_the_new_section_is_refused() -> None:
+    """A damaged symbol in the section after the last would become a symbol in .sframe."""
+    old = bytearray(elf_file(AMD64.elf_machine, (Section(".text", b"\x90" * 8),), symbols=(Symbol("f"),)))
+    sections = parse_section_headers(old, parse_file_header(old))
+    (table,) = (section for section in sections if section.type == SHT_SYMTAB)
+    struct.pack_into("<H", old, table.file_offset + 24 + 6, len(sections))
+    with pytest.raises(EmbedError, match=r"a symbol is in section \d+, which does not exist"):
+        add_to_object(bytes(old), SECTION, ())
+    struct.pack_into("<H", old, table.file_offset + 24 + 6, 0xFFF1)
+    assert named(headers_of(b"".join(add_to_object(bytes(old), SECTION, ()))), ".sframe").content == SECTION
+
+
+def _with_sections(count: int, *, names_last: bool) -> bytes:
+    """Return an object of `count` sections, nearly all of them empty; the section names can be in the last."""
+    small = elf_file(AMD64.elf_machine, (Section(".text", b"\x90" * 16, flags=6),), symbols=(Symbol("f"),))
+    header = parse_file_header(small)
+    sections = list(parse_section_headers(small, header))
+    names = sections.pop()
+    fill = [SectionHeader(1, SHT_PROGBITS, 0, 0, 64, 0, 0, 0, 1, 0)] * (count - len(sections) - 1)
+    sections = [*sections, *fill, names] if names_last else [*sections, names, *fill]
+    index = sections.index(names)
+    sections[0] = sections[0]._replace(
+        size=count if count >= SHN_LORESERVE else 0, link=index if index >= SHN_LORESERVE else 0
+    )
+    header = FileHeader(*header)._replace(
+        section_header_count=0 if count >= SHN_LORESERVE else count,
+        section_names_index=SHN_XINDEX if index >= SHN_LORESERVE else index,
+        section_headers_offset=len(small) + -len(small) % 8,
+    )
+    table = b"".join(section.pack("<") for section in sections)
+    return header.pack() + small[FILE_HEADER_SIZE:] + bytes(-len(small) % 8) + table
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("count", "names_last"),
+    [(SHN_LORESERVE - 3, False), (SHN_LORESERVE - 2, True), (SHN_LORESERVE, False), (SHN_LORESERVE + 1, True)],
+)
+def test_many_sections(count: int, *, names_last: bool) -> None:
+    """From 0xff00 sections on the count is in the null section; both ways over that boundary."""
+    old = _with_sections(count, names_last=names_last)
+    new = b"".join(add_to_object(old, SECTION, RELOCATIONS))
+    header = parse_file_header(new)
+    sections = parse_section_headers(new, header)
+    assert len(sections) == count + 2
+    assert header.section_header_count == (count + 2 if count + 2 < SHN_LORESERVE else 0)
+    assert sections[0].size == (count + 2 if count + 2 >= SHN_LORESERVE else 0)
+    old_sections = parse_section_headers(old, parse_file_header(old))
+    changed = [i for i, (a, b) in enumerate(zip(old_sections, sections, strict=False)) if a != b and i]
+    # Of the old ones, only the names have grown.
+    assert changed == [count - 1 if names_last else 4]
+    assert sections[0].link == old_sections[0].link
+    assert sections[-1].info == count
+    assert new[sections[-2].file_offset :][: len(SECTION)] == SECTION
+    removed = b"".join(remove_from_object(new))
+    again = parse_section_headers(removed, parse_file_header(removed))
+    assert again[0] == old_sections[0]
+    assert len(again) == count
+    assert parse_file_header(removed).section_header_count == parse_file_header(old).section_header_count
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_object_never_shares_rows(version: int) -> None:
+    """GNU ld reserves room for what it reads and writes each function's rows: shared ones would not fit."""
+    section = named(headers_of(emitted(two_functions(AMD64), version)), ".sframe").content
+    place = 12 if version == 3 else 8
+    offsets = [struct.unpack_from("<I", section, 28 + RECORD_SIZES[version] * index + place)[0] for index in range(3)]
+    assert len(set(offsets)) == 3
